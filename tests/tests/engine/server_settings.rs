@@ -47,20 +47,26 @@ fn eviction_policy_of_new_master_is_reported() -> Result<()> {
     service.end()
 }
 
-/// A running server begins to sync its log less often. No connection breaks, so only the regular check of the settings
-/// can find the change. The host has a short interval between two such checks.
+/// A running server begins to sync its log less often, and later to evict keys when its memory is full. No connection
+/// breaks, so only the regular check of the settings can find the changes. The host has a short interval between two
+/// such checks.
 #[test]
-fn weaker_durability_of_running_server_is_reported() -> Result<()> {
+fn weaker_settings_of_running_server_are_reported() -> Result<()> {
     let redis = Redis::start(&[])?;
     let home = home(&redis.url())?;
     // With this divisor, the host checks the settings every six seconds instead of every five minutes.
     let mut service = Service::start(&home, &["--wait-divisor=50", "run"])?;
     http::ready(&mut service)?;
-    for (setting, words) in [
-        ("everysec", "Redis: the server syncs once a second (appendfsync everysec)"),
-        ("no", "Redis: the server leaves syncing to its operating system (appendfsync no)"),
+    for (setting, value, words) in [
+        ("appendfsync", "everysec", "Redis: the server syncs once a second (appendfsync everysec)"),
+        (
+            "appendfsync",
+            "no",
+            "Redis: the server leaves syncing to its operating system (appendfsync no)",
+        ),
+        ("maxmemory-policy", "allkeys-lru", "the server has maxmemory-policy allkeys-lru"),
     ] {
-        redis.command(&["CONFIG", "SET", "appendfsync", setting])?;
+        redis.command(&["CONFIG", "SET", setting, value])?;
         service.until_says(&format!("{AT_RISK}{words}"))?;
     }
     let log = service.stderr();

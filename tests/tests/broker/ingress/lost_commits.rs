@@ -7,10 +7,11 @@ use ordain_servers::Redis;
 use ordain_tests::host::Home;
 use ordain_tests::http;
 use ordain_tests::incident::{last_commit, records};
+use ordain_tests::log::text;
 use ordain_tests::service::{Service, wait_until};
 use serde_json::{Value, json};
 
-use super::support::{ONE, SECTIONS, events, ingress, post, post_all};
+use super::support::{LINES, SECTIONS, events, ingress, post, post_all};
 
 const SHARDS: u32 = 2;
 
@@ -54,10 +55,9 @@ fn record_of_end(service: &mut Service) -> Result<(Value, usize)> {
     Ok((record["data"].clone(), shard as usize))
 }
 
-/// Redis loses all data, and so the host's claim too. The record must state all commits of the host in the shard and
-/// the loss of the claim. The record must state no time.
-#[test]
-fn record_of_lost_claim_states_all_commits_of_the_host() -> Result<()> {
+/// Removes data from Redis by `lose`, and so the host's claim too. The host must end. The record must state all commits
+/// of the host in the shard and the loss of the claim. The record must state no time. Returns the shard.
+fn lose_claim(lose: impl FnOnce(&Redis) -> Result<()>) -> Result<usize> {
     let redis = Redis::start(&[])?;
     let home = Home::new(&["tally"], &config(&redis, "lease = \"2s\""))?;
     let mut service = Service::start(&home, &["run"])?;
@@ -65,16 +65,36 @@ fn record_of_lost_claim_states_all_commits_of_the_host() -> Result<()> {
     post_all(address, &events("a", 40))?;
     until_effects(&service, 40)?;
     let last = last_commits(&redis)?;
-    redis.command(&["FLUSHALL"])?;
-    // The host may reject this event because it has already detected the loss. If it accepts the event, the event makes
-    // the host write to the store and detect the loss.
-    let _ = post(address, ONE, &events("b", 1)[0]);
+    lose(&redis)?;
+    // The host may reject these events because it has already detected the loss. If it accepts the events, they make
+    // the host write to each shard and detect the loss.
+    let _ = post(address, LINES, &text(&events("b", 40)));
     let (data, shard) = record_of_end(&mut service)?;
     let last = last[shard];
     ensure!(last > 0, "the host had made no commit in shard {shard}");
     let right =
         json!({ "shard": shard, "commits": last, "first": 1, "last": last, "claim_lost": true });
     ensure!(data == right, "{data} is not {right}");
+    let words = "but the shard has lost the claim of this owner";
+    ensure!(service.stderr().contains(words), "the error lacks {words:?}: {}", service.stderr());
+    Ok(shard)
+}
+
+#[test]
+fn record_of_lost_claim_states_all_commits_of_the_host() -> Result<()> {
+    lose_claim(|redis| redis.command(&["FLUSHALL"]).map(drop)).map(drop)
+}
+
+/// Another program removes only the Redis key with the key records of one shard.
+#[test]
+fn host_ends_after_removal_of_the_key_records_of_a_shard() -> Result<()> {
+    const SHARD: u32 = 1;
+    let shard = lose_claim(|redis| {
+        let removed = redis.command(&["DEL", &format!("ordain:{{{SHARD}}}:data:cases")])?;
+        ensure!(removed.int() == Some(1), "the shard had no key records: {removed:?}");
+        Ok(())
+    })?;
+    ensure!(shard == SHARD as usize, "the host found the loss in shard {shard}");
     Ok(())
 }
 

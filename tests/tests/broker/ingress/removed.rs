@@ -5,20 +5,19 @@ use ordain_servers::Redis;
 use ordain_tests::http;
 use ordain_tests::service::{Service, wait_until};
 
-use super::in_turn::{check_effects, default_home, events_in_turn, post_until_effects};
-use super::support::{lost_events, waiting};
+use super::in_turn::{KEYS, check_effects, default_home, events_in_turn, post_until_effects};
+use super::support::{ingress, lost_events, post_all, waiting};
 
 const SHARDS: u32 = 4;
 
-/// While a host runs, another program removes the empty queues of a stream from Redis, and nothing else. Later events
-/// then get numbers that the host has already seen. These events must nevertheless take effect, and the host must count
-/// no event as lost.
-#[test]
-fn events_after_removal_of_the_queues_take_effect() -> Result<()> {
+/// While a host runs, another program removes one Redis key of each shard, and nothing else. `name` is the part of the
+/// Redis key's name after the shard. No event waits at this time. Later events must take effect, earlier events that
+/// are sent again must have no effect, and the host must count no event as lost.
+fn remove_from_each_shard(ordering: &str, name: &str) -> Result<()> {
     const MANY: usize = 6_000;
     let redis = Redis::start(&[])?;
     let store = format!("url = \"{}\"\nshards = {SHARDS}\n", redis.url());
-    let home = default_home("fifo", &store)?;
+    let home = default_home(ordering, &store)?;
     let mut service = Service::start(&home, &["run"])?;
     let admin = http::ready(&mut service)?;
     let early = events_in_turn("a", MANY);
@@ -28,12 +27,33 @@ fn events_after_removal_of_the_queues_take_effect() -> Result<()> {
         Ok(waiting(&mut connection, SHARDS)?.iter().all(|count| *count == 0))
     })?;
     for shard in 0..SHARDS {
-        let log = format!("ordain:{{{shard}}}:log:stream/cases");
-        let removed = connection.command(&["DEL", &log])?;
-        ensure!(removed.int() == Some(1), "shard {shard} had no queue: {removed:?}");
+        let key = format!("ordain:{{{shard}}}:{name}");
+        let removed = connection.command(&["DEL", &key])?;
+        ensure!(removed.int() == Some(1), "{key} did not exist: {removed:?}");
     }
     post_until_effects(&mut service, "b", &events_in_turn("b", MANY))?;
+    post_all(ingress(&mut service)?, &early)?;
+    // These events follow the repeated events in the queue of each shard.
+    post_until_effects(&mut service, "c", &events_in_turn("c", KEYS))?;
     check_effects(&service, "a", &early)?;
     ensure!(lost_events(admin)? == 0, "events were counted as lost: {}", service.stderr());
     service.end()
+}
+
+/// After the removal of the queues, later events get numbers that the host has already seen.
+#[test]
+fn events_after_removal_of_the_queues_take_effect() -> Result<()> {
+    remove_from_each_shard("fifo", "log:stream/cases")
+}
+
+/// For a `sequenced` stream, the removed Redis keys also contain the ids and the retained copies of the events.
+#[test]
+fn sequenced_events_after_removal_of_the_queues_take_effect() -> Result<()> {
+    remove_from_each_shard("sequenced", "log:stream/cases")
+}
+
+/// The host still has the ids of the events in memory, so it recognises the repeated events.
+#[test]
+fn events_after_removal_of_the_ids_take_effect() -> Result<()> {
+    remove_from_each_shard("fifo", "ids:cases")
 }
