@@ -1,5 +1,5 @@
-//! A test of a Redis that goes back in time while no host runs. The host cannot detect the loss, and gives the
-//! sequences of the lost events to new events.
+//! Tests of message ids after Redis went back in time and a host started again. The host cannot repeat the lost events,
+//! and gives their sequences to other events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -16,6 +16,17 @@ use super::support::{SECTIONS, ingress, post_all};
 const KEYS: usize = 10;
 /// The number of events of each key that the server still has after it went back in time.
 const KEPT: u64 = 2;
+
+/// Creates a home with a `fifo` stream and a store at `url`. `sections` stands before the other sections.
+fn home(sections: &str, url: &str) -> Result<Home> {
+    let config = format!(
+        "{sections}{SECTIONS}[store]\nkind = \"redis\"\nurl = \"{url}\"\nshards = 2\n\
+         [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\n\
+         source = {{ kind = \"http\" }}\n\
+         [sinks.tally]\nkind = \"file\"\npath = \"-\"\n"
+    );
+    Home::new(&["tally"], &config)
+}
 
 /// Returns the events with these numbers for each of the keys. Each event has an id and content of its own.
 fn events(numbers: RangeInclusive<u64>) -> Result<Vec<String>> {
@@ -42,9 +53,18 @@ fn late_ids(service: &Service) -> Result<BTreeSet<String>> {
     Ok(late.map(|(id, _)| id).collect())
 }
 
-/// Posts two more events of each key. Returns the ids of their messages.
-fn post_late(service: &mut Service, numbers: RangeInclusive<u64>) -> Result<BTreeSet<String>> {
-    post_all(ingress(service)?, &events(numbers)?)?;
+/// Posts the kept events, and waits for their effects.
+fn post_kept(service: &mut Service) -> Result<()> {
+    post_all(ingress(service)?, &events(1..=KEPT)?)?;
+    let kept = KEPT as usize * KEYS;
+    let done =
+        wait_until("the effects of the kept events", || Ok(messages(service)?.len() == kept));
+    done.with_context(|| service.stderr())
+}
+
+/// Posts two late events of each key. Returns the ids of their messages.
+fn post_late(service: &mut Service, late: &[String]) -> Result<BTreeSet<String>> {
+    post_all(ingress(service)?, late)?;
     let all = 2 * KEYS;
     let taken =
         wait_until("the effects of the late events", || Ok(late_ids(service)?.len() >= all));
@@ -54,38 +74,48 @@ fn post_late(service: &mut Service, numbers: RangeInclusive<u64>) -> Result<BTre
     Ok(ids)
 }
 
-/// The server loses two executed events of each key while the host is stopped. After the next start, two other events
-/// of each key get the sequences of the lost events. No message of these events may have the id of a message from
-/// before the loss, because a receiver would drop the new message as a repeat.
-#[test]
-fn events_with_reused_numbers_have_new_message_ids() -> Result<()> {
-    let redis = Redis::start(&[])?;
-    let home = Home::new(
-        &["tally"],
-        &format!(
-            "{SECTIONS}[store]\nkind = \"redis\"\nurl = \"{}\"\n\
-             [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\n\
-             source = {{ kind = \"http\" }}\n\
-             [sinks.tally]\nkind = \"file\"\npath = \"-\"\n",
-            redis.url()
-        ),
-    )?;
-    let mut service = Service::start(&home, &["run"])?;
-    post_all(ingress(&mut service)?, &events(1..=KEPT)?)?;
-    let kept = KEPT as usize * KEYS;
-    wait_until("the effects of the kept events", || Ok(messages(&service)?.len() == kept))?;
-    let early = redis.snapshot()?;
-    post_late(&mut service, 3..=4)?;
-    service.end()?;
-    let before = messages(&service)?;
-
-    redis.go_back(&early)?;
-    service = Service::start(&home, &["run"])?;
-    let new = post_late(&mut service, 5..=6)?;
+/// Starts a host after the server went back in time, and posts two events of each key, which get the sequences of lost
+/// events. No message of these events may have the id of a message in `before`, because a receiver would drop the new
+/// message as a repeat.
+fn check_new_ids(home: &Home, late: &[String], before: &BTreeMap<String, u64>) -> Result<()> {
+    let mut service = Service::start(home, &["run"])?;
+    let new = post_late(&mut service, late)?;
     service.end()?;
     let after = messages(&service)?;
     ensure!(after.values().all(|sequence| *sequence <= 4), "the server lost no event: {after:?}");
     let reused: Vec<&String> = new.iter().filter(|id| before.contains_key(*id)).collect();
     ensure!(reused.is_empty(), "{} of {} ids are reused: {reused:?}", reused.len(), new.len());
+    Ok(())
+}
+
+/// The server loses two executed events of each key while the host is stopped. After the next start, other events get
+/// the sequences of the lost events: first events with other ids, then events with the same ids from another source, and
+/// then the lost events in another order.
+#[test]
+fn events_with_reused_numbers_have_new_message_ids() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    // With a short lease, a start need not wait long for the lease of the host that ran when the snapshot was taken.
+    let home = home("[runtime]\nlease = \"2s\"\n", &redis.url())?;
+    let mut service = Service::start(&home, &["run"])?;
+    post_kept(&mut service)?;
+    let early = redis.snapshot()?;
+    let lost = events(3..=4)?;
+    post_late(&mut service, &lost)?;
+    service.end()?;
+    let before = messages(&service)?;
+
+    let other_source: Vec<String> =
+        lost.iter().map(|line| line.replace("\"/tests\"", "\"/others\"")).collect();
+    ensure!(other_source != lost, "the events have no other source");
+    let other_order: Vec<String> = lost.iter().rev().cloned().collect();
+    let inputs = [
+        ("other ids", events(5..=6)?),
+        ("another source", other_source),
+        ("another order", other_order),
+    ];
+    for (difference, late) in inputs {
+        redis.go_back(&early)?;
+        check_new_ids(&home, &late, &before).context(difference)?;
+    }
     Ok(())
 }
