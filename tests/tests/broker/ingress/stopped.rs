@@ -3,15 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use ordain_servers::Redis;
+use ordain_servers::{Redis, Sentinel};
 use ordain_tests::host::Home;
+use ordain_tests::http;
 use ordain_tests::log::{line, unnumbered};
 use ordain_tests::service::{Service, wait_until};
 use serde_json::{Value, json};
 
-use super::support::{SECTIONS, ingress, post_all};
+use super::support::{self, SECTIONS, ingress, post_all};
 
 const KEYS: usize = 10;
 /// The number of events of each key that the server still has after it went back in time.
@@ -89,8 +91,8 @@ fn check_new_ids(home: &Home, late: &[String], before: &BTreeMap<String, u64>) -
 }
 
 /// The server loses two executed events of each key while the host is stopped. After the next start, other events get
-/// the sequences of the lost events: first events with other ids, then events with the same ids from another source, and
-/// then the lost events in another order.
+/// the sequences of the lost events: first events with other ids, then events with the same ids from another source,
+/// and then the lost events in another order.
 #[test]
 fn events_with_reused_numbers_have_new_message_ids() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -118,4 +120,37 @@ fn events_with_reused_numbers_have_new_message_ids() -> Result<()> {
         check_new_ids(&home, &late, &before).context(difference)?;
     }
     Ok(())
+}
+
+/// A network split separates the master from the Sentinel. The host continues to write to this master, and makes more
+/// commits than it keeps in memory. Then the Sentinel promotes the replica, which lacks these commits, so the host
+/// ends. After the next start, other events get the sequences of the lost events.
+#[test]
+fn events_after_lost_commits_beyond_memory_have_new_message_ids() -> Result<()> {
+    // The host keeps recent commits in memory. They occupy at most an eighth of the memory budget, which is 2 MiB here.
+    // Each event with a key of its own occupies more than 300 bytes.
+    const MANY: usize = 20_000;
+    // The Sentinel must not replace the master before the test requests it, even if the many events take minutes.
+    const SILENCE_LIMIT: Duration = Duration::from_mins(10);
+    let group = Sentinel::start()?;
+    // The lease is longer than the split, so that it does not expire in the new master.
+    let runtime = "[runtime]\nmemory_budget = \"16MiB\"\nlease = \"10m\"\n";
+    let home = home(runtime, &group.url())?;
+    let mut service = Service::start(&home, &["run"])?;
+    // The replica must have the host's claim. Without its claim, the host would end for another reason.
+    http::ready(&mut service)?;
+    post_kept(&mut service)?;
+    group.down_after(SILENCE_LIMIT)?;
+    let _cut_off = group.cut_off()?;
+    post_late(&mut service, &events(3..=4)?)?;
+    post_all(ingress(&mut service)?, &support::events("b", MANY))?;
+    let all = 4 * KEYS + MANY;
+    wait_until("the effects of all events", || Ok(service.stdout().lines().count() >= all))
+        .with_context(|| service.stderr())?;
+    group.replace_master()?;
+    let status = service.wait()?;
+    let log = service.stderr();
+    let is_explained = log.contains("are lost, and this process has only commits from");
+    ensure!(status.code() == Some(1) && is_explained, "{status}: {log}");
+    check_new_ids(&home, &events(5..=6)?, &messages(&service)?)
 }
