@@ -12,6 +12,7 @@ pub mod log;
 pub mod lossy;
 pub mod names;
 pub mod plugins;
+pub mod printed;
 pub mod raw_amqp;
 pub mod rig;
 pub mod service;

@@ -121,7 +121,7 @@ fn line(row: &LetterRow) -> String {
 async fn show_letter(args: DeadShowArgs) -> Result<ExitCode, CommandError> {
     let target = args.inspect.open_target(&args.stream).await?;
     if LetterId::parse(&args.key, &args.id).is_none() {
-        print_lossy(&view::no_letter_id(&args.id));
+        print_lossy(&view::no_letter_id(&args.id, &args.stream, &target.option()));
         return Ok(ExitCode::from(2));
     }
     let letter: Option<JsonRow> = target.letter(&args.stream, &args.key, &args.id).await?;

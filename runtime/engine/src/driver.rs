@@ -291,7 +291,8 @@ impl Driver {
         let Some((key, event)) = self.sequencer.stopped_by().filter(|_| !self.source_ended) else {
             return Ok(());
         };
-        let full = DriverError::KeyFull { key: key.to_string(), event };
+        let stream = Arc::clone(&self.partition.stream);
+        let full = DriverError::KeyFull { stream, key: key.to_string(), event };
         if searched && (once || self.source_failed.is_some()) {
             return Err(full);
         }

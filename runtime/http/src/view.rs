@@ -15,6 +15,7 @@ mod stream;
 mod text;
 
 use ordain_core::KeyStatus;
+use ordain_util::text::shell_quoted;
 use serde::Serialize;
 
 pub use data::JsonData;
@@ -58,9 +59,11 @@ pub fn no_key(stream: &str, key: &str) -> String {
     )
 }
 
-/// Returns the error text for a text that is not an id of a dead letter.
-pub fn no_letter_id(id: &str) -> String {
+/// Returns the error text for a text that is not an id of a dead letter. `option` selects the store or the process in
+/// the command that the text names.
+pub fn no_letter_id(id: &str, stream: &str, option: &str) -> String {
     format!(
-        "{id:?} is no id of a dead letter: an id looks like 3-b05cb4f9ec0b9b83, see `ordain dead list`"
+        "{id:?} is no id of a dead letter: an id looks like 3-b05cb4f9ec0b9b83, see `ordain dead list {}{option}`",
+        shell_quoted(stream)
     )
 }

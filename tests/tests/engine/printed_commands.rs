@@ -1,14 +1,13 @@
 //! A test that runs every command that the host prints in its log, its report, its errors and the output of its other
 //! commands. A user must be able to run each of these commands unchanged.
 
-use std::collections::BTreeSet;
-use std::process::{Command, Output};
-
-use anyhow::{Context, Result, ensure};
-use ordain_tests::host::{Home, binary};
-use ordain_tests::log::line;
+use anyhow::{Context, Result, bail, ensure};
+use ordain_tests::host::Home;
+use ordain_tests::log::{line, text};
+use ordain_tests::printed::run_all;
 use ordain_tests::service::Service;
-use serde_json::json;
+use ordain_util::text::escape_invisible;
+use serde_json::{Value, json};
 
 /// The name of the configuration's file. A printed command must quote this name, because it contains blanks and a
 /// quote.
@@ -40,43 +39,15 @@ fn home() -> Result<Home> {
     Ok(home)
 }
 
-/// Returns the commands in a text. Ordain encloses commands in backticks.
-fn commands(text: &str) -> impl Iterator<Item = &str> {
-    let quoted = text.split('`').skip(1).step_by(2);
-    // A name in capitals stands for a value that the user knows.
-    quoted.filter(|words| words.starts_with("ordain ") && !words.contains(" STREAM"))
+/// Returns an event of a key with an invalid time: its key and its sequence can be read, but not the event.
+fn unreadable_line(key: &str, sequence: u64) -> Result<String> {
+    let mut event: Value = serde_json::from_str(&line(key, sequence, &json!({})))?;
+    event["time"] = "yesterday".into();
+    Ok(event.to_string())
 }
 
-/// Runs a command in Bash, with the host in the `PATH`.
-fn run_in_shell(home: &Home, command: &str) -> Result<Output> {
-    let folder = binary()?.parent().context("a folder")?.to_owned();
-    let path = format!("{}:{}", folder.display(), std::env::var("PATH")?);
-    let mut shell = Command::new("bash");
-    shell.current_dir(home.folder()).env("PATH", path).args(["-c", command]);
-    Ok(shell.output()?)
-}
-
-/// Runs all commands in a text, and the commands that these commands print. Returns the commands with their outputs.
-fn run_all(home: &Home, text: &str) -> Result<Vec<(String, String)>> {
-    let mut waiting: Vec<String> = commands(text).map(str::to_owned).collect();
-    let mut known = BTreeSet::new();
-    let mut outputs = Vec::new();
-    while let Some(command) = waiting.pop() {
-        if !known.insert(command.clone()) {
-            continue;
-        }
-        let output = run_in_shell(home, &command)?;
-        let [stdout, stderr] = [output.stdout, output.stderr].map(String::from_utf8);
-        let stdout = stdout?;
-        let stderr = stderr?;
-        ensure!(output.status.success(), "{command}: {}: {stderr}", output.status);
-        waiting.extend(commands(&stdout).map(str::to_owned));
-        outputs.push((command, stdout));
-    }
-    Ok(outputs)
-}
-
-/// Checks that the commands in a text show each of the keys, and the dead letter of each key.
+/// Checks that the commands in a text show each of the keys, and the two dead letters of each key: the rejected event
+/// and the unreadable event.
 fn check(home: &Home, text: &str, keys: &[&str]) -> Result<()> {
     let outputs = run_all(home, text)?;
     for verb in ["keys why", "dead list"] {
@@ -84,20 +55,32 @@ fn check(home: &Home, text: &str, keys: &[&str]) -> Result<()> {
             |(command, _): &&(String, String)| command.starts_with(&format!("ordain {verb}"));
         let shown: Vec<&(String, String)> = outputs.iter().filter(of_verb).collect();
         for key in keys {
-            let escaped = ordain_util::text::escape_invisible(key);
+            let escaped = escape_invisible(key);
             let start = match verb {
                 "keys why" => format!("key {escaped}: parked at event 2\n"),
                 _ => format!("\n{escaped:<24} 1-"),
             };
-            // A listing of all dead letters has several rows; a listing of one key has one row below its head.
+            // A listing of all dead letters has more rows; a listing of one key has two rows below its head.
             let of_key = |output: &str| match verb {
                 "keys why" => output.starts_with(&start),
-                _ => output.contains(&start) && output.lines().count() == 2,
+                _ => output.contains(&start) && output.lines().count() == 3,
             };
             let count = shown.iter().filter(|(_, output)| of_key(output)).count();
             ensure!(count == 1, "{verb} of {key:?}: {count} in {shown:#?}");
         }
     }
+    // `keys why` prints a command that shows the unreadable event.
+    let shows = outputs.iter().filter(|(command, _)| command.starts_with("ordain dead show "));
+    let mut shown = Vec::new();
+    for (command, output) in shows {
+        let letter: Value = serde_json::from_str(output).with_context(|| command.clone())?;
+        ensure!(letter["cause"] == "unreadable" && letter["sequence"] == 4, "{command}: {letter}");
+        shown.push(letter["key"].as_str().context("a key")?.to_owned());
+    }
+    shown.sort_unstable();
+    let mut expected = keys.to_vec();
+    expected.sort_unstable();
+    ensure!(shown == expected, "{shown:?} instead of {expected:?}");
     Ok(())
 }
 
@@ -105,18 +88,22 @@ fn check(home: &Home, text: &str, keys: &[&str]) -> Result<()> {
 fn printed_commands_can_be_run() -> Result<()> {
     for keys in KEYS {
         let home = home()?;
-        let events = keys.iter().flat_map(|key| {
-            let reject = line(key, 1, &json!({ "do": "reject", "reason": "no" }));
-            [reject, line(key, 2, &json!({ "do": "trap" })), line(key, 3, &json!({ "do": "emit" }))]
-        });
-        home.write("events.ndjson", events.collect::<Vec<_>>().join("\n") + "\n")?;
+        let mut events = Vec::new();
+        for key in keys {
+            events.push(line(key, 1, &json!({ "do": "reject", "reason": "no" })));
+            events.push(line(key, 2, &json!({ "do": "trap" })));
+            events.push(line(key, 3, &json!({ "do": "emit" })));
+            events.push(unreadable_line(key, 4)?);
+        }
+        home.write("events.ndjson", text(&events))?;
         let mut service = Service::start(&home, &["run", CONFIG_FILE])?;
         let log = service.stderr_path();
         let log = || std::fs::read_to_string(&log).unwrap_or_default();
         service.until("the log of all keys", || {
             let parked = "key parked: ";
             let dead = "new dead letter: ";
-            log().matches(parked).count() == keys.len() && log().matches(dead).count() == keys.len()
+            log().matches(parked).count() == keys.len()
+                && log().matches(dead).count() == 2 * keys.len()
         })?;
         // The commands find the process that has the store open.
         check(&home, &log(), keys).context("while the host runs")?;
@@ -134,14 +121,45 @@ fn printed_commands_can_be_run() -> Result<()> {
         let config = &["--config", CONFIG_FILE];
         for args in [
             &["dead", "show", "cases", "7-b05cb4f9ec0b9b83", "--key=-5"][..],
+            &["dead", "show", "cases", "odd"],
             &["keys", "list", "cases", "--config", "absent.toml"],
             &["check"],
         ] {
             let args =
                 if args.contains(&"--config") { args.to_vec() } else { [args, config].concat() };
             let output = home.output(&args)?;
-            run_all(&home, &String::from_utf8(output.stderr)?)?;
+            let error = String::from_utf8(output.stderr)?;
+            let outputs = run_all(&home, &error)?;
+            ensure!(args[0] != "dead" || outputs.len() == 1, "{args:?}: {error}");
         }
+    }
+    Ok(())
+}
+
+/// A key whose waiting events fill its space in the store ends a run with `--once`. The error names a command that
+/// explains the key.
+#[test]
+fn error_of_a_full_key_prints_a_command_that_can_be_run() -> Result<()> {
+    for key in ["-5", "a b", "tab\there"] {
+        let home = home()?;
+        let small = "handler = \"faulty\"\nspill_limit = 2\nlane_buffer = 1\n\
+            spill_after = \"1ms\"\ngap = { timeout = \"10ms\", attempts = 1 }";
+        let config = CONFIG.replace("handler = \"faulty\"", small);
+        let config = config.replace("\"events.ndjson\" }", "\"events.ndjson\", prefetch = 4 }");
+        home.write(CONFIG_FILE, config)?;
+        // Event 1 is missing, so the key waits and then parks.
+        let events: Vec<String> =
+            (2..=20).map(|sequence| line(key, sequence, &json!({ "do": "emit" }))).collect();
+        home.write("events.ndjson", text(&events))?;
+        let output = home.output(&["run", "--once", "--config", CONFIG_FILE])?;
+        let error = String::from_utf8(output.stderr)?;
+        ensure!(output.status.code() == Some(1), "{error}");
+        let full = error.lines().find(|line| line.contains("`spill_limit`"));
+        let outputs = run_all(&home, full.with_context(|| error.clone())?)?;
+        let [(command, shown)] = &outputs[..] else { bail!("{outputs:#?} of {error}") };
+        let start = format!("key {}: parked at event 1\n", escape_invisible(key));
+        ensure!(command.starts_with("ordain keys why cases "), "{command}");
+        ensure!(shown.starts_with(&start) && shown.contains("held in the store: "), "{shown}");
     }
     Ok(())
 }

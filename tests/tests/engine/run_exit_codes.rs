@@ -57,7 +57,7 @@ fn invalid_arguments_are_usage_errors() -> Result<()> {
         &home,
         &["dead", "show", "cases", "odd"],
         USAGE,
-        &["like 3-b05cb4f9ec0b9b83", "ordain dead list"],
+        &["like 3-b05cb4f9ec0b9b83", "`ordain dead list cases`"],
     )?;
     check(&home, &["generate", "--loss", "3"], USAGE, &["a probability from 0 to 1"])?;
     check(&home, &["--log", "!", "run"], USAGE, &["try `--log info`"])

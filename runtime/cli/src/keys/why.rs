@@ -182,7 +182,7 @@ async fn unreadable_text(
                 letter.sequence.filter(|sequence| is_unreadable && *sequence >= row.next)
             {
                 words += &format!(
-                    "event {sequence} arrived, but cannot be read: {}; see `ordain dead show {stream} {} --key {}{}`\n",
+                    "event {sequence} arrived, but cannot be read: {}; see `ordain dead show {stream} {} --key={}{}`\n",
                     letter.error,
                     letter.id,
                     shell_quoted(name),

@@ -1,6 +1,9 @@
 //! The errors that end a driver.
 
+use std::sync::Arc;
+
 use ordain_store::StoreError;
+use ordain_util::command::{config_option, last_argument};
 
 /// The reason why a driver ended early.
 #[derive(Debug, thiserror::Error)]
@@ -31,9 +34,14 @@ pub enum DriverError {
     #[error(
         "key {key:?} is stopped at event {event}, and the store holds as many later events of the key \
          as `spill_limit` allows. With `overflow = \"pause\"`, the partition of the key accepts no further \
-         event: fix the cause (`ordain keys why`), or raise `spill_limit` and start Ordain again"
+         event: fix the cause (`ordain keys why {stream}{} {}`), or raise `spill_limit` and start Ordain \
+         again",
+        config_option(),
+        last_argument(.key)
     )]
     KeyFull {
+        /// The stream of the key.
+        stream: Arc<str>,
         /// The key that blocks the partition.
         key: String,
         /// The sequence of the event at which the key is stopped.

@@ -21,6 +21,7 @@ use crate::view::{
 use ordain_config::known_streams;
 use ordain_core::LetterId;
 use ordain_store::{KeyFilter, ListPage, Store};
+use ordain_util::command::config_option;
 
 /// Maximum number of rows of a page if the query has no `limit`.
 const DEFAULT_ROWS_LIMIT: usize = 100;
@@ -197,7 +198,9 @@ pub(super) async fn dead(
     let limit = row_limit(limit)?;
     let id = id.map(|id| {
         let parsed = LetterId::parse(key.as_deref().unwrap_or_default(), &id);
-        parsed.ok_or_else(|| ProblemDetails::bad_request(view::no_letter_id(&id)))
+        parsed.ok_or_else(|| {
+            ProblemDetails::bad_request(view::no_letter_id(&id, &stream, config_option()))
+        })
     });
     let id = id.transpose()?;
     let asking = Arc::clone(&app);

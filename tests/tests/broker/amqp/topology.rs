@@ -1,11 +1,12 @@
 //! Tests of exchanges and queues that other programs remove or replace while a stream runs.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use lapin::ExchangeKind;
 use lapin::types::{AMQPValue, FieldTable};
 use ordain_tests::amqp::from_line;
 use ordain_tests::http::{admin, get, metric};
 use ordain_tests::log::{by_key, in_turn, line};
+use ordain_tests::printed::run_all;
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service, wait_until};
 use ordain_tests::tally;
@@ -470,12 +471,15 @@ fn bindings_of_earlier_configurations_are_named_and_removed() -> Result<()> {
     let other = config(&url, ADMIN, "", "").replace("streams.cases", "streams.other");
     let other =
         other.replace("queue = \"cases\"", "queue = \"other\"").replace("\"cases\"", "\"others\"");
-    rig.home.write("ordain.toml", other)?;
-    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    // The command in the log must name this configuration: the file `ordain.toml` still has the stream.
+    rig.home.write("an other.toml", other)?;
+    let args = [&RUN_WITH_SHORT_WAITS[..], &["an other.toml"]].concat();
+    let mut service = Service::start(&rig.home, &args)?;
     service.until_says("still deliver messages to its queues")?;
     service.end()?;
-    let removed = rig.home.rows(&["streams", "unbind", "cases", "--json"])?;
-    ensure!(removed.len() == 2, "{removed:?}");
+    let outputs = run_all(&rig.home, &service.stderr())?;
+    let [(_, removed)] = &outputs[..] else { bail!("{outputs:#?} of {}", service.stderr()) };
+    ensure!(removed.matches("removed the binding ").count() == 2, "{removed}");
     ensure!(rig.rabbit.bound("cases2")?.is_empty() && rig.rabbit.bound("amq.topic")?.is_empty());
     Ok(())
 }

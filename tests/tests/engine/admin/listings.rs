@@ -153,7 +153,7 @@ fn invalid_request_is_rejected_with_its_remedy() -> Result<()> {
         ("/v1/streams/cases/keys?odd=1", 400, "unknown field `odd`"),
         ("/v1/dead", 400, "missing field `stream`"),
         ("/v1/dead?stream=cases&cursor=odd", 400, "does not belong to this listing"),
-        ("/v1/dead?stream=cases&id=odd", 400, "an id looks like 3-b05cb4f9ec0b9b83"),
+        ("/v1/dead?stream=cases&id=odd", 400, "9b83, see `ordain dead list cases`"),
     ] {
         let answer = get(address, path)?;
         let problem = answer.problem()?;
