@@ -42,6 +42,27 @@ pub fn unnumbered(lines: &[String]) -> Result<Vec<String>> {
     lines.iter().map(line).collect()
 }
 
+/// Valid times (RFC 3339) that few producers send: before 1970, at the end of the year 9999, and with many digits of a
+/// second. The first time is the zero value of Go and of .NET.
+const UNUSUAL_TIMES: [&str; 5] = [
+    "0001-01-01T00:00:00Z",
+    "1969-12-31T23:59:59Z",
+    "2026-11-25T12:00:00.123456789123Z",
+    "9999-12-31T23:59:59.9999999Z",
+    "9999-12-31T23:59:59.999-23:59",
+];
+
+/// Returns lines of events of one key. Each event has another one of the times that few producers send.
+pub fn with_unusual_times() -> Result<Vec<String>> {
+    let lines = in_turn(1, UNUSUAL_TIMES.len() as u64);
+    let timed = |(line, time): (&String, &str)| -> Result<String> {
+        let mut event: Value = serde_json::from_str(line)?;
+        event["time"] = time.into();
+        Ok(event.to_string())
+    };
+    lines.iter().zip(UNUSUAL_TIMES).map(timed).collect()
+}
+
 /// Joins lines into the content of a file.
 pub fn text(lines: &[String]) -> String {
     lines.join("\n") + "\n"

@@ -15,7 +15,9 @@ use super::header::{
     TIME_MS_HEADER,
 };
 use super::value::{as_bool, as_integer, as_text, json, not_utf8};
-use ordain_cloudevents::{ATTRIBUTE_LIMIT, DecodeError, HEADERS_LIMIT, HEADERS_SIZE_LIMIT};
+use ordain_cloudevents::{
+    ATTRIBUTE_LIMIT, DecodeError, HEADERS_LIMIT, HEADERS_SIZE_LIMIT, parse_time,
+};
 use ordain_config::KeyLocation;
 use ordain_store::KEY_SIZE_LIMIT;
 
@@ -308,24 +310,18 @@ fn utf8<'a>(place: &str, text: Cow<'a, str>) -> DeliveryResult<Cow<'a, str>> {
 
 /// Returns the time of the event, in ms since the Unix epoch. The time comes from the CloudEvents attribute `time`,
 /// otherwise from the header `timestamp_in_ms`, otherwise from AMQP's own timestamp, which has a resolution of one
-/// second.
+/// second. A time before 1970 counts as no time.
 fn time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> DeliveryResult<Option<u64>> {
     if let Some(value) = headers.time {
-        let time: Option<jiff::Timestamp> = as_text(value).and_then(|text| text.parse().ok());
-        let ms = time.and_then(|time| u64::try_from(time.as_millisecond()).ok());
-        return ms.map(Some).map_or_else(
-            || {
-                let found = excerpt(value);
-                reject(
-                    Cause::Unreadable,
-                    format!(
-                        "cloudEvents:time must be as in RFC 3339, from 1970 on, such as \
-                         \"2026-01-31T12:00:00Z\", found {found}"
-                    ),
-                )
-            },
-            Ok,
-        );
+        let Some(ms) = as_text(value).and_then(|text| parse_time(&text)) else {
+            let found = excerpt(value);
+            let message = format!(
+                "cloudEvents:time must be as in RFC 3339, such as \"2026-01-31T12:00:00Z\", \
+                 found {found}"
+            );
+            return reject(Cause::Unreadable, message);
+        };
+        return Ok(u64::try_from(ms).ok());
     }
     if let Some(value) = headers.time_ms {
         // Ordain and a timestamp plugin of RabbitMQ write this header. Other programs may use the name for something

@@ -17,6 +17,7 @@ mod envelope;
 mod event;
 mod id;
 mod letter;
+mod time;
 
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ pub use encode::encode;
 pub use event::{letter_event, message_event};
 pub use id::{message_id, source_of};
 pub use letter::{LetterAttributes, REASON_ATTRIBUTES, encode_letter, letter_attributes};
+pub use time::parse_time;
 
 /// Size limit of an id, type, source or content type, in bytes. URLs of some KiB exist; a longer value is probably a
 /// payload in the wrong attribute.

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
-use ordain_tests::log::{by_key, in_turn};
+use ordain_tests::http::{LINES, ingress, post};
+use ordain_tests::log::{by_key, in_turn, text, with_unusual_times};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 use rand::{RngExt, SeedableRng};
@@ -158,6 +159,27 @@ fn bad_line_is_one_dead_letter_despite_kills() -> Result<()> {
     home.run_once()?;
     check_letters(&home, &bad)?;
     tally::check(&by_key(&good)?, &home.read("out.ndjson"))
+}
+
+/// The time of an event is optional, so a valid time that few producers send must not cost the event.
+#[test]
+fn events_with_unusual_times_take_effect() -> Result<()> {
+    let lines = with_unusual_times()?;
+    let home = Home::new(&["tally"], tally::CONFIG)?;
+    home.write("events.ndjson", text(&lines))?;
+    let report = home.run_once()?;
+    assert_eq!((&report["settled"], &report["dead_total"]), (&lines.len().into(), &0.into()));
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))?;
+
+    let source = "kind = \"file\", path = \"events.ndjson\"";
+    let config = tally::CONFIG.replace(source, "kind = \"http\"");
+    let home = Home::new(&["tally"], &format!("[ingress]\nlisten = \"127.0.0.1:0\"\n{config}"))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let answer = post(ingress(&mut service)?, LINES, &text(&lines))?;
+    ensure!(answer.status == 202, "{answer:?}");
+    service.until("all messages", || home.lines("out.ndjson") == lines.len())?;
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))?;
+    service.end()
 }
 
 #[test]

@@ -6,6 +6,7 @@ use ordain_core::{Cause, SEQUENCE_END};
 
 use super::super::ATTRIBUTE_LIMIT;
 use super::super::envelope::{EnvelopeMember, EventEnvelope};
+use super::super::time::parse_time;
 use super::{DecodeResult, EventRejection, unreadable};
 use ordain_store::KEY_SIZE_LIMIT;
 
@@ -74,16 +75,16 @@ pub(super) fn sequence(envelope: &EventEnvelope<'_>) -> DecodeResult<Option<u64>
     }
 }
 
-/// Returns the time of the event, in ms since the Unix epoch; `None` if the event has no time.
+/// Returns the time of the event, in ms since the Unix epoch; `None` if the event has no time. A time before 1970
+/// counts as no time.
 pub(super) fn time(envelope: &EventEnvelope<'_>) -> DecodeResult<Option<u64>> {
     let Some(raw) = envelope.raw(EnvelopeMember::Time) else { return Ok(None) };
-    let time: Option<jiff::Timestamp> = json_text(raw).and_then(|text| text.parse().ok());
-    if let Some(Ok(time)) = time.map(|time| u64::try_from(time.as_millisecond())) {
-        return Ok(Some(time));
+    if let Some(ms) = json_text(raw).and_then(|text| parse_time(&text)) {
+        return Ok(u64::try_from(ms).ok());
     }
     let found = excerpt(raw);
     unreadable(format!(
-        "`time` must be a time from 1970 on as in RFC 3339, such as \"2026-01-31T12:00:00Z\", found {found}"
+        "`time` must be a time as in RFC 3339, such as \"2026-01-31T12:00:00Z\", found {found}"
     ))
 }
 

@@ -5,13 +5,13 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use ordain_servers::wait_until;
 use ordain_tests::amqp::{Outgoing, from_line, header, to_line};
-use ordain_tests::log::{by_key, in_turn, line};
+use ordain_tests::log::{by_key, in_turn, line, with_unusual_times};
 use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::{Value, json};
 
-/// The time attribute of all events, as text and in milliseconds since 1970.
+/// The time attribute of an event whose line has no time, as text and in milliseconds since 1970.
 const TIME: (&str, u64) = ("2026-01-31T12:00:00.125Z", 1_769_860_800_125);
 
 /// Converts a line to a CloudEvent in binary mode, with the attributes in headers that begin with `prefix`. The AMQP
@@ -25,7 +25,7 @@ fn binary(line: &str, prefix: &str) -> Result<Outgoing> {
     for name in ["specversion", "id", "type", "source"] {
         attribute(name, event[name].as_str().context("a text")?);
     }
-    attribute("time", TIME.0);
+    attribute("time", event["time"].as_str().unwrap_or(TIME.0));
     attribute("datacontenttype", "application/json; charset=utf-8");
     attribute("sequence", &event["sequence"].to_string());
     attribute("tenant", "blue");
@@ -99,6 +99,19 @@ fn cloud_event_attributes_reach_handler_and_dead_letter() -> Result<()> {
         ensure!(letters[0]["cause"] == "rejected", "{letters:?}");
     }
     Ok(())
+}
+
+/// The time of an event is optional, so a valid time that few producers send must not cost the event.
+#[test]
+fn cloud_events_with_unusual_times_take_effect() -> Result<()> {
+    let rig = Rig::new()?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let lines = with_unusual_times()?;
+    rig.client.publish("cases", &binaries(&lines)?)?;
+    rig.check(&lines)?;
+    rig.until_empty()?;
+    service.end()
 }
 
 #[test]
