@@ -1,6 +1,8 @@
 //! Tests of runs with the embedded store on a machine whose clock jumps.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::Output;
 
 use anyhow::{Result, ensure};
 use ordain_servers::Clock;
@@ -12,6 +14,9 @@ use serde_json::{Value, json};
 
 const MINUTE: i64 = 60;
 const HOUR: i64 = 60 * MINUTE;
+const DAY: i64 = 24 * HOUR;
+/// The beginning of the warning about a clock that is ahead.
+const AHEAD: &str = "the machine's clock is far ahead of the store's time";
 /// The number of keys that end before the clock jumps. At its start, the store removes only a part of these expired
 /// records.
 const KEYS: usize = 20_000;
@@ -25,6 +30,30 @@ fn start(home: &Home, clock: &Clock, seconds: i64) -> Result<Service> {
     let mut service = Service::start_with(home, &["run"], &env)?;
     ready(&mut service)?;
     Ok(service)
+}
+
+/// Runs `ordain` with a clock that is ahead of the system by this number of seconds. The command must succeed.
+fn output(home: &Home, clock: &Clock, seconds: i64, args: &[&str]) -> Result<Output> {
+    clock.set(seconds)?;
+    let output = home.ordain(args)?.envs(clock.env()).output()?;
+    ensure!(output.status.success(), "{args:?}: {output:?}");
+    Ok(output)
+}
+
+/// Posts events, which the host must accept.
+fn send(address: SocketAddr, events: &[String]) -> Result<()> {
+    let answer = post(address, LINES, &text(events))?;
+    ensure!(answer.status == 202, "{answer:?}");
+    Ok(())
+}
+
+/// Returns an event of the key `k` for a `fifo` stream.
+fn fifo_event(id: &str, command: &Value) -> String {
+    json!({
+        "specversion": "1.0", "id": id, "source": "/tests", "type": "test", "subject": "k",
+        "data": command,
+    })
+    .to_string()
 }
 
 /// Returns an event that is the first and the last event of its key. `command` is the command for the handler.
@@ -52,8 +81,7 @@ fn time_of_accepted_event_survives_crash() -> Result<()> {
         (0..KEYS).map(|number| only_event(&format!("other{number}"), "1", "emit")).collect();
     events.push(only_event("k", "1", "emit"));
     for part in events.chunks(1_000) {
-        let answer = post(address, LINES, &text(part))?;
-        ensure!(answer.status == 202, "{answer:?}");
+        send(address, part)?;
     }
     service.until("all messages", || home.lines("out.ndjson") == events.len())?;
     service.end()?;
@@ -61,9 +89,7 @@ fn time_of_accepted_event_survives_crash() -> Result<()> {
     // This run sees the jump, and the next run confirms it.
     start(&home, &clock, 2 * HOUR)?.end()?;
     let mut service = start(&home, &clock, 2 * HOUR + 11 * MINUTE)?;
-    let event = [only_event("k", "2", "loop")];
-    let answer = post(ingress(&mut service)?, LINES, &text(&event))?;
-    ensure!(answer.status == 202, "{answer:?}");
+    send(ingress(&mut service)?, &[only_event("k", "2", "loop")])?;
     service.kill()?;
 
     home.write("ordain.toml", config.replace("30s", "200ms"))?;
@@ -72,5 +98,64 @@ fn time_of_accepted_event_survives_crash() -> Result<()> {
     service.until("the letter", || letters().is_ok_and(|letters| !letters.is_empty()))?;
     let letters: Vec<Value> = letters()?;
     ensure!(letters.len() == 1 && letters[0]["cause"] == "timeout", "{letters:?}");
+    service.end()
+}
+
+/// The clock is wrong during one of three runs, and during commands that only read. The store remembers a key that has
+/// ended for a week. The wrong clock must not shorten this time: the repeats of the key's event have no effect.
+#[test]
+fn commands_under_a_wrong_clock_forget_no_key() -> Result<()> {
+    let config = "[streams.cases]\nhandler = \"faulty\"\n\
+        source = { kind = \"file\", path = \"events.ndjson\" }\n\
+        [sinks.faulty]\nkind = \"file\"\npath = \"out.ndjson\"\n";
+    let home = Home::new(&["faulty"], config)?;
+    let clock = Clock::new()?;
+    let mut events = Vec::new();
+    for seconds in [0, 8 * DAY, 0] {
+        events.push(only_event("k", "1", "emit"));
+        home.replace("events.ndjson", text(&events))?;
+        let run = output(&home, &clock, seconds, &["run", "--once"])?;
+        let log = String::from_utf8(run.stderr)?;
+        ensure!(log.contains(AHEAD) == (seconds > 0), "{seconds}: {log}");
+        ensure!(home.lines("out.ndjson") == 1, "{seconds}: {}", home.read("out.ndjson"));
+        for seconds in [8 * DAY, 0] {
+            let keys = output(&home, &clock, seconds, &["keys", "list", "cases", "--json"])?;
+            let row: Value = serde_json::from_slice(&keys.stdout)?;
+            ensure!(row["key"] == "k" && row["status"] == "completed", "{seconds}: {row}");
+        }
+    }
+    Ok(())
+}
+
+/// The clock is wrong for a while during a run. The store forgets neither a dead letter nor the id of an event, and the
+/// host recognises the event also after a restart.
+#[test]
+fn jump_during_a_run_forgets_no_letter_and_no_id() -> Result<()> {
+    let config = "[ingress]\nlisten = \"127.0.0.1:0\"\n\
+        [streams.cases]\nhandler = \"faulty\"\nordering = \"fifo\"\nkey_ttl = \"1d\"\n\
+        source = { kind = \"http\" }\n[sinks.faulty]\nkind = \"file\"\npath = \"out.ndjson\"\n";
+    let home = Home::new(&["faulty"], config)?;
+    let clock = Clock::new()?;
+    let mut service = start(&home, &clock, 0)?;
+    let address = ingress(&mut service)?;
+    let emit = json!({ "do": "emit" });
+    let letters = || home.rows(&["dead", "list", "cases", "--json"]);
+    send(address, &[fifo_event("17", &emit), fifo_event("18", &json!({ "do": "reject" }))])?;
+    service.until("the letter", || letters().is_ok_and(|letters| letters.len() == 1))?;
+    // Dead letters expire after 30 days, and the key after one day.
+    clock.set(40 * DAY)?;
+    send(address, &[fifo_event("19", &emit)])?;
+    service.until_says(AHEAD)?;
+    service.until("another message", || home.lines("out.ndjson") == 2)?;
+    ensure!(letters()?.len() == 1, "the letter expired by the wrong clock");
+    clock.set(0)?;
+    service.end()?;
+
+    let mut service = start(&home, &clock, 0)?;
+    let last = fifo_event("20", &json!({ "do": "emit", "type": "last" }));
+    send(ingress(&mut service)?, &[fifo_event("17", &emit), last])?;
+    service.until("the last message", || home.read("out.ndjson").contains("\"type\":\"last\""))?;
+    ensure!(home.lines("out.ndjson") == 3, "{}", home.read("out.ndjson"));
+    ensure!(letters()?.len() == 1, "the letter expired");
     service.end()
 }
