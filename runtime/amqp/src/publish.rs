@@ -215,6 +215,9 @@ impl ExchangePublisher {
                     continue;
                 }
             };
+            if self.is_empty() {
+                self.report_recovery();
+            }
             let mut tracker = ConfirmTracker::new();
             let ended = self.publish(&link, &mut tracker, &mut input, &published).await;
             let unconfirmed_count = tracker.unconfirmed_count();
@@ -395,6 +398,16 @@ impl ExchangePublisher {
             self.confirm_timeout = shortened(CONFIRM_TIMEOUT);
         }
         self.apply_results(settled, published);
+        if accepted_count > 0 {
+            self.report_recovery();
+        }
+    }
+
+    /// Reports that the broker accepts all messages again, if it did not accept some of them before.
+    fn report_recovery(&mut self) {
+        if self.retry_queue.is_empty() && self.isolated_retries.is_empty() {
+            self.warnings.report_recovery();
+        }
     }
 
     /// Reports accepted messages, and holds the others for a retry.
@@ -459,7 +472,11 @@ impl ExchangePublisher {
                     // The broker was only slow, or has recovered, so the normal time limit applies again.
                     self.confirm_timeout = shortened(CONFIRM_TIMEOUT);
                 }
-                return self.apply_results(vec![(item, result)], published);
+                self.apply_results(vec![(item, result)], published);
+                if result == ConfirmResult::Acked {
+                    self.report_recovery();
+                }
+                return;
             }
             IsolatedAnswer::Refused(reason) => {
                 self.warnings.retry_refused(&item.outgoing, &reason, &self.retry_queue);

@@ -6,6 +6,7 @@ use super::confirm_tracker::ConfirmResult;
 use super::encode::AmqpMessage;
 use super::exchange::Exchange;
 use super::retry_queue::KeyRetryQueue;
+use ordain_util::failure_timer::FailureTimer;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::text::escape_invisible;
 
@@ -20,6 +21,8 @@ pub(super) struct PublishWarnings {
     not_accepted: LogThrottle,
     retry_refused: LogThrottle,
     no_confirm: LogThrottle,
+    /// The time since which messages are not published.
+    failures: FailureTimer,
 }
 
 impl PublishWarnings {
@@ -31,11 +34,20 @@ impl PublishWarnings {
             not_accepted: throttle(),
             retry_refused: throttle(),
             no_confirm: throttle(),
+            failures: FailureTimer::default(),
+        }
+    }
+
+    /// Reports that the broker accepts all messages of the sink again, if a warning was due since the last report.
+    pub(super) fn report_recovery(&mut self) {
+        if let Some(seconds) = self.failures.recover() {
+            tracing::info!(sink = self.exchange.sink, seconds, "messages published again");
         }
     }
 
     /// Warns that the sink cannot publish any message at present.
     pub(super) fn unavailable(&mut self, messages: usize, reason: &str) {
+        self.failures.record_failure();
         if self.unavailable.allow() {
             tracing::error!(
                 sink = self.exchange.sink,
@@ -52,6 +64,7 @@ impl PublishWarnings {
         result: ConfirmResult,
         held: &KeyRetryQueue,
     ) {
+        self.failures.record_failure();
         if !self.not_accepted.allow() {
             return;
         }
@@ -82,6 +95,7 @@ impl PublishWarnings {
         reason: &str,
         held: &KeyRetryQueue,
     ) {
+        self.failures.record_failure();
         if self.retry_refused.allow() {
             self.refused(outgoing, reason, held);
         }
@@ -91,6 +105,7 @@ impl PublishWarnings {
     /// refusal ends a channel, and the sink opens the next channel after a delay if the broker refuses several messages
     /// in a row.
     pub(super) fn refused(&mut self, outgoing: &AmqpMessage, reason: &str, held: &KeyRetryQueue) {
+        self.failures.record_failure();
         let id = String::from_utf8_lossy(outgoing.id()).into_owned();
         tracing::error!(
             sink = self.exchange.sink,
@@ -104,6 +119,7 @@ impl PublishWarnings {
 
     /// Warns that the broker has neither confirmed nor refused a message in time.
     pub(super) fn no_confirm(&mut self, outgoing: &AmqpMessage, held: &KeyRetryQueue) {
+        self.failures.record_failure();
         if self.no_confirm.allow() {
             tracing::error!(
                 sink = self.exchange.sink,

@@ -1,5 +1,6 @@
 //! `[streams.NAME] source`: the source of a stream's events.
 
+use super::queue_names::partition_queue;
 use super::reader::{ConfigReader, ReferenceRow, SettingNode, SettingValue};
 use super::scalar::Scalar;
 use super::section::{kinds, section};
@@ -38,6 +39,27 @@ impl SourceConfig {
             Self::Http(source) => Some(source.queue),
             Self::Stream(source) => Some(source.queue),
             Self::File(_) => None,
+        }
+    }
+
+    /// Returns the place from which the stream receives its events, for people.
+    pub fn place(&self) -> String {
+        match self {
+            Self::Amqp(AmqpSourceConfig { queue, partitions, .. }) => {
+                let name = |partition| partition_queue(&queue.0, *partitions, partition);
+                match partitions.saturating_sub(1) {
+                    0 => format!("queue {:?}", name(0)),
+                    last => format!("queues {:?} to {:?}", name(0), name(last)),
+                }
+            }
+            Self::Http(_) => "HTTP requests".to_owned(),
+            Self::File(FileSourceConfig { path: FileOrStdio::Stdio, .. }) => {
+                "standard input".to_owned()
+            }
+            Self::File(FileSourceConfig { path: FileOrStdio::File(path), .. }) => {
+                format!("file {}", path.display())
+            }
+            Self::Stream(_) => "other streams and `ordain publish`".to_owned(),
         }
     }
 

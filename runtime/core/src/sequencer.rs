@@ -68,6 +68,9 @@ use crate::settings::{OrderingMode, SequencerSettings};
 use crate::stats::{LaneState, Stats};
 use crate::turn::AttemptToken;
 
+/// Maximum number of keys that [`Sequencer::take_resumed_keys`] returns.
+const RESUMED_KEYS_LIMIT: usize = 32;
+
 /// The state machine that decides what happens to each event of one partition, and when.
 #[derive(Debug)]
 pub struct Sequencer {
@@ -125,6 +128,8 @@ pub struct Sequencer {
     stats: Stats,
     /// See [`Sequencer::settled_times`].
     settled_times: Vec<Option<u64>>,
+    /// See [`Sequencer::take_resumed_keys`].
+    resumed_keys: Vec<(Key, u64)>,
     #[cfg(feature = "faults")]
     fault: Option<crate::fault::SequencerFault>,
 }
@@ -171,6 +176,7 @@ impl Sequencer {
             newest_rollout: 0,
             stats: Stats::default(),
             settled_times: Vec::new(),
+            resumed_keys: Vec::new(),
             prefetch: settings.prefetch,
             settings,
             #[cfg(feature = "faults")]
@@ -229,6 +235,21 @@ impl Sequencer {
     /// for an event without a time.
     pub fn settled_times(&self) -> &[Option<u64>] {
         &self.settled_times
+    }
+
+    /// Returns the keys that have continued since the last call because a missing event arrived, each with the sequence
+    /// of this event. All replay rounds for the event had failed before, so the key was parked or waited without a time
+    /// limit. Returns at most `RESUMED_KEYS_LIMIT` keys, and leaves out the others.
+    pub fn take_resumed_keys(&mut self) -> Vec<(Key, u64)> {
+        std::mem::take(&mut self.resumed_keys)
+    }
+
+    /// Records that a key continues because the missing event with this sequence has arrived.
+    fn record_resumed_key(&mut self, index: u32, sequence: u64) {
+        if self.resumed_keys.len() < RESUMED_KEYS_LIMIT {
+            let key = Key::clone(&self.lanes[index].key);
+            self.resumed_keys.push((key, sequence));
+        }
     }
 
     /// Returns the key that prevents the sequencer from accepting events, and the sequence of the event at which the

@@ -171,6 +171,9 @@ impl Driver {
         loop {
             driver.perform_all()?;
             driver.metrics.set_stats(&driver.sequencer.stats());
+            for (key, event) in driver.sequencer.take_resumed_keys() {
+                alarms::log_resumed_key(&driver.partition.stream, &key, event);
+            }
             let newest = driver.sequencer.newest_rollout();
             if newest > newest_known {
                 version.require_rollout(newest);

@@ -8,6 +8,7 @@ pub mod backoff;
 pub mod canonical_path;
 pub mod command;
 pub mod expand;
+pub mod failure_timer;
 pub mod file_pattern;
 pub mod finding;
 pub mod gauge;

@@ -153,6 +153,7 @@ fn missing_folder_delays_messages() -> Result<()> {
     home.append(EVENTS, text(&lines[1..]))?;
     service.until_says("sink not writable")?;
     fs::create_dir(home.path("folder"))?;
+    service.until_says("sink writable again")?;
     service.until("the second message", || home.lines("folder/out.ndjson") == 1)?;
     service.end()?;
     let output = home.read("old/out.ndjson") + &home.read("folder/out.ndjson");

@@ -684,6 +684,24 @@ fn lost_file_that_returns_is_read_in_the_same_run() -> Result<()> {
     writer.check_output()
 }
 
+/// The folder of the file is away for a while. The log has a line when the source waits, and when it continues.
+#[test]
+fn folder_that_returns_is_reported() -> Result<()> {
+    let mut writer = Writer::new("folder/events.ndjson", 10)?;
+    fs::create_dir(writer.home.path("folder"))?;
+    writer.create("folder/events.ndjson", 20)?;
+    let mut service = writer.start()?;
+    writer.until_all(&mut service)?;
+    writer.rename("folder", "away")?;
+    service.until_says("source waits: the folder is missing")?;
+    writer.rename("away", "folder")?;
+    service.until_says("source continues: the folder is available again")?;
+    writer.append("folder/events.ndjson", 30)?;
+    writer.until_all(&mut service)?;
+    service.end()?;
+    writer.check()
+}
+
 /// A program has not completed the last line of the file when the file is renamed.
 #[test]
 fn incomplete_line_of_a_renamed_file_is_left_for_the_next_run() -> Result<()> {

@@ -29,6 +29,8 @@ fn failures_and_the_end_are_reported() -> Result<()> {
     ];
     home.write("events.ndjson", events.join("\n") + "\n")?;
     let mut service = Service::start(&home, &["run"])?;
+    service.until_says("processing partitions: no process has owned them before")?;
+    service.until_says("ready: stream cases receives events from file ")?;
     service.until("a message", || home.lines("out.ndjson") == 1)?;
     let count_lines =
         |word: &str| home.read("stderr").lines().filter(|line| line.contains(word)).count();
@@ -82,5 +84,33 @@ fn many_failures_are_summarized() -> Result<()> {
     let log = String::from_utf8_lossy(&output.stderr);
     ensure!(log.matches("parked: see `ordain keys why cases k").count() == 20, "{log}");
     ensure!(log.contains("80 more lines about keys and dead letters were not logged"), "{log}");
+    Ok(())
+}
+
+/// A key stops at a missing event: it is parked, or it waits without a time limit. When the event arrives, the log
+/// reports that the key continues.
+#[test]
+fn key_that_continues_after_a_gap_is_reported() -> Result<()> {
+    for (on_exhausted, stopped) in
+        [("park", "key parked: "), ("wait", "missing events not received: ")]
+    {
+        let gap = format!(
+            "handler = \"faulty\"\n\
+             gap = {{ timeout = \"1ms\", attempts = 1, on_exhausted = \"{on_exhausted}\" }}"
+        );
+        let home = Home::new(&["faulty"], &CONFIG.replace("handler = \"faulty\"", &gap))?;
+        let event = |sequence| line("a key", sequence, &json!({ "do": "emit" })) + "\n";
+        home.write("events.ndjson", event(2))?;
+        let mut service = Service::start(&home, &["run"])?;
+        service.until_says(stopped)?;
+        home.append("events.ndjson", event(1))?;
+        service.until("the messages", || home.lines("out.ndjson") == 2)?;
+        let continues = "missing event received: the key continues";
+        service.until_says(continues)?;
+        let log = service.stderr();
+        let reported = log.lines().find(|line| line.contains(continues)).unwrap_or_default();
+        ensure!(reported.contains("key=a key event=1"), "{on_exhausted}: {log}");
+        service.end()?;
+    }
     Ok(())
 }

@@ -280,6 +280,7 @@ impl Sequencer {
                 && lane.record.failure.as_ref().is_some_and(|failure| failure.cause == Cause::Gap)
             {
                 // The missing event that stopped the key has arrived after all.
+                self.record_resumed_key(index, sequence);
                 self.resume(index);
             } else if self.may_skip_to(index, sequence) {
                 self.resume(index);

@@ -235,6 +235,9 @@ impl Sequencer {
             |gap: &LaneGap| !gap.tail && gap.at < lane.front && gap.state != GapState::Exhausted;
         if let Some(gap) = lane.cold.gap.filter(has_arrived) {
             self.stats.recovery_times.add(self.now.saturating_sub(gap.since));
+            if gap.waits_forever() {
+                self.record_resumed_key(index, gap.at);
+            }
         }
     }
 

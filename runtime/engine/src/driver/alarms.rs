@@ -26,6 +26,10 @@ const ERROR_BYTES: usize = 512;
 static ALARM_THROTTLE: Mutex<LogThrottle> =
     Mutex::new(LogThrottle::with_lines(LINE_LIMIT, WARN_INTERVAL));
 
+/// The throttle of the lines about keys that continue. It is separate, so that these lines suppress no warning.
+static RESUMED_THROTTLE: Mutex<LogThrottle> =
+    Mutex::new(LogThrottle::with_lines(LINE_LIMIT, WARN_INTERVAL));
+
 /// Returns the batch if it contains an alarm, and `None` otherwise. The driver logs the alarms of the batch after the
 /// commit.
 pub(super) fn if_alarming(batch: &Arc<Batch>) -> Option<Arc<Batch>> {
@@ -104,6 +108,19 @@ fn log_missing_event(stream: &str, write: &KeyWrite, gap: &GapEntry) {
         config_option(),
         last_argument(&write.key)
     );
+}
+
+/// Logs that a key continues, because a missing event has arrived after all replay rounds.
+pub(super) fn log_resumed_key(stream: &str, key: &str, event: u64) {
+    let is_allowed = RESUMED_THROTTLE.lock().unwrap_or_else(PoisonError::into_inner).allow();
+    if is_allowed {
+        tracing::info!(
+            stream,
+            key = %escape_invisible(key),
+            event,
+            "missing event received: the key continues"
+        );
+    }
 }
 
 /// Logs that the spilled events of a key (moved from memory into the store) cannot be read.

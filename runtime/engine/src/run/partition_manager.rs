@@ -25,7 +25,7 @@ use ordain_store::{InstanceId, Lease, LeaseReply, MembershipTable, Partition, St
 use ordain_store::{InstanceInfo, Ownership, OwnershipPhase};
 use ordain_util::shutdown::shutdown_requested;
 use ordain_util::source_health::SourceState;
-use ordain_util::text::display_ranges;
+use ordain_util::text::{display_ranges, escape_invisible};
 use ordain_util::wait;
 
 /// Delay before this instance requests a refused lease again. A lease is the right of an instance to a partition.
@@ -52,7 +52,7 @@ struct OwnedPartition {
 enum ClaimReason {
     NeverOwned,
     Released,
-    Expired,
+    Expired(InstanceId),
 }
 
 impl ClaimReason {
@@ -60,7 +60,7 @@ impl ClaimReason {
         match lease.map(|lease| lease.holder) {
             None => Self::NeverOwned,
             Some(None) => Self::Released,
-            Some(Some(_)) => Self::Expired,
+            Some(Some(holder)) => Self::Expired(holder),
         }
     }
 
@@ -68,7 +68,7 @@ impl ClaimReason {
         match self {
             Self::NeverOwned => "no process has owned them before",
             Self::Released => "their last owner released them",
-            Self::Expired => {
+            Self::Expired(_) => {
                 "their last owner ended without releasing them, or did not renew its lease in time"
             }
         }
@@ -111,6 +111,10 @@ pub(super) struct PartitionManager<'a> {
     finished: BTreeSet<Partition>,
     /// Partitions for which this instance has logged that it waits until another instance releases them.
     logged_waits: BTreeSet<Partition>,
+    /// The names of the members, and of former members that are the last holders of leases.
+    names: BTreeMap<InstanceId, String>,
+    /// `true` after this instance has logged that it is ready.
+    has_logged_ready: bool,
     /// The health of the broker, as this instance last published it to the other instances.
     broker_health: BrokerHealth,
     is_ending: bool,
@@ -142,6 +146,8 @@ impl<'a> PartitionManager<'a> {
             retry_at: BTreeMap::new(),
             finished: BTreeSet::new(),
             logged_waits: BTreeSet::new(),
+            names: BTreeMap::new(),
+            has_logged_ready: false,
             broker_health: BrokerHealth::Up,
             is_ending: false,
             unpublished: 0,
@@ -212,13 +218,48 @@ impl<'a> PartitionManager<'a> {
         }
         self.claim_reasons.clear();
         for ((stream, reason), numbers) in std::mem::take(&mut self.started_partitions) {
+            let last_owner = match reason {
+                ClaimReason::NeverOwned | ClaimReason::Released => None,
+                ClaimReason::Expired(id) => {
+                    Some(self.names.get(&id).cloned().unwrap_or_else(|| id.to_string()))
+                }
+            };
             tracing::info!(
                 stream = &*stream,
                 partitions = display_ranges(&numbers),
+                last_owner,
                 "processing partitions: {}",
                 reason.text()
             );
         }
+        self.log_ready();
+    }
+
+    /// Logs once that this instance is ready, and names the source of each of its streams. The instance is ready when
+    /// all partitions of its share receive events.
+    fn log_ready(&mut self) {
+        if self.has_logged_ready || self.factory.once || self.is_ending || self.share.is_empty() {
+            return;
+        }
+        let is_consuming = |partition: &Partition| {
+            let is_driven = self.owned.get(partition).is_some_and(|owned| owned.is_driven);
+            let health = self.status.partition(partition).health();
+            is_driven && health.state() == SourceState::Consuming
+        };
+        if !self.share.iter().all(is_consuming) {
+            return;
+        }
+        self.has_logged_ready = true;
+        let streams = &self.factory.loaded.config.streams;
+        let names: BTreeSet<&str> = self.share.iter().map(|partition| &*partition.stream).collect();
+        let sources: Vec<String> = names
+            .into_iter()
+            .filter_map(|name| {
+                let source = streams.get(name)?.source.place();
+                Some(format!("stream {name} receives events from {}", escape_invisible(&source)))
+            })
+            .collect();
+        tracing::info!("ready: {}", sources.join("; "));
     }
 
     /// Returns whether all partitions are idle and the queues between them are empty. The function checks the
@@ -303,6 +344,7 @@ impl<'a> PartitionManager<'a> {
         if !Arc::ptr_eq(&table, &self.table) {
             let PartitionFactory { loaded, once, .. } = self.factory;
             self.share = if *once { all.clone() } else { share(loaded, &table, id) };
+            self.update_names(&table);
             self.table = Arc::clone(&table);
             self.released
                 .retain(|_, released| released.answered_at.is_none_or(|at| requested_at <= at));
@@ -357,6 +399,16 @@ impl<'a> PartitionManager<'a> {
         };
         self.status.set_share(share.iter().filter(is_driven).count(), share.len());
         Ok(())
+    }
+
+    /// Adds the names of the members, and removes the names of former members that are no holder of a lease.
+    fn update_names(&mut self, table: &MembershipTable) {
+        let holders: BTreeSet<InstanceId> =
+            table.leases.values().filter_map(|lease| lease.holder).collect();
+        self.names.retain(|id, _| holders.contains(id));
+        for (id, member) in &table.members {
+            self.names.insert(*id, InstanceInfo::decode(&member.info).name);
+        }
     }
 
     /// Handles a partition of this instance's share that another instance still owns. With `once`, schedules the next

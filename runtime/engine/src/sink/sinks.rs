@@ -18,6 +18,7 @@ use crate::source::QueueNotifiers;
 use ordain_amqp::{ExchangeSink, PublishedCount};
 use ordain_config::NumberingPolicy;
 use ordain_store::{Mark, Store, retry_until_ok};
+use ordain_util::failure_timer::FailureTimer;
 use ordain_util::log_throttle::LogThrottle;
 
 /// Size of the buffered lines, in bytes, at which the outbox publisher ends the current run early, and writes the
@@ -335,9 +336,16 @@ async fn retry_write<T>(
 ) -> Result<T, PublisherError> {
     let mut tries = 0_u32;
     let mut throttle = LogThrottle::new(WARN_INTERVAL);
+    let mut failures = FailureTimer::default();
     loop {
         let error = match block_in_place(|| action(sink)) {
-            Ok(done) => return Ok(done),
+            Ok(done) => {
+                if let Some(seconds) = failures.recover() {
+                    let path = sink.location();
+                    tracing::info!(sink = name, path, seconds, "sink writable again");
+                }
+                return Ok(done);
+            }
             Err(error) => error,
         };
         if matches!(sink, LineSink::Standard) && error.kind() == io::ErrorKind::BrokenPipe {
@@ -350,6 +358,7 @@ async fn retry_write<T>(
                  tries again"
             );
         }
+        failures.record_failure();
         tries = tries.saturating_add(1);
         tokio::time::sleep(RETRY_DELAY).await;
     }

@@ -27,6 +27,7 @@ use ordain_store::checkpoint::{
     Checkpoint, FilePosition, FileProgress, ReadFingerprint, SourceProgress, reread_advice,
 };
 use ordain_util::canonical_path::canonical_path;
+use ordain_util::failure_timer::FailureTimer;
 use ordain_util::file_pattern::{FilePattern, FileRole};
 use ordain_util::log_throttle::LogThrottle;
 
@@ -72,6 +73,8 @@ pub struct FileSet {
     /// The device of each folder of the files.
     folder_devices: BTreeMap<PathBuf, u64>,
     folder_throttle: LogThrottle,
+    /// The time since which a folder is missing, or another device is mounted there.
+    folder_failures: FailureTimer,
     denied_throttle: LogThrottle,
 }
 
@@ -93,6 +96,7 @@ impl FileSet {
             is_first_start,
             folder_devices: BTreeMap::new(),
             folder_throttle: LogThrottle::new(WARN_INTERVAL),
+            folder_failures: FailureTimer::default(),
             denied_throttle: LogThrottle::new(WARN_INTERVAL),
         }
     }
@@ -128,6 +132,7 @@ impl FileSet {
             is_first_start: false,
             folder_devices: BTreeMap::new(),
             folder_throttle: LogThrottle::new(WARN_INTERVAL),
+            folder_failures: FailureTimer::default(),
             denied_throttle: LogThrottle::new(WARN_INTERVAL),
         }
     }
@@ -309,6 +314,12 @@ impl FileSet {
         {
             return Ok(None);
         }
+        if let Some(seconds) = self.folder_failures.recover() {
+            tracing::info!(
+                stream = self.stream, folder = %pattern.folder().display(), seconds,
+                "source continues: the folder is available again"
+            );
+        }
         let mut listed = Vec::new();
         self.list_folder(pattern, self.is_first_start, |_| true, &mut listed)?;
         if let Some(target) = &target {
@@ -340,6 +351,7 @@ impl FileSet {
             self.folder_devices.insert(folder.to_owned(), device);
             return Ok(true);
         }
+        self.folder_failures.record_failure();
         if self.folder_throttle.allow() {
             tracing::warn!(
                 stream = self.stream, folder = %folder.display(),

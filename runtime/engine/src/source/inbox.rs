@@ -22,6 +22,7 @@ use ordain_amqp::{BrokerError, ExchangeProducer};
 use ordain_cloudevents::{AckProgress, DecodedDelivery, SourceHandle};
 use ordain_store::Partition;
 use ordain_util::backoff::Backoff;
+use ordain_util::failure_timer::FailureTimer;
 use ordain_util::log_throttle::LogThrottle;
 
 /// Maximum number of early events (passed to the driver before the broker delivers them) that wait for the sequencer.
@@ -68,6 +69,7 @@ impl Inbox {
                 early_left: early_limit,
                 is_broker_unavailable: Arc::clone(&is_broker_unavailable),
                 throttle: LogThrottle::new(WARN_INTERVAL),
+                failures: FailureTimer::default(),
             };
             tokio::spawn(relay.run())
         };
@@ -109,6 +111,8 @@ struct IngressRelay {
     early_left: usize,
     is_broker_unavailable: Arc<AtomicBool>,
     throttle: LogThrottle,
+    /// The time since which the broker does not accept all events.
+    failures: FailureTimer,
 }
 
 impl IngressRelay {
@@ -118,6 +122,7 @@ impl IngressRelay {
         while !early_sender.is_closed() {
             let (published, reason) = self.publish().await;
             if let Some(reason) = reason {
+                self.failures.record_failure();
                 warn(&mut self.throttle, &self.queue.partition, &reason);
             }
             if published > 0 {
@@ -179,7 +184,19 @@ impl IngressRelay {
                 }
                 let refused = accepted.iter().filter(|accepted| !**accepted).count();
                 let reason = match error {
-                    None if refused == 0 => continue,
+                    None if refused == 0 => {
+                        if !events.is_empty()
+                            && !unconfirmed.has_refused()
+                            && let Some(seconds) = self.failures.recover()
+                        {
+                            tracing::info!(
+                                stream = &*self.queue.partition.stream,
+                                seconds,
+                                "events over HTTP published to the broker again"
+                            );
+                        }
+                        continue;
+                    }
                     None => self.producer.refusal_reason(refused),
                     Some(BrokerError::Refused { reason, .. }) => reason,
                     Some(BrokerError::Unavailable(reason)) => {
@@ -191,6 +208,7 @@ impl IngressRelay {
                     failed = Some(reason);
                     break;
                 }
+                self.failures.record_failure();
                 warn(&mut self.throttle, &self.queue.partition, &reason);
                 if retries {
                     backoff.advance();

@@ -35,6 +35,7 @@ use ordain_cloudevents::{
 use ordain_publish::incident::{EventsSafe, IncidentSubject, record};
 use ordain_store::{Claim, DequeueResult, Partition, Store, StoreError, retry_until_ok};
 use ordain_util::backoff::Backoff;
+use ordain_util::failure_timer::FailureTimer;
 use ordain_util::gauge::BacklogGauge;
 use ordain_util::log_throttle::LogThrottle;
 
@@ -159,6 +160,8 @@ struct QueueReader {
     poll_backoff: Backoff,
     counted_at: Option<Instant>,
     throttle: LogThrottle,
+    /// The time since which the store does not answer.
+    failures: FailureTimer,
     restart_throttle: LogThrottle,
 }
 
@@ -182,6 +185,7 @@ impl QueueReader {
             poll_backoff: POLL_BACKOFF,
             counted_at: None,
             throttle: LogThrottle::new(WARN_INTERVAL),
+            failures: FailureTimer::default(),
             restart_throttle: LogThrottle::new(WARN_INTERVAL),
         }
     }
@@ -343,6 +347,7 @@ impl QueueReader {
             }
             found => found?,
         };
+        self.report_recovery();
         // The condition in this loop also selects a shard of a store that went back in time. The last entry of such a
         // shard is earlier than, or different from, the last entry that this reader has read.
         for (shard, (ends, cursor)) in (0..).zip(ends_of_shards.iter().zip(&mut self.cursors)) {
@@ -357,11 +362,20 @@ impl QueueReader {
     }
 
     async fn wait_for_store(&mut self, reason: &str) {
+        self.failures.record_failure();
         if self.throttle.allow() {
             let stream = &*self.options.partition.stream;
             tracing::warn!(stream, "queue in the store cannot be read: {reason}; retrying");
         }
         tokio::time::sleep(STORE_RETRY_DELAY).await;
+    }
+
+    /// Reports that the store answers again, if it did not answer before.
+    fn report_recovery(&mut self) {
+        if let Some(seconds) = self.failures.recover() {
+            let stream = &*self.options.partition.stream;
+            tracing::info!(stream, seconds, "queue in the store read again");
+        }
     }
 
     /// Reads the next entries of the shards that may have unread entries. If a shard has no more entries, the reader
@@ -432,8 +446,9 @@ impl QueueReader {
                 (None, None) => {}
             }
         }
-        if let Some(reason) = unavailable_reason {
-            self.wait_for_store(&reason).await;
+        match unavailable_reason {
+            Some(reason) => self.wait_for_store(&reason).await,
+            None => self.report_recovery(),
         }
         Ok((batch, is_known))
     }

@@ -16,11 +16,14 @@ fn events_take_effect_once_while_instances_change() -> Result<()> {
     let mut first = fleet.start()?;
     fleet.rig.until_declared()?;
     fleet.until_shared(&[&first])?;
+    first.service.until_says("processing partitions: no process has owned them before")?;
+    first.service.until_says("ready: stream cases receives events from queues \"cases.0\" to ")?;
     let lines = in_turn(100, 100);
     let _last = while_published(&fleet, &disturb(&lines, 100, 20, 7), PUBLISH_INTERVAL, || {
         let mut second = fleet.start()?;
         fleet.until_shared(&[&first, &second])?;
-        let third = fleet.start()?;
+        second.service.until_says("processing partitions: their last owner released them")?;
+        let mut third = fleet.start()?;
         fleet.until_shared(&[&first, &second, &third])?;
         first.service.end()?;
         fleet.until_shared(&[&second, &third])?;
@@ -28,6 +31,13 @@ fn events_take_effect_once_while_instances_change() -> Result<()> {
         // this test no process starts, so the lease must expire.
         second.service.kill()?;
         fleet.until_shared(&[&third])?;
+        let owner = format!("/{}\"", second.service.id());
+        let log = third.service.stderr_path();
+        third.service.until("the line that names the killed host", || {
+            let log = std::fs::read_to_string(&log).unwrap_or_default();
+            let words = ["processing partitions: their last owner ended", "last_owner=", &owner];
+            log.lines().any(|line| words.iter().all(|words| line.contains(words)))
+        })?;
         Ok(third)
     })?;
     fleet.rig.check(&lines)?;
@@ -202,5 +212,6 @@ fn instances_may_run_different_streams() -> Result<()> {
     fleet.rig.client.queue("out")?;
     fleet.rig.client.bind("out", "out", "#")?;
     fleet.rig.check(&lines)?;
+    first.service.until_says("messages published again")?;
     first.service.end()
 }

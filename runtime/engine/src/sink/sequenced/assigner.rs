@@ -30,6 +30,7 @@ use ordain_store::{
     AssignGroup, AssignGroupReply, AssignItem, AssignReply, AssignRequest, Destination,
     OwnershipPhase, Partition, Store,
 };
+use ordain_util::failure_timer::FailureTimer;
 use ordain_util::log_throttle::LogThrottle;
 
 /// Maximum number of batches ([`DestinationBatch`]) that the task passes to the store together.
@@ -251,6 +252,7 @@ impl SequenceAssigner {
     async fn assign_shard(&self, cursors: &mut [OutboxCursor]) -> Result<(), PublisherError> {
         let mut started = Instant::now();
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
+        let mut failures = FailureTimer::default();
         loop {
             let (assign, cursor_indexes) = self.next_call(cursors);
             let Some(&first) = cursor_indexes.first() else { return Ok(()) };
@@ -269,12 +271,20 @@ impl SequenceAssigner {
                     }
                     if !has_progress {
                         tokio::time::sleep(FULL_QUEUE_RETRY_DELAY).await;
+                        continue;
+                    }
+                    if let Some(seconds) = failures.recover() {
+                        tracing::info!(
+                            stream = &*stream, to = %destination, seconds,
+                            "messages numbered again; Ordain publishes them"
+                        );
                     }
                 }
                 Ok(AssignReply::Full) => {
                     // Warn only about a queue that stays full, because a queue may be full for a moment in normal
                     // operation.
                     if started.elapsed() >= WARN_INTERVAL && throttle.allow() {
+                        failures.record_failure();
                         tracing::warn!(
                             stream = &*stream, to = %destination,
                             "the queue of {destination} has reached its limit (the setting `source.queue`); Ordain \
@@ -284,6 +294,7 @@ impl SequenceAssigner {
                     self.wait_for_room(&assign).await;
                 }
                 Err(error) => {
+                    failures.record_failure();
                     if throttle.allow() {
                         tracing::error!(
                             stream = &*stream, to = %destination, %error,

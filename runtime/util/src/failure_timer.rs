@@ -1,0 +1,35 @@
+//! Measures how long something has failed, for the log line that reports its recovery.
+
+use std::time::Instant;
+
+/// The time of the first failure since the last recovery; empty if nothing has failed since then.
+#[derive(Debug, Default)]
+pub struct FailureTimer(Option<Instant>);
+
+impl FailureTimer {
+    /// Records a failure.
+    pub fn record_failure(&mut self) {
+        self.0.get_or_insert_with(Instant::now);
+    }
+
+    /// Records the recovery. Returns the time since the first failure, in seconds; `None` if nothing has failed since
+    /// the last recovery.
+    pub fn recover(&mut self) -> Option<u64> {
+        self.0.take().map(|since| since.elapsed().as_secs())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recovery_is_reported_once() {
+        let mut timer = FailureTimer::default();
+        assert_eq!(timer.recover(), None);
+        timer.record_failure();
+        timer.record_failure();
+        assert!(timer.recover().is_some());
+        assert_eq!(timer.recover(), None);
+    }
+}
