@@ -14,7 +14,7 @@ use ordain_core::LetterId;
 use ordain_engine::run::unbind_former;
 use ordain_http::view::{
     self, BindingRow, BoundedRows, DeadPage, KeyRow, KeysPage, LetterRow, LossRow, ResumedPage,
-    RowText, StreamIntake, StreamRow, StreamVersion, StreamsPage, UnboundPage,
+    StreamIntake, StreamRow, StreamVersion, StreamsPage, UnboundPage,
 };
 use ordain_store::{KeyFilter, ListPage, QueueRecords, Store};
 use ordain_store_embedded::admin_url_of_owner;
@@ -207,12 +207,12 @@ impl InspectTarget {
         }
     }
 
-    /// Returns the reason why the handler version of a stream is unavailable in the process. Returns `None` if the
-    /// version is available, or if the command reads the store, which does not contain this reason.
-    pub(crate) fn missing(&self, stream: &str) -> Result<Option<RowText>, CommandError> {
+    /// Returns the row of a stream in the process. Returns `None` if the process does not list the stream, or if the
+    /// command reads the store, which does not contain the state of the stream in a process.
+    pub(crate) fn running_stream(&self, stream: &str) -> Result<Option<StreamRow>, CommandError> {
         match self {
             Self::Store { .. } => Ok(None),
-            Self::Process(process) => Ok(stream_row(process, stream)?.and_then(|row| row.missing)),
+            Self::Process(process) => stream_row(process, stream),
         }
     }
 

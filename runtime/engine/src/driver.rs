@@ -291,9 +291,9 @@ impl Driver {
     /// this action, and neither does a driver whose source has failed: as soon as the search for parked keys has ended,
     /// this method then returns an error instead of the warning. Does nothing after the source has ended.
     fn check_blocked(&mut self, once: bool, searched: bool) -> Result<(), DriverError> {
-        let Some((key, event)) = self.sequencer.stopped_by().filter(|_| !self.source_ended) else {
-            return Ok(());
-        };
+        let stopped = self.sequencer.stopped_by().filter(|_| !self.source_ended);
+        self.metrics.set_full_key(stopped);
+        let Some((key, event)) = stopped else { return Ok(()) };
         let stream = Arc::clone(&self.partition.stream);
         let full = DriverError::KeyFull { stream, key: key.to_string(), event };
         if searched && (once || self.source_failed.is_some()) {

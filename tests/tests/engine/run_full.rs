@@ -1,9 +1,11 @@
-//! A test of `overflow = "pause"` with a stopped key that has reached its limit of spilled events. The run must report
-//! the key and end.
+//! Tests of `overflow = "pause"` with a stopped key that has reached its limit of spilled events. A run with `--once`
+//! must report the key and end. A service must show the key, because all keys of its partition wait.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
-use ordain_tests::log::{by_key, line};
+use ordain_tests::http::{get, metric, ready};
+use ordain_tests::log::{by_key, line, text};
+use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::json;
 
@@ -46,4 +48,44 @@ fn full_key_ends_the_run() -> Result<()> {
         tally::check(&by_key(&lines)?, &home.read("out.ndjson"))?;
     }
     Ok(())
+}
+
+/// The full key `a` stops the only partition of the stream, so event 2 of the key `b` waits too. The log, a metric, the
+/// list of streams and `keys why` show this. With a higher limit, all events take effect.
+#[test]
+fn full_key_of_a_service_is_shown() -> Result<()> {
+    let home = Home::new(&["tally"], &config("park", 2))?;
+    // Event 1 of `a` arrives after more events than the store may hold for the key.
+    let order = [("b", 1)].into_iter().chain((2..=20).map(|sequence| ("a", sequence)));
+    let order = order.chain([("b", 2), ("a", 1)]);
+    let lines: Vec<String> = order.map(|(key, n)| line(key, n, &json!({ "n": n }))).collect();
+    home.write("events.ndjson", text(&lines))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ready(&mut service)?;
+    let full = || metric(address, "ordain_full_keys").ok().flatten();
+    service.until("the full key", || full() == Some(1))?;
+    service.until_says("stream blocked: key \"a\" is stopped at event 1, and ")?;
+    ensure!(metric(address, "ordain_stream_consuming")? == Some(0), "the metric of the source");
+    // The process can still serve its other streams.
+    ensure!(get(address, "/readyz")?.status == 200, "{}", service.stderr());
+    let reason = "key \"a\" is stopped at event 1, and ";
+    let streams = get(address, "/v1/streams")?.json()?;
+    let row = &streams["streams"][0];
+    let shown = row["reason"].as_str().unwrap_or_default();
+    ensure!(row["consuming"] == false && shown.starts_with(reason), "{streams}");
+    for key in ["a", "b"] {
+        let why = String::from_utf8(home.output(&["keys", "why", "cases", key])?.stdout)?;
+        let line = format!("a partition of the stream receives no events: {reason}");
+        ensure!(why.contains(&line) && why.contains("`ordain keys why cases a`"), "{why}");
+    }
+    ensure!(home.lines("out.ndjson") == 1, "{}", home.read("out.ndjson"));
+    service.end()?;
+
+    home.write("ordain.toml", config("park", 100))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ready(&mut service)?;
+    service.until("all messages", || home.lines("out.ndjson") == lines.len())?;
+    ensure!(metric(address, "ordain_full_keys")? == Some(0), "the key is no longer full");
+    service.end()?;
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }

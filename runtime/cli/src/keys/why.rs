@@ -33,10 +33,15 @@ pub(super) async fn explain(
         ));
     }
     let mut words = format!("key {key}: {}\n", status_text(row));
-    if let Some(missing) = target.missing(stream)? {
+    let running = target.running_stream(stream)?.unwrap_or_default();
+    if let Some(missing) = &running.missing {
         words += &format!(
             "on this instance, all keys of the stream wait for a handler version: {missing}\n"
         );
+    }
+    if let Some(reason) = &running.reason {
+        words +=
+            &format!("on this instance, a partition of the stream receives no events: {reason}\n");
     }
     if let Some(failure) = &row.trouble {
         words += &reason_text(failure);

@@ -4,13 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ordain_core::{KeySnapshot, Stats};
+use ordain_core::{Key, KeySnapshot, Stats};
 
+use super::DriverError;
 use ordain_store::{KeyResult, Partition};
 use ordain_util::gauge::BacklogGauge;
 use ordain_util::histogram::{BATCH_EVENTS, COMMIT_SECONDS, Histogram, PUBLISH_TO_COMMIT_SECONDS};
 use ordain_util::log_throttle::LogThrottle;
-use ordain_util::source_health::SourceHealth;
+use ordain_util::source_health::{SourceHealth, SourceState};
 
 /// Maximum age of an event. [`CommitHistograms::publish_to_commit`] leaves older events out. The age counts from the
 /// time that the producer set in the event. If an event seems older, its time is wrong, or the source reads an old
@@ -53,6 +54,9 @@ pub struct PartitionMetrics {
     /// The state of the current driver's source. The source of an earlier driver may end after the next driver has
     /// started, so each driver has a state of its own.
     health: Mutex<Arc<SourceHealth>>,
+    /// The key that stops the partition because the store holds `spill_limit` of its events, and the event at which
+    /// the key stopped; `None` if there is no such key.
+    full_key: Mutex<Option<(Key, u64)>>,
     source_ended: AtomicBool,
     is_idle: AtomicBool,
 }
@@ -109,6 +113,7 @@ impl PartitionMetrics {
             moved_keys: Arc::default(),
             moved_throttle: Mutex::new(LogThrottle::new(MOVED_WARN_INTERVAL)),
             health: Mutex::default(),
+            full_key: Mutex::default(),
             source_ended: AtomicBool::new(false),
             is_idle: AtomicBool::new(false),
         }
@@ -137,6 +142,36 @@ impl PartitionMetrics {
         renewed
     }
 
+    /// Records the key that stops the partition because the store holds `spill_limit` of its events, and the event at
+    /// which the key stopped; `None` if there is no such key.
+    pub(super) fn set_full_key(&self, full: Option<(&Key, u64)>) {
+        *self.lock_full_key() = full.map(|(key, event)| (Key::clone(key), event));
+    }
+
+    /// Returns the error about the key that stops the partition because the store holds `spill_limit` of its events;
+    /// `None` if there is no such key.
+    pub fn full_key(&self) -> Option<DriverError> {
+        let full = self.lock_full_key().clone();
+        full.map(|(key, event)| DriverError::KeyFull {
+            stream: Arc::clone(&self.partition.stream),
+            key: key.to_string(),
+            event,
+        })
+    }
+
+    fn lock_full_key(&self) -> MutexGuard<'_, Option<(Key, u64)>> {
+        self.full_key.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether the partition receives events. If a full key stops the partition, it receives no events, even
+    /// while its source is connected.
+    pub fn intake(&self) -> SourceState {
+        match self.full_key() {
+            Some(full) => SourceState::Stopped { reason: full.to_string() },
+            None => self.health().state(),
+        }
+    }
+
     /// Records the end of the driver: keeps the counters and clears the current values.
     pub fn end_driver(&self) {
         let mut stats = self.lock_stats();
@@ -147,6 +182,7 @@ impl PartitionMetrics {
             waiting.set(None);
         }
         self.renew_health();
+        self.set_full_key(None);
         self.source_ended.store(false, Ordering::Relaxed);
         self.is_idle.store(false, Ordering::SeqCst);
     }

@@ -140,7 +140,7 @@ pub(super) async fn streams(State(app): State<Arc<AdminState>>) -> PageResult {
             let version =
                 handlers.as_ref().and_then(|handlers| handlers.activation(name)).map(Into::into);
             let own = partitions.iter().filter(|metrics| *metrics.partition().stream == **name);
-            let intake = StreamIntake::of(own.map(|metrics| metrics.health().state()), losses);
+            let intake = StreamIntake::of(own.map(|metrics| metrics.intake()), losses);
             StreamRow::of(name, stream.zip(version), intake)
         });
         view::to_json(&StreamsPage { streams: rows.collect::<Vec<_>>() })

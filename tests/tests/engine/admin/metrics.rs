@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::support::{EVENTS, GOOD, at_rest, home};
 
 /// The names of all metrics without the prefix `ordain_`, each with the type of the metric.
-const ALL: [(&str, &str); 29] = [
+const ALL: [(&str, &str); 30] = [
     ("dropped_messages", "gauge"),
     ("store_writable", "gauge"),
     ("broker_connected", "gauge"),
@@ -40,6 +40,7 @@ const ALL: [(&str, &str); 29] = [
     ("dead_letters_total", "counter"),
     ("parked_keys", "gauge"),
     ("wanted_instances", "gauge"),
+    ("full_keys", "gauge"),
     ("outbox_pending", "gauge"),
     ("handler_failures_total", "counter"),
     ("ready_keys", "gauge"),
@@ -124,6 +125,7 @@ fn run_is_counted() -> Result<()> {
         (r#"gap_rounds_total{source="store",result="found"}"#, 0.0),
         (r#"blocked_keys{cause="parked",stream="cases",partition="0"}"#, 2.0),
         (r#"blocked_keys{cause="gap",stream="cases",partition="0"}"#, 0.0),
+        (r#"full_keys{stream="cases",partition="0"}"#, 0.0),
         (r#"ready_keys{stream="cases",partition="0"}"#, 0.0),
         (r#"parked_keys{stream="cases"}"#, 2.0),
         // Besides the good events, the commits settle the event of the key `ODD` and the rejected event.

@@ -47,8 +47,8 @@ impl MetricsEncoder<'_, '_> {
         let connected = self.snapshot.is_broker_connected.map(gauge);
         self.samples("broker_connected", help, MetricType::Gauge, connected)?;
         let help = "1 while the source of a partition that this process owns can deliver events, even if no event \
-                    waits, 0 otherwise";
-        self.gauges("stream_consuming", help, |shared, _| match shared.health().state() {
+                    waits, and no full key stops the partition; 0 otherwise";
+        self.gauges("stream_consuming", help, |shared, _| match shared.intake() {
             SourceState::Inactive => Vec::new(),
             state => vec![(Vec::new(), usize::from(state == SourceState::Consuming))],
         })
@@ -183,6 +183,11 @@ impl MetricsEncoder<'_, '_> {
             ]
             .map(|(cause, state)| (vec![("cause", cause.into())], stats.lanes_in(state)))
             .to_vec()
+        })?;
+        let help = "1 while the partition accepts no events because the store holds `spill_limit` events of a stopped \
+                    key, 0 otherwise";
+        self.gauges("full_keys", help, |shared, _| {
+            vec![(Vec::new(), usize::from(shared.full_key().is_some()))]
         })?;
         let help =
             "Messages, and dead letters to be forwarded, that are committed but not yet published";
