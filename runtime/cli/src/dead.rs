@@ -126,12 +126,13 @@ async fn show_letter(args: DeadShowArgs) -> Result<ExitCode, CommandError> {
     }
     let letter: Option<JsonRow> = target.letter(&args.stream, &args.key, &args.id).await?;
     let Some(letter) = letter else {
+        let letter = match &*args.key {
+            "" => format!("dead letter {} without a key", args.id),
+            key => format!("dead letter {} of key {key:?}", args.id),
+        };
         print_lossy(&format!(
-            "stream {} has no dead letter {} of key {:?}: `ordain dead list {}{}` lists the ids and keys; give the \
-             key with --key",
+            "stream {} has no {letter}: `ordain dead list {}{}` lists the ids and keys; give the key with --key",
             args.stream,
-            args.id,
-            args.key,
             args.stream,
             target.option()
         ));

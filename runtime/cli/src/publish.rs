@@ -20,7 +20,7 @@ use ordain_engine::publish_file::{PublishCounts, PublishFileError, publish_file}
 use ordain_engine::run::RunError;
 use ordain_publish::{PublishError, RETRY_TIMEOUT, StreamPublisher, new_id};
 use ordain_store::AssignItemReply;
-use ordain_util::text::print_lossy;
+use ordain_util::text::{pluralized, print_lossy};
 use ordain_util::wait::shortened;
 
 /// The text that `--help` prints after the options.
@@ -195,10 +195,8 @@ impl PublishArgs {
     fn print_counts(&self, file: &Path, counts: PublishCounts) -> Result<(), CommandError> {
         let name = file.display();
         if counts.skipped_lines > 0 && !self.json {
-            print_lossy(&format!(
-                "{name}: an earlier run published the first {} lines",
-                counts.skipped_lines
-            ));
+            let lines = pluralized(counts.skipped_lines, "line");
+            print_lossy(&format!("{name}: an earlier run published the first {lines}"));
         }
         if self.json {
             let row = json!({
@@ -212,10 +210,8 @@ impl PublishArgs {
                     format!("; {known} more were already published and keep their numbers")
                 }
             };
-            show::text(&format!(
-                "published {} events into {}{known}\n",
-                counts.published, self.stream
-            ))?;
+            let events = pluralized(counts.published, "event");
+            show::text(&format!("published {events} into {}{known}\n", self.stream))?;
         }
         Ok(())
     }

@@ -133,7 +133,14 @@ impl HandlerFile {
             None => (stem, None),
             Some((name, version)) => (name, Some(parse_version(version)?)),
         };
-        check_name(name)?;
+        check_name(name).map_err(|error| match corrected_stem(stem) {
+            Some(stem) => {
+                format!(
+                    "{error}; a version follows an @: rename the file to {stem}{FILE_EXTENSION}"
+                )
+            }
+            None => error,
+        })?;
         Ok(Self { name: name.to_owned(), semver, path: path.to_owned() })
     }
 
@@ -172,6 +179,18 @@ fn check_name(name: &str) -> Result<(), String> {
     // A stream's setting `handler` follows the same rules.
     let wrong = |right| format!("`{name}` is not {right}, as in orders@1.2.3.wasm");
     ResourceName::new(name).map(|_| ()).map_err(wrong)
+}
+
+/// Returns the valid form `NAME@VERSION` of a file name without its extension that has another character in place of
+/// the @, such as `orders-1.2.3`. Returns `None` for any other name.
+fn corrected_stem(stem: &str) -> Option<String> {
+    stem.match_indices(['-', '_', '.', ' ']).find_map(|(at, separator)| {
+        let name = &stem[..at];
+        let version = &stem[at + separator.len()..];
+        let version = version.strip_prefix('v').unwrap_or(version);
+        let is_valid = check_name(name).is_ok() && parse_version(version).is_ok();
+        is_valid.then(|| format!("{name}@{version}"))
+    })
 }
 
 #[cfg(test)]
@@ -224,5 +243,18 @@ mod tests {
         let reason = &folder.misnamed[3].reason;
         assert!(reason.contains("`one`") && reason.contains("1.2.3"), "{reason}");
         Ok(())
+    }
+
+    #[test]
+    fn wrong_separator_of_a_version_is_named() {
+        for (stem, right) in [
+            ("visits-0.1.2", Some("visits@0.1.2")),
+            ("my-visits_v1.0.0-rc.1", Some("my-visits@1.0.0-rc.1")),
+            ("visits.0.1.2", Some("visits@0.1.2")),
+            ("or ders", None),
+            ("visits-1.2", None),
+        ] {
+            assert_eq!(corrected_stem(stem).as_deref(), right, "{stem}");
+        }
     }
 }

@@ -340,19 +340,21 @@ fn rests_of_rotated_files_are_published_first() -> Result<()> {
     fs::rename(home.path(LIVE), home.path("events.ndjson-20260102"))?;
     home.write(LIVE, "")?;
     ensure!(publish()?[0]["published"] == 0);
-    home.append(LIVE, text(&numbered[14..16]))?;
+    home.append(LIVE, text(&numbered[14..15]))?;
     // The last line of the older file is incomplete.
-    let (half, rest) = numbered[16].split_at(20);
+    let (half, rest) = numbered[15].split_at(20);
     home.append(LIVE, half)?;
     fs::rename(home.path(LIVE), home.path("events.ndjson-20260103"))?;
-    home.write(LIVE, text(&numbered[17..]))?;
+    home.write(LIVE, text(&numbered[16..]))?;
     let output = home.output(&["publish", "cases", LIVE])?;
     let words = String::from_utf8_lossy(&output.stderr);
-    let is_named = words.contains("line 3 of") && words.contains("events.ndjson-20260103");
+    let is_named = words.contains("line 2 of") && words.contains("events.ndjson-20260103");
     ensure!(output.status.code() == Some(1) && is_named, "{words}");
+    let counts = String::from_utf8_lossy(&output.stdout);
+    ensure!(counts == "published 1 event into cases\n", "{counts}");
     home.append("events.ndjson-20260103", rest)?;
     let rows = publish()?;
-    ensure!(rows[0]["published"] == 4 && rows[0]["known"] == 0, "{rows:?}");
+    ensure!(rows[0]["published"] == 5 && rows[0]["known"] == 0, "{rows:?}");
     home.run_once()?;
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }

@@ -168,15 +168,24 @@ fn invalid_handler_files_are_listed_as_broken() -> Result<()> {
         good.status.success() && stdout.contains("can be used as tally@3.0.0 (SHA-256"),
         "{stdout}"
     );
-    let staged =
-        ["staged/tally@three.wasm", "plugins/empty.wasm", "staged/tally@3.0.0.wasm", "no.wasm"];
+    let staged = [
+        "staged/tally@three.wasm",
+        "plugins/empty.wasm",
+        "staged/tally@3.0.0.wasm",
+        "no.wasm",
+        "staged/visits-0.1.2.wasm",
+    ];
     let output = home.output(&[&["plugins", "check", "--json"], &staged[..]].concat())?;
     ensure!(output.status.code() == Some(78), "{output:?}");
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     let results: Vec<&str> = stdout.lines().collect();
-    for (line, reason) in
-        [(0, "is no version"), (1, "is empty"), (2, "\"reason\":null"), (3, "cannot be read")]
-    {
+    for (line, reason) in [
+        (0, "is no version"),
+        (1, "is empty"),
+        (2, "\"reason\":null"),
+        (3, "cannot be read"),
+        (4, "; a version follows an @: rename the file to visits@0.1.2.wasm"),
+    ] {
         ensure!(results[line].contains(reason), "{results:?}");
     }
     Ok(())

@@ -59,6 +59,12 @@ fn invalid_arguments_are_usage_errors() -> Result<()> {
         USAGE,
         &["like 3-b05cb4f9ec0b9b83", "`ordain dead list cases`"],
     )?;
+    check(
+        &home,
+        &["dead", "show", "cases", "7-b05cb4f9ec0b9b83"],
+        FAILED,
+        &["stream cases has no dead letter 7-b05cb4f9ec0b9b83 without a key: "],
+    )?;
     check(&home, &["generate", "--loss", "3"], USAGE, &["a probability from 0 to 1"])?;
     check(&home, &["--log", "!", "run"], USAGE, &["try `--log info`"])
 }

@@ -101,7 +101,9 @@ impl Sequencer {
             self.defer(index, delivery, Arc::clone(event));
             return;
         }
-        let error = "another event with other content has the same sequence or id".into();
+        let error = format!(
+            "another event with other content has the same sequence or id: event {sequence} of the key"
+        );
         let letter = orphan_letter(&self.lanes[index].key, sequence, event, Cause::Conflict, error);
         self.queue_orphan_letter(letter, delivery);
     }

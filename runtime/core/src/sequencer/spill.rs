@@ -135,7 +135,9 @@ impl Sequencer {
                 }
             }
             Ok(_) => {
-                let error = "another event with other content has the same sequence".into();
+                let error = format!(
+                    "another event with other content has the same sequence: event {sequence} of the key"
+                );
                 let letter = orphan_letter(&lane.key, sequence, &event, Cause::Conflict, error);
                 self.queue_orphan_letter(letter, 0);
             }

@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 use super::support::{EVENTS, GOOD, at_rest, home};
 
 /// The names of all metrics without the prefix `ordain_`, each with the type of the metric.
-const ALL: [(&str, &str); 30] = [
+const ALL: [(&str, &str); 31] = [
+    ("build_info", "gauge"),
     ("dropped_messages", "gauge"),
     ("store_writable", "gauge"),
     ("broker_connected", "gauge"),
@@ -113,6 +114,7 @@ fn run_is_counted() -> Result<()> {
     let good = (GOOD as u64 * EVENTS) as f64;
     let sample = |name: &str| now.get(&format!("ordain_{name}")).copied();
     for (name, right) in [
+        (concat!("build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"}"), 1.0),
         (r#"events_total{stream="cases",outcome="effect"}"#, good + 1.0),
         (r#"events_total{stream="cases",outcome="duplicate"}"#, 0.0),
         (r#"events_total{stream="cases",outcome="dead"}"#, 2.0),

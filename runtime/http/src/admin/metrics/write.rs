@@ -22,6 +22,7 @@ type SampleLabels = Vec<(&'static str, String)>;
 impl Collector for MetricsSnapshot {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Written {
         let mut all = MetricsEncoder { encoder, snapshot: self };
+        all.build()?;
         all.connections()?;
         all.events()?;
         all.gaps()?;
@@ -38,6 +39,12 @@ struct MetricsEncoder<'e, 's> {
 }
 
 impl MetricsEncoder<'_, '_> {
+    fn build(&mut self) -> Written {
+        let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
+        let help = "Always 1; the label has the version of the program";
+        self.samples("build_info", help, MetricType::Gauge, [(version, SampleValue::Gauge(1))])
+    }
+
     fn connections(&mut self) -> Written {
         let gauge = |value| (Vec::new(), SampleValue::Gauge(u64::from(value)));
         let help = "1 while the store accepts writes, 0 otherwise";
