@@ -15,6 +15,7 @@ use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 
 use ordain_store::StoreError;
+use ordain_util::io_error::may_pass;
 
 pub(super) struct AnsweredCommits {
     file: File,
@@ -31,7 +32,12 @@ impl AnsweredCommits {
         }
         let opened = OpenOptions::new().write(true).create(true).truncate(false).open(&path);
         let file = opened.map_err(|error| {
-            StoreError::Unusable(format!("cannot write {}: {error}", path.display()))
+            let words = format!("cannot write {}: {error}", path.display());
+            if may_pass(&error) {
+                StoreError::Unavailable(words)
+            } else {
+                StoreError::Unusable(words)
+            }
         })?;
         let mut this = Self { file, path, has_failed: false };
         this.write(groups);

@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use ordain_tests::guests::{EMPTY, guest};
 use ordain_tests::host::Home;
-use ordain_tests::log::{in_turn, line};
+use ordain_tests::log::{by_key, in_turn, line};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::json;
@@ -315,12 +315,52 @@ fn missing_files_of_a_service_are_unavailable() -> Result<()> {
     Ok(())
 }
 
-/// Starts the host with limits of the shell, such as `ulimit -n 16`. Returns the exit code and the log of the host.
-fn limited(home: &Home, limits: &str, args: &[&str]) -> Result<(Option<i32>, String)> {
-    let by = ["sh", "-c", &format!("{limits}; exec \"$0\" \"$@\"")].map(str::to_owned);
+/// Starts the host through another program, and waits for its end. Returns the exit code and the log of the host.
+fn run_by(home: &Home, by: &[&str], args: &[&str]) -> Result<(Option<i32>, String)> {
+    let by: Vec<String> = by.iter().map(|part| (*part).to_owned()).collect();
     let mut service = Service::start_by(home, &by, args)?;
     let status = service.wait()?;
     Ok((status.code(), service.stderr()))
+}
+
+/// Starts the host with limits of the shell, such as `ulimit -n 16`. Returns the exit code and the log of the host.
+fn limited(home: &Home, limits: &str, args: &[&str]) -> Result<(Option<i32>, String)> {
+    run_by(home, &["sh", "-c", &format!("{limits}; exec \"$0\" \"$@\"")], args)
+}
+
+/// Starts the host in a mount namespace of its own, in which a folder of the home is on a read-only file system.
+/// Returns the exit code and the log of the host.
+fn with_read_only(home: &Home, folder: &str, args: &[&str]) -> Result<(Option<i32>, String)> {
+    let mount = format!(
+        "mount --bind {folder} {folder} && mount -o remount,bind,ro {folder} && exec \"$0\" \"$@\""
+    );
+    run_by(home, &["unshare", "-m", "sh", "-c", &mount], args)
+}
+
+/// A file system that is read-only for a while, for example after an error of its disk, is no error of the
+/// configuration.
+#[test]
+fn read_only_file_system_is_unavailable() -> Result<()> {
+    let config = tally::CONFIG.replace("out.ndjson", "out/out.ndjson");
+    let store = "[store]\nkind = \"embedded\"\npath = \"volume/store\"\n";
+    let home = Home::new(&["tally"], &format!("{store}{config}"))?;
+    for folder in ["volume", "out"] {
+        std::fs::create_dir(home.path(folder))?;
+    }
+    let lines = in_turn(2, 4);
+    // The first round creates the store and the file of the sink. The second round finds both.
+    for part in lines.chunks(4) {
+        home.write("more.ndjson", part.join("\n") + "\n")?;
+        let events = home.read("events.ndjson") + &home.read("more.ndjson");
+        home.write("events.ndjson", events)?;
+        for (folder, words) in [("volume", "volume/store"), ("out", "sinks.tally.path: out/out.")] {
+            let (code, log) = with_read_only(&home, folder, ONCE)?;
+            ensure!(code == Some(UNAVAILABLE), "{folder}: {code:?}: {log}");
+            ensure!(log.contains("Read-only file system") && log.contains(words), "{log}");
+        }
+        check(&home, ONCE, DONE, &[])?;
+    }
+    tally::check(&by_key(&lines)?, &home.read("out/out.ndjson"))
 }
 
 /// The rounds have different limits, so the host reaches the limit at different steps of its start. The host must never

@@ -169,6 +169,32 @@ fn failed_sync_before_power_cut_loses_nothing() -> Result<()> {
     Ok(())
 }
 
+/// A disk fails once while the host creates or opens its store. A supervisor must start the host again (exit code 75),
+/// and the next start must succeed.
+#[test]
+fn failed_sync_at_a_start_is_temporary() -> Result<()> {
+    for (ending, words) in [
+        ("/ordain.store.new", "cannot use disk/store as the store's folder now"),
+        ("/disk/store", "cannot use disk/store as the store's folder now"),
+        ("/data.new", "disk/store/data.new"),
+        (JOURNAL, "cannot open the database in disk/store/data.new"),
+    ] {
+        let mut rig = Rig::with_failing_sync(ending)?;
+        rig.until_failed(75, words).with_context(|| ending.to_owned())?;
+        rig.start_again()?;
+        rig.service.until_says(LISTENING)?;
+        rig.service.end()?;
+        // The store exists now, and was closed cleanly.
+        rig.disk.fail_next_sync("/disk/store")?;
+        rig.start_again()?;
+        rig.until_failed(75, "cannot read or copy the journal")?;
+        rig.start_again()?;
+        rig.service.until_says(LISTENING)?;
+        rig.service.end()?;
+    }
+    Ok(())
+}
+
 /// The storage engine writes tables in a background thread. If this thread fails, later writes return an error without
 /// the reason of the operating system.
 #[test]

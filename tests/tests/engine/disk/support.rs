@@ -52,6 +52,15 @@ impl Rig {
         Self::start_by(|home, disk| Service::start_with(home, &["run"], &disk.env()))
     }
 
+    /// Starts a host on a new disk that keeps only synced data. The first sync of a file or folder whose path ends with
+    /// `ending` fails.
+    pub(super) fn with_failing_sync(ending: &str) -> Result<Self> {
+        Self::start_by(|home, disk| {
+            disk.fail_next_sync(ending)?;
+            Service::start_with(home, &["run"], &disk.env())
+        })
+    }
+
     /// Starts a host on a new disk that keeps all data.
     pub(super) fn on_good_disk() -> Result<Self> {
         Self::start_by(|home, _| Service::start(home, &["run"]))
