@@ -1,15 +1,18 @@
 //! Tests of a stream without sequences. The host must execute its events in the order of arrival, and recognise
 //! repeated events by their ids.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
+use ordain_tests::http::{LINES, ingress, post};
 use ordain_tests::log::{by_key, in_turn};
+use ordain_tests::service::Service;
 use ordain_tests::tally;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const CONFIG: &str = r#"
 [streams.cases]
@@ -21,6 +24,9 @@ source = { kind = "file", path = "events.ndjson" }
 kind = "file"
 path = "out.ndjson"
 "#;
+
+/// The source in [`CONFIG`].
+const FILE_SOURCE: &str = "source = { kind = \"file\", path = \"events.ndjson\" }";
 
 /// Every line whose index is a multiple of this number is repeated later.
 const EVERY: usize = 7;
@@ -98,17 +104,17 @@ fn ten_kills_lose_and_repeat_nothing() -> Result<()> {
     tally::check(&by_key(&numbered)?, &home.read("out.ndjson"))
 }
 
-/// The source and the id together identify an event. Events of two sources with the same id are two events.
-#[test]
-fn same_id_from_another_source_is_another_event() -> Result<()> {
-    let home = Home::new(&["tally"], CONFIG)?;
-    let event = |source: &str, id: &str, n: u64| {
-        serde_json::json!({
-            "specversion": "1.0", "id": id, "source": source, "type": "test", "subject": "k",
-            "data": { "n": n },
-        })
-    };
-    // For each of the last two events, the source followed by the id gives the same text.
+/// Returns an event without a sequence.
+fn event(source: &str, id: &str, n: u64) -> Value {
+    json!({
+        "specversion": "1.0", "id": id, "source": source, "type": "test", "subject": "k",
+        "data": { "n": n },
+    })
+}
+
+/// Returns the lines of five events of several sources, some with the same id. For each of the last two events, the
+/// source followed by the id gives the same text.
+fn events_of_sources() -> String {
     let events = [
         event("/a", "1", 1),
         event("/b", "1", 1),
@@ -116,7 +122,14 @@ fn same_id_from_another_source_is_another_event() -> Result<()> {
         event("/d1", "2", 4),
         event("/d", "12", 4),
     ];
-    let text = events.map(|event| format!("{event}\n")).concat();
+    events.map(|event| format!("{event}\n")).concat()
+}
+
+/// The source and the id together identify an event. Events of two sources with the same id are two events.
+#[test]
+fn same_id_from_another_source_is_another_event() -> Result<()> {
+    let home = Home::new(&["tally"], CONFIG)?;
+    let text = events_of_sources();
     home.write("events.ndjson", &text)?;
     let report = home.run_once()?;
     assert_eq!((&report["settled"], &report["duplicates"]), (&5.into(), &0.into()));
@@ -128,5 +141,64 @@ fn same_id_from_another_source_is_another_event() -> Result<()> {
     let letters = home.rows(&["dead", "list", "cases", "--json"])?;
     assert_eq!((letters.len(), &letters[0]["cause"]), (1, &"conflict".into()));
     assert_eq!(home.lines("out.ndjson"), 5);
+    Ok(())
+}
+
+#[test]
+fn same_id_from_another_source_is_another_event_over_http() -> Result<()> {
+    let http = CONFIG.replace(FILE_SOURCE, "source = { kind = \"http\" }");
+    let home = Home::new(&["tally"], &format!("[ingress]\nlisten = \"127.0.0.1:0\"\n{http}"))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    let last = event("/a", "last", 5);
+    // Each of the five events is repeated, and the last event comes after all repeats.
+    for body in [events_of_sources(), events_of_sources(), format!("{last}\n")] {
+        let answer = post(address, LINES, &body)?;
+        ensure!(answer.status == 202, "{answer:?}");
+    }
+    service.until("all messages", || home.lines("out.ndjson") >= 6)?;
+    service.end()?;
+    ensure!(home.lines("out.ndjson") == 6, "{}", home.read("out.ndjson"));
+    ensure!(home.rows(&["dead", "list", "cases", "--json"])?.is_empty());
+    Ok(())
+}
+
+#[test]
+fn same_id_from_another_source_is_another_published_event() -> Result<()> {
+    for ordering in ["fifo", "sequenced"] {
+        let config = CONFIG
+            .replace(FILE_SOURCE, "source = { kind = \"stream\" }")
+            .replace("\"fifo\"", &format!("\"{ordering}\""));
+        let home = Home::new(&["tally"], &config)?;
+        home.write("events.ndjson", events_of_sources())?;
+        home.write("again.ndjson", events_of_sources())?;
+        let publish = |file: &str| home.rows(&["publish", "cases", file, "--json"]);
+        let rows = publish("events.ndjson")?;
+        ensure!(rows[0]["published"] == 5 && rows[0]["known"] == 0, "{ordering}: {rows:?}");
+        publish("again.ndjson")?;
+        let report = home.run_once()?;
+        ensure!(report["settled"] == 5 && report["dead_total"] == 0, "{ordering}: {report}");
+        ensure!(home.lines("out.ndjson") == 5, "{ordering}: {}", home.read("out.ndjson"));
+    }
+    Ok(())
+}
+
+/// Two events have the same id, sequence and content, but come from different sources. Both are in conflict with an
+/// earlier event, and each has a dead letter of its own.
+#[test]
+fn dead_letters_of_two_sources_with_one_id_are_two() -> Result<()> {
+    let home = Home::new(&["tally"], &CONFIG.replace("fifo", "sequenced"))?;
+    let events = [("/a", 1), ("/b", 2), ("/c", 2)].map(|(source, n)| {
+        let mut event = event(source, "1", n);
+        event["sequence"] = 1.into();
+        format!("{event}\n")
+    });
+    home.write("events.ndjson", events.concat())?;
+    home.run_once()?;
+    let letters = home.rows(&["dead", "list", "cases", "--json"])?;
+    let sources: BTreeSet<&str> =
+        letters.iter().filter_map(|letter| letter["event"]["source"].as_str()).collect();
+    ensure!(sources == BTreeSet::from(["/b", "/c"]), "{letters:?}");
+    ensure!(letters.iter().all(|letter| letter["cause"] == "conflict"), "{letters:?}");
     Ok(())
 }
