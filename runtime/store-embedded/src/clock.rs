@@ -12,6 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use ordain_store::StoreError;
+
 /// The maximum number of ms by which the machine's clock may be behind the last time in the store. Above this number,
 /// the store logs a warning when it is opened.
 const CLOCK_WARNING_MS: u64 = 60_000;
@@ -25,6 +27,16 @@ const JUMP_CONFIRMATION_MS: u64 = 10 * 60_000;
 /// below [`JUMP_LIMIT_MS`]. If the machine's clock is right, and the next start follows a crash within 50 minutes, the
 /// store's clock therefore does not go back.
 pub(super) const CLOCK_LEAD_LIMIT_MS: u64 = 10 * 60_000;
+
+/// Returns an error if the machine's clock shows a time before 1970: the engine writes the time into its files, and
+/// panics at such a time.
+pub(super) fn check_machine_clock() -> Result<(), StoreError> {
+    if SystemTime::now() >= UNIX_EPOCH {
+        return Ok(());
+    }
+    let words = "the machine's clock shows a time before 1970: set the clock, then start again";
+    Err(StoreError::Unavailable(words.to_owned()))
+}
 
 /// The source of the time, in ms.
 #[derive(Clone)]

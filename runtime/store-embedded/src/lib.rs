@@ -152,6 +152,7 @@ impl EmbeddedStore {
     /// calling thread.
     pub fn open(options: EmbeddedOptions) -> Result<Self, StoreError> {
         let path = options.path.clone();
+        clock::check_machine_clock()?;
         Self::open_folder(options).map_err(|error| match error {
             // Another start would find the same damage, so the error must not count as temporary.
             StoreError::Corrupt(words) => StoreError::Unusable(damage_error(&path, &words)),

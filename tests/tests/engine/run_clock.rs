@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Output;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
 use ordain_servers::Clock;
@@ -15,6 +16,9 @@ use serde_json::{Value, json};
 const MINUTE: i64 = 60;
 const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
+/// A source and a sink that are files.
+const FILES: &str = "source = { kind = \"file\", path = \"events.ndjson\" }\n\
+    [sinks.faulty]\nkind = \"file\"\npath = \"out.ndjson\"\n";
 /// The beginning of the warning about a clock that is ahead.
 const AHEAD: &str = "the machine's clock is far ahead of the store's time";
 /// The number of keys that end before the clock jumps. At its start, the store removes only a part of these expired
@@ -105,10 +109,8 @@ fn time_of_accepted_event_survives_crash() -> Result<()> {
 /// ended for a week. The wrong clock must not shorten this time: the repeats of the key's event have no effect.
 #[test]
 fn commands_under_a_wrong_clock_forget_no_key() -> Result<()> {
-    let config = "[streams.cases]\nhandler = \"faulty\"\n\
-        source = { kind = \"file\", path = \"events.ndjson\" }\n\
-        [sinks.faulty]\nkind = \"file\"\npath = \"out.ndjson\"\n";
-    let home = Home::new(&["faulty"], config)?;
+    let config = format!("[streams.cases]\nhandler = \"faulty\"\n{FILES}");
+    let home = Home::new(&["faulty"], &config)?;
     let clock = Clock::new()?;
     let mut events = Vec::new();
     for seconds in [0, 8 * DAY, 0] {
@@ -158,4 +160,26 @@ fn jump_during_a_run_forgets_no_letter_and_no_id() -> Result<()> {
     ensure!(home.lines("out.ndjson") == 3, "{}", home.read("out.ndjson"));
     ensure!(letters()?.len() == 1, "the letter expired");
     service.end()
+}
+
+/// A machine without a battery may start with a clock before 1970. A supervisor must start the host again until the
+/// clock is right (exit code 75).
+#[test]
+fn clock_before_1970_is_temporary() -> Result<()> {
+    let config = format!("[streams.cases]\nhandler = \"faulty\"\n{FILES}");
+    let home = Home::new(&["faulty"], &config)?;
+    let clock = Clock::new()?;
+    home.write("events.ndjson", text(&[only_event("a", "1", "emit")]))?;
+    output(&home, &clock, 0, &["run", "--once"])?;
+    home.append("events.ndjson", text(&[only_event("b", "2", "emit")]))?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs().cast_signed();
+    clock.set(-now - DAY)?;
+    for args in [&["run", "--once"][..], &["keys", "list", "cases"]] {
+        let refused = home.ordain(args)?.envs(clock.env()).output()?;
+        let log = String::from_utf8_lossy(&refused.stderr);
+        ensure!(refused.status.code() == Some(75) && log.contains("before 1970"), "{log}");
+    }
+    output(&home, &clock, 0, &["run", "--once"])?;
+    ensure!(home.lines("out.ndjson") == 2, "{}", home.read("out.ndjson"));
+    Ok(())
 }
