@@ -10,9 +10,11 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use ordain_core::OrderingMode;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
-use crate::cli::{CommandError, ConfigArg};
+use crate::cli::{CommandError, ConfigArg, EXIT_UNAVAILABLE};
 use crate::show;
+use crate::signals::{EndSignal, EndSignals};
 use crate::store::{StoreAccess, open_store};
 use ordain_cloudevents::EventDecoder;
 use ordain_config::LoadedConfig;
@@ -86,6 +88,7 @@ impl PublishArgs {
         }
         let runtime = crate::runtime::new()?;
         runtime.block_on(async {
+            let mut code = ExitCode::SUCCESS;
             let mut publisher = StreamPublisher::open(
                 &loaded,
                 &self.stream,
@@ -98,11 +101,13 @@ impl PublishArgs {
             .await?;
             match (&self.key, &self.file) {
                 (Some(key), _) => self.publish_event(&mut publisher, &loaded, key, data).await?,
-                (None, Some(file)) => self.publish_lines(&mut publisher, &loaded, file).await?,
+                (None, Some(file)) => {
+                    code = self.publish_lines(&mut publisher, &loaded, file).await?;
+                }
                 (None, None) => unreachable!("clap requires one of the two"),
             }
             publisher.close().await?;
-            Ok(ExitCode::SUCCESS)
+            Ok(code)
         })
     }
 
@@ -173,23 +178,33 @@ impl PublishArgs {
         publisher: &mut StreamPublisher,
         loaded: &LoadedConfig,
         file: &Path,
-    ) -> Result<(), CommandError> {
+    ) -> Result<ExitCode, CommandError> {
         let path = (file != Path::new("-")).then_some(file);
         let bar = progress_bar(path);
         let ordering = self.ordering(loaded);
         let mut counts = PublishCounts::default();
-        let done = publish_file(publisher, loaded, ordering, path, |so_far, offset| {
+        let (stop, stopped) = watch::channel(false);
+        let done = publish_file(publisher, loaded, ordering, path, stopped, |so_far, offset| {
             counts = so_far;
             bar.set_message((counts.published + counts.known).to_string());
             bar.set_position(offset);
         });
-        let done = done.await;
+        let (done, signal) = until_signal(done, &stop).await?;
         bar.finish_and_clear();
         // The command prints the counts even after an error, because it has published the events of earlier lines.
         if self.json || done.is_ok() || counts != PublishCounts::default() {
             self.print_counts(file, counts)?;
         }
-        Ok(done?)
+        if done? {
+            return Ok(ExitCode::SUCCESS);
+        }
+        let again = match path {
+            Some(_) => "run the command again to publish the rest",
+            None => "run the command again with the same input to publish the rest",
+        };
+        let signal = signal.map_or("a signal", |signal| signal.name);
+        print_lossy(&format!("{}: stopped by {signal} before the end; {again}", file.display()));
+        Ok(ExitCode::from(EXIT_UNAVAILABLE))
     }
 
     fn print_counts(&self, file: &Path, counts: PublishCounts) -> Result<(), CommandError> {
@@ -214,6 +229,28 @@ impl PublishArgs {
             show::text(&format!("published {events} into {}{known}\n", self.stream))?;
         }
         Ok(())
+    }
+}
+
+/// Waits until publishing ends. After a signal, requests the end of publishing through `stop`. Returns the result and
+/// the signal. Returns an error at once if a second signal arrives.
+async fn until_signal<T>(
+    publishing: impl Future<Output = T>,
+    stop: &watch::Sender<bool>,
+) -> Result<(T, Option<EndSignal>), CommandError> {
+    let mut publishing = std::pin::pin!(publishing);
+    let mut signals = EndSignals::new()?;
+    let signal = tokio::select! {
+        done = &mut publishing => return Ok((done, None)),
+        signal = signals.any() => signal,
+    };
+    stop.send_replace(true);
+    tokio::select! {
+        done = publishing => Ok((done, Some(signal))),
+        signal = signals.stop() => Err(CommandError::Failed(anyhow!(
+            "ended by {} before the events in progress were published; run the command again",
+            signal.name
+        ))),
     }
 }
 

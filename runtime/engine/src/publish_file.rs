@@ -23,7 +23,9 @@ use ordain_config::LoadedConfig;
 use ordain_publish::{PartialPublishError, PublishError, StreamPublisher};
 use ordain_store::checkpoint::{Checkpoint, FileProgress};
 use ordain_store::{AssignItemReply, Mark, StoreError};
+use ordain_util::shutdown::shutdown_requested;
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
+use tokio::sync::watch;
 
 /// The run publishes the collected events when their number reaches this limit, or when no further delivery of the
 /// reader is waiting.
@@ -78,15 +80,17 @@ pub struct PublishCounts {
 
 /// Publishes a file, or standard input if `path` is `None`. Each run reads standard input from its beginning. Calls
 /// `progress` with the counts and the position in bytes: each time this function starts to read the file or an older
-/// file, and after each batch, even if the batch failed.
+/// file, and after each batch, even if the batch failed. If `stop` becomes true, ends after the batch in progress.
+/// Returns whether all lines are published.
 pub fn publish_file<'a>(
     publisher: &'a mut StreamPublisher,
     loaded: &'a LoadedConfig,
     ordering: OrderingMode,
     path: Option<&'a Path>,
+    stop: watch::Receiver<bool>,
     progress: impl FnMut(PublishCounts, u64) + 'a,
-) -> LocalBoxFuture<'a, Result<(), PublishFileError>> {
-    Box::pin(publish_lines(publisher, loaded, ordering, path, Box::new(progress)))
+) -> LocalBoxFuture<'a, Result<bool, PublishFileError>> {
+    Box::pin(publish_lines(publisher, loaded, ordering, path, stop, Box::new(progress)))
 }
 
 async fn publish_lines(
@@ -94,8 +98,9 @@ async fn publish_lines(
     loaded: &LoadedConfig,
     ordering: OrderingMode,
     path: Option<&Path>,
+    mut stop: watch::Receiver<bool>,
     mut progress: Box<dyn FnMut(PublishCounts, u64) + '_>,
-) -> Result<(), PublishFileError> {
+) -> Result<bool, PublishFileError> {
     let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
     let decoder = EventDecoder { ordering, event_size: loaded.config.runtime.event_size.bytes() };
     let mut counts = RunCounts::default();
@@ -103,9 +108,10 @@ async fn publish_lines(
     let mut finished = Vec::new();
     loop {
         let input = PublishInput { path, name: &name, finished: &finished };
-        let ended = publish_once(publisher, decoder, input, &mut counts, &mut progress);
+        let ended = publish_once(publisher, decoder, input, &mut stop, &mut counts, &mut progress);
         match ended.await? {
-            PublishEnd::AtEnd => return Ok(()),
+            PublishEnd::AtEnd => return Ok(true),
+            PublishEnd::Stopped => return Ok(false),
             PublishEnd::AtEndOfOlderFile(file) => finished.push(file),
             PublishEnd::StoreRolledBack => {
                 rewinds += 1;
@@ -147,6 +153,8 @@ impl RunCounts {
 enum PublishEnd {
     /// All lines of the file that the path names, or of standard input, are published.
     AtEnd,
+    /// The caller has requested the end. All lines before the checkpoint are published.
+    Stopped,
     /// All lines of this older file are published. Log rotation had given another name to the file.
     AtEndOfOlderFile(FileId),
     /// The store went back in time. This process may no longer have all lost events in memory, but the file has all of
@@ -183,6 +191,7 @@ async fn publish_once(
     publisher: &mut StreamPublisher,
     decoder: EventDecoder,
     input: PublishInput<'_>,
+    stop: &mut watch::Receiver<bool>,
     counts: &mut RunCounts,
     progress: &mut dyn FnMut(PublishCounts, u64),
 ) -> Result<PublishEnd, PublishFileError> {
@@ -233,8 +242,17 @@ async fn publish_once(
     let mut waiting = Vec::new();
     let mut fingerprint = None;
     let mut end = false;
+    let mut is_stopped = false;
     while !end {
-        let Some(deliveries) = source.deliveries.recv().await else {
+        let received = tokio::select! {
+            biased;
+            () = shutdown_requested(stop) => {
+                is_stopped = true;
+                break;
+            }
+            received = source.deliveries.recv() => received,
+        };
+        let Some(deliveries) = received else {
             let reader_ended =
                 |_| std::io::Error::other("the reader of the file ended unexpectedly");
             return Err(read_error((&mut source.failure).await.unwrap_or_else(reader_ended)));
@@ -276,6 +294,7 @@ async fn publish_once(
     publisher.restore().await?;
     let is_back = checkpoints.is_some() && publisher.rewinds() != rewinds;
     Ok(match older {
+        _ if is_stopped => PublishEnd::Stopped,
         _ if is_back => PublishEnd::StoreRolledBack,
         Some(file) => PublishEnd::AtEndOfOlderFile(file),
         None => PublishEnd::AtEnd,

@@ -2,10 +2,12 @@
 //! command runs again, it does not publish an event a second time.
 
 use std::fs;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use ordain_publisher::{Error as PublishError, Event, Publisher, Receipt};
-use ordain_servers::Redis;
+use ordain_servers::{Redis, wait_until};
 use ordain_tests::host::Home;
 use ordain_tests::log::{by_key, in_turn, line, text, unnumbered};
 use ordain_tests::rig::Rig;
@@ -306,6 +308,53 @@ fn blank_lines_are_skipped() -> Result<()> {
     let output = home.output(&["publish", "cases", "events.ndjson"])?;
     let words = String::from_utf8_lossy(&output.stderr);
     ensure!(words.contains(&format!("line {} of", before + 2)), "{words}");
+    home.run_once()?;
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
+}
+
+/// A signal ends the command between two batches. The next run publishes the rest, and each event takes effect once.
+#[test]
+fn signal_ends_command_between_batches() -> Result<()> {
+    let source = "source = { kind = \"file\", path = \"events.ndjson\" }";
+    let config = tally::CONFIG.replace(source, "source = { kind = \"stream\" }");
+    let home = Home::new(&["tally"], &config)?;
+    let lines = in_turn(3, 40);
+    let numbered = unnumbered(&lines)?;
+    let mut command = home.ordain(&["publish", "cases", "-", "--json"])?;
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut publishing = command.spawn()?;
+    let mut input = publishing.stdin.take().context("it is piped")?;
+    input.write_all(text(&numbered[..60]).as_bytes())?;
+    // The input stays open, so the command waits for further lines. SIGTERM has the number 15.
+    let status = format!("/proc/{}/status", publishing.id());
+    wait_until("a handler of the signal", || {
+        let status = fs::read_to_string(&status)?;
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let mask = u64::from_str_radix(mask.context("a mask")?.trim(), 16)?;
+        Ok(mask & (1 << 14) != 0)
+    })?;
+    let id = publishing.id().to_string();
+    ensure!(Command::new("kill").args(["-s", "TERM", &id]).status()?.success());
+    let output = publishing.wait_with_output()?;
+    drop(input);
+    let words = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(75), "{}: {words}", output.status);
+    ensure!(
+        words.contains("-: stopped by SIGTERM before the end; run the command again"),
+        "{words}"
+    );
+    let published = |report: &Value| report["published"].as_u64().context("a number");
+    // The signal may arrive before the command has published the lines.
+    let report = if output.stdout.is_empty() {
+        json!({ "published": 0 })
+    } else {
+        serde_json::from_slice(&output.stdout)?
+    };
+    let first = published(&report)?;
+    home.write("events.ndjson", text(&numbered))?;
+    let rows = home.rows(&["publish", "cases", "events.ndjson", "--json"])?;
+    ensure!(rows[0]["known"] == first, "{report}, {rows:?}");
+    ensure!(published(&rows[0])? + first == lines.len() as u64, "{report}, {rows:?}");
     home.run_once()?;
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }

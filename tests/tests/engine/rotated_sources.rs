@@ -6,9 +6,11 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 
 use anyhow::{Context as _, Result, ensure};
 use ordain_tests::host::Home;
+use ordain_tests::http::{LINES, ingress, post_with};
 use ordain_tests::log::{by_key, in_turn, line, text, unnumbered};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
@@ -682,6 +684,44 @@ fn lost_file_that_returns_is_read_in_the_same_run() -> Result<()> {
     writer.until_all(&mut service)?;
     service.end()?;
     writer.check_output()
+}
+
+/// A second stream receives events over HTTP while the file of the first stream is rotated. The rotations must not
+/// end or delay the second stream: the host accepts each event at once.
+#[test]
+fn rotation_disturbs_no_stream_over_http() -> Result<()> {
+    let web = "[ingress]\nlisten = \"127.0.0.1:0\"\n\
+        [streams.web]\nhandler = \"tally\"\nsource = { kind = \"http\" }\n";
+    let mut writer = Writer::new(EVENTS, 40)?;
+    writer.home.write("ordain.toml", config(EVENTS) + web)?;
+    writer.create(EVENTS, 20)?;
+    let mut service = writer.start()?;
+    let address = ingress(&mut service)?;
+    let posted: Vec<String> = (1..=200).map(|n| line("web", n, &json!({ "n": n }))).collect();
+    let content_type = format!("content-type: {LINES}");
+    thread::scope(|scope| -> Result<()> {
+        let posting = scope.spawn(|| -> Result<()> {
+            for event in &posted {
+                let answer = post_with(address, "/v1/streams/web/events", &[&content_type], event)?;
+                ensure!(answer.status == 202, "{answer:?}");
+            }
+            Ok(())
+        });
+        for _ in 0..6 {
+            writer.rotate()?;
+            writer.create(EVENTS, 20)?;
+            service.until("the messages of the file", || {
+                let out = writer.home.read(OUT);
+                let of_file = out.lines().filter(|line| !line.contains("\"subject\":\"web\""));
+                of_file.count() == writer.written
+            })?;
+        }
+        posting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    let all = [&writer.numbered[..writer.written], &posted].concat();
+    service.until("all messages", || writer.home.lines(OUT) == all.len())?;
+    service.end()?;
+    tally::check(&by_key(&all)?, &writer.home.read(OUT))
 }
 
 /// The folder of the file is away for a while. The log has a line when the source waits, and when it continues.

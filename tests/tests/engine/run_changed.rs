@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
+use ordain_tests::http::{admin, metric};
 use ordain_tests::log::{by_key, in_turn};
 use ordain_tests::service::{FILE_LIMIT, Service};
 use ordain_tests::tally;
@@ -98,6 +99,9 @@ fn start_that_cannot_publish_ends_on_a_signal() -> Result<()> {
     for signal in ["TERM", "INT"] {
         let mut service = Service::start_limited(&home, &["run"])?;
         until_sink_failure_reported(&home, &mut service)?;
+        let address = admin(&mut service)?;
+        let pending = metric(address, "ordain_outbox_pending")?;
+        ensure!(pending.is_some_and(|pending| pending > 0), "{pending:?}: {}", service.stderr());
         service.signal(signal)?;
         let asked = Instant::now();
         let status = service.wait()?;

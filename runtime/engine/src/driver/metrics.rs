@@ -128,6 +128,11 @@ impl PartitionMetrics {
         self.lock_stats().current = *stats;
     }
 
+    /// Records the number of unpublished messages of earlier processes while the driver has not started yet.
+    pub(crate) fn set_backlog(&self, messages: usize) {
+        self.set_stats(&Stats { outbox: messages, ..Stats::default() });
+    }
+
     /// Returns the state of the current driver's source.
     pub fn health(&self) -> Arc<SourceHealth> {
         Arc::clone(&self.health.lock().unwrap_or_else(PoisonError::into_inner))

@@ -495,7 +495,7 @@ impl<'a> PartitionManager<'a> {
             }
             self.drivers.spawn(async move { (partition, Driver::run(*config).await) });
         } else {
-            self.status.partition(&partition).renew_health();
+            self.status.partition(&partition).end_driver();
             owned.ownership.advance_to(OwnershipPhase::Lost);
             if let Some(epoch) = owned.ownership.epoch() {
                 self.release(partition, epoch);

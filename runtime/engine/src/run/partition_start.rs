@@ -25,7 +25,7 @@ use ordain_config::numbering;
 use ordain_config::{
     Config, LoadedConfig, PartitionParams, ResourceName, SinkConfig, StreamConfig,
 };
-use ordain_store::{ClaimedPartition, InstanceId, Partition, Store, StoreError};
+use ordain_store::{ClaimedPartition, InstanceId, OutboxEntry, Partition, Store, StoreError};
 use ordain_store::{InstanceInfo, Ownership};
 use ordain_util::log_throttle::LogThrottle;
 use ordain_wasm::StreamContext;
@@ -163,7 +163,7 @@ impl PartitionFactory<'_> {
             rollbacks: AtomicU64::default(),
             driven: AtomicBool::new(false),
         });
-        let Some(backlog) = self.publish_backlog(&handle, &claimed).await? else {
+        let Some(backlog) = self.publish_backlog(&handle, &claimed, metrics).await? else {
             return Ok(None);
         };
         self.driver_config(name, stream, claimed, handle, completions, backlog, metrics).await
@@ -172,13 +172,16 @@ impl PartitionFactory<'_> {
     /// Gives the publisher the messages that an earlier owner committed and did not publish, and waits until the
     /// publisher has sent these messages to the sinks. New messages of the partition therefore follow these messages.
     /// Returns reports, as inputs for the sequencer, about the sent messages that the store has not marked as published
-    /// yet. Returns `None` if the publisher has ended.
+    /// yet. Returns `None` if the publisher has ended. Until the driver starts, the metrics count the messages that
+    /// this method has read.
     async fn publish_backlog(
         &self,
         handle: &Arc<PartitionHandle>,
         claimed: &ClaimedPartition,
+        metrics: &PartitionMetrics,
     ) -> Result<Option<Vec<Input>>, RunError> {
         let mut messages = 0;
+        let mut waiting = 0;
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
         for (shard, last) in (0..).zip(&claimed.commits) {
             let mut after = 0;
@@ -189,6 +192,9 @@ impl PartitionFactory<'_> {
                 entries.retain(|entry| entry.number <= *last);
                 let Some(newest) = entries.last() else { break };
                 after = newest.number;
+                let content = |entry: &OutboxEntry| entry.messages.len() + entry.letters.len();
+                waiting += entries.iter().map(content).sum::<usize>();
+                metrics.set_backlog(waiting);
                 let (accepted, mut reply) = oneshot::channel();
                 let backlog =
                     OutboxBacklog { handle: Arc::clone(handle), shard, entries, accepted };

@@ -6,6 +6,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use ordain_servers::wait_until;
 use ordain_tests::amqp::{Outgoing, from_line, header, to_line};
 use ordain_tests::log::{by_key, in_turn, line, with_unusual_times};
+use ordain_tests::printed::run_all;
 use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 use ordain_tests::tally;
@@ -144,6 +145,38 @@ fn key_is_read_from_header() -> Result<()> {
     Ok(())
 }
 
+/// Converts a line to a message whose key and sequence can be read, but not its mark of the last event.
+fn unreadable(line: &str) -> Result<Outgoing> {
+    let mut message = from_line(line)?;
+    let mut headers = message.properties.headers().clone().unwrap_or_default();
+    headers.insert("X-End-Of-Sequence".into(), AMQPValue::LongString("maybe".into()));
+    message.properties = message.properties.with_headers(headers);
+    Ok(message)
+}
+
+/// A message that is no valid event, but names a key and a sequence, makes a gap in the key. `keys why` explains the
+/// gap with this message.
+#[test]
+fn unreadable_message_explains_its_gap() -> Result<()> {
+    let rig = Rig::with("", "gap = { timeout = \"20ms\", attempts = 1 }", "")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let event = |sequence| line("-a", sequence, &json!({ "n": sequence }));
+    let messages = [from_line(&event(1))?, unreadable(&event(2))?, from_line(&event(3))?];
+    rig.client.publish("cases", &messages)?;
+    service.until_says("key parked: ")?;
+    let outputs = run_all(&rig.home, &service.stderr())?;
+    let of = |verb: &str| {
+        let output = outputs.iter().find(|(command, _)| command.starts_with(verb));
+        output.map(|(_, output)| output.as_str()).unwrap_or_default()
+    };
+    let why = of("ordain keys why ");
+    ensure!(why.starts_with("key -a: parked at event 2\n"), "{outputs:?}");
+    ensure!(why.contains("event 2 arrived, but cannot be read: "), "{why}");
+    ensure!(of("ordain dead show ").contains("maybe"), "{outputs:?}");
+    service.end()
+}
+
 /// A queue counts the deliveries of a message in a header, so this header differs in each delivery. A message that is
 /// not a valid event must nevertheless result in only one dead letter.
 #[test]
@@ -152,13 +185,7 @@ fn redelivered_message_has_one_dead_letter() -> Result<()> {
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     service.end()?;
-    let unreadable = || {
-        let mut message = from_line(&line("a", 1, &json!({ "n": 1 })))?;
-        let mut headers = message.properties.headers().clone().unwrap_or_default();
-        headers.insert("X-End-Of-Sequence".into(), AMQPValue::LongString("maybe".into()));
-        message.properties = message.properties.with_headers(headers);
-        anyhow::Ok(message)
-    };
+    let unreadable = || unreadable(&line("a", 1, &json!({ "n": 1 })));
     rig.client.publish("cases", &[unreadable()?])?;
     let held = rig.client.hold("cases")?;
     wait_until("a delivery", || Ok(rig.rabbit.queues()?.get("cases") == Some(&(0, 1))))?;
