@@ -241,6 +241,20 @@ async fn allow_webhook(
     Ok(response)
 }
 
+/// Returns the error for a request whose headers name no form of events.
+fn no_events(headers: &HeaderMap) -> ProblemDetails {
+    let mut words = "the request has no CloudEvents: send application/cloudevents+json, \
+                     application/cloudevents-batch+json, application/x-ndjson, or the data with \
+                     headers ce-…"
+        .to_owned();
+    let kind = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    if kind.starts_with(b"application/x-www-form-urlencoded") {
+        words += ". The content type is application/x-www-form-urlencoded, which `curl -d` sends by default: add \
+                  -H 'content-type: application/cloudevents+json'";
+    }
+    ProblemDetails::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, words)
+}
+
 /// Handles `POST /v1/streams/{stream}/events`: checks all events of the request, writes them to the store, and confirms
 /// them when they are durable.
 async fn receive_events(
@@ -257,11 +271,7 @@ async fn receive_events(
                 "the header `ce-specversion` is missing: set it to \"1.0\"",
             ));
         }
-        return Err(ProblemDetails::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "the request has no CloudEvents: send application/cloudevents+json, \
-             application/cloudevents-batch+json, application/x-ndjson, or the data with headers ce-…",
-        ));
+        return Err(no_events(&headers));
     };
     let is_identity = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"identity");
     let is_chunked = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");

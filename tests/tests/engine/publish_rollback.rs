@@ -5,17 +5,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
 use std::process::Stdio;
+use std::thread;
 
 use anyhow::{Context, Result, bail, ensure};
 use ordain_core::shard_of;
 use ordain_publisher::{Error, Event, Publisher};
-use ordain_servers::{Cluster, Redis, Takeover};
+use ordain_servers::{Cluster, Mode, Proxy, Redis, Takeover};
 use ordain_tests::host::Home;
 use ordain_tests::incident::records;
 use ordain_tests::log::{by_key, in_turn, text, unnumbered};
 use ordain_tests::service::{Service, wait_until};
 use ordain_tests::tally;
 use serde_json::{Value, json};
+use tokio::runtime::Runtime;
 
 const SHARDS: u32 = 8;
 
@@ -231,6 +233,31 @@ async fn lost_events_are_kept_when_republishing_fails() -> Result<()> {
     ensure!(receipts[0].sequence == Some(51), "{receipts:?}");
     publisher.close().await?;
     run(&home, &BTreeMap::from([("a".to_owned(), 51)])).map(drop)
+}
+
+/// Redis closes all connections for a while. The publisher opens its store when Redis answers again.
+#[test]
+fn publisher_waits_for_its_store() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let proxy = Proxy::start(redis.port())?;
+    let home = home(&redis.url_at(proxy.port()))?;
+    proxy.set(Mode::CutReplies)?;
+    let config = home.path("ordain.toml");
+    thread::scope(|scope| -> Result<()> {
+        let opening = scope.spawn(|| -> Result<()> {
+            Runtime::new()?.block_on(async {
+                let mut publisher = Publisher::open(&config, "cases").await?;
+                let event = Event::json("a", "test", &json!({ "n": 1 }))?.id("a-1");
+                publisher.publish(&[event]).await?;
+                Ok(publisher.close().await?)
+            })
+        });
+        wait_until("several attempts", || Ok(proxy.counts().replies_lost >= 3))?;
+        ensure!(!opening.is_finished(), "the publisher did not wait");
+        proxy.set(Mode::Pass)?;
+        opening.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    run(&home, &BTreeMap::from([("a".to_owned(), 1)])).map(drop)
 }
 
 /// If a publisher continues to publish after a loss, it publishes the lost events again before new events.

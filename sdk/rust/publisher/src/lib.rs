@@ -62,7 +62,8 @@ pub struct Receipt {
 
 impl Publisher {
     /// Opens the store and the broker of a stream, according to an Ordain configuration. Declares the stream's
-    /// exchange and queues if they are missing.
+    /// exchange and queues if they are missing. Waits at most half a minute for a store or a broker that is
+    /// unavailable.
     ///
     /// # Errors
     /// Fails in these cases:

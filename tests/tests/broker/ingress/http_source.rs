@@ -101,6 +101,12 @@ fn wrong_request_is_named_and_rejected_whole() -> Result<()> {
     let large = lines[0].replace("\"n\":1", &format!("\"n\":\"{}\"", "x".repeat(2_000)));
     for (kind, body, status, words) in [
         ("text/plain", lines[0].as_str(), 415, "no CloudEvents"),
+        (
+            "application/x-www-form-urlencoded",
+            &lines[0],
+            415,
+            "`curl -d` sends by default: add -H 'content-type: application/cloudevents+json'",
+        ),
         (ONE, "{}", 400, "`specversion` is missing"),
         (ONE, "", 400, "the body is empty"),
         (ONE, "[]", 400, "use application/cloudevents-batch+json for an array"),
