@@ -170,10 +170,7 @@ impl Driver {
         let mut phase = OwnershipPhase::Owned;
         loop {
             driver.perform_all()?;
-            driver.metrics.set_stats(&driver.sequencer.stats());
-            for (key, event) in driver.sequencer.take_resumed_keys() {
-                alarms::log_resumed_key(&driver.partition.stream, &key, event);
-            }
+            driver.report_progress();
             let newest = driver.sequencer.newest_rollout();
             if newest > newest_known {
                 version.require_rollout(newest);
@@ -194,13 +191,7 @@ impl Driver {
             let reads = !draining && driver.takes_more();
             tokio::select! {
                 biased;
-                next = phases.changed_from(phase) => match next {
-                    OwnershipPhase::Lost => return Err(DriverError::Fenced),
-                    next => {
-                        phase = next;
-                        driver.input(Input::Drain);
-                    }
-                },
+                next = phases.changed_from(phase) => phase = driver.enter_phase(next)?,
                 active = version.changed() => {
                     let rollout = driver.switch_version(active);
                     newest_known = newest_known.max(rollout.as_ref().map_or(0, |rollout| rollout.number));
@@ -245,6 +236,23 @@ impl Driver {
         if is_fed_locally {
             self.end_of_source();
         }
+    }
+
+    /// Updates the metrics, and logs the keys that continue after a missing event has arrived.
+    fn report_progress(&mut self) {
+        self.metrics.set_stats(&self.sequencer.stats());
+        for (key, event) in self.sequencer.take_resumed_keys() {
+            alarms::log_resumed_key(&self.partition.stream, &key, event);
+        }
+    }
+
+    /// Begins to drain the partition. Fails if this instance has lost the partition. Returns the phase.
+    fn enter_phase(&mut self, phase: OwnershipPhase) -> Result<OwnershipPhase, DriverError> {
+        if phase == OwnershipPhase::Lost {
+            return Err(DriverError::Fenced);
+        }
+        self.input(Input::Drain);
+        Ok(phase)
     }
 
     /// Returns whether the driver may take another batch of deliveries from the source, or another event from the

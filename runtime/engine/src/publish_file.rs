@@ -494,13 +494,13 @@ fn resume_point(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result<Res
 }
 
 /// Returns the oldest file with unpublished lines among the file of the last run and the newer files in `rotated`.
-/// Returns `None` if there is no such file. `found` is the file of the last run, if the folder contains it. `lost` are
-/// the missing files of earlier runs. `live` is the open file of the path.
+/// Returns `None` if there is no such file. `found` is the file of the last run, if the folder contains it. `missing`
+/// are the missing files of earlier runs. `live` is the open file of the path.
 fn next_older_file(
     last: &FileProgress,
     found: Option<(PathBuf, Arc<File>)>,
     rotated: &[FileProgress],
-    lost: &[FileProgress],
+    missing: &[FileProgress],
     live: &File,
     input: PublishInput<'_>,
 ) -> std::io::Result<Option<NextFile>> {
@@ -521,7 +521,7 @@ fn next_older_file(
             Some(place) => index > place,
             None => !is_live && last.created_ns != 0 && older.created_ns > last.created_ns,
         };
-        let is_lost = lost.iter().any(|lost| has_same_identity(lost, older));
+        let is_lost = missing.iter().any(|file| has_same_identity(file, older));
         if is_newer
             && !is_lost
             && let Some((path, file)) = find_by_identity(older)?

@@ -70,9 +70,9 @@ fn check(home: &Home, text: &str, keys: &[&str]) -> Result<()> {
         }
     }
     // `keys why` prints a command that shows the unreadable event.
-    let shows = outputs.iter().filter(|(command, _)| command.starts_with("ordain dead show "));
+    let details = outputs.iter().filter(|(command, _)| command.starts_with("ordain dead show "));
     let mut shown = Vec::new();
-    for (command, output) in shows {
+    for (command, output) in details {
         let letter: Value = serde_json::from_str(output).with_context(|| command.clone())?;
         ensure!(letter["cause"] == "unreadable" && letter["sequence"] == 4, "{command}: {letter}");
         shown.push(letter["key"].as_str().context("a key")?.to_owned());

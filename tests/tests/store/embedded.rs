@@ -3,7 +3,7 @@
 mod damage;
 mod expired_letters;
 mod full;
-mod letters;
+mod letter_pages;
 mod lost_files;
 mod opening;
 mod queue_records;

@@ -148,7 +148,12 @@ impl Sequencer {
                         bytes += message.memory();
                         let sequence = held.sequence;
                         let index = position as u32;
-                        chunk.messages.push(EmittedMessage { sequence, index, event_digest, message });
+                        chunk.messages.push(EmittedMessage {
+                            sequence,
+                            index,
+                            event_digest,
+                            message,
+                        });
                     }
                 }
                 HandlerOutcome::Rejected(reason) => {

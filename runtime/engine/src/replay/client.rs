@@ -108,13 +108,11 @@ impl ReplayClient {
         }
         let started_at = Instant::now();
         let deadline = started_at + self.config.query_timeout();
-        match timeout_at(deadline, self.query_permits.acquire()).await {
-            Ok(_place) => self.query_until(started_at, deadline, key, missing).await,
-            Err(_) => {
-                let until = self.end_of_answer(started_at, first_missing(missing));
-                ReplayAnswer { until, ..ReplayAnswer::failed(OVERLOADED_REASON) }
-            }
-        }
+        let Ok(_place) = timeout_at(deadline, self.query_permits.acquire()).await else {
+            let until = self.end_of_answer(started_at, first_missing(missing));
+            return ReplayAnswer { until, ..ReplayAnswer::failed(OVERLOADED_REASON) };
+        };
+        self.query_until(started_at, deadline, key, missing).await
     }
 
     /// Returns the end of the answer of a query that ends before the sequence `next`. A host that has answered no
