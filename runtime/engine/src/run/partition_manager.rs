@@ -401,11 +401,18 @@ impl<'a> PartitionManager<'a> {
         Ok(())
     }
 
-    /// Adds the names of the members, and removes the names of former members that are no holder of a lease.
+    /// Adds the names of the members. Removes the names of former members, except of holders of leases and of last
+    /// owners that a pending log line names.
     fn update_names(&mut self, table: &MembershipTable) {
-        let holders: BTreeSet<InstanceId> =
-            table.leases.values().filter_map(|lease| lease.holder).collect();
-        self.names.retain(|id, _| holders.contains(id));
+        let last_owner = |reason: &ClaimReason| match reason {
+            ClaimReason::Expired(id) => Some(*id),
+            ClaimReason::NeverOwned | ClaimReason::Released => None,
+        };
+        let holders = table.leases.values().filter_map(|lease| lease.holder);
+        let requested = self.claim_reasons.values().filter_map(last_owner);
+        let started = self.started_partitions.keys().filter_map(|(_, reason)| last_owner(reason));
+        let needed: BTreeSet<InstanceId> = holders.chain(requested).chain(started).collect();
+        self.names.retain(|id, _| needed.contains(id));
         for (id, member) in &table.members {
             self.names.insert(*id, InstanceInfo::decode(&member.info).name);
         }
