@@ -74,31 +74,3 @@ fn rotated_password_is_read_from_its_file() -> Result<()> {
     ensure!(log.matches("cannot refresh").count() == 1 && !log.contains("secret"), "{log}");
     service.end()
 }
-
-/// Redis does not answer for a while. The log has a line when the stream cannot read its events in Redis, and when the
-/// stream reads them again.
-#[test]
-fn queue_in_a_returning_redis_is_reported() -> Result<()> {
-    let redis = Redis::start(&[])?;
-    let config = tally::CONFIG
-        .replace("kind = \"file\", path = \"events.ndjson\"", "kind = \"http\"")
-        .replace("path = \"out.ndjson\"", "path = \"-\"");
-    let sections = format!(
-        "[runtime]\nlease = \"10m\"\n[ingress]\nlisten = \"127.0.0.1:0\"\n\
-         [store]\nkind = \"redis\"\nurl = \"{}\"\n",
-        redis.url()
-    );
-    let home = Home::new(&["tally"], &format!("{sections}{config}"))?;
-    let mut service = Service::start(&home, &["run"])?;
-    http::ready(&mut service)?;
-    redis.kill()?;
-    service.until_says("queue in the store cannot be read: ")?;
-    redis.restart()?;
-    service.until_says("queue in the store read again")?;
-    let lines = in_turn(3, 4);
-    let answer = http::post(http::ingress(&mut service)?, http::LINES, &text(&lines))?;
-    ensure!(answer.status == 202, "{answer:?}");
-    service.until("all messages", || home.lines("stdout") == lines.len())?;
-    tally::check(&by_key(&lines)?, &service.stdout())?;
-    service.end()
-}
