@@ -161,7 +161,6 @@ pub(super) async fn restore_own_queue(
     if !topology.is_declared() {
         return topology.check_queue(broker, connection, *partition).await;
     }
-    broker.forget_version();
     let change = topology.restore_queue(broker, connection, *partition, true).await?;
     if let Some(change) = change {
         record_change(options, &change);

@@ -165,10 +165,17 @@ impl Topology {
             return Ok(None);
         }
         let mut change = None;
-        if !may_declare {
-            self.check_queue(broker, connection, partition).await?;
-        } else if let Err(error) = self.declare_queue(broker, connection, partition).await {
-            change = Some(refused(error)?);
+        let found = self.check_queue(broker, connection, partition).await;
+        if may_declare {
+            // The queue may be missing because an operator has upgraded the broker.
+            if found.is_err_and(|error| error.is_not_found()) {
+                broker.forget_version();
+            }
+            if let Err(error) = self.declare_queue(broker, connection, partition).await {
+                change = Some(refused(error)?);
+            }
+        } else {
+            found?;
         }
         let Some(exchange) = &self.exchange else { return Ok(change) };
         let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
