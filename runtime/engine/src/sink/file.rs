@@ -5,9 +5,9 @@
 //! lines after the recorded length. The next start keeps these lines. If the outbox has the message of a line, the sink
 //! skips this message. If the outbox lacks the message, the store has lost the message, for example because an operator
 //! restored an older copy of the store. The start then reports the message as lost. From the end of the file, a start
-//! removes an incomplete line. A start also removes a line of another program and all data after this line, if the
-//! outbox has all messages in this data. If another file has taken the place of the sink file, Ordain removes nothing
-//! from this other file.
+//! removes an incomplete line, also if another program has renamed the file. A start also removes a line of another
+//! program and all data after this line, if the outbox has all messages in this data. If another file has taken the
+//! place of the sink file, Ordain removes nothing from this other file.
 //!
 //! The open file may differ from the file that has the path: log rotation renames, removes or truncates a file while a
 //! process writes to it. Before the first write after a sync, the sink therefore checks whether the path still leads to
@@ -107,8 +107,19 @@ impl FileSinkRecovery {
         // then, and may be large.
         let has_messages = !outbox.is_empty();
         for RenamedFile { inode, file, range } in renamed.into_iter().filter(|_| has_messages) {
-            let start = range.start;
+            let (start, end) = (range.start, range.end);
             let compared = ComparedLines::read(&file, range, outbox)?;
+            // The last process died while it wrote the last line. The message is written again, to the sink file.
+            if compared.complete_length < end
+                && compared.foreign_end().is_none()
+                && let Err(error) = file.set_len(compared.complete_length)
+            {
+                tracing::warn!(
+                    path = %sink.path.display(), inode, %error,
+                    "a renamed file of the sink ends with an incomplete line, which cannot be removed; Ordain writes \
+                     the message of this line to the sink file"
+                );
+            }
             if !compared.unpublished.is_empty() {
                 file.sync_all()?;
                 sink.older.push(UnmarkedFile { file: OlderFile { inode, start }, end_run: 0 });
@@ -535,7 +546,9 @@ fn find_older(path: &Path, older: OlderFile) -> io::Result<Option<RenamedFile>> 
             if entry.ino() != inode || !entry.file_type()?.is_file() {
                 continue;
             }
-            let file = match File::open(entry.path()) {
+            let writable = OpenOptions::new().read(true).write(true).open(entry.path());
+            // Log rotation may have taken the right to write away.
+            let file = match writable.or_else(|_| File::open(entry.path())) {
                 Ok(file) => file,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),

@@ -373,6 +373,27 @@ mod tests {
         }
     }
 
+    /// The process dies while it writes a line, after log rotation has renamed the file.
+    #[test]
+    fn incomplete_line_is_removed_from_a_renamed_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("out");
+        let open = |mark: Option<&[u8]>| FileSink::open(&path, mark).expect("opened");
+        let (sink, _) = open(None).finish(&UnpublishedMessages::default()).expect("finished");
+        let mark = sink.mark();
+        let one = content(1, "1");
+        let two = content(2, "2");
+        let complete = lines(&[(&one, None)]);
+        fs::write(&path, [&complete, &lines(&[(&two, None)])[..20]].concat()).expect("written");
+        let renamed = folder.path().join("out.1");
+        fs::rename(&path, &renamed).expect("renamed");
+        let both = outbox(&[&one, &two]);
+        let (mut sink, _) = open(Some(&mark.value)).finish(&both).expect("finished");
+        assert_eq!(fs::read(&renamed).expect("read"), complete);
+        assert!(sink.take_kept("s", &one, None), "the renamed file has the message");
+        assert!(!sink.take_kept("s", &two, None), "the line of the message was incomplete");
+    }
+
     /// A line of another program, and zeros that a power failure may leave, are removed together with the lines after
     /// them, unless the outbox lacks the message of one of these later lines.
     #[test]
