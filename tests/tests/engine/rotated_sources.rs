@@ -696,6 +696,8 @@ fn rotation_disturbs_no_stream_over_http() -> Result<()> {
     writer.home.write("ordain.toml", config(EVENTS) + web)?;
     writer.create(EVENTS, 20)?;
     let mut service = writer.start()?;
+    // A first start does not read files that were renamed before it.
+    writer.until_all(&mut service)?;
     let address = ingress(&mut service)?;
     let posted: Vec<String> = (1..=200).map(|n| line("web", n, &json!({ "n": n }))).collect();
     let content_type = format!("content-type: {LINES}");
