@@ -8,8 +8,8 @@ use futures_util::StreamExt as _;
 use lapin::message::Delivery;
 use lapin::options::{
     BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
-    ConfirmSelectOptions, ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions,
-    QueueDeclareOptions, QueueDeleteOptions, QueuePurgeOptions,
+    ConfirmSelectOptions, ExchangeDeclareOptions, ExchangeDeleteOptions, ExchangeUnbindOptions,
+    QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions, QueuePurgeOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{
@@ -119,6 +119,15 @@ impl Client {
     pub fn unbind(&self, queue: &str, exchange: &str, key: &str) -> Result<()> {
         let nothing = FieldTable::default();
         let unbound = self.channel.queue_unbind(queue.into(), exchange.into(), key.into(), nothing);
+        Ok(self.runtime.block_on(unbound)?)
+    }
+
+    /// Removes the binding of the exchange `to` to the exchange `from` that has the binding key `key`.
+    pub fn unbind_exchange(&self, to: &str, from: &str, key: &str) -> Result<()> {
+        let options = ExchangeUnbindOptions::default();
+        let nothing = FieldTable::default();
+        let unbound =
+            self.channel.exchange_unbind(to.into(), from.into(), key.into(), options, nothing);
         Ok(self.runtime.block_on(unbound)?)
     }
 

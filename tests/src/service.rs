@@ -139,6 +139,17 @@ impl Service {
         logged.with_context(|| self.stderr())
     }
 
+    /// Waits until the log has at least `count` lines that each contain all of `words`.
+    pub fn until_lines(&mut self, count: usize, words: &[&str]) -> Result<()> {
+        let log = self.stderr.clone();
+        let logged = self.until(&format!("{count} lines of its log with {words:?}"), || {
+            let log = fs::read_to_string(&log).unwrap_or_default();
+            let matching = log.lines().filter(|line| words.iter().all(|word| line.contains(word)));
+            matching.count() >= count
+        });
+        logged.with_context(|| self.stderr())
+    }
+
     /// Waits until the host ends. Returns its exit status.
     pub fn wait(&mut self) -> Result<ExitStatus> {
         let mut ended = None;

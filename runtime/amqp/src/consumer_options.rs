@@ -1,6 +1,7 @@
 //! The settings of a consumer. The settings have their own module, because several modules of the consumer use them.
 
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::collections::BTreeSet;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -54,8 +55,8 @@ pub struct ConsumerOptions {
     pub topology_throttle: Mutex<LogThrottle>,
     /// The throttle for the warnings about a topology that was not checked. See [`topology_throttle`].
     pub unchecked_throttle: Mutex<LogThrottle>,
-    /// `true` after the log has reported that the broker refuses the marker of the stream's exchange.
-    pub is_exchange_marker_refused: AtomicBool,
+    /// The exchanges about which the log has reported that the broker refuses their markers.
+    pub refused_markers: Mutex<BTreeSet<String>>,
     /// The state of the consumer, for status reports.
     pub health: Arc<SourceHealth>,
     /// The number of times that an exchange, queue or binding was missing or different in the broker while the stream

@@ -10,7 +10,7 @@ use super::connect::{BrokerEndpoint, BrokerError};
 use super::fifo_queue::record_lost_queues;
 use super::store_timeout::with_store_timeout;
 use super::topology::Topology;
-use super::topology_record::{Binding, ExchangeMarker, TopologyRecord};
+use super::topology_record::{Binding, ExchangeMarkers, TopologyRecord};
 
 /// Time limit for the preparation of a stream's topology. With the maximum number of partitions, the preparation needs
 /// thousands of round trips.
@@ -51,8 +51,8 @@ pub struct PreparedTopology {
 }
 
 /// Declares or checks the exchange, queues and bindings of a stream. With `is_fifo`, first records which queues are
-/// lost (removed since the stream consumed them). Logs a removal of the exchange since the last check. For `is_known`,
-/// see [`Topology::prepare`].
+/// lost (removed since the stream consumed them). Logs a removal of the exchange or of an exchange of `bind` since the
+/// last check. For `is_known`, see [`Topology::prepare`].
 pub async fn prepare_topology(
     topology: &Topology,
     broker: &BrokerEndpoint,
@@ -73,10 +73,10 @@ pub async fn prepare_topology(
         }
     });
     let record = with_store_timeout(recorded).await?;
-    let marker = ExchangeMarker::new(store, stream);
-    let has_marker = with_store_timeout(marker.is_set_for(topology.exchange())).await?;
-    let is_exchange_replaced =
-        has_marker && topology.is_exchange_replaced(broker, &connection).await?;
+    let markers = ExchangeMarkers::new(store, stream, topology);
+    let mut marked = with_store_timeout(markers.read()).await?;
+    let replaced = topology.replaced_exchanges(broker, &connection, &marked).await?;
+    let has_marker = topology.exchange().is_some_and(|exchange| marked.contains(exchange));
     let is_exchange_missing =
         has_marker && topology.is_exchange_missing(broker, &connection).await?;
     let prepared = topology.prepare(broker, &connection, is_known).await;
@@ -94,18 +94,22 @@ pub async fn prepare_topology(
              missing are lost, so publish them again"
         );
     }
-    if is_exchange_replaced {
+    for exchange in &replaced {
         tracing::warn!(
             stream = &**stream,
+            exchange,
             "another program removed the exchange and declared it again while no process of Ordain checked it: Ordain \
              declares its bindings again; events published between the removal and now are lost, so publish them again"
         );
     }
-    if is_exchange_replaced || is_exchange_missing {
-        // A marker is an exchange that the broker deletes together with the stream's exchange. Record that the marker
-        // is missing, so that the next check of the topology declares the marker again. The log lines come first: with
-        // the new record, no later start can detect the loss.
-        with_store_timeout(marker.set(None)).await?;
+    let missing = topology.exchange().filter(|_| is_exchange_missing);
+    let unmarked: Vec<&str> = replaced.iter().map(String::as_str).chain(missing).collect();
+    if !unmarked.is_empty() {
+        // A marker is an exchange that the broker deletes together with the marked exchange. Record that the markers
+        // are missing, so that the next check of the topology declares the markers again. The log lines come first:
+        // with the new records, no later start can detect the loss.
+        marked.retain(|exchange| !unmarked.contains(&exchange.as_str()));
+        with_store_timeout(markers.write(&marked)).await?;
     }
     Ok(PreparedTopology { limited_queues, former_bindings: record.former, refusal })
 }

@@ -17,7 +17,7 @@ use super::fifo_queue::{QueueCheckError, check_marker};
 use super::prepare::TopologyError;
 use super::store_timeout::with_store_timeout;
 use super::topology::TopologyChange;
-use super::topology_record::ExchangeMarker;
+use super::topology_record::ExchangeMarkers;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::source_health::SourceState;
 use ordain_util::wait::shortened;
@@ -272,22 +272,22 @@ fn no_queue_answer(queue: &str) -> BrokerError {
     BrokerError::Unavailable(format!("the queue {queue:?} does not answer"))
 }
 
-/// Restores the exchange and its bindings, and updates the record of the marker. Logs and counts each difference, even
-/// if a later step fails or exceeds the time limit.
+/// Restores the exchange and its bindings, and updates the records of the markers. Logs and counts each difference,
+/// even if a later step fails or exceeds the time limit.
 pub(super) async fn restore_exchange(options: &ConsumerOptions) -> Result<(), TopologyError> {
     let ConsumerOptions { broker, topology, stream, records, .. } = options;
-    let marker = ExchangeMarker::new(records.store(), stream);
-    let before = with_store_timeout(marker.is_set_for(topology.exchange())).await?;
-    let mut has_marker = before;
+    let markers = ExchangeMarkers::new(records.store(), stream, topology);
+    let before = with_store_timeout(markers.read()).await?;
+    let mut marked = before.clone();
     let mut changes = Vec::new();
-    let steps = topology.restore_exchange(broker, stream, &mut has_marker, &mut changes);
+    let steps = topology.restore_exchange(broker, stream, &mut marked, &mut changes);
     let restored = broker.within(shortened(CHECK_TIMEOUT), steps).await;
     for change in &changes {
         record_change(options, change);
     }
-    // The log comes first: with the new record, no later check can detect the loss.
-    if has_marker != before {
-        with_store_timeout(marker.set(topology.exchange().filter(|_| has_marker))).await?;
+    // The log comes first: with the new records, no later check can detect the loss.
+    if marked != before {
+        with_store_timeout(markers.write(&marked)).await?;
     }
     restored.map_err(TopologyError::from)
 }
@@ -327,16 +327,8 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
             "exchange removed and declared again by another program: Ordain declares its bindings again; events \
              published between the removal and now are lost, so publish them again"
         ),
-        TopologyChange::ExchangeMarkerRefused(reason) => {
-            if !options.is_exchange_marker_refused.swap(true, Relaxed) {
-                tracing::warn!(
-                    stream,
-                    "exchange without a marker: the broker refused the marker ({reason}). Ordain cannot detect whether \
-                     another program removes the exchange and declares it again; the messages published meanwhile are \
-                     then lost. Allow the user of `broker.url` to configure, write and read exchanges whose names begin \
-                     with the name of the queue"
-                );
-            }
+        TopologyChange::ExchangeMarkerRefused { exchange, reason } => {
+            report_refused_marker(options, exchange, reason);
             return;
         }
         TopologyChange::Refused(reason) => {
@@ -349,6 +341,28 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
         }
     }
     options.topology_changes.fetch_add(1, Relaxed);
+}
+
+/// Logs that the broker refused the marker of an exchange, once for each exchange.
+fn report_refused_marker(options: &ConsumerOptions, exchange: &str, reason: &str) {
+    let mut refused = options.refused_markers.lock().unwrap_or_else(PoisonError::into_inner);
+    if !refused.insert(exchange.to_owned()) {
+        return;
+    }
+    // In any case, the user needs the right to write to the stream's own exchange.
+    let further_right = if options.topology.exchange() == Some(exchange) {
+        String::new()
+    } else {
+        format!(", and to write to the exchange {exchange:?}")
+    };
+    tracing::warn!(
+        stream = &*options.stream,
+        exchange,
+        "exchange without a marker: the broker refused the marker ({reason}). Ordain cannot detect whether \
+         another program removes the exchange and declares it again; the messages published meanwhile are \
+         then lost. Allow the user of `broker.url` to configure, write and read exchanges whose names begin \
+         with the name of the queue{further_right}"
+    );
 }
 
 /// The counts of a queue.

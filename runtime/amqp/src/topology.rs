@@ -46,11 +46,16 @@ pub(super) enum TopologyChange {
     QueueReplaced(String),
     /// The exchange was missing. Ordain has declared the exchange again with its bindings.
     ExchangeMissing(String),
-    /// Since the last check, another program has removed the exchange and declared it again. Ordain has restored the
-    /// bindings of the exchange.
+    /// Since the last check, another program has removed an exchange and declared it again: the stream's exchange, or
+    /// an exchange of `bind`. Ordain has restored the bindings of the exchange that the stream needs.
     ExchangeReplaced(String),
-    /// The broker refuses the marker of the exchange. Without the marker, Ordain cannot detect a replaced exchange.
-    ExchangeMarkerRefused(String),
+    /// The broker refuses the marker of an exchange. Without the marker, Ordain cannot detect a replaced exchange.
+    ExchangeMarkerRefused {
+        /// The exchange without a marker: the stream's exchange, or an exchange of `bind`.
+        exchange: String,
+        /// The broker's words.
+        reason: String,
+    },
     /// The broker refuses a declaration or binding, for example because the queue or exchange exists in another form,
     /// or because the user lacks a permission.
     Refused(String),
@@ -186,16 +191,16 @@ impl Topology {
     }
 
     /// Declares the exchange and the bindings again if they have disappeared since the start of the stream. If another
-    /// program has removed the exchange and declared it again, the exchange has no bindings and drops all messages. The
-    /// broker does not report this change. `has_marker` shows whether the exchange had its marker (an exchange that the
-    /// broker deletes together with this exchange) at the last check. This method updates `has_marker`. Appends each
-    /// difference to `changes`, so that the caller has the differences even if a later step fails. Uses a
+    /// program has removed an exchange and declared it again, the new exchange has no bindings and drops all messages.
+    /// The broker does not report this change. `marked` contains the exchanges that had their marker (an exchange that
+    /// the broker deletes together with the marked exchange) at the last check. This method updates `marked`. Appends
+    /// each difference to `changes`, so that the caller has the differences even if a later step fails. Uses a
     /// connection of its own, because a refused exchange type closes the connection.
     pub(super) async fn restore_exchange(
         &self,
         broker: &BrokerEndpoint,
         stream: &str,
-        has_marker: &mut bool,
+        marked: &mut BTreeSet<String>,
         changes: &mut Vec<TopologyChange>,
     ) -> Result<(), BrokerError> {
         let Some(exchange) = self.exchange.as_ref().filter(|_| self.declare) else {
@@ -205,17 +210,25 @@ impl Topology {
         match self.check_exchange(broker, &connection).await {
             Err(error) if error.is_not_found() => {
                 changes.push(TopologyChange::ExchangeMissing(exchange.clone()));
-                *has_marker = false;
+                marked.remove(exchange);
             }
             Err(error @ BrokerError::Unavailable(_)) => return Err(error),
-            Ok(()) if *has_marker && self.is_exchange_replaced(broker, &connection).await? => {
-                changes.push(TopologyChange::ExchangeReplaced(exchange.clone()));
-                *has_marker = false;
-            }
             Ok(()) | Err(BrokerError::Refused { .. }) => {}
+        }
+        let replaced = self.replaced_exchanges(broker, &connection, marked).await?;
+        for name in replaced {
+            marked.remove(&name);
+            changes.push(TopologyChange::ExchangeReplaced(name));
         }
         if let Err(error) = self.declare_dropped(broker, &connection).await {
             changes.push(refused(error)?);
+        }
+        // An exchange of `bind` gets its marker before its binding. If another program replaces the exchange between
+        // the two steps, the marker disappears, and the next check detects the replacement.
+        for feeding in self.marked_exchanges() {
+            if feeding != exchange.as_str() {
+                self.mark_exchange(broker, &connection, feeding, marked, changes).await;
+            }
         }
         let declared = async {
             let channel = connection.create_channel().await?;
@@ -227,15 +240,8 @@ impl Topology {
             if !is_queue_missing {
                 changes.push(refused(describe_exchange_error(broker.error(&error), exchange))?);
             }
-        } else if !*has_marker {
-            match self.declare_exchange_marker(broker, &connection).await {
-                Ok(()) => *has_marker = true,
-                Err(BrokerError::Refused { reason, .. }) => {
-                    changes.push(TopologyChange::ExchangeMarkerRefused(reason));
-                }
-                // The next check repeats the declaration.
-                Err(BrokerError::Unavailable(_)) => {}
-            }
+        } else {
+            self.mark_exchange(broker, &connection, exchange, marked, changes).await;
         }
         // The declarations are done, so an error of the connection does not matter.
         let _ = connection.close(200, "done".into()).await;

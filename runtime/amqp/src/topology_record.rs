@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::connect::{BrokerEndpoint, BrokerError};
+use super::topology::Topology;
 
 /// Time limit for the removal of one binding, and for closing the connection.
 const UNBIND_TIMEOUT: Duration = Duration::from_secs(20);
@@ -115,33 +116,52 @@ impl TopologyRecord {
     }
 }
 
-/// The record in the store that shows whether the exchange of a stream has a marker. See
-/// [`Topology::declare_exchange_marker`](super::topology::Topology::declare_exchange_marker).
-pub(super) struct ExchangeMarker<'a> {
+/// The records in the store that show which exchanges of a stream have a marker. See [`Topology::marked_exchanges`].
+pub(super) struct ExchangeMarkers<'a> {
     store: &'a Arc<dyn Store>,
-    name: String,
+    stream: &'a str,
+    topology: &'a Topology,
 }
 
-impl<'a> ExchangeMarker<'a> {
-    /// Creates a handle for the marker record of a stream.
-    pub(super) fn new(store: &'a Arc<dyn Store>, stream: &str) -> Self {
-        Self { store, name: format!("amqp-exchange/{stream}") }
+impl<'a> ExchangeMarkers<'a> {
+    /// Creates a handle for the records of a stream.
+    pub(super) fn new(store: &'a Arc<dyn Store>, stream: &'a str, topology: &'a Topology) -> Self {
+        Self { store, stream, topology }
     }
 
-    /// Returns whether the broker had a marker of this exchange at the last check.
-    pub(super) async fn is_set_for(&self, exchange: Option<&str>) -> Result<bool, StoreError> {
-        let marked = self.store.mark(&self.name).await?;
-        Ok(exchange.is_some_and(|exchange| marked.as_deref() == Some(exchange.as_bytes())))
+    /// Returns the exchanges of the stream that had a marker at the last check.
+    pub(super) async fn read(&self) -> Result<BTreeSet<String>, StoreError> {
+        let mut marked = BTreeSet::new();
+        for exchange in self.topology.marked_exchanges() {
+            let value = self.store.mark(&self.mark_name(exchange)).await?;
+            if value.as_deref() == Some(exchange.as_bytes()) {
+                marked.insert(exchange.to_owned());
+            }
+        }
+        Ok(marked)
     }
 
-    /// Records the name of the exchange that has a marker. `None` records that no exchange has a marker.
+    /// Records which exchanges of the stream have a marker.
     ///
     /// The write is unconditional, because a starting process and the owner of partition 0 may overwrite each other's
-    /// value without harm. If the value lacks a marker that exists, the owner declares the marker again at its next
-    /// check. If the value names a missing marker, the next check declares the bindings of the exchange again.
-    pub(super) async fn set(&self, exchange: Option<&str>) -> Result<(), StoreError> {
-        let value = exchange.unwrap_or_default().to_owned().into();
-        self.store.put_marks(&[Mark { name: self.name.clone(), value }]).await
+    /// values without harm. If the values lack a marker that exists, the owner declares the marker again at its next
+    /// check. If the values name a missing marker, the next check declares the bindings of the exchange again.
+    pub(super) async fn write(&self, marked: &BTreeSet<String>) -> Result<(), StoreError> {
+        let exchanges = self.topology.marked_exchanges().into_iter();
+        let marks: Vec<Mark> = exchanges
+            .map(|exchange| Mark {
+                name: self.mark_name(exchange),
+                value: marked.get(exchange).cloned().unwrap_or_default().into(),
+            })
+            .collect();
+        self.store.put_marks(&marks).await
+    }
+
+    /// Returns the name of the record of an exchange. The name of the record of the stream's exchange does not contain
+    /// the exchange, so that the stream has only one such record, even if its exchange changes.
+    fn mark_name(&self, exchange: &str) -> String {
+        let own = format!("amqp-exchange/{}", self.stream);
+        if self.topology.exchange() == Some(exchange) { own } else { format!("{own}/{exchange}") }
     }
 }
 

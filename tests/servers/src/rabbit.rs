@@ -183,12 +183,20 @@ impl Rabbit {
     /// Changes the rights of a user: from now on, the user may declare and delete the resources whose names match the
     /// regular expression `declares`. Open connections remain.
     pub fn limit_declarations(&self, name: &str, declares: &str) -> Result<()> {
+        self.set_rights(name, [declares, ".*", ".*"])
+    }
+
+    /// Sets the rights of a user by three regular expressions for the names of resources: those that the user may
+    /// declare and delete, those that the user may write to, and those that the user may read from. Open connections
+    /// remain.
+    pub fn set_rights(&self, name: &str, [declares, writes, reads]: [&str; 3]) -> Result<()> {
         let set = self.server.evaluate(&format!(
-            "All = {all}, rabbit_auth_backend_internal:set_permissions({name}, {host}, {declares}, All, All, {user}).",
+            "rabbit_auth_backend_internal:set_permissions({name}, {host}, {declares}, {writes}, {reads}, {user}).",
             name = binary(name),
             host = binary(&self.virtual_host),
             declares = binary(declares),
-            all = binary(".*"),
+            writes = binary(writes),
+            reads = binary(reads),
             user = binary(USER),
         ))?;
         ensure!(set == "ok", "the rights of {name}: {set}");

@@ -1,16 +1,29 @@
-//! The markers of a stream's queues and of its exchange. A marker shows whether the queue or exchange of a name is
-//! still the same queue or exchange that the stream has used before.
+//! The markers of a stream's queues, of its exchange and of the exchanges of `bind`. A marker shows whether the queue
+//! or exchange of a name is still the same queue or exchange that the stream has used before.
+
+use std::collections::BTreeSet;
 
 use lapin::options::{ExchangeBindOptions, ExchangeDeclareOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ExchangeKind};
 use ordain_core::digest;
 
-use super::{Topology, check_exchange};
+use super::{Topology, TopologyChange, check_exchange};
 use crate::connect::{BrokerEndpoint, BrokerError};
 
+/// The beginning of the names of exchanges that the broker itself has declared. RabbitMQ refuses to delete them.
+const BUILT_IN_PREFIX: &str = "amq.";
+
 impl Topology {
-    /// Returns the name of the exchange's marker. The marker's name begins with the name of the queue. The marker's
+    /// Returns the exchanges that get a marker: the stream's exchange, and each exchange of `bind` that a program can
+    /// delete.
+    pub(crate) fn marked_exchanges(&self) -> BTreeSet<&str> {
+        let feeding = self.bind.iter().map(|bind| bind.exchange.0.as_str());
+        let deletable = feeding.filter(|exchange| !exchange.starts_with(BUILT_IN_PREFIX));
+        deletable.chain(self.exchange.as_deref()).collect()
+    }
+
+    /// Returns the name of an exchange's marker. The marker's name begins with the name of the queue. The marker's
     /// name is therefore unique to the stream, and the user of `broker.url` has the right to declare the marker. The
     /// digest distinguishes the markers of exchanges with different names. The digest is short, because AMQP limits the
     /// whole name to 255 bytes.
@@ -18,18 +31,27 @@ impl Topology {
         format!("{}.x{:06x}.marker", self.queue, digest(exchange.as_bytes()) & 0xff_ffff)
     }
 
-    /// Returns whether the exchange was removed and declared again after its marker was declared. Returns `false` if
-    /// the exchange is missing now. See [`Self::declare_exchange_marker`].
-    pub(crate) async fn is_exchange_replaced(
+    /// Returns the exchanges of `marked` that were removed and declared again after their markers were declared. Omits
+    /// exchanges that are missing now. See [`Self::declare_exchange_marker`].
+    pub(crate) async fn replaced_exchanges(
         &self,
         broker: &BrokerEndpoint,
         connection: &Connection,
-    ) -> Result<bool, BrokerError> {
-        let Some(exchange) = self.exchange.as_ref().filter(|_| self.declare) else {
-            return Ok(false);
-        };
-        Ok(!exchange_exists(broker, connection, &self.exchange_marker(exchange)).await?
-            && exchange_exists(broker, connection, exchange).await?)
+        marked: &BTreeSet<String>,
+    ) -> Result<Vec<String>, BrokerError> {
+        let mut replaced = Vec::new();
+        if !self.declare {
+            return Ok(replaced);
+        }
+        for exchange in marked {
+            let marker = self.exchange_marker(exchange);
+            if !exchange_exists(broker, connection, &marker).await?
+                && exchange_exists(broker, connection, exchange).await?
+            {
+                replaced.push(exchange.clone());
+            }
+        }
+        Ok(replaced)
     }
 
     /// Returns whether the stream's exchange is missing. Returns `false` if the stream has no exchange.
@@ -42,15 +64,42 @@ impl Topology {
         Ok(!exchange_exists(broker, connection, exchange).await?)
     }
 
-    /// Declares the marker of the stream's exchange: an exchange that the broker deletes when its last binding is
-    /// deleted. The only binding of the marker leads to the stream's exchange. The marker therefore disappears together
-    /// with the stream's exchange, and shows later whether the exchange of this name is still the same exchange.
-    pub(crate) async fn declare_exchange_marker(
+    /// Declares the marker of an exchange, unless `marked` contains the exchange. Adds the exchange to `marked` if the
+    /// exchange has its marker now, and appends a refusal to `changes`. After any other error, the next check of the
+    /// topology repeats the declaration.
+    pub(super) async fn mark_exchange(
         &self,
         broker: &BrokerEndpoint,
         connection: &Connection,
+        exchange: &str,
+        marked: &mut BTreeSet<String>,
+        changes: &mut Vec<TopologyChange>,
+    ) {
+        if marked.contains(exchange) {
+            return;
+        }
+        match self.declare_exchange_marker(broker, connection, exchange).await {
+            Ok(()) => {
+                marked.insert(exchange.to_owned());
+            }
+            Err(error) if error.is_not_found() => {}
+            Err(BrokerError::Refused { reason, .. }) => {
+                let exchange = exchange.to_owned();
+                changes.push(TopologyChange::ExchangeMarkerRefused { exchange, reason });
+            }
+            Err(BrokerError::Unavailable(_)) => {}
+        }
+    }
+
+    /// Declares the marker of an exchange: another exchange, which the broker deletes when its last binding is deleted.
+    /// The only binding of the marker leads to the marked exchange. The marker therefore disappears together with the
+    /// marked exchange, and shows later whether the exchange of this name is still the same exchange.
+    async fn declare_exchange_marker(
+        &self,
+        broker: &BrokerEndpoint,
+        connection: &Connection,
+        exchange: &str,
     ) -> Result<(), BrokerError> {
-        let Some(exchange) = &self.exchange else { return Ok(()) };
         let failed = |error| broker.error(&error);
         let channel = connection.create_channel().await.map_err(failed)?;
         let marker = self.exchange_marker(exchange);
@@ -58,7 +107,7 @@ impl Topology {
         let options = ExchangeBindOptions::default();
         let nothing = FieldTable::default();
         let bound = channel.exchange_bind(
-            exchange.as_str().into(),
+            exchange.into(),
             marker.as_str().into(),
             "".into(),
             options,

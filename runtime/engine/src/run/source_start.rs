@@ -1,7 +1,6 @@
 //! Starts the source of a partition.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ordain_core::{OrderingMode, SequencerSettings};
@@ -191,7 +190,7 @@ impl PartitionFactory<'_> {
             records: QueueRecords::new(self.store, &name.shared()),
             topology_throttle: ordain_amqp::topology_throttle(),
             unchecked_throttle: ordain_amqp::topology_throttle(),
-            is_exchange_marker_refused: AtomicBool::new(false),
+            refused_markers: Mutex::default(),
             health: metrics.health(),
             topology_changes: Arc::clone(&metrics.topology_changes),
         })

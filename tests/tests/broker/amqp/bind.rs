@@ -6,9 +6,11 @@ use anyhow::{Context as _, Result, ensure};
 use lapin::ExchangeKind;
 use ordain_servers::Rabbit;
 use ordain_tests::amqp::{Client, Outgoing, from_line};
-use ordain_tests::log::in_turn;
-use ordain_tests::rig::Rig;
-use ordain_tests::service::Service;
+use ordain_tests::http::{admin, metric};
+use ordain_tests::log::{by_key, in_turn};
+use ordain_tests::rig::{Rig, config};
+use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service, wait_until};
+use ordain_tests::tally;
 
 /// Publishes events to three exchanges in turn: the stream's exchange, and two exchanges that forward messages to the
 /// stream's exchange. The exchange `feed` forwards all messages, and the exchange `some` only the messages with the
@@ -80,4 +82,96 @@ fn bound_exchanges_feed_one_queue() -> Result<()> {
 #[test]
 fn bound_exchanges_feed_four_queues() -> Result<()> {
     bound_queues_receive_matching_events(4)
+}
+
+/// The setting of a stream that receives all messages of the exchange `feed`.
+const BIND_FEED: &str = "bind = [{ exchange = \"feed\" }]";
+
+/// Creates a rig with a stream that receives all messages of the exchange `feed`, which exists already.
+fn rig_with_feed() -> Result<Rig> {
+    let rig = Rig::with("", "", BIND_FEED)?;
+    rig.client.exchange("feed", ExchangeKind::Topic)?;
+    Ok(rig)
+}
+
+/// Publishes lines of a file as events to the exchange `feed`, and receives the messages about them.
+fn feed(rig: &Rig, lines: &[String], out: &mut Vec<String>) -> Result<()> {
+    let messages: Vec<Outgoing> =
+        lines.iter().map(|line| from_line(line)).collect::<Result<_>>()?;
+    rig.client.publish("feed", &messages)?;
+    let count = out.len() + lines.len();
+    rig.take(out, count)
+}
+
+/// Deletes the exchange `feed`, and declares it again without its bindings.
+fn replace_feed(rig: &Rig) -> Result<()> {
+    rig.client.delete_exchange("feed")?;
+    rig.client.exchange("feed", ExchangeKind::Topic)
+}
+
+fn topology_changes(service: &mut Service) -> Result<u64> {
+    Ok(metric(admin(service)?, "ordain_topology_changes_total")?.unwrap_or(0))
+}
+
+/// If another program declares a deleted exchange of `bind` again, the new exchange has no bindings, and the broker
+/// does not report this to the host. The host must bind the exchange again, and report the loss. The host must also
+/// restore a single removed binding, which it cannot detect.
+#[test]
+fn replaced_exchange_of_bind_is_bound_again_and_reported() -> Result<()> {
+    let rig = rig_with_feed()?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_declared()?;
+    let is_marked = || anyhow::Ok(!rig.rabbit.bound_to_exchange("feed")?.is_empty());
+    wait_until("the marker", is_marked)?;
+    let lines = in_turn(5, 20);
+    let mut parts = lines.chunks(25);
+    let mut next = || parts.next().context("a part of the events");
+    let mut out = Vec::new();
+    feed(&rig, next()?, &mut out)?;
+    ensure!(topology_changes(&mut service)? == 0, "{}", service.stderr());
+
+    replace_feed(&rig)?;
+    let replaced = "exchange removed and declared again by another program:";
+    service.until_lines(1, &[replaced, "exchange=\"feed\""])?;
+    wait_until("a count", || Ok(topology_changes(&mut service)? > 0))?;
+    rig.until_bound("feed", &["cases"])?;
+    feed(&rig, next()?, &mut out)?;
+    wait_until("the marker", is_marked)?;
+    service.end()?;
+
+    // The exchange is replaced again, this time while no host runs.
+    replace_feed(&rig)?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    service.until_says("declared it again while no process of Ordain checked it")?;
+    rig.until_bound("feed", &["cases"])?;
+    feed(&rig, next()?, &mut out)?;
+
+    rig.client.unbind_exchange("cases", "feed", "#")?;
+    rig.client.unbind("cases", "cases", "")?;
+    let last = next()?;
+    let first_of_last = [from_line(&last[0])?];
+    wait_until("the bindings", || rig.client.try_publish("feed", &first_of_last))?;
+    feed(&rig, last, &mut out)?;
+    tally::check(&by_key(&lines)?, &out.join("\n"))?;
+    service.end()
+}
+
+/// The user of the host may not write to the exchange of `bind`, so the broker refuses the marker of this exchange. The
+/// stream must receive the messages of the exchange, and the log must report that the exchange has no marker.
+#[test]
+fn refused_marker_of_an_exchange_of_bind_is_reported() -> Result<()> {
+    let rig = rig_with_feed()?;
+    rig.rabbit.add_user("feedless", "guest", ".*")?;
+    rig.rabbit.set_rights("feedless", [".*", "^(cases|out)", ".*"])?;
+    let url = rig.rabbit.url().replace("guest:guest", "feedless:guest");
+    rig.home.write("ordain.toml", config(&url, "", "", BIND_FEED))?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    service.until_says("exchange without a marker: the broker refused the marker")?;
+    service.until_says("and to write to the exchange \"feed\"")?;
+    let lines = in_turn(3, 5);
+    let mut out = Vec::new();
+    feed(&rig, &lines, &mut out)?;
+    tally::check(&by_key(&lines)?, &out.join("\n"))?;
+    ensure!(topology_changes(&mut service)? == 0, "{}", service.stderr());
+    service.end()
 }

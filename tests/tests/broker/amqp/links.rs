@@ -50,15 +50,6 @@ fn other_lines(numbers: RangeInclusive<u64>) -> Vec<String> {
     numbers.flat_map(event).collect()
 }
 
-/// Waits until one line of the log contains all of `words`.
-fn until_line(service: &mut Service, words: &[&str]) -> Result<()> {
-    let log = service.stderr_path();
-    service.until(&format!("a line of the log with {words:?}"), || {
-        let log = std::fs::read_to_string(&log).unwrap_or_default();
-        log.lines().any(|line| words.iter().all(|words| line.contains(words)))
-    })
-}
-
 /// Waits until the number of messages in the outbox meets a condition.
 fn until_outbox(
     service: &mut Service,
@@ -207,8 +198,8 @@ fn broker_that_moves_to_another_address_is_found() -> Result<()> {
     rig.publish(rest)?;
     rig.home.append("lines.ndjson", text(other_rest))?;
     let reason = "failed to lookup address information";
-    until_line(&mut service, &["queue not consumed", NAME, reason])?;
-    until_line(&mut service, &["messages not published", NAME, reason])?;
+    service.until_lines(1, &["queue not consumed", NAME, reason])?;
+    service.until_lines(1, &["messages not published", NAME, reason])?;
     until_not_consumed(&mut service, address)?;
     ensure!(metric(address, "ordain_broker_connected")? == Some(0), "{}", service.stderr());
     ensure!(new.counts().accepted == 0, "the host connected to an address without a name");
@@ -265,8 +256,8 @@ fn unanswered_login_is_abandoned_and_retried() -> Result<()> {
     rig.publish(rest)?;
     rig.home.append("lines.ndjson", text(other_rest))?;
     let server = format!("amqp://{FIRST_ADDRESS}:{}", proxy.port());
-    until_line(&mut service, &["queue not consumed", &server, SILENT])?;
-    until_line(&mut service, &["messages not published", &server, "does not answer within"])?;
+    service.until_lines(1, &["queue not consumed", &server, SILENT])?;
+    service.until_lines(1, &["messages not published", &server, "does not answer within"])?;
     until_not_consumed(&mut service, address)?;
     let attempts = 2 * CONNECTIONS as u64;
     service.until("more attempts", || proxy.counts().accepted >= before + attempts)?;

@@ -114,7 +114,7 @@ fn consumer(
         records: QueueRecords::new(store, &partition.stream),
         topology_throttle: ordain_amqp::topology_throttle(),
         unchecked_throttle: ordain_amqp::topology_throttle(),
-        is_exchange_marker_refused: std::sync::atomic::AtomicBool::new(false),
+        refused_markers: std::sync::Mutex::default(),
         health: Arc::default(),
         topology_changes: Arc::default(),
     }
