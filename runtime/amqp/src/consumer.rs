@@ -125,6 +125,7 @@ async fn consume(
                 &channel,
                 &progress,
                 &mut prefetch,
+                known.type_check == QueueTypeCheck::Unknown,
             );
             let ended = tokio::select! {
                 ended = subscription.run(consumer, deliver, &mut acknowledged) => {
@@ -152,9 +153,16 @@ async fn consume(
                 options.health.set(SourceState::Retrying { reason });
                 continue;
             }
+            Ok(SubscriptionEnd::StreamSuspected) => {
+                known.suspect_stream_queue();
+                continue;
+            }
             Ok(SubscriptionEnd::Cancelled) => cancelled(options, &queue, known),
             Err(error) => error,
         };
+        if matches!(error, QueueCheckError::Stalled(_)) {
+            known.suspect_stream_queue();
+        }
         let is_first = interruption.begin(&error);
         if let QueueCheckError::Lost(reason) = error {
             tokio::select! {
@@ -185,7 +193,7 @@ async fn consume(
 /// logs that Ordain cannot detect a loss of the queue.
 fn cancelled(options: &ConsumerOptions, queue: &str, known: &mut KnownQueue) -> QueueCheckError {
     // Another program may have declared the queue again with other arguments.
-    known.is_type_checked = false;
+    known.type_check = QueueTypeCheck::Pending;
     // From 4.3 on, RabbitMQ also ends a consumer that does not acknowledge a delivery in time.
     if options.is_fifo() && (known.is_marker_refused || !options.topology.is_declared()) {
         tracing::error!(
@@ -214,9 +222,35 @@ struct KnownQueue {
     /// A loss of the queue of a `sequenced` stream, if the loss has not been reported yet. The consumer reports it after
     /// the next subscription, or at its end.
     loss: Option<TopologyChange>,
-    /// `true` if the queue has passed the check that refuses queues of type stream, and the consumer has not noticed a
-    /// removal of the queue since.
-    is_type_checked: bool,
+    /// The result of the check that refuses queues of type stream. Only a consumer of a stream with `declare = false`
+    /// makes this check.
+    type_check: QueueTypeCheck,
+}
+
+/// The result of the check whether a queue is of type stream.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum QueueTypeCheck {
+    /// The consumer has not checked the queue, or has noticed a removal of the queue since the check.
+    #[default]
+    Pending,
+    /// The broker did not show the whole form of the queue, for example because the user lacks the right to declare the
+    /// queue. A queue of type stream reveals its type later: its messages have a certain header, or it has messages and
+    /// delivers none of them.
+    Unknown,
+    /// The type is unknown, and the queue behaves like a queue of type stream.
+    Suspected,
+    /// The queue is not of type stream.
+    Passed,
+}
+
+impl KnownQueue {
+    /// Lets the next subscription find out the type of the queue, if the type is unknown. The consumer calls this
+    /// method when the queue behaves like a queue of type stream.
+    fn suspect_stream_queue(&mut self) {
+        if self.type_check == QueueTypeCheck::Unknown {
+            self.type_check = QueueTypeCheck::Suspected;
+        }
+    }
 }
 
 /// Waits until an operator resumes the stream. Meanwhile, logs at intervals why the stream has stopped, and restores
@@ -297,13 +331,21 @@ async fn subscribe(
         let consumer = channel.basic_consume(queue.into(), "".into(), options, nothing).await?;
         Ok((channel, consumer))
     };
+    if known.type_check == QueueTypeCheck::Suspected {
+        known.type_check = match topology.refuse_stream_queue(broker, stream, *partition).await {
+            Ok(()) => QueueTypeCheck::Passed,
+            // The following steps handle a missing queue.
+            Err(error) if error.is_not_found() => QueueTypeCheck::Pending,
+            Err(error) => return Err(error.into()),
+        };
+    }
     if !options.is_fifo() {
         mark_queue(options, &connection, queue, known).await?;
     }
     let (channel, consumer) = match open().await.map_err(|error| broker.error(&error)) {
         Ok(opened) => opened,
         Err(error) if error.is_not_found() => {
-            known.is_type_checked = false;
+            known.type_check = QueueTypeCheck::Pending;
             if options.is_fifo() {
                 handle_missing_queue(options, &connection, waiting).await?;
             } else {
@@ -321,11 +363,13 @@ async fn subscribe(
     if let Some(loss) = known.loss.take() {
         record_change(options, &loss);
     }
-    if !topology.is_declared() && !known.is_type_checked {
-        for risk in topology.check_undeclared_queue(broker, &connection, *partition).await? {
+    if !topology.is_declared() && known.type_check == QueueTypeCheck::Pending {
+        let form = topology.check_undeclared_queue(broker, &connection, *partition).await?;
+        for risk in form.risks(queue) {
             tracing::warn!(stream = %stream, partition, "queue may lose events: {risk}");
         }
-        known.is_type_checked = true;
+        known.type_check =
+            if form.is_complete { QueueTypeCheck::Passed } else { QueueTypeCheck::Unknown };
     }
     if options.is_fifo() {
         let is_refused = &mut known.is_marker_refused;

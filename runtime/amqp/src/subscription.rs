@@ -34,7 +34,13 @@ pub(super) enum SubscriptionEnd {
     /// The broker has ended the consumer: the queue was removed, or, from RabbitMQ 4.3 on, a delivery was not
     /// acknowledged in time.
     Cancelled,
+    /// The type of the queue is unknown, and the first message has the header that a queue of type stream adds to its
+    /// messages. A message that was moved to another queue keeps this header, so the caller must check the type.
+    StreamSuspected,
 }
+
+/// The header that a queue of type stream adds to each message.
+const STREAM_OFFSET_HEADER: &str = "x-stream-offset";
 
 /// A channel on which a queue is consumed.
 pub(super) struct Subscription<'a> {
@@ -55,6 +61,8 @@ pub(super) struct Subscription<'a> {
     unreported_prefetch: Option<usize>,
     /// True after the first message with a priority has been logged.
     is_priority_reported: bool,
+    /// True if the queue may be of type stream, because the broker did not show its whole form.
+    is_type_unknown: bool,
 }
 
 impl<'a> Subscription<'a> {
@@ -66,6 +74,7 @@ impl<'a> Subscription<'a> {
         channel: &'a Channel,
         progress: &'a ConsumerProgress,
         prefetch: &'a mut AdaptivePrefetch,
+        is_type_unknown: bool,
     ) -> Self {
         prefetch.start_subscription();
         let unreported_prefetch = Some(prefetch.current().into());
@@ -82,12 +91,13 @@ impl<'a> Subscription<'a> {
             unsent_bytes: 0,
             unreported_prefetch,
             is_priority_reported: false,
+            is_type_unknown,
         }
     }
 
     /// Passes deliveries to their receiver until the receiver is dropped, the window changes, the broker ends the
-    /// consumer, or the channel fails. Accepts deliveries from the broker even while the receiver takes none, to
-    /// measure the memory that the deliveries need.
+    /// consumer, the queue seems to be of type stream, or the channel fails. Accepts deliveries from the broker even
+    /// while the receiver takes none, to measure the memory that the deliveries need.
     pub(super) async fn run(
         mut self,
         consumer: Consumer,
@@ -128,7 +138,11 @@ impl<'a> Subscription<'a> {
                         return Err(BrokerError::Unavailable("the channel was closed".to_owned()));
                     };
                     for delivery in batch {
-                        self.buffer(&delivery.map_err(failed)?)?;
+                        let delivery = delivery.map_err(failed)?;
+                        if self.is_stream_suspected(&delivery) {
+                            return Ok(SubscriptionEnd::StreamSuspected);
+                        }
+                        self.buffer(&delivery)?;
                     }
                     // Change the window only after an acknowledgement. Otherwise, with messages of alternating sizes,
                     // one subscription could follow another without any progress.
@@ -139,6 +153,15 @@ impl<'a> Subscription<'a> {
                 }
             }
         }
+    }
+
+    /// Returns whether a delivery shows that a queue of unknown type may be of type stream. The first delivery is
+    /// sufficient for this check, because all messages of a queue of type stream have the header.
+    fn is_stream_suspected(&self, delivery: &Delivery) -> bool {
+        let headers = delivery.properties.headers().as_ref();
+        self.is_type_unknown
+            && self.received == 0
+            && headers.is_some_and(|headers| headers.inner().contains_key(STREAM_OFFSET_HEADER))
     }
 
     fn buffer(&mut self, delivery: &Delivery) -> Result<(), BrokerError> {

@@ -9,6 +9,7 @@ mod form;
 mod inspect;
 mod markers;
 mod policy;
+mod queue_type;
 
 use std::collections::BTreeSet;
 
@@ -261,24 +262,20 @@ impl Topology {
     }
 
     /// Returns an error if a partition's queue is of type stream. A queue of type stream never removes a message, and
-    /// delivers only new messages to a new consumer. If the user lacks the right to declare the queue, Ordain cannot
-    /// find out the type and accepts the queue. Returns a description of each argument with which the queue loses
-    /// events. The queue must exist.
+    /// delivers only new messages to a new consumer. Otherwise returns the form of the queue. If the user lacks the
+    /// right to declare the queue, the broker does not show the form, and this method returns an incomplete form. The
+    /// queue must exist.
     pub(super) async fn check_undeclared_queue(
         &self,
         broker: &BrokerEndpoint,
         connection: &Connection,
         partition: u32,
-    ) -> Result<Vec<String>, BrokerError> {
+    ) -> Result<QueueForm, BrokerError> {
         let queue = self.queue(partition);
         match QueueForm::read(broker, connection, &queue, stream_arguments()).await {
-            Ok(form) if form.is_stream() => Err(BrokerError::Refused {
-                cause: RefusalCause::OtherForm,
-                reason: describe_stream_queue(&queue),
-            }),
-            Ok(form) => Ok(form.risks(&queue)),
-            Err(BrokerError::Refused { .. }) => Ok(Vec::new()),
-            Err(error) => Err(error),
+            Ok(form) if form.is_stream() => Err(stream_queue_refusal(&queue)),
+            Err(BrokerError::Refused { .. }) => Ok(QueueForm::default()),
+            read => read,
         }
     }
 
@@ -445,6 +442,10 @@ impl Topology {
 /// Returns the arguments of a queue of type stream.
 fn stream_arguments() -> QueueArguments {
     QueueArguments::from([(QUEUE_TYPE_ARGUMENT.into(), long_string("stream"))])
+}
+
+fn stream_queue_refusal(queue: &str) -> BrokerError {
+    BrokerError::Refused { cause: RefusalCause::OtherForm, reason: describe_stream_queue(queue) }
 }
 
 fn describe_stream_queue(queue: &str) -> String {

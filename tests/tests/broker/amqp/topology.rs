@@ -18,6 +18,7 @@ fn changes(service: &mut Service) -> Result<u64> {
 }
 
 const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
+const FIFO: &str = "ordering = \"fifo\"";
 
 /// If a producer declares a deleted exchange again, the new exchange has no bindings, and the broker does not report
 /// this to the host. The host must declare the bindings again.
@@ -268,27 +269,112 @@ fn priorities_in_a_fifo_stream_are_reported() -> Result<()> {
     service.end()
 }
 
+/// A part of the error about a queue of type stream.
+const STREAM_REFUSED: &str = "is of type stream, which never removes messages";
+
+/// Declares a queue of type stream. `max_age` is the value of the argument `x-max-age`, which only this type can have.
+fn declare_stream_queue(rig: &Rig, name: &str, max_age: Option<&str>) -> Result<()> {
+    let text = |text: &str| AMQPValue::LongString(text.into());
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), text("stream"));
+    if let Some(max_age) = max_age {
+        arguments.insert("x-max-age".into(), text(max_age));
+    }
+    rig.client.queue_with(name, arguments)
+}
+
+/// Waits until the host is not ready.
+fn until_not_ready(service: &mut Service) -> Result<()> {
+    let address = admin(service)?;
+    service.until("unreadiness", || get(address, "/readyz").is_ok_and(|page| page.status == 503))
+}
+
 /// A queue of type stream would deliver only messages that are published after the start of the host, so the host must
 /// refuse such a queue.
 #[test]
 fn queue_of_type_stream_is_refused() -> Result<()> {
-    for ordering in ["", "ordering = \"fifo\""] {
+    for (ordering, max_age) in [("", Some("1D")), ("", None), (FIFO, Some("1D")), (FIFO, None)] {
         let rig = Rig::with(ADMIN, ordering, "declare = false")?;
         rig.client.exchange("cases", ExchangeKind::Fanout)?;
-        let mut arguments = FieldTable::default();
-        arguments.insert("x-queue-type".into(), AMQPValue::LongString("stream".into()));
-        arguments.insert("x-max-age".into(), AMQPValue::LongString("1D".into()));
-        rig.client.queue_with("cases", arguments)?;
+        declare_stream_queue(&rig, "cases", max_age)?;
         rig.client.bind("cases", "cases", "")?;
         let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
-        service.until_says("is of type stream, which never removes messages")?;
-        let address = admin(&mut service)?;
-        service.until("unreadiness", || {
-            get(address, "/readyz").is_ok_and(|page| page.status == 503)
-        })?;
+        service.until_says(STREAM_REFUSED)?;
+        until_not_ready(&mut service)?;
         rig.publish(&in_turn(3, 10))?;
         std::thread::sleep(std::time::Duration::from_secs(2));
         ensure!(rig.client.take_all("out")?.is_empty(), "an event took effect");
+        service.end()?;
+    }
+    Ok(())
+}
+
+/// Starts a rig without declarations. The user of the host may only read the queue and write to the sink's exchange, so
+/// the broker does not show the form of the queue to the host.
+fn rig_of_reader(user: &str) -> Result<Rig> {
+    let rig = Rig::with(ADMIN, "", "declare = false")?;
+    rig.rabbit.add_user(user, "guest", "^$")?;
+    rig.rabbit.set_rights(user, ["^$", "^out$", "^cases$"])?;
+    let url = rig.rabbit.url().replace("guest:guest", &format!("{user}:guest"));
+    rig.home.write("ordain.toml", config(&url, ADMIN, "", "declare = false"))?;
+    rig.client.exchange("cases", ExchangeKind::Fanout)?;
+    Ok(rig)
+}
+
+/// The broker does not show the type of the queue to the host. The host must nevertheless recognise a queue of type
+/// stream, either by its first message, or because the queue has messages and delivers none of them. No event may take
+/// effect.
+#[test]
+fn queue_of_type_stream_is_refused_without_the_right_to_declare() -> Result<()> {
+    for (user, has_backlog) in [("reader", false), ("late-reader", true)] {
+        let rig = rig_of_reader(user)?;
+        declare_stream_queue(&rig, "cases", None)?;
+        rig.client.bind("cases", "cases", "")?;
+        let lines = in_turn(3, 10);
+        if has_backlog {
+            rig.publish(&lines)?;
+        }
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        let log = service.stderr_path();
+        service.until("the refusal of the queue", || {
+            // The queue delivers only messages that arrive after the subscription.
+            if !has_backlog {
+                rig.publish(&lines[..1]).expect("a confirm");
+            }
+            std::fs::read_to_string(&log).is_ok_and(|log| log.contains(STREAM_REFUSED))
+        })?;
+        until_not_ready(&mut service)?;
+        ensure!(rig.client.take_all("out")?.is_empty(), "an event took effect");
+        service.end()?;
+    }
+    Ok(())
+}
+
+/// A shovel has moved messages from a queue of type stream to another queue, and the messages keep the header of their
+/// former queue. The host must consume them, although the broker does not show the type of the new queue.
+#[test]
+fn messages_from_a_queue_of_type_stream_are_consumed() -> Result<()> {
+    for (user, kind) in [("mover", "classic"), ("quorum-mover", "quorum")] {
+        let rig = rig_of_reader(user)?;
+        let mut arguments = FieldTable::default();
+        arguments.insert("x-queue-type".into(), AMQPValue::LongString(kind.into()));
+        arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
+        rig.client.queue_with("cases", arguments)?;
+        rig.client.bind("cases", "cases", "")?;
+        let lines = in_turn(3, 10);
+        let mut messages = Vec::new();
+        for (offset, line) in (0..).zip(&lines) {
+            let mut message = from_line(line)?;
+            let mut headers = message.properties.headers().clone().unwrap_or_default();
+            headers.insert("x-stream-offset".into(), AMQPValue::LongLongInt(offset));
+            message.properties = message.properties.with_headers(headers);
+            messages.push(message);
+        }
+        rig.client.publish("cases", &messages)?;
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        rig.check(&lines)?;
+        rig.until_empty()?;
+        ensure!(!service.stderr().contains(STREAM_REFUSED), "{}", service.stderr());
         service.end()?;
     }
     Ok(())
@@ -304,12 +390,9 @@ fn queue_of_type_stream_with_a_long_name_is_refused() -> Result<()> {
     rig.home
         .write("ordain.toml", text.replace("queue = \"cases\"", &format!("queue = \"{name}\"")))?;
     rig.client.exchange("cases", ExchangeKind::Fanout)?;
-    let mut arguments = FieldTable::default();
-    arguments.insert("x-queue-type".into(), AMQPValue::LongString("stream".into()));
-    arguments.insert("x-max-age".into(), AMQPValue::LongString("1D".into()));
-    rig.client.queue_with(&name, arguments)?;
+    declare_stream_queue(&rig, &name, Some("1D"))?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
-    service.until_says("is of type stream, which never removes messages")?;
+    service.until_says(STREAM_REFUSED)?;
     service.end()
 }
 
@@ -325,11 +408,8 @@ fn queue_replaced_by_a_stream_is_refused() -> Result<()> {
     rig.publish(&lines)?;
     rig.check(&lines)?;
     rig.client.delete_queue("cases")?;
-    let mut arguments = FieldTable::default();
-    arguments.insert("x-queue-type".into(), AMQPValue::LongString("stream".into()));
-    arguments.insert("x-max-age".into(), AMQPValue::LongString("1D".into()));
-    rig.client.queue_with("cases", arguments)?;
-    service.until_says("is of type stream, which never removes messages")?;
+    declare_stream_queue(&rig, "cases", Some("1D"))?;
+    service.until_says(STREAM_REFUSED)?;
     service.end()
 }
 

@@ -1,0 +1,42 @@
+//! Finds out whether a queue is of type stream, without the right to declare the queue.
+
+use lapin::ErrorKind;
+use lapin::options::BasicGetOptions;
+use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
+
+use super::{Topology, stream_queue_refusal};
+use crate::connect::{BrokerEndpoint, BrokerError};
+
+impl Topology {
+    /// Returns an error if a partition's queue is of type stream. This method sends the request `basic.get`, which
+    /// needs only the right to read the queue, and which RabbitMQ does not support for this type. If the queue has
+    /// another type, the broker may deliver a message, and the end of the channel returns the message to the queue. The
+    /// caller must not consume the queue meanwhile, because it would receive later messages before this message.
+    pub(crate) async fn refuse_stream_queue(
+        &self,
+        broker: &BrokerEndpoint,
+        stream: &str,
+        partition: u32,
+    ) -> Result<(), BrokerError> {
+        let queue = self.queue(partition);
+        // The request has its own connection, because the broker closes the connection if the queue is of type stream.
+        let connection = broker.connect(&format!("ordain {stream} queue type")).await?;
+        let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
+        let got = channel.basic_get(queue.as_str().into(), BasicGetOptions::default()).await;
+        // The broker may have closed the channel and the connection, so an error does not matter.
+        let _ = channel.close(200, "done".into()).await;
+        let _ = connection.close(200, "done".into()).await;
+        let Err(error) = got else { return Ok(()) };
+        if let ErrorKind::ProtocolError(refusal) = error.kind() {
+            match refusal.kind() {
+                AMQPErrorKind::Hard(AMQPHardError::NOTIMPLEMENTED) => {
+                    return Err(stream_queue_refusal(&queue));
+                }
+                // A queue with a single active consumer refuses the request. A queue of type stream has no such form.
+                AMQPErrorKind::Soft(AMQPSoftError::RESOURCELOCKED) => return Ok(()),
+                _ => {}
+            }
+        }
+        Err(broker.error(&error))
+    }
+}
