@@ -1,11 +1,12 @@
 //! The exchange of a sink, and the connection to it.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::{Channel, Connection, Event as ConnectionEvent};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::confirm_tracker::{ConfirmFuture, ConfirmResult, PendingPublish};
@@ -13,8 +14,8 @@ use super::connect::{BrokerEndpoint, BrokerError, is_caused_by_message, is_state
 use super::encode::AmqpMessage;
 use super::topology::check_exchange;
 
-/// Time that the library may need to report the error that ended a connection.
-const END_REPORT_DELAY: Duration = Duration::from_millis(100);
+/// Time limit for the library's report of the error that ended a connection.
+const END_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The exchange of a sink.
 #[derive(Debug, Clone)]
@@ -29,7 +30,7 @@ pub(super) struct Exchange {
 pub(super) struct SinkConnection {
     pub(super) connection: Connection,
     /// The error that ended the connection; empty until the library reports it.
-    end: Arc<OnceLock<String>>,
+    end: watch::Receiver<String>,
 }
 
 /// A channel with publisher confirms, and its connection.
@@ -40,17 +41,16 @@ pub(super) struct ConfirmChannel {
 }
 
 impl SinkConnection {
-    /// Returns the error that ended the connection. Returns `None` if the connection is open, or if the library has
-    /// reported no error. If necessary, waits for `END_REPORT_DELAY`, because the library reports the error a moment
-    /// after the end of the connection.
-    pub(super) async fn end(&self) -> Option<&str> {
+    /// Returns the error that ended the connection. Returns `None` if the connection is open, or if the library reports
+    /// no error within a time limit. The library reports the error a moment after the end of the connection.
+    pub(super) async fn end(&self) -> Option<String> {
         if self.connection.status().connected() {
             return None;
         }
-        if self.end.get().is_none() {
-            tokio::time::sleep(END_REPORT_DELAY).await;
-        }
-        self.end.get().map(String::as_str)
+        let mut end = self.end.clone();
+        let reported = timeout(END_REPORT_TIMEOUT, end.wait_for(|end| !end.is_empty())).await;
+        let reason = reported.ok()?.ok()?.clone();
+        Some(reason)
     }
 }
 
@@ -98,9 +98,9 @@ impl Exchange {
 
     async fn connection(&self) -> Result<SinkConnection, BrokerError> {
         let connection = self.broker.connect(&format!("ordain sink {}", self.sink)).await?;
-        let end = Arc::default();
+        let (end_sender, end) = watch::channel(String::new());
         let events = Box::pin(connection.events_listener());
-        tokio::spawn(watch_connection(self.clone(), Arc::clone(&end), events));
+        tokio::spawn(watch_connection(self.clone(), end_sender, events));
         Ok(SinkConnection { connection, end })
     }
 
@@ -113,8 +113,11 @@ impl Exchange {
             Some(link) if link.connection.status().connected() => link,
             _ => self.connection().await?,
         };
-        let channel = self.channel(&link.connection).await?;
-        Ok(ConfirmChannel { link, channel })
+        match self.channel(&link.connection).await {
+            Ok(channel) => Ok(ConfirmChannel { link, channel }),
+            // If the connection has ended, the error that ended it states the cause.
+            Err(error) => Err(link.end().await.map_or(error, BrokerError::Unavailable)),
+        }
     }
 
     async fn channel(&self, connection: &Connection) -> Result<Channel, BrokerError> {
@@ -188,10 +191,10 @@ impl Exchange {
     }
 }
 
-/// Logs when the broker blocks or unblocks the connection. Keeps the error that ends the connection.
+/// Logs when the broker blocks or unblocks the connection. Sends the error that ends the connection to `end`.
 async fn watch_connection(
     exchange: Exchange,
-    end: Arc<OnceLock<String>>,
+    end: watch::Sender<String>,
     mut events: impl futures_util::Stream<Item = ConnectionEvent> + Unpin,
 ) {
     let sink = exchange.sink;
@@ -205,9 +208,18 @@ async fn watch_connection(
             ConnectionEvent::ConnectionUnblocked => {
                 tracing::info!(sink, "publishing unblocked by the broker");
             }
-            ConnectionEvent::Error(error) if !is_state_error(&error) => {
+            // A soft error ends only a channel: the connection stays open.
+            ConnectionEvent::Error(error)
+                if !is_state_error(&error) && !error.is_amqp_soft_error() =>
+            {
                 // Keep only the first error, because a later error is a consequence of the first.
-                let _ = end.set(exchange.broker.error(&error).to_string());
+                end.send_if_modified(|end| {
+                    let is_first = end.is_empty();
+                    if is_first {
+                        *end = exchange.broker.error(&error).to_string();
+                    }
+                    is_first
+                });
             }
             _ => {}
         }

@@ -232,7 +232,7 @@ impl ExchangePublisher {
                     if is_state_error(&error)
                         && let Some(end) = link.link.end().await
                     {
-                        end.clone_into(&mut reason);
+                        reason = end;
                     }
                     connection = Some(link.link);
                     if is_caused_by_message(&error) {

@@ -163,6 +163,44 @@ impl Rabbit {
         self.server.evaluate(&close).map(drop)
     }
 
+    /// Closes the connections to the virtual host that clients have opened with this name.
+    pub fn close_connection(&self, name: &str) -> Result<()> {
+        let close = format!(
+            "{} [catch rabbit_networking:close_connection(Pid, \"test\") || \
+                 Pid <- rabbit_networking:connections(), NameOf(Pid) =:= {}].",
+            self.name_of_connection(),
+            binary(name)
+        );
+        self.server.evaluate(&close).map(drop)
+    }
+
+    /// Returns the names of the open connections to the virtual host. The name of a connection is empty if its client
+    /// has given it no name.
+    pub fn open_connections(&self) -> Result<Vec<String>> {
+        let listed = self.server.evaluate(&format!(
+            "{} iolist_to_binary([[Name, \"\\n\"] || Pid <- rabbit_networking:connections(), \
+                 Name <- [NameOf(Pid)], Name =/= none]).",
+            self.name_of_connection()
+        ))?;
+        Ok(listed.lines().map(str::to_owned).collect())
+    }
+
+    /// Returns the definition of an Erlang function `NameOf`. The function returns the name of a connection, or `none`
+    /// if the connection belongs to another virtual host.
+    fn name_of_connection(&self) -> String {
+        format!(
+            "NameOf = fun(Pid) -> \
+                 case catch rabbit_networking:connection_info(Pid, [vhost, client_properties]) of \
+                     [{{vhost, Host}}, {{client_properties, Properties}}] when Host =:= {} -> \
+                         case rabbit_misc:table_lookup(Properties, {}) of \
+                             {{longstr, Name}} -> Name; \
+                             _ -> <<>> end; \
+                     _ -> none end end,",
+            binary(&self.virtual_host),
+            binary("connection_name")
+        )
+    }
+
     /// Adds a user with a password. The user may read from and write to every resource of the virtual host, and may
     /// declare and delete the resources whose names match the regular expression `declares`.
     pub fn add_user(&self, name: &str, password: &str, declares: &str) -> Result<()> {

@@ -12,6 +12,7 @@ mod messages;
 mod publish;
 mod records;
 mod refused;
+mod sink_connections;
 mod stopped;
 mod timeouts;
 mod topology;

@@ -1,0 +1,110 @@
+//! Tests of sinks whose connection the broker closes or refuses. The log must state the reason in the broker's own
+//! words.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use ordain_tests::amqp::{Outgoing, from_line};
+use ordain_tests::http::{admin, metric};
+use ordain_tests::log::{by_key, in_turn};
+use ordain_tests::rig::{Rig, config};
+use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service, wait_until};
+use ordain_tests::tally;
+
+/// The name of the sink's connection.
+const SINK: &str = "ordain sink tally";
+/// The beginning of the log line about a sink that cannot publish.
+const NOT_PUBLISHED: &str = "messages not published";
+/// Parts of log lines that hide the broker's own words.
+const MISLEADING: [&str; 3] =
+    ["invalid channel state", "invalid connection state", "longer than the lease"];
+
+/// Returns whether a client has an open connection with this name.
+fn is_open(rig: &Rig, name: &str) -> Result<bool> {
+    Ok(rig.rabbit.open_connections()?.iter().any(|open| open == name))
+}
+
+/// Closes the connection with this name, and waits until it has ended.
+fn close(rig: &Rig, name: &str) -> Result<()> {
+    rig.rabbit.close_connection(name)?;
+    wait_until(&format!("the end of the connection {name:?}"), || Ok(!is_open(rig, name)?))
+}
+
+/// Checks that no log line hides the broker's own words.
+fn ensure_plain_words(service: &Service) -> Result<()> {
+    let log = service.stderr();
+    for words in MISLEADING {
+        ensure!(!log.contains(words), "{words:?} in {log}");
+    }
+    Ok(())
+}
+
+/// The broker refuses a message of the sink, then closes the connection of the sink, and then refuses its next
+/// connections. Each time, the log must state this reason, and not an earlier one. While the broker also refuses the
+/// connection of the host's health check, the host consumes its queue, so the host must not report the broker as
+/// unusable.
+#[test]
+fn sink_reports_each_reason_in_the_words_of_the_broker() -> Result<()> {
+    let rig = Rig::new()?;
+    rig.rabbit.add_user("sinker", "guest", ".*")?;
+    rig.rabbit.set_rights("sinker", [".*", "^cases", ".*"])?;
+    let url = rig.rabbit.url().replace("guest:guest", "sinker:guest");
+    rig.home.write("ordain.toml", config(&url, "", "", ""))?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_declared()?;
+    let lines = in_turn(4, 1);
+    let mut out = Vec::new();
+    rig.publish(&lines[..1])?;
+    service.until_lines(1, &["message refused by the broker", "ACCESS_REFUSED"])?;
+    rig.rabbit.set_rights("sinker", [".*"; 3])?;
+    rig.publish(&lines[1..2])?;
+    rig.take(&mut out, 1)?;
+
+    // The sink notices the end of its connection only when it publishes the next message.
+    close(&rig, SINK)?;
+    rig.publish(&lines[2..3])?;
+    service.until_lines(1, &[NOT_PUBLISHED, "CONNECTION_FORCED"])?;
+    wait_until("a new connection of the sink", || is_open(&rig, SINK))?;
+
+    // The consumer keeps its connection, which is the only one that the limit allows. The host logs the two lines more
+    // than ten seconds apart, so the health check has failed for longer than the lease.
+    rig.rabbit.limit_connections("sinker", Some(1))?;
+    for name in ["ordain watch", SINK] {
+        close(&rig, name)?;
+    }
+    rig.publish(&lines[3..])?;
+    service.until_lines(2, &[NOT_PUBLISHED, "NOT_ALLOWED"])?;
+    ensure!(metric(admin(&mut service)?, "ordain_broker_connected")? == Some(0));
+    rig.rabbit.limit_connections("sinker", None)?;
+    rig.take(&mut out, lines.len())?;
+    tally::check(&by_key(&lines)?, &out.join("\n"))?;
+    ensure_plain_words(&service)?;
+    service.end()
+}
+
+/// The broker closes the connection of the sink again and again while many messages are on their way.
+#[test]
+fn busy_sink_reports_the_reason_in_the_words_of_the_broker() -> Result<()> {
+    let rig = Rig::new()?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let lines = in_turn(20, 100);
+    let messages: Vec<Outgoing> =
+        lines.iter().map(|line| from_line(line)).collect::<Result<_>>()?;
+    let producer = rig.connect()?;
+    thread::scope(|scope| -> Result<()> {
+        let publishing = scope.spawn(|| {
+            messages.chunks(50).try_for_each(|messages| producer.publish("cases", messages))
+        });
+        while !publishing.is_finished() {
+            rig.rabbit.close_connection(SINK)?;
+            thread::sleep(Duration::from_millis(50));
+        }
+        publishing.join().expect("a producer that does not panic")
+    })?;
+    rig.check(&lines)?;
+    service.until_lines(1, &[NOT_PUBLISHED, "CONNECTION_FORCED"])?;
+    ensure_plain_words(&service)?;
+    service.end()
+}
