@@ -20,6 +20,7 @@ pub use programs::rabbit_version;
 use server::Server;
 
 use crate::tls::Certificates;
+use crate::wait::wait_until;
 
 /// The virtual host that a broker has from the start.
 const DEFAULT: &str = "/";
@@ -62,16 +63,9 @@ impl Rabbit {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         let server = shared_server(options)?;
         let virtual_host = format!("test-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-        let added = server.evaluate(&format!(
-            "ok = rabbit_vhost:add({host}, {user}), All = {all}, \
-             rabbit_auth_backend_internal:set_permissions({guest}, {host}, All, All, All, {user}).",
-            host = binary(&virtual_host),
-            guest = binary("guest"),
-            all = binary(".*"),
-            user = binary(USER),
-        ))?;
-        ensure!(added == "ok", "the virtual host {virtual_host}: {added}");
-        Ok(Self { server, virtual_host, is_shared: true })
+        let rabbit = Self { server, virtual_host, is_shared: true };
+        rabbit.create_virtual_host()?;
+        Ok(rabbit)
     }
 
     /// Returns the port of the broker.
@@ -343,15 +337,33 @@ impl Rabbit {
     /// Deletes the virtual host with all its queues, and creates an empty one with the same name. The users that a test
     /// added lose their rights.
     pub fn recreate_virtual_host(&self) -> Result<()> {
-        let done = self.server.evaluate(&format!(
-            "ok = rabbit_vhost:delete({host}, {user}), ok = rabbit_vhost:add({host}, {user}), All = {all}, \
+        self.delete_virtual_host()?;
+        self.create_virtual_host()
+    }
+
+    /// Deletes the virtual host with all its queues. Waits until the broker has closed all connections to it, because
+    /// the broker would also close the first connections to a new virtual host with the same name.
+    pub fn delete_virtual_host(&self) -> Result<()> {
+        let host = binary(&self.virtual_host);
+        let deleted =
+            self.server.evaluate(&format!("rabbit_vhost:delete({host}, {}).", binary(USER)))?;
+        ensure!(deleted == "ok", "the virtual host {}: {deleted}", self.virtual_host);
+        wait_until("the end of the connections to the virtual host", || {
+            Ok(self.open_connections()?.is_empty())
+        })
+    }
+
+    /// Creates an empty virtual host after [`Self::delete_virtual_host`]. The user `guest` has all rights to it.
+    pub fn create_virtual_host(&self) -> Result<()> {
+        let created = self.server.evaluate(&format!(
+            "ok = rabbit_vhost:add({host}, {user}), All = {all}, \
              rabbit_auth_backend_internal:set_permissions({guest}, {host}, All, All, All, {user}).",
             host = binary(&self.virtual_host),
             guest = binary("guest"),
             all = binary(".*"),
             user = binary(USER),
         ))?;
-        ensure!(done == "ok", "the virtual host {}: {done}", self.virtual_host);
+        ensure!(created == "ok", "the virtual host {}: {created}", self.virtual_host);
         Ok(())
     }
 

@@ -10,6 +10,7 @@ mod links;
 mod lost;
 mod messages;
 mod publish;
+mod rebuilt;
 mod records;
 mod refused;
 mod sink_connections;
