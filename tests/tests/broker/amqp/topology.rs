@@ -133,11 +133,45 @@ fn difference_is_reported_despite_a_connection_limit() -> Result<()> {
     service.end()
 }
 
-/// The broker refuses a login until an operator corrects it. The host repeats its warning, because a single log line is
-/// easily overlooked.
+/// The reason why the broker refuses the connections of a user.
+#[derive(Debug, Clone, Copy)]
+enum Refusal {
+    /// The password of the user has changed.
+    Password,
+    /// The user has no rights to the virtual host.
+    Rights,
+}
+
+impl Refusal {
+    /// Makes the broker refuse the connections of a user, or makes it accept them again. Open connections remain.
+    fn set(self, rig: &Rig, user: &str, is_refused: bool) -> Result<()> {
+        match self {
+            Self::Password => {
+                rig.rabbit.change_password(user, if is_refused { "rotated" } else { "guest" })
+            }
+            Self::Rights => rig.rabbit.set_access(user, !is_refused),
+        }
+    }
+
+    /// Returns the broker's own word for the refusal.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Password => "ACCESS_REFUSED",
+            Self::Rights => "NOT_ALLOWED",
+        }
+    }
+}
+
+/// The broker refuses a connection until an operator corrects the password or the rights of the user. The host repeats
+/// its warning, because a single log line is easily overlooked. Afterwards the host continues.
 #[test]
 fn refused_subscription_is_reported_repeatedly() -> Result<()> {
-    for (user, ordering) in [("other", ""), ("another", "ordering = \"fifo\"")] {
+    for (user, ordering, refusal) in [
+        ("other", "", Refusal::Password),
+        ("another", FIFO, Refusal::Password),
+        ("barred", "", Refusal::Rights),
+        ("barred-too", FIFO, Refusal::Rights),
+    ] {
         let rig = Rig::new()?;
         rig.rabbit.add_user(user, "guest", ".*")?;
         let url = rig.rabbit.url().replace("guest:guest", &format!("{user}:guest"));
@@ -145,18 +179,13 @@ fn refused_subscription_is_reported_repeatedly() -> Result<()> {
         let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
         rig.until_declared()?;
         let lines = in_turn(3, 10);
-        rig.publish(&lines)?;
-        rig.check(&lines)?;
-        rig.rabbit.change_password(user, "rotated")?;
+        let (first, rest) = lines.split_at(15);
+        rig.publish(first)?;
+        let mut out = Vec::new();
+        rig.take(&mut out, first.len())?;
+        refusal.set(&rig, user, true)?;
         rig.rabbit.close_connections()?;
-        let path = service.stderr_path();
-        service.until("two warnings of the refusal", || {
-            let log = std::fs::read_to_string(&path).unwrap_or_default();
-            let is_refusal = |line: &&str| {
-                line.contains("queue not consumed") && line.contains("ACCESS_REFUSED")
-            };
-            log.lines().filter(is_refusal).count() >= 2
-        })?;
+        service.until_lines(2, &["queue not consumed", refusal.word()])?;
         let address = admin(&mut service)?;
         let not_ready = get(address, "/readyz")?;
         ensure!(not_ready.status == 503, "{not_ready:?}");
@@ -168,10 +197,14 @@ fn refused_subscription_is_reported_repeatedly() -> Result<()> {
         ] {
             ensure!(metrics.contains(row), "{row}: {metrics}");
         }
-        rig.rabbit.change_password(user, "guest")?;
+        refusal.set(&rig, user, false)?;
         service.until_says("queue consumed again")?;
         service
             .until("readiness", || get(address, "/readyz").is_ok_and(|page| page.status == 200))?;
+        let rig = Rig { client: rig.connect()?, ..rig };
+        rig.publish(rest)?;
+        rig.take(&mut out, lines.len())?;
+        tally::check(&by_key(&lines)?, &out.join("\n"))?;
         service.end()?;
     }
     Ok(())
