@@ -1,6 +1,6 @@
 //! Tests of exchanges and queues that other programs remove or replace while a stream runs.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use lapin::ExchangeKind;
 use lapin::types::{AMQPValue, FieldTable};
 use ordain_tests::amqp::from_line;
@@ -301,19 +301,46 @@ fn rotated_password_in_a_file_is_used() -> Result<()> {
     Ok(())
 }
 
+/// A part of the warning about a message with a priority.
+const HAS_PRIORITY: &str = "message with a priority";
+
 /// RabbitMQ 4 delivers messages with a higher priority first. So a `fifo` stream may execute a message with a priority
-/// before messages that were published earlier.
+/// before messages that were published earlier. The host must report such a message, also if the message waited in the
+/// queue when the host started. The priority 0 is the default, so the host must not report it. A `sequenced` stream
+/// restores the order, so the host must not report its messages.
 #[test]
 fn priorities_in_a_fifo_stream_are_reported() -> Result<()> {
-    let rig = Rig::with("", "ordering = \"fifo\"", "")?;
-    let mut service = Service::start(&rig.home, &["run"])?;
-    rig.until_declared()?;
-    let mut message = from_line(&line("a", 1, &json!({ "n": 1 })))?;
-    message.properties = message.properties.with_priority(9);
-    rig.client.publish("cases", &[message])?;
-    service.until_says("message with a priority")?;
-    rig.client.take("out", 1)?;
-    service.end()
+    for (ordering, priority, is_backlog, is_reported) in [
+        (FIFO, 9, false, true),
+        (FIFO, 9, true, true),
+        (FIFO, 0, true, false),
+        ("", 9, true, false),
+    ] {
+        let rig = Rig::with("", ordering, "")?;
+        let mut service = Service::start(&rig.home, &["run"])?;
+        rig.until_declared()?;
+        if is_backlog {
+            service.end()?;
+        }
+        let lines = in_turn(1, 2);
+        let mut messages = lines.iter().map(|line| from_line(line)).collect::<Result<Vec<_>>>()?;
+        let later = messages.last_mut().context("a later message")?;
+        later.properties = std::mem::take(&mut later.properties).with_priority(priority);
+        rig.client.publish("cases", &messages)?;
+        if is_backlog {
+            service = Service::start(&rig.home, &["run"])?;
+        }
+        if is_reported {
+            service.until_says(HAS_PRIORITY)?;
+            rig.client.take("out", 2)?;
+        } else {
+            rig.check(&lines)?;
+        }
+        service.end()?;
+        let log = service.stderr();
+        ensure!(log.contains(HAS_PRIORITY) == is_reported, "{ordering} {priority}: {log}");
+    }
+    Ok(())
 }
 
 /// A part of the error about a queue of type stream.
