@@ -108,9 +108,8 @@ async fn consume(
         let progress = ConsumerProgress::default();
         let since = Instant::now();
         let session = async {
-            let subscribed = subscribe(options, &queue, prefetch.current(), waiting, known);
-            let (connection, channel, consumer) =
-                with_subscribe_timeout(&queue, subscribed).await?;
+            let request = subscribe(options, &queue, prefetch.current(), waiting, known);
+            let (connection, channel, consumer) = with_subscribe_timeout(&queue, request).await?;
             if let Some(reason) = interruption.stall() {
                 // Another reason may have replaced the reason of the stall, such as a lease that was not renewed.
                 options.health.set(SourceState::Retrying { reason: reason.to_owned() });

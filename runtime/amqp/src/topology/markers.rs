@@ -44,8 +44,7 @@ impl Topology {
             return Ok(replaced);
         }
         for exchange in marked {
-            let marker = self.exchange_marker(exchange);
-            if !exchange_exists(broker, connection, &marker).await?
+            if !exchange_exists(broker, connection, &self.exchange_marker(exchange)).await?
                 && exchange_exists(broker, connection, exchange).await?
             {
                 replaced.push(exchange.clone());
