@@ -75,6 +75,21 @@ impl Rig {
         })
     }
 
+    /// Waits until the host has recorded the marker of an exchange: another exchange, which the broker deletes together
+    /// with the marked exchange. The host declares and records a missing marker in each check of its topology. The end
+    /// of a subscription interrupts a check. This method therefore waits until the next check begins in the same
+    /// subscription.
+    pub fn until_marked(&self, exchange: &str) -> Result<()> {
+        let bound = || anyhow::Ok(!self.rabbit.bound_to_exchange(exchange)?.is_empty());
+        wait_until("the marker", bound)?;
+        let checks = || self.rabbit.opened_connections_since("ordain cases 0", "cases topology");
+        let seen = checks();
+        wait_until("a further check of the topology", || {
+            let now = checks();
+            Ok(now > 1 && now != seen)
+        })
+    }
+
     /// Replaces the client after its connection was closed.
     pub fn reconnect(&mut self) -> Result<()> {
         self.client = self.connect()?;

@@ -279,13 +279,9 @@ pub(super) async fn restore_exchange(options: &ConsumerOptions) -> Result<(), To
     let markers = ExchangeMarkers::new(records.store(), stream, topology);
     let before = with_store_timeout(markers.read()).await?;
     let mut marked = before.clone();
-    let mut changes = Vec::new();
-    let steps = topology.restore_exchange(broker, stream, &mut marked, &mut changes);
+    let report = |change: &TopologyChange| record_change(options, change);
+    let steps = topology.restore_exchange(broker, stream, &mut marked, report);
     let restored = broker.within(shortened(CHECK_TIMEOUT), steps).await;
-    for change in &changes {
-        record_change(options, change);
-    }
-    // The log comes first: with the new records, no later check can detect the loss.
     if marked != before {
         with_store_timeout(markers.write(&marked)).await?;
     }

@@ -194,15 +194,16 @@ impl Topology {
     /// Declares the exchange and the bindings again if they have disappeared since the start of the stream. If another
     /// program has removed an exchange and declared it again, the new exchange has no bindings and drops all messages.
     /// The broker does not report this change. `marked` contains the exchanges that had their marker (an exchange that
-    /// the broker deletes together with the marked exchange) at the last check. This method updates `marked`. Appends
-    /// each difference to `changes`, so that the caller has the differences even if a later step fails. Uses a
-    /// connection of its own, because a refused exchange type closes the connection.
+    /// the broker deletes together with the marked exchange) at the last check. This method updates `marked`. Calls
+    /// `report` with each difference before it declares a new marker: with the new marker, no later check could detect
+    /// the difference, and the caller may drop this future at any step. Uses a connection of its own, because a refused
+    /// exchange type closes the connection.
     pub(super) async fn restore_exchange(
         &self,
         broker: &BrokerEndpoint,
         stream: &str,
         marked: &mut BTreeSet<String>,
-        changes: &mut Vec<TopologyChange>,
+        report: impl Fn(&TopologyChange),
     ) -> Result<(), BrokerError> {
         let Some(exchange) = self.exchange.as_ref().filter(|_| self.declare) else {
             return Ok(());
@@ -210,7 +211,7 @@ impl Topology {
         let connection = broker.connect(&format!("ordain {stream} topology")).await?;
         match self.check_exchange(broker, &connection).await {
             Err(error) if error.is_not_found() => {
-                changes.push(TopologyChange::ExchangeMissing(exchange.clone()));
+                report(&TopologyChange::ExchangeMissing(exchange.clone()));
                 marked.remove(exchange);
             }
             Err(error @ BrokerError::Unavailable(_)) => return Err(error),
@@ -219,16 +220,16 @@ impl Topology {
         let replaced = self.replaced_exchanges(broker, &connection, marked).await?;
         for name in replaced {
             marked.remove(&name);
-            changes.push(TopologyChange::ExchangeReplaced(name));
+            report(&TopologyChange::ExchangeReplaced(name));
         }
         if let Err(error) = self.declare_dropped(broker, &connection).await {
-            changes.push(refused(error)?);
+            report(&refused(error)?);
         }
         // An exchange of `bind` gets its marker before its binding. If another program replaces the exchange between
         // the two steps, the marker disappears, and the next check detects the replacement.
         for feeding in self.marked_exchanges() {
             if feeding != exchange.as_str() {
-                self.mark_exchange(broker, &connection, feeding, marked, changes).await;
+                self.mark_exchange(broker, &connection, feeding, marked, &report).await;
             }
         }
         let declared = async {
@@ -239,10 +240,10 @@ impl Topology {
             // If only a queue is missing, the consumer of this queue detects the fault itself.
             let is_queue_missing = error.to_string().contains("no queue ");
             if !is_queue_missing {
-                changes.push(refused(describe_exchange_error(broker.error(&error), exchange))?);
+                report(&refused(describe_exchange_error(broker.error(&error), exchange))?);
             }
         } else {
-            self.mark_exchange(broker, &connection, exchange, marked, changes).await;
+            self.mark_exchange(broker, &connection, exchange, marked, &report).await;
         }
         // The declarations are done, so an error of the connection does not matter.
         let _ = connection.close(200, "done".into()).await;

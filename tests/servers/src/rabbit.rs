@@ -459,9 +459,19 @@ impl Rabbit {
     /// Returns the number of connections to the virtual host, according to the broker's log, that clients have opened
     /// with a name that contains `name`.
     pub fn opened_connections(&self, name: &str) -> usize {
+        self.opened_connections_since("", name)
+    }
+
+    /// Returns the number of connections to the virtual host, according to the broker's log, that clients have opened
+    /// with a name that contains `name`, since the last connection with a name that contains `start`.
+    pub fn opened_connections_since(&self, start: &str, name: &str) -> usize {
         let host = format!("vhost '{}'", self.virtual_host);
         let log = self.server.log();
-        log.lines().filter(|line| line.contains(name) && line.contains(&host)).count()
+        let opened: Vec<&str> =
+            log.lines().filter(|line| line.contains("granted") && line.contains(&host)).collect();
+        let is_start = |line: &&str| !start.is_empty() && line.contains(start);
+        let begin = opened.iter().rposition(is_start).unwrap_or_default();
+        opened[begin..].iter().filter(|line| line.contains(name)).count()
     }
 
     /// Returns the id of the broker's process, or `None` after [`Self::kill`] or [`Self::stop`].

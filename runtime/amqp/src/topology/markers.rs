@@ -64,15 +64,15 @@ impl Topology {
     }
 
     /// Declares the marker of an exchange, unless `marked` contains the exchange. Adds the exchange to `marked` if the
-    /// exchange has its marker now, and appends a refusal to `changes`. After any other error, the next check of the
-    /// topology repeats the declaration.
+    /// exchange has its marker now, and reports a refusal. After any other error, the next check of the topology repeats
+    /// the declaration.
     pub(super) async fn mark_exchange(
         &self,
         broker: &BrokerEndpoint,
         connection: &Connection,
         exchange: &str,
         marked: &mut BTreeSet<String>,
-        changes: &mut Vec<TopologyChange>,
+        report: impl Fn(&TopologyChange),
     ) {
         if marked.contains(exchange) {
             return;
@@ -84,7 +84,7 @@ impl Topology {
             Err(error) if error.is_not_found() => {}
             Err(BrokerError::Refused { reason, .. }) => {
                 let exchange = exchange.to_owned();
-                changes.push(TopologyChange::ExchangeMarkerRefused { exchange, reason });
+                report(&TopologyChange::ExchangeMarkerRefused { exchange, reason });
             }
             Err(BrokerError::Unavailable(_)) => {}
         }

@@ -121,8 +121,7 @@ fn replaced_exchange_of_bind_is_bound_again_and_reported() -> Result<()> {
     let rig = rig_with_feed()?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     rig.until_declared()?;
-    let is_marked = || anyhow::Ok(!rig.rabbit.bound_to_exchange("feed")?.is_empty());
-    wait_until("the marker", is_marked)?;
+    rig.until_bound("feed", &["cases"])?;
     let lines = in_turn(5, 20);
     let mut parts = lines.chunks(25);
     let mut next = || parts.next().context("a part of the events");
@@ -130,13 +129,14 @@ fn replaced_exchange_of_bind_is_bound_again_and_reported() -> Result<()> {
     feed(&rig, next()?, &mut out)?;
     ensure!(topology_changes(&mut service)? == 0, "{}", service.stderr());
 
+    rig.until_marked("feed")?;
     replace_feed(&rig)?;
     let replaced = "exchange removed and declared again by another program:";
     service.until_lines(1, &[replaced, "exchange=\"feed\""])?;
     wait_until("a count", || Ok(topology_changes(&mut service)? > 0))?;
     rig.until_bound("feed", &["cases"])?;
     feed(&rig, next()?, &mut out)?;
-    wait_until("the marker", is_marked)?;
+    rig.until_marked("feed")?;
     service.end()?;
 
     // The exchange is replaced again, this time while no host runs.

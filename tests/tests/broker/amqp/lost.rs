@@ -122,21 +122,21 @@ fn version_is_tested_again_before_a_missing_queue_is_declared() -> Result<()> {
         // because the last test would be recent.
         rig.publish(&line)?;
         rig.until_empty()?;
-        let mut tests = opened();
         for _ in 0..2 {
+            let tests = opened();
             // The host may have tested the broker just before the deletion. It then declares the queue without a
             // further test, so delete the queue again.
-            wait_until("a further test of the version", || {
+            let tested = wait_until("a further test of the version", || {
                 rig.client.delete_queue("cases")?;
                 Ok(opened() > tests)
-            })?;
-            rig.until_declared()?;
+            });
+            tested.with_context(|| describe(&rig, &service))?;
+            rig.until_declared().with_context(|| describe(&rig, &service))?;
             // A `fifo` stream without its queue stops, and does not consume the new queue.
             if stream.is_empty() {
                 rig.publish(&line)?;
-                rig.until_empty()?;
+                rig.until_empty().with_context(|| describe(&rig, &service))?;
             }
-            tests = opened();
         }
         service.end()?;
     }
