@@ -1,6 +1,6 @@
-//! An attempt to connect to the broker. When the caller stops waiting, the attempt closes its socket. Otherwise the
-//! client library would keep the socket and a thread until the broker answers the login, and a hung broker never
-//! answers.
+//! An attempt to connect to the broker. When the caller stops waiting, this module closes the socket of the attempt.
+//! Otherwise the client library would keep the socket and a thread until the broker answers the login. A hung broker
+//! never answers.
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
@@ -12,12 +12,12 @@ use tokio::sync::watch;
 /// The state of the socket of an attempt.
 #[derive(Debug, Default)]
 enum AttemptSocket {
-    /// The attempt has no socket yet, or has succeeded.
+    /// No socket must be closed: the attempt has no socket yet, or [`Attempt::succeed`] is about to end the attempt.
     #[default]
     None,
     /// The attempt waits for the broker on this socket.
     Waiting(TcpStream),
-    /// The caller has given up the attempt.
+    /// The attempt has ended: the caller has given it up, or it has succeeded.
     Abandoned,
 }
 
@@ -26,7 +26,7 @@ enum AttemptSocket {
 #[derive(Debug)]
 pub(super) struct Attempt {
     socket: Arc<Mutex<AttemptSocket>>,
-    /// The sender is dropped together with the attempt. [`SocketOpener::run`] then ends with an error.
+    /// This sender is dropped together with the attempt. A running [`SocketOpener::run`] then returns an error.
     running: watch::Sender<()>,
 }
 
@@ -67,7 +67,7 @@ impl Drop for Attempt {
 }
 
 impl SocketOpener {
-    /// Runs a step of the attempt. Returns an error as soon as the caller gives up the attempt.
+    /// Runs a step of the attempt. If the attempt ends before the step, returns an error at once.
     pub(super) async fn run<T>(&self, step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         let mut running = self.running.clone();
         tokio::select! {
@@ -76,8 +76,8 @@ impl SocketOpener {
         }
     }
 
-    /// Keeps a second handle of the socket, so that a dropped [`Attempt`] can close the socket. Fails if the caller has
-    /// given up the attempt.
+    /// Keeps a second handle of the socket, so that a dropped [`Attempt`] can close the socket. Fails if the attempt
+    /// has ended.
     pub(super) fn keep(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let open = TcpStream::from(socket.try_clone_to_owned()?);
         let mut socket = lock(&self.socket);
@@ -131,10 +131,10 @@ mod tests {
         assert_eq!(read.unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 
-    /// After the caller has given up an attempt, every step of the attempt fails at once, and the attempt refuses to
-    /// keep a socket.
+    /// After the caller has given up an attempt, a step that still waits fails at once, and the attempt refuses to keep
+    /// a socket.
     #[tokio::test]
-    async fn given_up_attempt_ends_before_it_has_a_socket() {
+    async fn given_up_attempt_fails_its_steps_and_keeps_no_socket() {
         let attempt = Attempt::new();
         let opener = attempt.opener();
         drop(attempt);

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::connect::{BrokerEndpoint, BrokerError};
 
-/// Minimum time limit for a response. A check may first have to open a connection, which takes several round trips.
+/// Minimum time limit for one check. A check may first have to open a connection, which takes several round trips.
 const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The result of the health checks.
@@ -19,12 +19,12 @@ const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct BrokerStatus {
     /// The ability of this process to use the broker.
     pub health: BrokerHealth,
-    /// The error of the last check; `None` if the broker responded, or before the first check.
+    /// The error of the last check; `None` if the broker responded to this check, and before the first check.
     pub error: Option<String>,
 }
 
-/// Starts a task that checks the broker about four times in each period of `lease`, until the returned receiver is
-/// dropped. The receiver is notified when the health changes.
+/// Starts a task that checks the broker until all receivers are dropped. The task waits for a quarter of `lease`
+/// between two checks. A change of the health notifies the receivers; a change of the error alone does not.
 pub fn watch_broker_health(
     broker: &Arc<BrokerEndpoint>,
     lease: Duration,

@@ -34,10 +34,10 @@ const ERROR_TEXT_LIMIT: usize = 400;
 const TEMPORARY_REFUSALS: [&str; 2] =
     ["down or inaccessible", "delivery acknowledgement on channel"];
 
-/// The start of the texts with which the broker reports that a queue or exchange does not exist.
-const NOTHING_FOUND: &str = "NOT_FOUND - no ";
+/// The beginning of each text with which the broker reports that a queue or exchange does not exist.
+const NOT_FOUND_PREFIX: &str = "NOT_FOUND - no ";
 /// The text by which this module recognises a refusal because of the type of an exchange.
-const UNKNOWN_TYPE: &str = "unknown exchange type";
+const UNKNOWN_EXCHANGE_TYPE: &str = "unknown exchange type";
 
 /// The reason why a request to the broker failed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -99,7 +99,8 @@ impl BrokerError {
         matches!(self, Self::Refused { cause: NotFound | ForeignNotFound, .. })
     }
 
-    /// Changes the cause of a missing queue or exchange that Ordain never declares.
+    /// Changes the cause `NotFound` to `ForeignNotFound`, for a queue or exchange that Ordain never declares. Returns
+    /// any other error unchanged.
     pub(super) fn into_foreign(self) -> Self {
         match self {
             Self::Refused { cause: RefusalCause::NotFound, reason } => {
@@ -134,14 +135,14 @@ pub struct BrokerEndpoint {
 /// Installs the cryptography for TLS if the URI needs TLS.
 pub(super) fn install_tls_provider(uri: &AMQPUri) {
     if uri.scheme == AMQPScheme::AMQPS {
-        // An error means that a provider is already installed, and that provider is sufficient.
+        // An error means that a provider is already installed. The installed provider is sufficient.
         drop(rustls::crypto::ring::default_provider().install_default());
     }
 }
 
 impl BrokerEndpoint {
     /// Creates the address of a broker from a URL. `heartbeat` is the time between two AMQP heartbeats. This function
-    /// rounds the time down to whole seconds; the minimum is one second.
+    /// rounds the time down to whole seconds, and limits it to the range from 1 to 65,535 seconds.
     pub fn new(url: BrokerUrl, heartbeat: Duration) -> Self {
         let heartbeat = u16::try_from(heartbeat.as_secs().max(1)).unwrap_or(u16::MAX);
         Self { url, heartbeat, has_default_delivery_limit: Arc::default() }
@@ -157,6 +158,7 @@ impl BrokerEndpoint {
     }
 
     /// Returns the parts of the URL. Replaces variables such as `${file:/path}` by the present content of their files.
+    /// If a file is unreadable or the resulting URL is invalid, returns the parts of the newest valid URL.
     fn current_uri(&self) -> AMQPUri {
         let mut uri = self.url.refresh().uri;
         uri.query.heartbeat = Some(self.heartbeat);
@@ -164,8 +166,9 @@ impl BrokerEndpoint {
     }
 
     /// Returns whether the broker has a default delivery limit. A queue gets this limit if its declaration does not
-    /// exclude a limit. At the first call, this method tests the broker: it declares an exchange whose name begins with
-    /// `queue`, and deletes the exchange at once. The method keeps the answer until [`Self::forget_version`].
+    /// exclude a limit. At the first call, this method tests the broker: it declares an exchange of a type that exists
+    /// only from RabbitMQ 4.0 on, and deletes the exchange at once. The name of the exchange begins with `queue`. The
+    /// method keeps the answer until [`Self::forget_version`].
     pub(super) async fn has_default_delivery_limit(
         &self,
         queue: &str,
@@ -179,19 +182,19 @@ impl BrokerEndpoint {
         Ok(has_limit)
     }
 
-    /// Forgets whether the broker has a default delivery limit, because this depends on the version of the broker. The
-    /// caller must call this method when the broker may have been upgraded: after a lost connection, and before the
-    /// declaration of a missing queue.
+    /// Forgets whether the broker has a default delivery limit, because the default depends on the version of the
+    /// broker. The caller must call this method when the broker may have been upgraded: after a lost connection, and
+    /// before the declaration of a missing queue.
     pub fn forget_version(&self) {
-        // If the lock is taken, a test of the broker is in progress. Its answer will be new, so there is nothing to
-        // forget.
+        // If the lock is taken, a test of the broker is in progress. The answer of this test will be new, so this
+        // method does not need to remove it.
         if let Ok(mut known) = self.has_default_delivery_limit.try_lock() {
             *known = None;
         }
     }
 
-    /// Opens a connection with a name that identifies it in the broker's list of connections. Resolves the host name at
-    /// each call. If the attempt fails, or if the caller drops the future, no socket stays open.
+    /// Opens a connection. `name` identifies the connection in the broker's list of connections. Resolves the host name
+    /// at each call. If the attempt fails, or if the caller drops the future, no socket stays open.
     pub async fn connect(&self, name: &str) -> Result<Connection, BrokerError> {
         let uri = self.current_uri();
         install_tls_provider(&uri);
@@ -273,13 +276,13 @@ impl BrokerEndpoint {
             _ => error.to_string(),
         };
         let user = self.url.newest().uri.authority.userinfo.username;
-        let words = format!(
+        let reason = format!(
             "{self} (user {user:?}): {}",
             escape_invisible(&truncated(words, ERROR_TEXT_LIMIT))
         );
         let cause = match error.kind() {
             ErrorKind::ProtocolError(_)
-                if TEMPORARY_REFUSALS.iter().any(|text| words.contains(text)) =>
+                if TEMPORARY_REFUSALS.iter().any(|text| reason.contains(text)) =>
             {
                 None
             }
@@ -289,12 +292,14 @@ impl BrokerEndpoint {
                 }
                 // With any other text, `NOT_FOUND` concerns a queue that exists and cannot be used now.
                 AMQPErrorKind::Soft(NOTFOUND)
-                    if error.get_message().as_str().starts_with(NOTHING_FOUND) =>
+                    if error.get_message().as_str().starts_with(NOT_FOUND_PREFIX) =>
                 {
                     Some(RefusalCause::NotFound)
                 }
                 // RabbitMQ 4 reports an unknown exchange type with the general code `PRECONDITION_FAILED`.
-                AMQPErrorKind::Soft(PRECONDITIONFAILED) if words.contains(UNKNOWN_TYPE) => {
+                AMQPErrorKind::Soft(PRECONDITIONFAILED)
+                    if reason.contains(UNKNOWN_EXCHANGE_TYPE) =>
+                {
                     Some(RefusalCause::Unsupported)
                 }
                 AMQPErrorKind::Soft(PRECONDITIONFAILED) => Some(RefusalCause::OtherForm),
@@ -307,14 +312,14 @@ impl BrokerEndpoint {
             _ => None,
         };
         match cause {
-            Some(cause) => BrokerError::Refused { cause, reason: words },
-            None => BrokerError::Unavailable(words),
+            Some(cause) => BrokerError::Refused { cause, reason },
+            None => BrokerError::Unavailable(reason),
         }
     }
 }
 
-/// Returns whether the library refused an action only because the channel or connection is closed. Another error, which
-/// closed the channel or connection, states the cause.
+/// Returns whether the library refused an action only because the channel or connection is closed. The cause is then in
+/// another error: the error that closed the channel or connection.
 pub(super) fn is_state_error(error: &lapin::Error) -> bool {
     matches!(
         error.kind(),

@@ -34,20 +34,20 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_util::source_health::SourceState;
 use ordain_util::wait::shortened;
 
-/// Longest delay before the next subscription. A subscription that lasts longer than this delay counts as successful:
-/// the next delay is then again the shortest delay.
+/// Longest delay before the next subscription. After a subscription that received a delivery, or that took longer than
+/// this delay from its first step to its end, the next delay is again the shortest delay.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Delays between subscriptions that fail.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), MAX_RETRY_DELAY);
 /// Time between two warnings that a queue is not consumed.
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
-/// Interval between two repairs of the topology of a stopped stream.
+/// Interval between two attempts to restore the topology of a stopped stream.
 const RESTORE_INTERVAL: Duration = Duration::from_mins(1);
 /// Interval between two checks whether an operator has resumed a stopped stream.
 const RESUME_CHECK_INTERVAL: Duration = Duration::from_secs(2);
-/// Time limit for all steps that open a subscription, and for one repair of the topology of a stopped stream.
+/// Time limit for all steps that open a subscription, and for one attempt to restore the queue of a stopped stream.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time limit for closing the channel and the connection.
+/// Time limit for closing the channel and the connection together.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Starts a consumer. The consumer reconnects after every failure. It ends when the receiver of its deliveries is
@@ -70,7 +70,8 @@ async fn run(
 ) {
     let mut known = KnownQueue::default();
     consume(options, deliver, acknowledged, &mut known).await;
-    // The next owner of the partition cannot detect the loss: it may find the queue that this process has declared.
+    // Report the loss now. The next owner of the partition may find a queue that this process has declared, and then
+    // cannot detect the loss.
     if let Some(loss) = known.loss {
         record_change(options, &loss);
     }
@@ -92,8 +93,8 @@ async fn consume(
     let memory = if options.is_fifo() { usize::MAX } else { options.memory };
     let mut prefetch =
         AdaptivePrefetch::new(options.prefetch, memory, Arc::clone(&options.last_prefetch));
-    // The number of messages that waited in the queue at the last check of the last subscription; `None` if it is
-    // unknown.
+    // The number of messages that waited in the queue at the last check of the last subscription; `None` if this number
+    // is unknown.
     let mut waiting = None;
     options.health.set(SourceState::Retrying { reason: "not subscribed yet".to_owned() });
     loop {
@@ -204,13 +205,13 @@ fn cancelled(options: &ConsumerOptions, queue: &str, known: &mut KnownQueue) -> 
         );
     }
     QueueCheckError::Broker(BrokerError::Unavailable(
-        "the broker has ended the subscription: it has removed the queue, or it had no delivery \
-         acknowledgement within its consumer_timeout (RabbitMQ 4.3 and later)"
+        "the broker has ended the subscription: it has removed the queue, or a delivery was not \
+         acknowledged within the broker's consumer_timeout (RabbitMQ 4.3 and later)"
             .to_owned(),
     ))
 }
 
-/// Facts about a queue that its consumer has learned in earlier subscriptions.
+/// The facts about a queue that its consumer keeps from one subscription to the next.
 #[derive(Debug, Default)]
 struct KnownQueue {
     /// `true` if the broker refused the last declaration of the marker (an exchange that the broker deletes together
@@ -218,8 +219,8 @@ struct KnownQueue {
     is_marker_refused: bool,
     /// `true` if the queue of a `sequenced` stream got its marker before the last subscription.
     is_marked: bool,
-    /// A loss of the queue of a `sequenced` stream, if the loss has not been reported yet. The consumer reports it after
-    /// the next subscription, or at its end.
+    /// A loss of the queue of a `sequenced` stream, if the loss has not been reported yet. The consumer reports the
+    /// loss after it has subscribed again, or before the consumer ends.
     loss: Option<TopologyChange>,
     /// The result of the check that refuses queues of type stream. Only a consumer of a stream with `declare = false`
     /// makes this check.
@@ -233,8 +234,8 @@ enum QueueTypeCheck {
     #[default]
     Pending,
     /// The broker did not show the whole form of the queue, for example because the user lacks the right to declare the
-    /// queue. A queue of type stream reveals its type later: its messages have a certain header, or it has messages and
-    /// delivers none of them.
+    /// queue. A queue of type stream reveals its type later: its messages have the header `x-stream-offset`, or the
+    /// queue has messages and delivers none of them.
     Unknown,
     /// The type is unknown, and the queue behaves like a queue of type stream.
     Suspected,
@@ -243,7 +244,7 @@ enum QueueTypeCheck {
 }
 
 impl KnownQueue {
-    /// Lets the next subscription find out the type of the queue, if the type is unknown. The consumer calls this
+    /// If the type of the queue is unknown, makes the next subscription determine the type. The consumer calls this
     /// method when the queue behaves like a queue of type stream.
     fn suspect_stream_queue(&mut self) {
         if self.type_check == QueueTypeCheck::Unknown {
@@ -298,8 +299,8 @@ async fn restore_topology(options: &ConsumerOptions) {
     }
 }
 
-/// Limits the time of a subscription's steps. A queue without a leader, for example after a crash of the broker, never
-/// responds.
+/// Limits the time of the steps that open a subscription. A queue without a leader, for example after a crash of the
+/// broker, never responds.
 async fn with_subscribe_timeout<T>(
     queue: &str,
     work: impl Future<Output = Result<T, QueueCheckError>>,
@@ -348,8 +349,8 @@ async fn subscribe(
             if options.is_fifo() {
                 handle_missing_queue(options, &connection, waiting).await?;
             } else {
-                // A later attempt may find the queue that this attempt or another program declares, and would not
-                // notice the loss. Keep the loss until it is reported.
+                // Keep the loss until it is reported. If this attempt fails, a later attempt may find the queue that
+                // this attempt or another program has declared, and cannot detect the loss.
                 known.is_marked = false;
                 known.loss = Some(TopologyChange::QueueMissing(queue.to_owned()));
                 restore_own_queue(options, &connection).await?;
@@ -381,7 +382,8 @@ async fn subscribe(
 /// caller subscribes after this call. If the queue is replaced between the two steps, the marker disappears with the
 /// old queue. If another program has deleted the queue and declared it again since the last subscription, this function
 /// keeps the loss in `known`. The next subscription then reports the loss, even if a request of this call fails. If the
-/// broker refuses the marker, each later subscription declares it again, because an operator may have granted the right.
+/// broker refuses the marker, each later subscription tries again to declare the marker, because an operator may have
+/// granted the right.
 async fn mark_queue(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -423,6 +425,6 @@ async fn close(connection: &Connection, channel: &Channel) {
         channel.close(200, "done".into()).await?;
         connection.close(200, "done".into()).await
     });
-    // An error does not matter: the broker notices the closed connection.
+    // Ignore an error: the broker notices that the connection is closed.
     let _ = ended.await;
 }

@@ -32,8 +32,8 @@ pub struct ConsumerOptions {
     pub prefetch: u16,
     /// Approximate memory limit for deliveries that the receiver has not taken, in bytes. A `fifo` stream ignores this
     /// limit and always uses `prefetch`. In a `fifo` stream, the order of delivery determines the sequences of the
-    /// events. With a smaller window than an earlier process had, the broker would redeliver the messages of that
-    /// process in another order.
+    /// events. If the window were smaller than the window of an earlier process, the broker would redeliver the
+    /// messages of that process in another order.
     pub memory: usize,
     /// The window (maximum number of unacknowledged deliveries) that a consumer of the stream in this process chose
     /// last.
@@ -48,8 +48,9 @@ pub struct ConsumerOptions {
     /// The gauge of the number of messages that the broker has dropped from the stream's queues. Only the consumer of
     /// partition 0 sets this gauge.
     pub dropped: Arc<BacklogGauge>,
-    /// The records of the stream's queues, which only the consumers of `fifo` streams read and write. All consumers use
-    /// the store that holds these records.
+    /// The records of the stream's queues. Only the consumers of `fifo` streams read and write these records. Through
+    /// this field, the consumer of partition 0 also uses the store, which contains the records of the markers of
+    /// exchanges.
     pub records: QueueRecords,
     /// The throttle for the errors about a topology that cannot be restored. See [`topology_throttle`].
     pub topology_throttle: Mutex<LogThrottle>,
@@ -64,13 +65,13 @@ pub struct ConsumerOptions {
     pub topology_changes: Arc<AtomicU64>,
 }
 
-/// Approximate time between two errors about a topology that cannot be restored, or between two warnings about a topology
-/// that was not checked: the interval between two checks of the topology.
+/// Approximate time between two errors about a topology that cannot be restored, or between two warnings about a
+/// topology that was not checked: the interval between two checks of the topology.
 const TOPOLOGY_ERROR_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Creates a throttle for the errors about a topology that cannot be restored, or for the warnings about a topology that
-/// was not checked. The throttle suppresses lines for half of `TOPOLOGY_ERROR_INTERVAL`, so that it allows one line in
-/// each check of the topology.
+/// Creates a throttle for the errors about a topology that cannot be restored, or for the warnings about a topology
+/// that was not checked. The throttle suppresses lines for half of `TOPOLOGY_ERROR_INTERVAL`, so that it allows one
+/// line in each check of the topology.
 pub fn topology_throttle() -> Mutex<LogThrottle> {
     Mutex::new(LogThrottle::new(shortened(TOPOLOGY_ERROR_INTERVAL) / 2))
 }

@@ -1,6 +1,6 @@
 //! Detects whether the queue of a `fifo` stream is lost. A `fifo` stream numbers the messages of its queue. If the
-//! queue was removed, its messages are lost. New messages would then get the numbers of the lost messages, even in a
-//! queue that has been declared again. The stream therefore stops until an operator resumes it.
+//! queue was removed, its messages are lost. The stream would then give the numbers of the lost messages to new
+//! messages, even in a queue that has been declared again. The stream therefore stops until an operator resumes it.
 
 use jiff::Timestamp;
 use lapin::Connection;
@@ -53,7 +53,7 @@ pub(super) async fn record_lost_queues(
             if with_store_timeout(records.put_loss(&stored, queue, loss)).await? {
                 break;
             }
-            // Another process has changed the record meanwhile: check the queue against the new record.
+            // Another process has changed the record meanwhile. Read the new record, and check the queue again.
         }
     }
     Ok(())
@@ -116,8 +116,8 @@ pub(super) fn warn_without_marker(stream: &str, queue: &str, reason: &str) {
 }
 
 /// Returns an error if the consumed queue was removed. Otherwise returns whether the queue has a marker, according to
-/// its record. The broker usually ends the subscription to a removed queue. But the subscription may survive if another
-/// program declares the queue again at once.
+/// its record. When a queue is removed, the broker usually ends its subscriptions. But a subscription may survive if
+/// another program declares the queue again at once.
 pub(super) async fn check_marker(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -133,7 +133,7 @@ pub(super) async fn check_marker(
 }
 
 /// Handles a queue that the broker does not have. If the stream has consumed the queue before, records the loss and
-/// returns it as an error. Otherwise declares the queue.
+/// returns it as an error. If the loss is already recorded, returns the recorded loss. Otherwise declares the queue.
 pub(super) async fn handle_missing_queue(
     options: &ConsumerOptions,
     connection: &Connection,

@@ -17,11 +17,12 @@ use ordain_util::text::{escape_invisible, truncated};
 const PROTOCOL_HEADER: &[u8] = b"AMQP\0\0\x09\x01";
 /// The type of a frame that contains a method (a command of AMQP).
 const METHOD_FRAME: u8 = 1;
-/// The length of the part of a frame before its content: type, channel and length of the content.
+/// The length of the part of a frame before its content, in bytes: the type, the channel and the length of the content.
 const FRAME_HEADER_LENGTH: usize = 7;
-/// Maximum accepted length of the greeting. RabbitMQ sends about 500 bytes.
+/// Maximum accepted length of the greeting, in bytes. RabbitMQ sends about 500 bytes.
 const GREETING_LIMIT: usize = 64 << 10;
-/// Maximum length of a property, in bytes. Longer properties are cut, because messages for operators show them.
+/// Maximum length of a property, in bytes. Longer properties are truncated, because messages for operators contain
+/// these properties.
 const PROPERTY_LIMIT: usize = 100;
 /// Time limit for the greeting, including the connection and the TLS handshake.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -73,7 +74,7 @@ async fn read_content(uri: &AMQPUri) -> io::Result<Vec<u8>> {
     let [kind, _, _, length @ ..] = header;
     let length = u32::from_be_bytes(length) as usize;
     if kind != METHOD_FRAME || length > GREETING_LIMIT {
-        return Err(io::Error::other("the server does not speak AMQP 0-9-1"));
+        return Err(io::Error::other("the server sent no valid greeting of AMQP 0-9-1"));
     }
     let mut content = vec![0; length];
     stream.read_exact(&mut content).await?;
@@ -121,7 +122,7 @@ mod tests {
 
     /// A broker may send an incomplete greeting.
     #[test]
-    fn cut_greeting_has_no_properties() {
+    fn incomplete_greeting_has_no_properties() {
         let whole = content(&[("version", "4.0.5")]);
         for end in 0..whole.len() {
             assert_eq!(text_property(&whole[..end], "version"), None, "{end}");

@@ -1,16 +1,16 @@
 //! RabbitMQ: consumes events from queues and publishes messages to exchanges.
 //!
-//! Connections: `connect` opens connections and classifies their errors. `attempt` closes the sockets of failed
-//! attempts to connect. `broker_health` monitors whether the broker responds. `topology` declares or checks the
-//! exchanges, queues and bindings (the topology) of a stream, and `topology_record` records the bindings. `prepare`
-//! prepares and records the topology when a process starts. `store_timeout` limits the time of the requests to the
-//! store. `inspect` reports the state of the broker and changes nothing; `greeting` reads the product and version of
-//! the broker.
+//! Connections: `connect` opens connections and classifies their errors. `attempt` closes the sockets of attempts that
+//! do not succeed. `broker_health` monitors whether the broker responds. `topology` declares or checks the exchanges,
+//! queues and bindings (the topology) of a stream, and `topology_record` records the bindings. `prepare` prepares and
+//! records the topology when a process starts. `store_timeout` limits the time of the requests to the store. `inspect`
+//! reports the state of the broker and changes nothing; `greeting` reads the product and version of the broker.
 //!
 //! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options`. A `subscription`
 //! receives deliveries, limited by `prefetch`, and acknowledges them; `queue_monitor` detects a queue that delivers
 //! nothing; `decode` converts deliveries into events, and `unreadable` converts unreadable deliveries into dead
-//! letters. `fifo_queue` detects that the queue of a `fifo` stream is lost.
+//! letters. `fifo_queue` detects that the queue of a `fifo` stream is lost. `header` names the headers with a meaning
+//! for Ordain, `value` converts their values, and `weight` estimates the memory that the headers of a delivery take.
 //!
 //! Publishing: `encode` builds messages, and `publish` sends them to an `exchange`. `confirm_tracker` tracks
 //! unconfirmed messages, `retry_queue` keeps messages that the broker did not accept, and `publish_warnings` logs why

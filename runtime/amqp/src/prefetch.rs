@@ -1,23 +1,24 @@
 //! The window of a consumer: the maximum number of unacknowledged deliveries. The window is the configured prefetch, or
-//! less if that many deliveries do not fit into the memory limit.
+//! a lower number if that many deliveries do not fit into the memory limit.
 //!
 //! The broker counts messages, not bytes, so the consumer computes the window from the sizes of recent deliveries. A
 //! subscription keeps the window with which it started. A new window therefore needs a new subscription. When a
 //! subscription ends, its unacknowledged messages return to the queue, and the next subscription receives them first,
-//! in order. If the next subscription ended before it had received all of them, their order would be lost. The window
-//! therefore changes only when all redelivered messages have arrived, and grows rarely. Exception: if the deliveries
-//! exceed the memory limit, the window shrinks at once.
+//! in order. If the next subscription ended before it had received all these messages, their order would be lost. The
+//! window therefore changes only when all redelivered messages have arrived, and grows rarely. Exception: if the
+//! deliveries exceed the memory limit, the window shrinks at once.
 //!
 //! When a partition gets a new owner, the queue may have as many messages to redeliver as the previous owner's window
-//! allowed. A consumer with a small window would have to receive all of them before the window may grow. Only the first
-//! consumer of a stream in a process therefore starts with a small window. Later consumers start with the last window
-//! of any consumer of the stream.
+//! allowed. A consumer with a small window would have to receive all these messages before the window may grow. A
+//! consumer therefore starts with the window that any consumer of the stream in this process chose last. It starts with
+//! a small window only if no consumer of the stream in this process has chosen a window yet.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Number of deliveries in a sample. The consumer computes a new window from the average size of these deliveries.
+/// Number of deliveries in a complete sample. From the average size of these deliveries, the consumer computes whether
+/// the window must change.
 const SAMPLE_DELIVERIES: u64 = 128;
 /// Size of the largest message that a broker accepts by default, from RabbitMQ 4.0 on, in bytes.
 const LARGEST_MESSAGE_BYTES: u64 = 16 << 20;
@@ -36,7 +37,7 @@ pub(super) struct AdaptivePrefetch {
     current: u16,
     /// True if this subscription has received a message that is not a redelivery.
     has_new: bool,
-    /// The number of deliveries in this sample, and their total size in bytes.
+    /// The number of deliveries in the current sample, and their total size in bytes.
     sample: (u64, u64),
     /// Size of the largest delivery of this subscription, in bytes.
     largest: u64,
@@ -86,12 +87,14 @@ impl AdaptivePrefetch {
         self.largest = self.largest.max(bytes as u64);
     }
 
-    /// Computes the window that fits messages of the average size in the sample. Changes the window if the computed
-    /// window is at least twice, or at most half, as large as the current window. The window does not change before the
-    /// sample is complete and a message has arrived that is not a redelivery. After a reduction, the window does not
-    /// grow for `GROWTH_DELAY`. Returns whether the window changed.
+    /// Computes the window that fits messages of the average size in the sample. If the computed window is at least
+    /// twice as large as the current window, uses the computed window. If the computed window is at most half as large,
+    /// reduces the window as [`Self::shrink`] does. The window does not change before the sample is complete and a
+    /// message has arrived that is not a redelivery. After a reduction, the window does not grow for `GROWTH_DELAY`.
+    /// Returns whether the window changed.
     pub(super) fn adjust(&mut self) -> bool {
-        // If the window is smaller than a whole sample, a sample with as many deliveries as the window is enough.
+        // If the window is smaller than `SAMPLE_DELIVERIES`, a sample with as many deliveries as the window is
+        // complete.
         if !self.has_new || self.sample.0 < SAMPLE_DELIVERIES.min(self.current.into()) {
             return false;
         }
@@ -101,8 +104,8 @@ impl AdaptivePrefetch {
             self.shrink();
             return true;
         }
-        let calm = self.shrunk_at.is_none_or(|at| at.elapsed() >= GROWTH_DELAY);
-        let grows = calm && fitting / 2 >= self.current;
+        let may_grow = self.shrunk_at.is_none_or(|at| at.elapsed() >= GROWTH_DELAY);
+        let grows = may_grow && fitting / 2 >= self.current;
         if grows {
             self.set(fitting);
         }
@@ -157,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn prefetch_is_as_large_as_configured_and_as_memory_allows() {
+    fn prefetch_is_limited_by_the_configuration_and_by_memory() {
         let mut prefetch = AdaptivePrefetch::new(4_000, 128 * MIB, LastPrefetch::default());
         assert_eq!(prefetch.current(), 8);
         assert_eq!(feed(&mut prefetch, 1_024, 256), [4_000]);
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn reduced_prefetch_has_room_for_the_largest_message() {
+    fn reduced_prefetch_fits_messages_of_the_largest_size() {
         let mut prefetch = AdaptivePrefetch::new(4_000, 4 * MIB, LastPrefetch::default());
         assert_eq!(feed(&mut prefetch, 200, 100), [4_000]);
         for number in 0..128 {
@@ -185,7 +188,7 @@ mod tests {
         assert_eq!(prefetch.current(), 1);
         assert!(feed(&mut prefetch, 10, MIB).is_empty());
         assert!(!prefetch.shrink_if_over_limit(MIB));
-        assert_eq!(feed(&mut prefetch, 3, 200), [5], "the sample ends after one message");
+        assert_eq!(feed(&mut prefetch, 3, 200), [5], "the sample is complete after one message");
         assert_eq!(AdaptivePrefetch::new(1, 1_000, LastPrefetch::default()).current(), 1);
     }
 

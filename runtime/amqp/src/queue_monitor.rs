@@ -52,8 +52,8 @@ pub(super) struct ConsumerProgress {
 impl ConsumerProgress {
     /// Records the number of deliveries that have arrived, and whether the consumer has room: the window is not full,
     /// and the receiver has taken all deliveries.
-    pub(super) fn set(&self, taken: u64, has_room: bool) {
-        self.received.store(taken, Relaxed);
+    pub(super) fn set(&self, received: u64, has_room: bool) {
+        self.received.store(received, Relaxed);
         self.has_room.store(has_room, Relaxed);
     }
 
@@ -66,10 +66,10 @@ impl ConsumerProgress {
 /// The state of a consumer that does not receive the messages of its queue.
 #[derive(Debug, Default)]
 pub(super) struct Interruption {
-    /// `true` after the log has reported the interruption.
+    /// `true` since the first error of the interruption, which the consumer logs.
     is_reported: bool,
-    /// The reason of the stall, if a subscription ended because the queue had messages and delivered none of them, and no
-    /// message has arrived since.
+    /// The reason of the stall, if a subscription ended because the queue had messages and delivered none of them, and
+    /// no message has arrived since.
     stall: Option<String>,
 }
 
@@ -82,14 +82,14 @@ impl Interruption {
         !std::mem::replace(&mut self.is_reported, true)
     }
 
-    /// Returns the reason of a stall: the queue had messages and delivered none of them to an earlier subscription. A new
-    /// subscription alone does not end such an interruption. The interruption ends with the next delivery, or when the
-    /// queue is empty.
+    /// Returns the reason of a stall: the queue had messages and delivered none of them to an earlier subscription. A
+    /// new subscription alone does not end such an interruption. The interruption ends with the next delivery, or when
+    /// the queue is empty.
     pub(super) fn stall(&self) -> Option<&str> {
         self.stall.as_deref()
     }
 
-    /// Reports that the queue is consumed again.
+    /// Ends the interruption. Reports that the queue is consumed again, if an error was reported.
     pub(super) fn end(&mut self, options: &ConsumerOptions, queue: &str) {
         options.health.set(SourceState::Consuming);
         if std::mem::take(self).is_reported {
@@ -98,15 +98,15 @@ impl Interruption {
     }
 }
 
-/// Monitors the queue until a fault occurs, and returns the fault. A fault is a missing queue, a queue that was deleted
-/// and declared again, a queue that does not respond, or a queue that has messages and delivers none although the
-/// consumer has room. `is_marked` is true if the queue of a `sequenced` stream has a marker. Ends the interruption of a
-/// stalled queue at the first delivery, or when the queue is empty.
+/// Monitors the queue until a fault occurs, and returns the fault. Faults are a missing queue, a queue that was deleted
+/// and declared again, a queue that does not respond, a queue that has messages and delivers none although the consumer
+/// has room, and any other request that fails. `is_marked` is true if the queue of a `sequenced` stream has a marker.
+/// Ends the interruption of a stalled queue at the first delivery, or when the queue is empty.
 pub(super) async fn monitor_queue(
     options: &ConsumerOptions,
     connection: &Connection,
     queue: &str,
-    flow: &ConsumerProgress,
+    progress: &ConsumerProgress,
     is_marked: bool,
     interruption: &mut Interruption,
 ) -> QueueCheckError {
@@ -137,12 +137,12 @@ pub(super) async fn monitor_queue(
             Err(_) => return no_queue_answer(queue).into(),
         };
         lag.set(Some(ready.into()));
-        let taken = flow.received();
-        if interruption.stall().is_some() && (taken > 0 || ready == 0) {
+        let received = progress.received();
+        if interruption.stall().is_some() && (received > 0 || ready == 0) {
             interruption.end(options, queue);
         }
-        let is_stalled = before == Some(taken) && flow.has_room.load(Relaxed) && ready > 0;
-        before = Some(taken);
+        let is_stalled = before == Some(received) && progress.has_room.load(Relaxed) && ready > 0;
+        before = Some(received);
         silent_checks = if is_stalled { silent_checks + 1 } else { 0 };
         if silent_checks == SILENT_CHECK_LIMIT {
             let reason = format!(
@@ -205,7 +205,7 @@ async fn restore_topology(
         Err(error) if error.is_connection_refused() => report_unchecked(options, &error.into()),
         Err(error) => return Err(error.into()),
     }
-    // This check follows the declaration, because the declaration may have created the queue anew.
+    // This check follows the declaration, because the declaration may have created a new queue.
     if is_marked {
         check_replaced(options, connection).await?;
     }
@@ -213,7 +213,7 @@ async fn restore_topology(
 }
 
 /// Returns an error if the queue of a `sequenced` stream has lost its marker: the queue was deleted and declared again.
-/// RabbitMQ may then have moved the consumer to the new queue. The new queue hands out its messages to the consumer,
+/// RabbitMQ may then have moved the consumer to the new queue. The new queue then assigns its messages to the consumer,
 /// but the consumer never receives them.
 async fn check_replaced(
     options: &ConsumerOptions,
@@ -248,7 +248,8 @@ async fn report_dropped(
             messages,
             "broker has dropped messages of this stream: the queues of the stream have a length limit, a message TTL \
              or a delivery limit (from a policy, an argument or the default of RabbitMQ 4). The dropped messages are \
-             in the queue whose name ends with .dropped. Remove the limit, then move these messages back to the exchange"
+             in the queue whose name ends with .dropped. Remove the limit, then move these messages back to the \
+             exchange"
         );
     }
     Ok(())
@@ -345,7 +346,7 @@ fn report_refused_marker(options: &ConsumerOptions, exchange: &str, reason: &str
     if !refused.insert(exchange.to_owned()) {
         return;
     }
-    // In any case, the user needs the right to write to the stream's own exchange.
+    // Every stream needs the right to write to its own exchange, so this advice does not name that right.
     let further_right = if options.topology.exchange() == Some(exchange) {
         String::new()
     } else {

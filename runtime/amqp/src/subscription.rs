@@ -22,12 +22,12 @@ use ordain_cloudevents::{
 
 /// The reason why a subscription ended.
 pub(super) enum SubscriptionEnd {
-    /// The receiver of the deliveries is gone.
+    /// The receiver of the deliveries, or the sender of the acknowledgements, was dropped.
     Done,
     /// The window (maximum number of unacknowledged deliveries) has changed. A consumer keeps the window with which it
-    /// started. A new consumer on the same channel would receive newer messages before the messages that are on their
-    /// way to the old consumer. Ordain therefore opens a new channel, which receives all unacknowledged messages again,
-    /// in order.
+    /// started. A new consumer on the same channel would receive newer messages before the messages that the broker has
+    /// already sent to the old consumer. Ordain therefore opens a new channel, which receives all unacknowledged
+    /// messages again, in order.
     Resized,
     /// The ownership of the partition is suspended or has ended, so another process may own the partition by now.
     Suspended,
@@ -144,8 +144,9 @@ impl<'a> Subscription<'a> {
                         }
                         self.buffer(&delivery)?;
                     }
-                    // Change the window only after an acknowledgement. Otherwise, with messages of alternating sizes,
-                    // one subscription could follow another without any progress.
+                    // Adjust the window only after an acknowledgement. Otherwise, with messages of alternating sizes,
+                    // one subscription could follow another without any progress. Deliveries above the memory limit
+                    // reduce the window even before an acknowledgement.
                     let needs_resize = self.acknowledged_count > 0 && self.prefetch.adjust();
                     if needs_resize || self.prefetch.shrink_if_over_limit(self.unsent_bytes) {
                         return Ok(SubscriptionEnd::Resized);
@@ -169,8 +170,8 @@ impl<'a> Subscription<'a> {
         if delivery.delivery_tag != self.received {
             let number = self.received;
             let tag = delivery.delivery_tag;
-            let words = format!("the broker numbered delivery {number} as {tag}");
-            return Err(BrokerError::Unavailable(words));
+            let reason = format!("the broker sent delivery {number} with the delivery tag {tag}");
+            return Err(BrokerError::Unavailable(reason));
         }
         self.report_priority(delivery);
         let headers = delivery.properties.headers().as_ref().map_or(0, weight);
