@@ -1,8 +1,8 @@
 //! Converts a delivery into an event: from AMQP's own properties and headers, or from CloudEvents in binary mode (a
 //! header `cloudEvents:NAME` or `cloudEvents_NAME` for each attribute).
 //!
-//! This module checks all input before any other module uses it. If this module rejects a delivery, the error describes
-//! a valid value.
+//! This module validates a delivery before the delivery becomes an event. If this module rejects a delivery, the error
+//! describes the limit or the valid form.
 
 use std::borrow::Cow;
 
@@ -21,8 +21,8 @@ use ordain_cloudevents::{
 use ordain_config::KeyLocation;
 use ordain_store::KEY_SIZE_LIMIT;
 
-/// Headers that a queue adds to redelivered messages. The decoder leaves them out, because the event must be the same
-/// at each delivery.
+/// Headers that a queue adds to redelivered messages. The decoder omits these headers, because the event must be the
+/// same at each delivery.
 pub(super) const QUEUE_HEADERS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
 
 /// A decoder of a stream's events.
@@ -34,7 +34,7 @@ pub struct DeliveryDecoder {
     /// The stream's ordering. On a `fifo` stream (ordered by arrival), the decoder treats a sequence header as an
     /// ordinary header.
     pub ordering: OrderingMode,
-    /// Maximum size of an event's body and headers together, in bytes.
+    /// Maximum size of a message's body and of its headers without a meaning for Ordain, together, in bytes.
     pub event_size: usize,
     /// The part of a message that contains the key.
     pub key: KeyLocation,
@@ -210,7 +210,8 @@ impl DeliveryDecoder {
     }
 
     /// Returns all headers without a meaning for Ordain, as texts. A value that is neither a text nor an integer
-    /// becomes JSON. Returns an error if the headers, or the headers and the body together, exceed their size limit.
+    /// becomes JSON. Returns an error if the headers exceed the limit on their number or size, if the headers and the
+    /// body together exceed the size limit of an event, or if the name of a header is not UTF-8.
     fn other_headers<'a>(
         &self,
         delivery: &Delivery,
@@ -258,8 +259,7 @@ fn excerpt(value: &AMQPValue) -> String {
     json(value, 60)
 }
 
-/// Returns Ordain's header if it is present, and otherwise the CloudEvents header. The result contains the header's
-/// name.
+/// Returns the name and the value of Ordain's header if it is present, and otherwise of the CloudEvents header.
 fn first_present<'a>(
     own: &'static str,
     value: Option<&'a AMQPValue>,
@@ -269,7 +269,8 @@ fn first_present<'a>(
     value.map(|value| (own, value)).or(other.map(|value| (of_cloudevents, value)))
 }
 
-/// Returns a CloudEvents attribute, or else an AMQP property. An empty value counts as missing.
+/// Returns a CloudEvents attribute, or the AMQP property if the message lacks the attribute. An empty value counts as
+/// missing. An empty attribute also hides the property.
 fn attribute<'a>(
     name: &str,
     header: Option<&'a AMQPValue>,
@@ -310,7 +311,8 @@ fn utf8<'a>(place: &str, text: Cow<'a, str>) -> DeliveryResult<Cow<'a, str>> {
 
 /// Returns the time of the event, in ms since the Unix epoch. The time comes from the CloudEvents attribute `time`,
 /// otherwise from the header `timestamp_in_ms`, otherwise from AMQP's own timestamp, which has a resolution of one
-/// second. A time before 1970 counts as no time.
+/// second. Only the first of these three that is present counts. A time before 1970, and a header `timestamp_in_ms`
+/// that is not a number, count as no time.
 fn time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> DeliveryResult<Option<u64>> {
     if let Some(value) = headers.time {
         let Some(ms) = as_text(value).and_then(|text| parse_time(&text)) else {
@@ -325,7 +327,7 @@ fn time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> DeliveryResult<Op
     }
     if let Some(value) = headers.time_ms {
         // Ordain and a timestamp plugin of RabbitMQ write this header. Other programs may use the name for something
-        // else, so this function ignores a value that is not a number.
+        // else, so a value that is not a number is no error. The event then has no time.
         return Ok(as_integer(value));
     }
     Ok(timestamp.map(|seconds| seconds.saturating_mul(1_000)))

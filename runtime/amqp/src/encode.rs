@@ -2,7 +2,7 @@
 //! same AMQP message, so this module must never read a clock.
 //!
 //! The body is the data. AMQP properties are short texts of up to 255 bytes; a longer value becomes a header with its
-//! CloudEvents name, which the decoder understands as well.
+//! CloudEvents name, which the decoder also reads.
 //!
 //! If the name of a header from a handler or producer has a meaning for RabbitMQ or for the decoder, the encoder
 //! renames the header. Only Ordain can therefore set the id or the sequence of a message, and no header makes the
@@ -200,9 +200,9 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, key: &KeyLocation
     }
 }
 
-/// Returns the routing key, cut to AMQP's limit. The routing key of a handler's message is never too long, because
-/// Ordain checks its length before the commit. The routing key of a dead letter, or of a message committed before a
-/// change of the template, may be too long. The cut loses no key, because a header contains the whole key.
+/// Returns the routing key, truncated to AMQP's limit. The routing key of a handler's message is never too long,
+/// because Ordain checks its length before the commit. The routing key of a dead letter, or of a message committed
+/// before a change of the template, may be too long. The key is not lost, because a header contains the whole key.
 fn routing_key(template: &RoutingKeyTemplate, stream: &str, key: &str, kind: &str) -> ShortString {
     let mut filled = template.fill(stream, key, kind);
     filled.truncate(filled.floor_char_boundary(RoutingKeyTemplate::LIMIT_BYTES));

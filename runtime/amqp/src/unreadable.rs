@@ -1,5 +1,6 @@
-//! Converts a message that the stream cannot process as an event into a dead letter. The letter contains the message
-//! with its properties and headers.
+//! Converts a message that the stream cannot process as an event into a dead letter. The letter contains the
+//! properties, the headers and the body of the message. If the body exceeds the size limit of an event, the letter
+//! contains only the beginning of the body.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -78,7 +79,7 @@ fn returned_tag(delivery: &Delivery, letter_source: &str) -> Option<u64> {
     let is_own = |id: &[u8]| {
         id.strip_prefix(own_prefix.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
     };
-    // Another stream has received a dead letter of this stream, and sends its own dead letter about that letter.
+    // Another stream has received a dead letter of this stream, and has sent its own dead letter about that letter.
     if wrapped_tag.is_some() && is_own(event_id) {
         return wrapped_tag;
     }
@@ -116,7 +117,8 @@ fn message_json(delivery: &Delivery, body: &[u8]) -> Vec<u8> {
     };
     let mut headers = properties.headers().as_ref().map(table);
     if let Some(headers) = headers.as_mut().and_then(Value::as_object_mut) {
-        // A queue adds these headers to a redelivered message. The same message must always produce the same letter.
+        // A queue adds these headers to a redelivered message. Remove them, because the same message must always
+        // produce the same letter.
         headers.retain(|name, _| !QUEUE_HEADERS.contains(&name.as_str()));
     }
     let message = json!({
@@ -158,7 +160,7 @@ mod tests {
 
     /// Delivers a dead letter of the stream `from` to the stream `to`, which rejects the event or cannot read it.
     /// Returns the dead letter of the stream `to`.
-    fn pass(from: &str, letter: &DeadLetter, to: &str) -> DeadLetter {
+    fn deliver_letter(from: &str, letter: &DeadLetter, to: &str) -> DeadLetter {
         let decoder = DeliveryDecoder {
             letter_source: source_of(to),
             ordering: OrderingMode::Fifo,
@@ -205,7 +207,7 @@ mod tests {
                 let mut hops = 0;
                 while known.insert((streams[hops % streams.len()], letter.id.clone())) {
                     let [from, to] = [hops, hops + 1].map(|hop| streams[hop % streams.len()]);
-                    letter = pass(from, &letter, to);
+                    letter = deliver_letter(from, &letter, to);
                     hops += 1;
                     assert!(hops < 20, "{streams:?}: {letter:?}");
                 }

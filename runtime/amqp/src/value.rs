@@ -18,8 +18,8 @@ pub(super) fn not_utf8(text: &str) -> Option<&str> {
     text.strip_prefix(NOT_UTF8)
 }
 
-/// Returns a text value, or the decimal digits of an integer. Returns `None` for bytes that are not UTF-8, and for a
-/// value of any other type.
+/// Returns a text value, or the decimal digits of an integer. A short text that was not UTF-8 keeps its mark; see
+/// [`not_utf8`]. Returns `None` for other bytes that are not UTF-8, and for a value of any other type.
 pub(super) fn as_text(value: &AMQPValue) -> Option<Cow<'_, str>> {
     match value {
         AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).ok().map(Cow::Borrowed),
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cut_value_ends_with_one_ellipsis() {
+    fn truncated_value_ends_with_one_ellipsis() {
         let value = AMQPValue::LongString("abcdef".into());
         assert_eq!(json(&value, 4), "\"abc…");
         assert_eq!(json(&value, 8), "\"abcdef\"");
