@@ -37,7 +37,7 @@ pub(super) struct PendingPublish {
 pub(super) enum ConfirmResult {
     /// The broker accepted the message.
     Acked,
-    /// The broker returned the message: no queue takes it.
+    /// The broker returned the message, because it could not route the message to a queue.
     Returned,
     /// The broker could not accept the message, for example because a queue is full or has no leader.
     Nacked,
@@ -73,7 +73,7 @@ struct UnconfirmedPublish<'a> {
     /// The future of the confirm; `None` after the confirm has arrived.
     confirm: Option<ConfirmFuture<'a>>,
     result: ConfirmResult,
-    /// True if the last check found that the confirm had arrived.
+    /// True if the confirm had arrived by the last check.
     seen: bool,
     /// The time at which the tracker first noticed that the broker had confirmed a later message, but not this message.
     overtaken_at: Option<Instant>,
@@ -89,8 +89,8 @@ pub(super) struct ConfirmTracker<'a> {
     /// Number of messages that must be confirmed before the next check is due: the number of tracked messages at the
     /// last check.
     next_check_at: usize,
-    /// The time when the wait for the next confirm began. It is the later of two times: the time of the last confirm,
-    /// and the time of the last send while `sent` was empty.
+    /// The time when the wait for the next confirm began: the latest of the last confirm, the last send while `sent`
+    /// was empty, and the last call of [`ConfirmTracker::reset_timers`].
     last_confirm_at: Instant,
     /// Confirms of messages that the tracker has given up. A late confirm may still arrive, and may carry a returned
     /// message.
@@ -99,8 +99,8 @@ pub(super) struct ConfirmTracker<'a> {
     has_unmatched_return: bool,
 }
 
-/// Maximum number of given-up messages. Above this number, the sink replaces the channel. The limit keeps a check fast,
-/// because every check polls the confirms of all given-up messages.
+/// Maximum number of given-up messages whose confirms have not arrived. Above this number, the sink replaces the
+/// channel. The limit keeps a check fast, because every check polls these confirms.
 const LATE_CONFIRM_LIMIT: usize = 1_024;
 
 impl<'a> ConfirmTracker<'a> {
@@ -133,9 +133,9 @@ impl<'a> ConfirmTracker<'a> {
         self.sent.iter().filter(|sent| sent.confirm.is_some()).count() + self.late_confirms.len()
     }
 
-    /// Returns whether the tracker waits for confirms, and none has arrived for longer than `patience`.
-    pub(super) fn timed_out(&self, patience: Duration) -> bool {
-        !self.sent.is_empty() && self.last_confirm_at.elapsed() > patience
+    /// Returns whether the tracker contains messages, and no confirm has arrived for longer than `confirm_timeout`.
+    pub(super) fn timed_out(&self, confirm_timeout: Duration) -> bool {
+        !self.sent.is_empty() && self.last_confirm_at.elapsed() > confirm_timeout
     }
 
     /// Returns whether the tracker has given up too many messages, so that the caller must replace the channel.
@@ -143,8 +143,8 @@ impl<'a> ConfirmTracker<'a> {
         self.late_confirms.len() > LATE_CONFIRM_LIMIT
     }
 
-    /// Restarts the time limits of all confirms. The caller uses this method while the broker blocks the connection.
-    /// The cause of late confirms is then the block, and not a message.
+    /// Restarts the time limits of all confirms. The caller calls this method while the broker blocks the connection.
+    /// Confirms are then late because of the block, not because of a message.
     pub(super) fn reset_timers(&mut self) {
         self.last_confirm_at = Instant::now();
         self.sent.iter_mut().for_each(|sent| sent.overtaken_at = None);
@@ -254,7 +254,8 @@ impl<'a> ConfirmTracker<'a> {
     }
 
     /// Removes and returns the messages whose result is known. Also gives up each message that is still unconfirmed
-    /// `patience` after the tracker noticed the confirm of a later message.
+    /// `confirm_timeout` after the tracker noticed the confirm of a later message, unless the broker has returned the
+    /// message.
     ///
     /// If all messages are confirmed, all results are known. Otherwise, the result of a message is known if its confirm
     /// had arrived at the last check.
@@ -268,7 +269,7 @@ impl<'a> ConfirmTracker<'a> {
     /// the method removes no message.
     pub(super) fn resolve(
         &mut self,
-        patience: Duration,
+        confirm_timeout: Duration,
     ) -> Result<ResolvedConfirms, UnmatchedReturn> {
         self.poll_all()?;
         let last = self.sent.iter().rposition(|sent| sent.confirm.is_none()).unwrap_or(0);
@@ -285,7 +286,8 @@ impl<'a> ConfirmTracker<'a> {
             if is_open && at < last {
                 sent.overtaken_at.get_or_insert_with(Instant::now);
             }
-            let is_late = is_open && sent.overtaken_at.is_some_and(|at| at.elapsed() >= patience);
+            let is_late =
+                is_open && sent.overtaken_at.is_some_and(|at| at.elapsed() >= confirm_timeout);
             if (sent.seen || is_all) && is_known {
                 self.bytes -= sent.item.outgoing.body.bytes().len();
                 confirms.resolved.push((sent.item, sent.result));
@@ -363,14 +365,15 @@ mod tests {
 
     /// Returns a future for the confirm of a message. In some polls, chosen at random, the simulated broker first
     /// confirms one of its unconfirmed messages.
-    fn confirm(wire: &Arc<Mutex<SimulatedBroker>>, order: u64) -> ConfirmFuture<'static> {
-        let wire = Arc::clone(wire);
+    fn confirm(broker: &Arc<Mutex<SimulatedBroker>>, order: u64) -> ConfirmFuture<'static> {
+        let broker = Arc::clone(broker);
         Box::pin(std::future::poll_fn(move |_| {
-            let mut wire = wire.lock().expect("the lock is not poisoned");
-            if wire.rng.random_bool(0.1) {
-                wire.confirm();
+            let mut broker = broker.lock().expect("the lock is not poisoned");
+            if broker.rng.random_bool(0.1) {
+                broker.confirm();
             }
-            wire.confirmed
+            broker
+                .confirmed
                 .remove(&order)
                 .map_or(Poll::Pending, |confirmation| Poll::Ready(Ok(confirmation)))
         }))
@@ -381,40 +384,40 @@ mod tests {
     /// a returned message to the next confirm.
     #[test]
     fn every_reported_result_is_correct() {
-        let mut all_given_up = 0;
+        let mut given_up_total = 0;
         for seed in 0..4_000 {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
-            let wire = Arc::new(Mutex::new(SimulatedBroker {
+            let broker = Arc::new(Mutex::new(SimulatedBroker {
                 rng: ChaCha8Rng::seed_from_u64(seed + 1_000_000),
                 waiting: VecDeque::new(),
                 unconfirmed: Vec::new(),
                 confirmed: HashMap::new(),
             }));
-            let lock = || wire.lock().expect("the lock is not poisoned");
+            let lock = || broker.lock().expect("the lock is not poisoned");
             let mut tracker = ConfirmTracker::new();
             let mut truth = Vec::new();
             let mut reported = Vec::new();
             let mut given_up = Vec::new();
-            let mut silent = Vec::new();
-            let often = rng.random_range(0.0..0.9);
-            let silent_rate = if seed % 2 == 0 { 0.0 } else { 0.1 };
+            let mut unanswered = Vec::new();
+            let return_rate = rng.random_range(0.0..0.9);
+            let unanswered_rate = if seed % 2 == 0 { 0.0 } else { 0.1 };
             while reported.len() + given_up.len() < 60 {
                 if truth.len() < 60 && rng.random_bool(0.5) {
                     let order = truth.len() as u64;
                     let item = item(order);
-                    let is_unanswered = rng.random_bool(silent_rate);
-                    let comes_back = !is_unanswered && rng.random_bool(often);
-                    if comes_back {
+                    let is_unanswered = rng.random_bool(unanswered_rate);
+                    let is_returned = !is_unanswered && rng.random_bool(return_rate);
+                    if is_returned {
                         lock().waiting.push_back(returned(&item));
                     }
-                    truth.push(if comes_back {
+                    truth.push(if is_returned {
                         ConfirmResult::Returned
                     } else {
                         ConfirmResult::Acked
                     });
-                    tracker.send(item, confirm(&wire, order));
+                    tracker.send(item, confirm(&broker, order));
                     if is_unanswered {
-                        silent.push(order);
+                        unanswered.push(order);
                     } else {
                         lock().unconfirmed.push(order);
                     }
@@ -424,30 +427,34 @@ mod tests {
                 if rng.random_bool(0.3) && !tracker.is_empty() {
                     let polled = tracker.poll_confirmed(&mut Context::from_waker(Waker::noop()));
                     if polled.is_ready() {
-                        let Ok(settled) = tracker.take_resolved() else { break };
-                        reported.extend(settled.iter().map(|(item, result)| (item.order, *result)));
+                        let Ok(resolved) = tracker.take_resolved() else { break };
+                        reported
+                            .extend(resolved.iter().map(|(item, result)| (item.order, *result)));
                     }
                 }
                 if seed % 2 == 1 && (truth.len() == 60 || rng.random_bool(0.1)) {
-                    let patience = Duration::from_secs(if rng.random_bool(0.3) { 0 } else { 9 });
-                    let Ok(found) = tracker.resolve(patience) else { break };
-                    reported
-                        .extend(found.resolved.iter().map(|(item, result)| (item.order, *result)));
-                    given_up.extend(found.overdue.iter().map(|item| item.order));
-                    // The broker now confirms the messages in `silent`, perhaps after the tracker has given them up.
+                    let confirm_timeout =
+                        Duration::from_secs(if rng.random_bool(0.3) { 0 } else { 9 });
+                    let Ok(confirms) = tracker.resolve(confirm_timeout) else { break };
+                    reported.extend(
+                        confirms.resolved.iter().map(|(item, result)| (item.order, *result)),
+                    );
+                    given_up.extend(confirms.overdue.iter().map(|item| item.order));
+                    // The broker now confirms the messages in `unanswered`, perhaps after the tracker has given them
+                    // up.
                     if rng.random_bool(0.3) || truth.len() == 60 {
-                        lock().unconfirmed.append(&mut silent);
+                        lock().unconfirmed.append(&mut unanswered);
                     }
                 }
             }
-            all_given_up += given_up.len();
+            given_up_total += given_up.len();
             // If the broker returns a message that the tracker has given up, the returned message matches no tracked
             // message.
-            let comes_late = |order: &u64| truth[*order as usize] == ConfirmResult::Returned;
-            let may_be_strange = given_up.iter().any(comes_late);
+            let was_returned = |order: &u64| truth[*order as usize] == ConfirmResult::Returned;
+            let may_be_unmatched = given_up.iter().any(was_returned);
             reported.sort_unstable_by_key(|(order, _)| *order);
             if tracker.has_unmatched_return {
-                assert!(may_be_strange, "seed {seed}");
+                assert!(may_be_unmatched, "seed {seed}");
                 assert!(
                     reported.iter().all(|(order, result)| truth[*order as usize] == *result),
                     "seed {seed}"
@@ -458,11 +465,11 @@ mod tests {
                 assert!(tracker.is_empty() && tracker.bytes() == 0, "seed {seed}");
             }
         }
-        assert!(all_given_up > 1_000, "{all_given_up}");
+        assert!(given_up_total > 1_000, "{given_up_total}");
     }
 
-    /// A message without an answer does not delay the results of messages before or after it. The tracker gives the
-    /// message up when later messages were confirmed long ago, even if the later messages are already removed.
+    /// A message without an answer does not delay the results of earlier or later messages. The tracker gives up this
+    /// message when the confirm of a later message was seen long ago, even if the later message is already removed.
     #[test]
     fn message_without_answer_is_given_up_and_delays_no_other() {
         let mut tracker = ConfirmTracker::new();
@@ -472,19 +479,19 @@ mod tests {
         tracker.send(item(2), ready(Confirmation::Ack(None)));
         let polled = tracker.poll_confirmed(&mut Context::from_waker(Waker::noop()));
         assert!(polled.is_ready());
-        let mut settled = tracker.take_resolved().expect("nothing strange");
-        settled.extend(tracker.resolve(Duration::MAX).expect("nothing strange").resolved);
-        let settled: Vec<_> = settled.iter().map(|(item, result)| (item.order, *result)).collect();
-        assert_eq!(settled, [(0, ConfirmResult::Nacked), (2, ConfirmResult::Acked)]);
+        let mut resolved = tracker.take_resolved().expect("no unmatched return");
+        resolved.extend(tracker.resolve(Duration::MAX).expect("no unmatched return").resolved);
+        let results: Vec<_> = resolved.iter().map(|(item, result)| (item.order, *result)).collect();
+        assert_eq!(results, [(0, ConfirmResult::Nacked), (2, ConfirmResult::Acked)]);
         assert_eq!(tracker.unconfirmed_count(), 1);
-        let found = tracker.resolve(Duration::ZERO).expect("nothing strange");
-        assert_eq!(found.overdue.iter().map(|item| item.order).collect::<Vec<_>>(), [1]);
+        let confirms = tracker.resolve(Duration::ZERO).expect("no unmatched return");
+        assert_eq!(confirms.overdue.iter().map(|item| item.order).collect::<Vec<_>>(), [1]);
         assert!(tracker.is_empty() && tracker.unconfirmed_count() == 1);
 
         let mut tracker = ConfirmTracker::new();
         tracker.send(item(0), ready(Confirmation::Ack(None)));
         tracker.send(item(1), Box::pin(std::future::pending()));
-        assert!(tracker.resolve(Duration::MAX).expect("nothing strange").resolved.is_empty());
+        assert!(tracker.resolve(Duration::MAX).expect("no unmatched return").resolved.is_empty());
         assert_eq!(tracker.into_items().0, Some(1));
     }
 }

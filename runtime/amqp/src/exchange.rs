@@ -57,7 +57,7 @@ impl SinkConnection {
 /// The result of an attempt to publish a message in isolation (on a connection of its own).
 #[derive(Debug)]
 pub(super) enum IsolatedAnswer {
-    /// The broker confirmed, returned or refused the message.
+    /// The broker accepted, returned or rejected the message.
     Confirm(ConfirmResult),
     /// The broker closed the channel or connection, probably because of the message, for this reason.
     Refused(String),
@@ -81,8 +81,8 @@ pub(super) async fn check_sink_exchange(
     check_exchange(broker, connection, exchange).await.map_err(|error| {
         error.into_foreign().map_refusal(|_, reason| {
             format!(
-                "the exchange {exchange:?} of the sink {sink} cannot be used: {reason}. Declare it first, with the queues \
-                 that its messages go to"
+                "the exchange {exchange:?} of the sink {sink} cannot be used: {reason}. Declare it first, with the \
+                 queues that its messages go to"
             )
         })
     })
@@ -169,7 +169,7 @@ impl Exchange {
         let confirmed = timeout(answer_timeout, self.publish(&channel, &item.outgoing)).await;
         let answer = match confirmed {
             Err(_) if connection.status().blocked() => {
-                unavailable(format!("{} accepts no messages for now", self.broker))
+                unavailable(format!("{} blocks publishing at present", self.broker))
             }
             Err(_) => IsolatedAnswer::TimedOut,
             Ok(Err(error)) => {

@@ -50,14 +50,14 @@ type ProducerLink = (Connection, Channel);
 
 impl ExchangeProducer {
     /// Creates a producer for an exchange. The producer writes the key to the part of the message from which the stream
-    /// reads the key. With `in_order`, the events of a key keep their order. [`Self::publish`] returns an error after
-    /// the time `patience` without an accepted event.
+    /// reads the key. With `in_order`, the events of a key keep their order. [`Self::publish`] returns an error when
+    /// the broker has accepted no event for the time `retry_timeout`.
     pub fn new(
         broker: &Arc<BrokerEndpoint>,
         exchange: &str,
         key: &KeyLocation,
         in_order: bool,
-        patience: Duration,
+        retry_timeout: Duration,
     ) -> Self {
         let broker = Arc::clone(broker);
         let exchange = exchange.to_owned();
@@ -67,7 +67,7 @@ impl ExchangeProducer {
             exchange,
             key,
             keeps_key_order: in_order,
-            retry_timeout: patience,
+            retry_timeout,
             link: None,
             blocked: None,
         }
@@ -79,17 +79,18 @@ impl ExchangeProducer {
     }
 
     /// Publishes events with their sequences, and retries each event that the broker does not accept, until the broker
-    /// has confirmed all events. Returns an error when the broker has accepted no event for the time `patience` of
-    /// [`Self::new`]. Returns [`BrokerError::Refused`] at once, for example if no queue takes an event.
+    /// has confirmed all events. Returns an error when the broker has accepted no event for the time `retry_timeout` of
+    /// [`Self::new`]. Does not retry after a [`BrokerError::Refused`], for example if the broker cannot route an event
+    /// to a queue.
     pub async fn publish(&mut self, events: &[SequencedEvent]) -> Result<(), BrokerError> {
         let mut remaining = events.to_vec();
         let mut until = Instant::now() + self.retry_timeout;
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
         loop {
             let before = remaining.len();
-            let (taken, failed) = self.try_publish(&remaining).await;
-            let mut taken = taken.into_iter();
-            remaining.retain(|_| !taken.next().unwrap_or(false));
+            let (accepted, failed) = self.try_publish(&remaining).await;
+            let mut accepted = accepted.into_iter();
+            remaining.retain(|_| !accepted.next().unwrap_or(false));
             let reason = match failed {
                 None if remaining.is_empty() => return Ok(()),
                 None => self.refusal_reason(remaining.len()),
@@ -112,13 +113,14 @@ impl ExchangeProducer {
     }
 
     /// Publishes events once. Returns, for each event, whether the broker accepted it. Also returns an error, for
-    /// example if the broker is unavailable or no queue takes an event. If events of a key must keep their order, and
-    /// the broker did not accept an event, this method does not publish the later events of the key.
+    /// example if the broker is unavailable, or if the broker cannot route an event to a queue. If events of a key must
+    /// keep their order, and the broker did not accept an event, this method does not publish the later events of the
+    /// key.
     pub async fn try_publish(
         &mut self,
         events: &[SequencedEvent],
     ) -> (Vec<bool>, Option<BrokerError>) {
-        let mut taken = vec![false; events.len()];
+        let mut accepted = vec![false; events.len()];
         let mut failed = None;
         let mut stopped = HashSet::new();
         for mut wave in waves(events, self.keeps_key_order) {
@@ -127,7 +129,7 @@ impl ExchangeProducer {
             let messages: Vec<_> = wave.iter().map(encode).collect();
             let (confirmed, error) = self.send(&messages).await;
             for (at, confirmed) in wave.into_iter().zip(confirmed) {
-                taken[at] = confirmed;
+                accepted[at] = confirmed;
                 if !confirmed {
                     stopped.insert(events[at].0.key());
                 }
@@ -138,7 +140,7 @@ impl ExchangeProducer {
                 break;
             }
         }
-        (taken, failed)
+        (accepted, failed)
     }
 
     /// Returns an error text which states that the broker has refused `messages` messages.
@@ -149,15 +151,15 @@ impl ExchangeProducer {
     /// Sends messages. Returns, for each message, whether the broker accepted it. Also returns the error if the attempt
     /// failed.
     async fn send(&mut self, messages: &[AmqpMessage]) -> (Vec<bool>, Option<BrokerError>) {
-        let mut taken = vec![false; messages.len()];
-        let failed = self.try_send(messages, &mut taken).await.err();
-        (taken, failed)
+        let mut accepted = vec![false; messages.len()];
+        let failed = self.try_send(messages, &mut accepted).await.err();
+        (accepted, failed)
     }
 
     async fn try_send(
         &mut self,
         messages: &[AmqpMessage],
-        taken: &mut [bool],
+        accepted: &mut [bool],
     ) -> Result<(), BrokerError> {
         let broker = Arc::clone(&self.broker);
         let failed = |error| broker.error(&error);
@@ -179,7 +181,7 @@ impl ExchangeProducer {
         let mut late = Vec::new();
         let mut ended = None;
         let mut wait = limit;
-        for (taken, confirm) in taken.iter_mut().zip(confirms) {
+        for (accepted, confirm) in accepted.iter_mut().zip(confirms) {
             // After an error or a timeout, this loop continues, because the confirms of later messages may already have
             // arrived.
             let mut confirm = Box::pin(confirm);
@@ -197,15 +199,15 @@ impl ExchangeProducer {
                     continue;
                 }
             };
-            *taken = confirmation.is_ack();
+            *accepted = confirmation.is_ack();
             returned.extend(confirmation.take_message().map(|message| message.delivery));
         }
-        // A confirm that arrived after its time limit may carry a returned message, too.
+        // A confirm that arrived after its time limit may also carry a returned message.
         for confirmation in late.into_iter().filter_map(FutureExt::now_or_never) {
             let message = confirmation.ok().and_then(Confirmation::take_message);
             returned.extend(message.map(|message| message.delivery));
         }
-        exclude_returned(messages, taken, &returned);
+        exclude_returned(messages, accepted, &returned);
         let unroutable = returned.pop().map(|message| message.routing_key);
         if let Some(error) = ended {
             return Err(error);
@@ -225,7 +227,7 @@ impl ExchangeProducer {
     /// Checks that the broker is reachable. Fails while the broker blocks the connection of the last attempt.
     pub async fn check_connection(&mut self) -> Result<(), BrokerError> {
         if self.blocked.as_ref().is_some_and(|link| is_open(link) && is_blocked(link)) {
-            let reason = format!("{} accepts no messages for now", self.broker);
+            let reason = format!("{} blocks publishing at present", self.broker);
             return Err(BrokerError::Unavailable(reason));
         }
         self.blocked = None;
@@ -246,7 +248,7 @@ impl ExchangeProducer {
             let channel = opened.map_err(|error| self.broker.error(&error))?;
             self.link = Some((connection, channel));
         }
-        Ok(&self.link.as_ref().expect("the link was just created").1)
+        Ok(&self.link.as_ref().expect("the link exists").1)
     }
 
     /// Closes the connection.
@@ -258,15 +260,15 @@ impl ExchangeProducer {
     }
 }
 
-/// Marks the returned messages as not taken. The client library attaches a returned message to the next confirm that it
-/// receives, which may be the confirm of another message. If a returned message matches no message that is marked as
-/// taken, this function cannot determine the returned messages, and marks all messages as not taken.
-fn exclude_returned(messages: &[AmqpMessage], taken: &mut [bool], returned: &[Delivery]) {
+/// Marks each returned message as not accepted. The client library attaches a returned message to the next confirm that
+/// it receives, which may be the confirm of another message. If a returned message matches no message that is marked as
+/// accepted, this function cannot determine the returned messages, and marks all messages as not accepted.
+fn exclude_returned(messages: &[AmqpMessage], accepted: &mut [bool], returned: &[Delivery]) {
     for delivery in returned {
-        let mut sent = messages.iter().zip(taken.iter_mut());
-        match sent.find(|(message, taken)| **taken && message.matches_return(delivery)) {
-            Some((_, taken)) => *taken = false,
-            None => taken.fill(false),
+        let mut sent = messages.iter().zip(accepted.iter_mut());
+        match sent.find(|(message, accepted)| **accepted && message.matches_return(delivery)) {
+            Some((_, accepted)) => *accepted = false,
+            None => accepted.fill(false),
         }
     }
 }
@@ -319,16 +321,20 @@ mod tests {
     #[test]
     fn returned_message_does_not_count_as_accepted() {
         let messages = [message("a", "1"), message("b", "2"), message("b", "3")];
-        let mut taken = [true, true, true];
-        exclude_returned(&messages, &mut taken, &[returned(&messages[2]), returned(&messages[0])]);
-        assert_eq!(taken, [false, true, false]);
+        let mut accepted = [true, true, true];
+        exclude_returned(
+            &messages,
+            &mut accepted,
+            &[returned(&messages[2]), returned(&messages[0])],
+        );
+        assert_eq!(accepted, [false, true, false]);
     }
 
     #[test]
     fn no_message_counts_as_accepted_after_an_unknown_return() {
         let messages = [message("a", "1"), message("b", "2")];
-        let mut taken = [true, false];
-        exclude_returned(&messages, &mut taken, &[returned(&message("c", "1"))]);
-        assert_eq!(taken, [false, false]);
+        let mut accepted = [true, false];
+        exclude_returned(&messages, &mut accepted, &[returned(&message("c", "1"))]);
+        assert_eq!(accepted, [false, false]);
     }
 }

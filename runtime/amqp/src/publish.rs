@@ -40,8 +40,8 @@ const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
 /// because a queue without a leader blocks its channel for a minute, and each further key with messages for that queue
 /// causes one more such wait.
 const SUSPECT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum number of unconfirmed messages: enough to keep the connection busy for a round trip while the broker
-/// writes earlier messages to disk.
+/// Maximum number of unconfirmed messages: enough to keep the connection busy for a round trip while the broker writes
+/// earlier messages to disk.
 const CONFIRM_LIMIT: usize = 1_024;
 /// Approximate limit for the size of unconfirmed messages, in bytes. The task keeps copies of these messages.
 const CONFIRM_LIMIT_BYTES: usize = 8 << 20;
@@ -72,8 +72,8 @@ pub struct ExchangeSink {
     routing_key: RoutingKeyTemplate,
     /// Messages of the run that is being collected.
     collected: Vec<AmqpMessage>,
-    /// The channel to the task. The channel needs no limit of its own: its messages come from the outbox (committed
-    /// messages that are not published yet), which has a limit.
+    /// The channel to the task. The channel needs no limit of its own, because its messages come from the outbox
+    /// (committed messages that are not published yet), and the outbox has a limit.
     input: UnboundedSender<ExchangeBatch>,
     unstarted: Option<(ExchangePublisher, SinkConnection, UnboundedReceiver<ExchangeBatch>)>,
 }
@@ -163,7 +163,8 @@ struct ExchangePublisher {
     confirm_limit: usize,
     /// The delay before the next connection.
     backoff: Backoff,
-    /// True if the broker has closed a channel because of one message, and has accepted no message since then.
+    /// True if the broker has closed a channel because of one message, and has accepted no message since then, apart
+    /// from isolated retries.
     was_last_refused: bool,
     /// Time limit for the next confirm.
     confirm_timeout: Duration,
@@ -332,14 +333,14 @@ impl ExchangePublisher {
         }
     }
 
-    /// Drops the messages of partitions that this process no longer owns, and counts them as published. The new owner
-    /// publishes these messages.
+    /// Drops the waiting messages of partitions that this process no longer owns, and counts these messages as
+    /// published. The new owners publish these messages.
     fn drop_disowned(&mut self, published: &UnboundedSender<PublishedCount>) {
         let mut disowned = self.retry_queue.remove_disowned();
-        let (gone, waiting): (Vec<PendingPublish>, _) =
+        let (lost, waiting): (Vec<PendingPublish>, _) =
             self.unsent.drain(..).partition(|item| item.ownership.is_lost());
         self.unsent = VecDeque::from_iter::<Vec<PendingPublish>>(waiting);
-        disowned.extend(gone);
+        disowned.extend(lost);
         self.apply_results(
             disowned.into_iter().map(|item| (item, ConfirmResult::Acked)).collect(),
             published,
@@ -371,7 +372,8 @@ impl ExchangePublisher {
                     self.apply_results(vec![(item, ConfirmResult::Acked)], published);
                     continue;
                 }
-                // A process suspends all its ownerships together, so it may not publish the other messages either.
+                // A process suspends all its ownerships together, so the process may not publish the other messages
+                // either.
                 self.unsent.push_front(item);
                 break;
             }
@@ -384,11 +386,11 @@ impl ExchangePublisher {
     /// Applies the results of sent messages. Each accepted message raises the limit of unconfirmed messages.
     fn apply_confirms(
         &mut self,
-        settled: Vec<(PendingPublish, ConfirmResult)>,
+        resolved: Vec<(PendingPublish, ConfirmResult)>,
         published: &UnboundedSender<PublishedCount>,
     ) {
         let accepted_count =
-            settled.iter().filter(|(_, result)| *result == ConfirmResult::Acked).count();
+            resolved.iter().filter(|(_, result)| *result == ConfirmResult::Acked).count();
         if accepted_count > 0 {
             self.was_last_refused = false;
             self.backoff.reset();
@@ -397,7 +399,7 @@ impl ExchangePublisher {
         if self.confirm_limit == CONFIRM_LIMIT {
             self.confirm_timeout = shortened(CONFIRM_TIMEOUT);
         }
-        self.apply_results(settled, published);
+        self.apply_results(resolved, published);
         if accepted_count > 0 {
             self.report_recovery();
         }
@@ -413,11 +415,11 @@ impl ExchangePublisher {
     /// Reports accepted messages, and holds the others for a retry.
     fn apply_results(
         &mut self,
-        settled: Vec<(PendingPublish, ConfirmResult)>,
+        resolved: Vec<(PendingPublish, ConfirmResult)>,
         published: &UnboundedSender<PublishedCount>,
     ) {
         let mut published_counts: Vec<PublishedCount> = Vec::new();
-        for (item, result) in settled {
+        for (item, result) in resolved {
             if result != ConfirmResult::Acked {
                 self.warnings.not_accepted(&item.outgoing, result, &self.retry_queue);
                 self.retry_queue.hold(item, RetryMode::Pipelined, Instant::now());
@@ -432,7 +434,7 @@ impl ExchangePublisher {
             }
         }
         for published_count in published_counts {
-            // The receiver may be gone when the process is ending; the report does not matter then.
+            // Ignore an error: when the process is ending, the receiver may be dropped, and the report does not matter.
             let _ = published.send(published_count);
         }
     }
@@ -508,7 +510,8 @@ impl ExchangePublisher {
 
     /// Handles a channel that the broker closed because of one of the unconfirmed messages. `suspect_index` is the
     /// index in `unsent` of the unconfirmed message, if there was exactly one. The task then holds that message for an
-    /// isolated retry, and the other messages continue.
+    /// isolated retry, and the other messages continue. If several messages were unconfirmed, the task sends them one
+    /// at a time on the next channel, to find the cause.
     async fn handle_closed_channel(&mut self, suspect_index: Option<usize>, reason: &str) {
         self.confirm_limit = 1;
         let Some(item) = suspect_index.and_then(|index| self.unsent.remove(index)) else { return };

@@ -21,7 +21,7 @@ pub(super) struct PublishWarnings {
     not_accepted: LogThrottle,
     retry_refused: LogThrottle,
     no_confirm: LogThrottle,
-    /// The time since which messages are not published.
+    /// The time of the first failure since the last recovery.
     failures: FailureTimer,
 }
 
@@ -38,14 +38,15 @@ impl PublishWarnings {
         }
     }
 
-    /// Reports that the broker accepts all messages of the sink again, if a warning was due since the last report.
+    /// Reports that the broker accepts all messages of the sink again, if a warning was due since the last recovery.
     pub(super) fn report_recovery(&mut self) {
         if let Some(seconds) = self.failures.recover() {
             tracing::info!(sink = self.exchange.sink, seconds, "messages published again");
         }
     }
 
-    /// Warns that the sink cannot publish any message at present.
+    /// Warns that `messages` messages are not published, because the broker is unavailable, or because an isolated
+    /// retry failed for a reason other than its message.
     pub(super) fn unavailable(&mut self, messages: usize, reason: &str) {
         self.failures.record_failure();
         if self.unavailable.allow() {
@@ -57,12 +58,12 @@ impl PublishWarnings {
         }
     }
 
-    /// Warns that the broker returned or refused a message.
+    /// Warns that the broker returned or rejected a message.
     pub(super) fn not_accepted(
         &mut self,
         outgoing: &AmqpMessage,
         result: ConfirmResult,
-        held: &KeyRetryQueue,
+        retry_queue: &KeyRetryQueue,
     ) {
         self.failures.record_failure();
         if !self.not_accepted.allow() {
@@ -82,34 +83,39 @@ impl PublishWarnings {
         };
         tracing::error!(
             sink = self.exchange.sink,
-            held = held.len() + 1,
-            "messages not published: {reason}; Ordain keeps them and tries again. Messages of other event keys are still \
-             published"
+            held = retry_queue.len() + 1,
+            "messages not published: {reason}; Ordain keeps them and tries again. Messages of other event keys are \
+             still published"
         );
     }
 
-    /// Warns that the broker closed the channel because of a retried message.
+    /// Warns that the broker closed the channel or connection of an isolated retry because of the message.
     pub(super) fn retry_refused(
         &mut self,
         outgoing: &AmqpMessage,
         reason: &str,
-        held: &KeyRetryQueue,
+        retry_queue: &KeyRetryQueue,
     ) {
         self.failures.record_failure();
         if self.retry_refused.allow() {
-            self.refused(outgoing, reason, held);
+            self.refused(outgoing, reason, retry_queue);
         }
     }
 
     /// Warns that the broker closed the channel because of a new message. This warning needs no throttle: each such
     /// refusal ends a channel, and the sink opens the next channel after a delay if the broker refuses several messages
     /// in a row.
-    pub(super) fn refused(&mut self, outgoing: &AmqpMessage, reason: &str, held: &KeyRetryQueue) {
+    pub(super) fn refused(
+        &mut self,
+        outgoing: &AmqpMessage,
+        reason: &str,
+        retry_queue: &KeyRetryQueue,
+    ) {
         self.failures.record_failure();
         let id = String::from_utf8_lossy(outgoing.id()).into_owned();
         tracing::error!(
             sink = self.exchange.sink,
-            held = held.len() + 1,
+            held = retry_queue.len() + 1,
             id = &*escape_invisible(&id),
             bytes = outgoing.body.bytes().len(),
             "message refused by the broker: {reason}; Ordain keeps the message and tries again. Messages of other \
@@ -118,12 +124,12 @@ impl PublishWarnings {
     }
 
     /// Warns that the broker has neither confirmed nor refused a message in time.
-    pub(super) fn no_confirm(&mut self, outgoing: &AmqpMessage, held: &KeyRetryQueue) {
+    pub(super) fn no_confirm(&mut self, outgoing: &AmqpMessage, retry_queue: &KeyRetryQueue) {
         self.failures.record_failure();
         if self.no_confirm.allow() {
             tracing::error!(
                 sink = self.exchange.sink,
-                held = held.len() + 1,
+                held = retry_queue.len() + 1,
                 "messages not confirmed: the broker has neither accepted nor refused messages of the exchange {:?} \
                  with the routing key {:?}; check that each bound queue has a leader. Ordain keeps them and tries \
                  again. Messages of other event keys are still published",

@@ -25,6 +25,7 @@ pub(super) enum RetryMode {
     Isolated,
 }
 
+/// The held messages of a sink, by stream and key.
 #[derive(Debug, Default)]
 pub(super) struct KeyRetryQueue(HashMap<OrderingKey, KeyBacklog>);
 
@@ -43,7 +44,7 @@ struct KeyBacklog {
 impl KeyRetryQueue {
     /// Returns the number of held messages. A message that is being retried is not held.
     pub(super) fn len(&self) -> usize {
-        self.0.values().map(|line| line.items.len()).sum()
+        self.0.values().map(|backlog| backlog.items.len()).sum()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -57,8 +58,8 @@ impl KeyRetryQueue {
             return Some(item);
         }
         match self.0.get_mut(&item.outgoing.ordering_key()) {
-            Some(line) if line.retrying != Some(item.order) => {
-                line.items.insert(item.order, item);
+            Some(backlog) if backlog.retrying != Some(item.order) => {
+                backlog.items.insert(item.order, item);
                 None
             }
             _ => Some(item),
@@ -78,7 +79,7 @@ impl KeyRetryQueue {
         // If another message of the key is being retried, that retry continues. Otherwise the first message of the key
         // is retried next.
         let is_first = backlog.items.first_key_value().is_none_or(|(first, _)| item.order < *first);
-        if backlog.retrying.map_or(is_first, |tried| tried == item.order) {
+        if backlog.retrying.map_or(is_first, |retrying| retrying == item.order) {
             backlog.retrying = None;
             backlog.mode = mode;
             let delay = match mode {
@@ -101,8 +102,8 @@ impl KeyRetryQueue {
         let mut items = BTreeMap::new();
         if !self.0.is_empty() {
             let key = accepted.outgoing.ordering_key();
-            if self.0.get(&key).is_some_and(|line| line.retrying == Some(accepted.order)) {
-                items = self.0.remove(&key).map(|line| line.items).unwrap_or_default();
+            if self.0.get(&key).is_some_and(|backlog| backlog.retrying == Some(accepted.order)) {
+                items = self.0.remove(&key).map(|backlog| backlog.items).unwrap_or_default();
             }
         }
         items.into_values()
@@ -112,19 +113,22 @@ impl KeyRetryQueue {
     /// is not in this queue, so this method does not remove it.
     pub(super) fn remove_disowned(&mut self) -> Vec<PendingPublish> {
         let mut disowned = Vec::new();
-        self.0.retain(|_, line| {
+        self.0.retain(|_, backlog| {
             disowned.extend(
-                line.items.extract_if(.., |_, item| item.ownership.is_lost()).map(|(_, item)| item),
+                backlog
+                    .items
+                    .extract_if(.., |_, item| item.ownership.is_lost())
+                    .map(|(_, item)| item),
             );
-            line.retrying.is_some() || !line.items.is_empty()
+            backlog.retrying.is_some() || !backlog.items.is_empty()
         });
         disowned
     }
 
     /// Makes all isolated retries due now, because a common cause of their failures may have ended.
     pub(super) fn retry_isolated_now(&mut self, now: Instant) {
-        for line in self.0.values_mut().filter(|line| line.mode == RetryMode::Isolated) {
-            line.retry_at = now;
+        for backlog in self.0.values_mut().filter(|backlog| backlog.mode == RetryMode::Isolated) {
+            backlog.retry_at = now;
         }
     }
 
@@ -135,12 +139,13 @@ impl KeyRetryQueue {
         isolated_limit: usize,
         now: Instant,
     ) -> (Vec<PendingPublish>, Vec<PendingPublish>) {
-        let is_due = |line: &&mut KeyBacklog| line.retrying.is_none() && line.retry_at <= now;
-        let mut lines: Vec<&mut KeyBacklog> = self.0.values_mut().filter(is_due).collect();
-        lines.sort_unstable_by_key(|line| line.retry_at);
+        let is_due =
+            |backlog: &&mut KeyBacklog| backlog.retrying.is_none() && backlog.retry_at <= now;
+        let mut backlogs: Vec<&mut KeyBacklog> = self.0.values_mut().filter(is_due).collect();
+        backlogs.sort_unstable_by_key(|backlog| backlog.retry_at);
         let mut due = Vec::new();
         let mut due_isolated = Vec::new();
-        for backlog in lines {
+        for backlog in backlogs {
             let due_items = match backlog.mode {
                 RetryMode::Pipelined => &mut due,
                 RetryMode::Isolated if due_isolated.len() < isolated_limit => &mut due_isolated,
@@ -189,47 +194,47 @@ mod tests {
     fn every_message_is_accepted_in_the_order_of_its_key() {
         for seed in 0..500 {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
-            let mut held = KeyRetryQueue::default();
+            let mut queue = KeyRetryQueue::default();
             let mut now = Instant::now();
             let mut waiting: VecDeque<PendingPublish> =
                 (0..60).map(|order| item(rng.random_range(0..4), order)).collect();
-            let mut on_the_way: Vec<PendingPublish> = Vec::new();
-            let mut taken: Vec<(u64, u64)> = Vec::new();
+            let mut in_flight: Vec<PendingPublish> = Vec::new();
+            let mut accepted: Vec<(u64, u64)> = Vec::new();
             for step in 0.. {
-                assert!(step < 100_000, "seed {seed}: {} of 60 are accepted", taken.len());
-                if taken.len() == 60 {
+                assert!(step < 100_000, "seed {seed}: {} of 60 are accepted", accepted.len());
+                if accepted.len() == 60 {
                     break;
                 }
-                let (due, alone) = held.due(2, now);
+                let (due, isolated) = queue.due(2, now);
                 for item in due.into_iter().rev() {
                     waiting.push_front(item);
                 }
-                on_the_way.extend(alone);
+                in_flight.extend(isolated);
                 // If the broker refused one of several messages of a key that are in flight together, the key would
                 // lose its order. The test therefore sends the messages of a key one at a time.
-                let busy: BTreeSet<u64> = on_the_way.iter().map(|item| item.run).collect();
+                let busy: BTreeSet<u64> = in_flight.iter().map(|item| item.run).collect();
                 if waiting.front().is_some_and(|item| !busy.contains(&item.run)) {
-                    on_the_way.extend(waiting.pop_front().and_then(|item| held.admit(item)));
-                } else if !on_the_way.is_empty() {
-                    let item = on_the_way.swap_remove(rng.random_range(0..on_the_way.len()));
+                    in_flight.extend(waiting.pop_front().and_then(|item| queue.admit(item)));
+                } else if !in_flight.is_empty() {
+                    let item = in_flight.swap_remove(rng.random_range(0..in_flight.len()));
                     match rng.random_range(0..4) {
-                        0 => held.hold(item, RetryMode::Pipelined, now),
-                        1 => held.hold(item, RetryMode::Isolated, now),
+                        0 => queue.hold(item, RetryMode::Pipelined, now),
+                        1 => queue.hold(item, RetryMode::Isolated, now),
                         _ => {
-                            for next in held.release(&item).rev() {
+                            for next in queue.release(&item).rev() {
                                 waiting.push_front(next);
                             }
-                            taken.push((item.run, item.order));
+                            accepted.push((item.run, item.order));
                         }
                     }
                 }
                 now += Duration::from_millis(rng.random_range(0..5_000));
             }
             for key in 0..4 {
-                let of_key = taken.iter().filter(|(run, _)| *run == key).map(|(_, order)| order);
-                assert!(of_key.is_sorted(), "seed {seed}: {taken:?}");
+                let of_key = accepted.iter().filter(|(run, _)| *run == key).map(|(_, order)| order);
+                assert!(of_key.is_sorted(), "seed {seed}: {accepted:?}");
             }
-            assert!(held.is_empty(), "seed {seed}");
+            assert!(queue.is_empty(), "seed {seed}");
         }
     }
 }
