@@ -9,7 +9,7 @@ use super::topology::Topology;
 use ordain_config::{LoadedConfig, SinkConfig, SourceConfig};
 use ordain_util::finding::Finding;
 
-/// The oldest supported version of RabbitMQ.
+/// The major and minor number of the oldest supported version of RabbitMQ.
 const OLDEST_VERSION: (u64, u64) = (3, 10);
 
 /// The finding about the settings of the broker that a client cannot read over AMQP.

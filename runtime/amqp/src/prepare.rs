@@ -106,8 +106,8 @@ pub async fn prepare_topology(
     let unmarked: Vec<&str> = replaced.iter().map(String::as_str).chain(missing).collect();
     if !unmarked.is_empty() {
         // A marker is an exchange that the broker deletes together with the marked exchange. Record that the markers
-        // are missing, so that the next check of the topology declares the markers again. The log lines come first:
-        // with the new records, no later start can detect the loss.
+        // are missing, so that the next check of the topology declares the markers again. This write follows the log
+        // lines, because with the new records no later start can detect the loss.
         marked.retain(|exchange| !unmarked.contains(&exchange.as_str()));
         with_store_timeout(markers.write(&marked)).await?;
     }

@@ -1,5 +1,6 @@
 //! The exchange, queues and bindings of a stream. This module declares them if they are missing. With
-//! `declare = false`, this module only checks that the queues and the exchange exist.
+//! `declare = false`, this module only checks that the queues and the exchange exist, and refuses queues of type
+//! stream.
 //!
 //! All queues that Ordain declares for partitions are quorum queues with a single active consumer. If the broker drops
 //! messages from these queues, for example because a policy limits the length of the queues, the broker moves the
@@ -34,21 +35,22 @@ const SHARDING_EXCHANGE_TYPE: &str = "x-modulus-hash";
 const DELIVERY_LIMIT_ARGUMENT: &str = "x-delivery-limit";
 /// The argument that selects the type of a queue.
 const QUEUE_TYPE_ARGUMENT: &str = "x-queue-type";
-/// An exchange type that exists from RabbitMQ 4.0 on, and so reveals this version.
+/// An exchange type that exists only from RabbitMQ 4.0 on, and therefore reveals whether the broker has at least this
+/// version.
 const VERSION_4_EXCHANGE_TYPE: &str = "x-local-random";
 
 /// A difference between the broker and the topology of a stream, found while the stream runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TopologyChange {
-    /// The queue was missing. Ordain has declared the queue again with its bindings. With `declare = false`, Ordain has
-    /// waited until another program declared the queue.
+    /// The queue was missing. Ordain declares the queue again with its bindings. With `declare = false`, Ordain waits
+    /// until another program has declared the queue.
     QueueMissing(String),
     /// Since the last subscription, another program has deleted the queue and declared it again.
     QueueReplaced(String),
-    /// The exchange was missing. Ordain has declared the exchange again with its bindings.
+    /// The exchange was missing. Ordain declares the exchange again with its bindings.
     ExchangeMissing(String),
     /// Since the last check, another program has removed an exchange and declared it again: the stream's exchange, or
-    /// an exchange of `bind`. Ordain has restored the bindings of the exchange that the stream needs.
+    /// an exchange of `bind`. Ordain declares again the bindings of this exchange that the stream needs.
     ExchangeReplaced(String),
     /// The broker refuses the marker of an exchange. Without the marker, Ordain cannot detect a replaced exchange.
     ExchangeMarkerRefused {
@@ -108,7 +110,7 @@ impl Topology {
     /// exchange exist. Returns the queues that were declared without a delivery limit under an earlier version of
     /// RabbitMQ, and that now have the default limit of the present version. `is_known` states whether the stream has
     /// run before. If the stream has run before, this method also binds a queue that exists in another form, so that no
-    /// message is lost. The method then also returns the refusal of that queue.
+    /// message is lost. The method then also returns the last such refusal.
     pub async fn prepare(
         &self,
         broker: &BrokerEndpoint,
@@ -159,7 +161,8 @@ impl Topology {
 
     /// Binds a partition's queue to the exchange. With `may_declare`, also declares a missing queue, and checks the
     /// form of an existing queue. Without `may_declare`, a missing queue is an error, because a declaration would hide
-    /// that the messages of the queue are lost. Returns a refused declaration or binding as a change.
+    /// that the messages of the queue are lost. Returns a refused declaration or binding as a change. With
+    /// `declare = false`, does nothing.
     pub(super) async fn restore_queue(
         &self,
         broker: &BrokerEndpoint,
@@ -173,7 +176,8 @@ impl Topology {
         let mut change = None;
         let found = self.check_queue(broker, connection, partition).await;
         if may_declare {
-            // The queue may be missing because an operator has upgraded the broker.
+            // The queue may be missing because an operator has upgraded the broker. Test the default delivery limit of
+            // the broker again.
             if found.is_err_and(|error| error.is_not_found()) {
                 broker.forget_version();
             }
@@ -262,10 +266,10 @@ impl Topology {
         found.map(drop).map_err(|error| self.describe_required(error, &format!("queue {queue:?}")))
     }
 
-    /// Returns an error if a partition's queue is of type stream. A queue of type stream never removes a message, and
-    /// delivers only new messages to a new consumer. Otherwise returns the form of the queue. If the user lacks the
-    /// right to declare the queue, the broker does not show the form, and this method returns an incomplete form. The
-    /// queue must exist.
+    /// Returns an error if a partition's queue is of type stream. A queue of type stream does not remove acknowledged
+    /// messages, and delivers only new messages to a new consumer. Otherwise returns the form of the queue. If the user
+    /// lacks the right to declare the queue, the broker does not show the form, and this method returns an incomplete
+    /// form. The queue must exist.
     pub(super) async fn check_undeclared_queue(
         &self,
         broker: &BrokerEndpoint,
@@ -365,9 +369,9 @@ impl Topology {
         declared.await.map_err(|error| with_advice(broker.error(&error), &name, "queue"))
     }
 
-    /// Declares a partition's queue. Returns whether the queue was declared without a delivery limit under an earlier
-    /// version of RabbitMQ, and now has the default limit of the present version. Ordain uses such a queue as it is,
-    /// because the arguments of a queue cannot be changed.
+    /// Declares a partition's queue. Returns whether the queue was declared without the argument `x-delivery-limit`
+    /// under an earlier version of RabbitMQ, and now has the default limit of the present version. Ordain uses such a
+    /// queue as it is, because the arguments of a queue cannot be changed.
     async fn declare_queue(
         &self,
         broker: &BrokerEndpoint,
@@ -419,8 +423,8 @@ impl Topology {
             .await
     }
 
-    /// Declares the exchange, then binds its queues, and last binds the exchange to the exchanges of `bind`, from which
-    /// messages arrive.
+    /// Declares the exchange, then binds its queues to the exchange, and last binds the exchange to the exchanges of
+    /// `bind`, from which messages arrive.
     async fn declare_exchange(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
         let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let nothing = FieldTable::default;
@@ -451,8 +455,8 @@ fn stream_queue_refusal(queue: &str) -> BrokerError {
 
 fn describe_stream_queue(queue: &str) -> String {
     format!(
-        "the queue {queue:?} is of type stream, which never removes messages: use a quorum queue, which Ordain declares \
-         with declare = true, and move the messages to it with a shovel"
+        "the queue {queue:?} is of type stream, which never removes messages: use a quorum queue, which Ordain \
+         declares with declare = true, and move the messages to it with a shovel"
     )
 }
 
@@ -508,7 +512,7 @@ fn refused(error: BrokerError) -> Result<TopologyChange, BrokerError> {
     }
     match error {
         BrokerError::Refused { reason, .. } => Ok(TopologyChange::Refused(reason)),
-        away @ BrokerError::Unavailable(_) => Err(away),
+        unavailable @ BrokerError::Unavailable(_) => Err(unavailable),
     }
 }
 
@@ -554,8 +558,8 @@ fn describe_exchange_error(error: BrokerError, exchange: &str) -> BrokerError {
     }
     error.into_foreign().map_refusal(|_, reason| {
         format!(
-            "a binding of the exchange {exchange:?} cannot be declared: {reason}; declare the missing queue or exchange, \
-             or remove it from the configuration"
+            "a binding of the exchange {exchange:?} cannot be declared: {reason}; declare the missing queue or \
+             exchange, or remove it from the configuration"
         )
     })
 }
@@ -583,7 +587,7 @@ pub(super) async fn has_default_delivery_limit(
             let _ = connection.close(200, "done".into()).await;
             Ok(true)
         }
-        Err(error) if is_unknown_kind(&error) => Ok(false),
+        Err(error) if is_unknown_exchange_type(&error) => Ok(false),
         Err(error) => Err(broker.error(&error).map_refusal(|_, reason| {
             format!(
                 "an exchange `{queue}.version.*`, whose type reveals the broker's version, cannot be declared: \
@@ -594,7 +598,7 @@ pub(super) async fn has_default_delivery_limit(
     }
 }
 
-fn is_unknown_kind(error: &lapin::Error) -> bool {
+fn is_unknown_exchange_type(error: &lapin::Error) -> bool {
     let ErrorKind::ProtocolError(error) = error.kind() else { return false };
     matches!(error.kind(), AMQPErrorKind::Hard(AMQPHardError::COMMANDINVALID))
 }

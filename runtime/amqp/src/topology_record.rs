@@ -35,8 +35,8 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// Returns whether the binding leads to this exchange. If another stream uses the exchange, that stream may need
-    /// the binding, even if its configuration does not contain the binding.
+    /// Returns whether the binding leads to `exchange`. If another stream uses this exchange, that stream may need the
+    /// binding, even if its configuration does not contain the binding.
     pub fn leads_to_exchange(&self, exchange: Option<&str>) -> bool {
         self.kind == BindingKind::Exchange && Some(&*self.to) == exchange
     }
@@ -73,7 +73,8 @@ impl fmt::Display for Binding {
 pub struct TopologyRecord {
     /// The bindings of the present configuration.
     pub bindings: BTreeSet<Binding>,
-    /// The bindings of earlier configurations that no operator has removed with `ordain streams unbind`.
+    /// The bindings of earlier configurations that are not in the present configuration, and that no operator has
+    /// removed with `ordain streams unbind`.
     pub former: BTreeSet<Binding>,
 }
 
@@ -157,8 +158,8 @@ impl<'a> ExchangeMarkers<'a> {
         self.store.put_marks(&marks).await
     }
 
-    /// Returns the name of the record of an exchange. The name of the record of the stream's exchange does not contain
-    /// the exchange, so that the stream has only one such record, even if its exchange changes.
+    /// Returns the name of the record of an exchange. The name of the record of the stream's own exchange does not
+    /// contain the name of the exchange. The stream therefore has only one such record, even if its exchange changes.
     fn mark_name(&self, exchange: &str) -> String {
         let own = format!("amqp-exchange/{}", self.stream);
         if self.topology.exchange() == Some(exchange) { own } else { format!("{own}/{exchange}") }

@@ -36,8 +36,8 @@ const STREAM_ARGUMENTS: [&str; 2] = ["x-max-age", "x-stream-max-segment-size-byt
 /// The form of an existing queue, as far as the broker names it.
 #[derive(Debug, Default)]
 pub(crate) struct QueueForm {
-    /// The arguments of the queue. If `is_complete` is `false`, some arguments may be missing, and the map may contain
-    /// expected arguments that the queue does not have.
+    /// The arguments of the queue whose values are texts, Booleans or integers, as texts. If `is_complete` is `false`,
+    /// some arguments may be missing, and the map may contain expected arguments that the queue does not have.
     pub(crate) arguments: BTreeMap<String, String>,
     /// The differences between the expected form and the queue, in the order in which the broker named them.
     pub(crate) differences: Vec<FormDifference>,
@@ -56,9 +56,9 @@ pub(crate) struct FormDifference {
 }
 
 impl QueueForm {
-    /// Returns whether the queue is of type stream. If the name of the queue is long, the broker's text is cut off
-    /// before the value of an argument. The text still names the argument. If only streams can have this argument, the
-    /// queue is a stream.
+    /// Returns whether the queue is of type stream. If the name of the queue is long, the broker's text ends before the
+    /// value of an argument, but still names the argument. If only a queue of type stream can have this argument, the
+    /// queue is of type stream.
     pub(crate) fn is_stream(&self) -> bool {
         let is_stream_argument =
             |difference: &FormDifference| STREAM_ARGUMENTS.contains(&difference.argument.as_str());

@@ -46,9 +46,9 @@ impl Topology {
         }
         if !limited.is_empty() {
             findings.push(Finding::warning(format!(
-                "queues of stream {stream} have no argument {DELIVERY_LIMIT_ARGUMENT} ({}): unless a policy sets another \
-                 limit, RabbitMQ 4 delivers each message at most 20 times, and then drops it. Remove the limit with a \
-                 policy: {}",
+                "queues of stream {stream} have no argument {DELIVERY_LIMIT_ARGUMENT} ({}): unless a policy sets \
+                 another limit, RabbitMQ 4 delivers each message at most 20 times, and then drops it. Remove the limit \
+                 with a policy: {}",
                 limited.join(", "),
                 no_delivery_limit_command(broker, stream, &limited)
             )));
@@ -57,8 +57,8 @@ impl Topology {
             let dropped = self.dropped_name();
             match find_queue(broker, connection, &dropped).await? {
                 Some(queue) if queue.message_count() > 0 => findings.push(Finding::warning(format!(
-                    "the queue {dropped:?} has {} messages that the broker has dropped from the queues of stream {stream}: \
-                     remove the cause, and move them back with a shovel",
+                    "the queue {dropped:?} has {} messages that the broker has dropped from the queues of stream \
+                     {stream}: remove the cause, and move them back with a shovel",
                     queue.message_count()
                 ))),
                 Some(_) => findings.push(Finding::note(format!(
@@ -78,8 +78,8 @@ impl Topology {
         } else {
             // A start waits for the queue or exchange, because another program may declare it at any time.
             Finding::unavailable(format!(
-                "the {what} {name:?} of stream {stream} does not exist, and the source has declare = false: declare it in \
-                 the broker, or set declare = true"
+                "the {what} {name:?} of stream {stream} does not exist, and the source has declare = false: declare it \
+                 in the broker, or set declare = true"
             ))
         }
     }
@@ -185,8 +185,8 @@ impl Topology {
             let from = &bind.exchange.0;
             match check_exchange(broker, connection, from).await {
                 Err(error) if error.is_not_found() => findings.push(Finding::unavailable(format!(
-                    "the exchange {from:?}, which `bind` of stream {stream} names, does not exist: declare it in the broker, \
-                     or remove it from `bind`"
+                    "the exchange {from:?}, which `bind` of stream {stream} names, does not exist: declare it in the \
+                     broker, or remove it from `bind`"
                 ))),
                 Err(error) => return Err(error),
                 Ok(()) => findings.push(Finding::note(format!(

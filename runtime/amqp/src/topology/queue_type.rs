@@ -1,4 +1,4 @@
-//! Finds out whether a queue is of type stream, without the right to declare the queue.
+//! Determines whether a queue is of type stream, without the right to declare the queue.
 
 use lapin::ErrorKind;
 use lapin::options::BasicGetOptions;
@@ -11,7 +11,8 @@ impl Topology {
     /// Returns an error if a partition's queue is of type stream. This method sends the request `basic.get`, which
     /// needs only the right to read the queue, and which RabbitMQ does not support for this type. If the queue has
     /// another type, the broker may deliver a message, and the end of the channel returns the message to the queue. The
-    /// caller must not consume the queue meanwhile, because it would receive later messages before this message.
+    /// caller must not consume the queue meanwhile, because the caller would receive later messages before this
+    /// message.
     pub(crate) async fn refuse_stream_queue(
         &self,
         broker: &BrokerEndpoint,
@@ -32,7 +33,8 @@ impl Topology {
                 AMQPErrorKind::Hard(AMQPHardError::NOTIMPLEMENTED) => {
                     return Err(stream_queue_refusal(&queue));
                 }
-                // A queue with a single active consumer refuses the request. A queue of type stream has no such form.
+                // The broker refuses the request for a queue with a single active consumer. A queue of type stream
+                // cannot have this setting.
                 AMQPErrorKind::Soft(AMQPSoftError::RESOURCELOCKED) => return Ok(()),
                 _ => {}
             }
