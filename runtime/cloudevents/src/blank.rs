@@ -1,8 +1,8 @@
 //! Blanks around the events of a text with one event per line. Every reader of such a text (a file, a body of a
 //! request, `ordain publish`) must skip the same blanks, so only this module defines them.
 
-/// Returns whether a character is blank: white space, a NUL (a file that was truncated while a program appended to it
-/// begins with NULs), or a byte order mark (some editors write it before the first line).
+/// Returns whether a character is blank: white space, a NUL (if a file is truncated while a program appends to it, the
+/// file may then begin with NULs), or a byte order mark (some editors write this mark before the first line).
 fn is_blank_char(character: char) -> bool {
     character.is_whitespace() || matches!(character, '\0' | '\u{feff}')
 }
@@ -15,7 +15,7 @@ pub fn is_blank_byte(byte: u8) -> bool {
 
 /// Removes the blanks before and after an event. Returns a line that is not UTF-8 unchanged.
 pub fn trim_blanks(line: &[u8]) -> &[u8] {
-    // Nearly all lines begin and end like this, so most lines are not searched for blanks.
+    // Nearly every line begins with `{` and ends with `}`, and then has no blanks to remove.
     if line.starts_with(b"{") && line.ends_with(b"}") {
         return line;
     }

@@ -165,9 +165,12 @@ impl<'de> Visitor<'de> for BoundedArray {
     }
 }
 
+/// The events of a body that have been decoded so far.
 struct BodyReader {
     valid: BodyEvents,
+    /// The first invalid events, up to [`NAMED_EVENTS_LIMIT`].
     invalid: Vec<InvalidEvent>,
+    /// The number of all invalid events.
     invalid_count: usize,
 }
 

@@ -11,8 +11,8 @@ pub const NESTING_LIMIT: usize = 127;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NestingError;
 
-/// Makes valid JSON compact. Returns the text itself, without a copy, if the text is compact already. Fails if the JSON
-/// is nested deeper than [`NESTING_LIMIT`]. For text that is not JSON, the result is unspecified.
+/// Returns valid JSON in compact form. Returns the text itself, without a copy, if the text is already compact. Fails
+/// if the JSON is nested deeper than [`NESTING_LIMIT`]. For text that is not JSON, the result is unspecified.
 pub fn compact(json: &str) -> Result<Cow<'_, str>, NestingError> {
     let bytes = json.as_bytes();
     let mut out = String::new();
@@ -54,7 +54,7 @@ fn string_end(bytes: &[u8], mut at: usize) -> usize {
         if bytes[at - 1] == b'"' {
             return at;
         }
-        // Skips the escaped character, which may be a quote or another backslash.
+        // Skip the escaped character, which may be a quote or another backslash.
         at += 1;
     }
     bytes.len()

@@ -32,7 +32,8 @@ pub struct DecodeError {
     pub sequence: Option<u64>,
 }
 
-/// Size limit of an error of the JSON parser, in bytes. The error may contain a piece of the line, which may be long.
+/// Size limit of an error of the JSON parser, in bytes. The error may contain a part of the line, and this part may be
+/// long.
 const ERROR_LIMIT: usize = 4 << 10;
 
 /// A decoder of a stream's events.
@@ -40,7 +41,8 @@ const ERROR_LIMIT: usize = 4 << 10;
 pub struct EventDecoder {
     /// The ordering of the stream's events. In a `fifo` stream, the producer's sequence is only a header.
     pub ordering: OrderingMode,
-    /// Maximum size of an event, in bytes: the size of its line, or in binary mode of its body and attributes.
+    /// Maximum size of an event, in bytes: the size of its JSON, or in binary mode the size of its body and attributes
+    /// together.
     pub event_size: usize,
 }
 
@@ -92,8 +94,8 @@ impl EventDecoder {
             return unreadable("the event is not UTF-8: it must be a CloudEvent in JSON");
         };
         serde_json::from_str(text).or_else(|error| {
-            // For an event on one line, the parser always reports line 1. This code removes that number, because the
-            // dead letter states the number of the line in the file.
+            // For an event on one line, the parser always reports line 1. Remove that number, because the dead letter
+            // states the number of the line in the file.
             let error = error.to_string().replace(" at line 1 column ", " at byte ");
             unreadable(truncated(format!("not a CloudEvent in JSON: {error}"), ERROR_LIMIT))
         })
@@ -162,7 +164,8 @@ impl EventDecoder {
     }
 
     /// Returns the headers of the event: all attributes that [`Self::event`] does not interpret and that are not
-    /// `null`.
+    /// `null`, and the headers that [`HEADERS_ATTRIBUTE`] contains. Returns an error if the headers exceed the limit on
+    /// their number or size.
     fn headers<'a>(
         &self,
         envelope: &EventEnvelope<'a>,

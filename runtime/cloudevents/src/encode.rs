@@ -16,10 +16,11 @@ use ordain_store::OutboxMessage;
 
 /// Appends a message of `stream` as a line, including its line end.
 ///
-/// `sequence` is the number that a sequenced sink gave to the message. If the data is valid JSON and its content type
-/// is JSON or empty, the line contains the data as JSON. Otherwise the line contains the data as base64. If the data is
-/// empty, the line contains no data. Headers become extension attributes. All headers whose names are not allowed are
-/// combined in one attribute, which [`EventDecoder`](super::EventDecoder) splits into headers again.
+/// `sequence` is the number that a sequenced sink gave to the message. If the data is valid JSON, is nested at most
+/// `NESTING_LIMIT` deep, and has the content type JSON or none, the line contains the data as compact JSON. Otherwise
+/// the line contains the data as base64. If the data is empty, the line contains no data. Headers become extension
+/// attributes. All headers with a repeated name, or with a name that is not allowed, are combined in one attribute,
+/// which [`EventDecoder`](super::EventDecoder) splits into headers again.
 pub fn encode(stream: &str, message: &OutboxMessage, sequence: Option<u64>, out: &mut Vec<u8>) {
     let inner = &message.emitted.message;
     out.extend_from_slice(b"{\"specversion\":\"1.0\"");
@@ -41,8 +42,8 @@ pub fn encode(stream: &str, message: &OutboxMessage, sequence: Option<u64>, out:
     out.extend_from_slice(b"}\n");
 }
 
-/// Writes headers as extension attributes. Headers whose names are not allowed or already used are combined in one
-/// attribute.
+/// Writes headers as extension attributes. Combines in one attribute all headers whose names are not allowed, are in
+/// `taken`, or repeat the name of an earlier header.
 pub(super) fn write_headers<'a>(
     out: &mut Vec<u8>,
     headers: impl Iterator<Item = (&'a str, &'a str)>,
@@ -64,7 +65,7 @@ pub(super) fn write_headers<'a>(
     }
 }
 
-/// Returns whether a name is valid for an extension attribute.
+/// Returns whether a header of this name can be an extension attribute of its own.
 fn is_extension(name: &str) -> bool {
     !name.is_empty()
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())

@@ -1,5 +1,5 @@
 //! Splits the JSON object of a CloudEvent into its members in one pass. This module does not interpret the members:
-//! each member is a slice of the line.
+//! each member is a slice of the input.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -58,7 +58,7 @@ pub(super) struct EventEnvelope<'a> {
 
 impl<'a> EventEnvelope<'a> {
     /// Returns the JSON text of a member; `None` if the member is missing. According to the specification, an attribute
-    /// with the value `null` is not set, so it counts as missing; `null` in `data` is a value.
+    /// with the value `null` is not set, so the attribute counts as missing. In the member `data`, `null` is a value.
     pub(super) fn raw(&self, member: EnvelopeMember) -> Option<&'a str> {
         self.members[member as usize].filter(|raw| *raw != "null" || member == EnvelopeMember::Data)
     }

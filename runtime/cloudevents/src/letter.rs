@@ -17,7 +17,8 @@ const LETTER_TYPE: &str = "ordain.dead-letter";
 const BYTES_MEDIA_TYPE: &str = "application/octet-stream";
 
 /// The attributes that contain the reason of a dead letter. If the event itself has headers with these names,
-/// [`encode_letter`] combines them in another attribute, and [`letter_event`](crate::letter_event) omits them.
+/// [`encode_letter`] combines these headers in another attribute, [`letter_event`](crate::letter_event) omits them, and
+/// the encoder for RabbitMQ renames them.
 pub const REASON_ATTRIBUTES: [&str; 9] = [
     "deadcause",
     "deaderror",
@@ -50,21 +51,21 @@ pub fn letter_attributes<'a>(stream: &str, letter: &'a DeadLetter) -> LetterAttr
     };
     let kind = event.map(Event::kind).filter(|kind| !kind.is_empty());
     let mut reason = Vec::new();
-    let mut given = |name, value: Option<Cow<'a, str>>| {
+    let mut add_reason = |name, value: Option<Cow<'a, str>>| {
         // CloudEvents forbids attributes with an empty value.
         reason.extend(value.filter(|value| !value.is_empty()).map(|value| (name, value)));
     };
-    given("deadcause", Some(letter.cause.name().into()));
-    given("deaderror", Some((&*letter.error).into()));
-    given("deadversion", letter.version.as_deref().map(Into::into));
-    given("deadorigin", letter.origin.as_deref().map(Into::into));
-    let first = event.and_then(Event::sequence) == Some(0);
-    let sequence = (letter.id.sequence > 0 || first).then(|| letter.id.sequence.to_string());
-    given("deadsequence", sequence.map(Into::into));
-    given("deadid", event.map(|event| event.id().into()));
-    given("deadsource", event.map(|event| event.source().into()));
-    given("deadtime", event.and_then(Event::time_ms).and_then(time).map(Into::into));
-    given("deadend", event.filter(|event| event.end()).map(|_| "true".into()));
+    add_reason("deadcause", Some(letter.cause.name().into()));
+    add_reason("deaderror", Some((&*letter.error).into()));
+    add_reason("deadversion", letter.version.as_deref().map(Into::into));
+    add_reason("deadorigin", letter.origin.as_deref().map(Into::into));
+    let is_first = event.and_then(Event::sequence) == Some(0);
+    let sequence = (letter.id.sequence > 0 || is_first).then(|| letter.id.sequence.to_string());
+    add_reason("deadsequence", sequence.map(Into::into));
+    add_reason("deadid", event.map(|event| event.id().into()));
+    add_reason("deadsource", event.map(|event| event.source().into()));
+    add_reason("deadtime", event.and_then(Event::time_ms).and_then(time).map(Into::into));
+    add_reason("deadend", event.filter(|event| event.end()).map(|_| "true".into()));
     LetterAttributes {
         id: letter_id(stream, &letter.id),
         kind: kind.unwrap_or(LETTER_TYPE),

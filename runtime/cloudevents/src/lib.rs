@@ -2,9 +2,10 @@
 //! this format, and file sinks write messages and forwarded dead letters in this format. HTTP delivers events in this
 //! format or in another [`ContentMode`].
 //!
-//! This crate validates form, sizes and nesting of incoming events before any other part of Ordain uses these events.
-//! An error describes the valid form. This crate must never change data, with one exception: it removes the white space
-//! between tokens of JSON. The digest of the content therefore does not depend on the layout.
+//! This crate validates the form, sizes and nesting of events that arrive in these formats, before any other part of
+//! Ordain uses these events. An error describes the valid form or the limit. This crate must never change data, with
+//! one exception: it removes the white space between tokens of JSON. The digest of the content therefore does not
+//! depend on the layout.
 #![allow(clippy::doc_markdown, reason = "CloudEvents is a name, not code")]
 
 mod blank;
@@ -49,11 +50,11 @@ pub const HEADERS_LIMIT: usize = 128;
 pub const HEADERS_SIZE_LIMIT: usize = 64 << 10;
 
 /// The extension attribute that contains the headers whose names are not allowed for extension attributes. Such a name
-/// is empty, contains other characters than `a-z` and `0-9`, is the name of another attribute of the event, or occurs
-/// twice. The value of the attribute is a JSON array of `[name, value]` pairs, as text.
+/// is empty, contains other characters than `a-z` and `0-9`, is the name of another attribute of the event, or repeats
+/// the name of an earlier header. The value of the attribute is a JSON array of `[name, value]` pairs, as text.
 const HEADERS_ATTRIBUTE: &str = "ordainheaders";
 
-/// The media type of the data of an event that has no `datacontenttype`.
+/// The media type of the data of an event that has no `datacontenttype`. In binary mode, such data has no media type.
 const JSON_MEDIA_TYPE: &str = "application/json";
 
 /// Returns whether a media type is JSON: `application/json`, `text/json`, `…+json`.

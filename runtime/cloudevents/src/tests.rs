@@ -27,6 +27,7 @@ fn decode(more: &str) -> Event {
         .unwrap_or_else(|error| panic!("{more}: {error}"))
 }
 
+/// Checks that a decoder rejects a line with this cause, and with an error that contains `message`. Returns the error.
 #[track_caller]
 fn refused(decoder: EventDecoder, line: &str, cause: Cause, message: &str) -> DecodeError {
     let error = decoder.decode(line.as_bytes()).expect_err(line);
@@ -119,7 +120,7 @@ fn sequences_are_numbers_or_decimal_text() {
 }
 
 #[test]
-fn data_is_json_text_or_bytes() {
+fn data_is_json_or_text_or_bytes() {
     for (more, expected) in [
         (r#""data":null"#, "null"),
         (r#""data":"a\u0062""#, r#""a\u0062""#),
@@ -225,7 +226,7 @@ fn errors_name_the_limits() {
         (0..count).fold(String::new(), |text, index| text + &format!(",\"x{index}\":1"))
     };
     let deep = |depth: usize| format!(",\"data\":{}{}", "[".repeat(depth), "]".repeat(depth));
-    for (right, wrong, message) in [
+    for (valid, invalid, message) in [
         (
             format!(",\"partitionkey\":\"{}\"", long(KEY_SIZE_LIMIT)),
             format!(",\"partitionkey\":\"{}\"", long(KEY_SIZE_LIMIT + 1)),
@@ -246,8 +247,8 @@ fn errors_name_the_limits() {
         (deep(NESTING_LIMIT), deep(NESTING_LIMIT + 1), "nested deeper than 127"),
         (deep(NESTING_LIMIT), deep(100_000), "nested deeper than 127"),
     ] {
-        decode(&right);
-        refused(SEQUENCED_DECODER, &line(&wrong), Cause::Unreadable, message);
+        decode(&valid);
+        refused(SEQUENCED_DECODER, &line(&invalid), Cause::Unreadable, message);
     }
     let size = line("").len();
     assert!(
@@ -258,7 +259,7 @@ fn errors_name_the_limits() {
 }
 
 #[test]
-fn handlers_can_read_accepted_nesting() {
+fn serde_json_reads_exactly_the_accepted_nesting() {
     for depth in [1, NESTING_LIMIT, NESTING_LIMIT + 1] {
         let json = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         let readable = serde_json::from_str::<serde_json::Value>(&json).is_ok();
@@ -417,7 +418,7 @@ proptest! {
     #[test]
     fn no_input_causes_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0_usize..400) {
         let _ = SEQUENCED_DECODER.decode(&bytes);
-        // A valid line that is cut off, or that has one changed byte, causes no panic either.
+        // A valid line that is truncated, or that has one changed byte, also causes no panic.
         let mut whole = line(r#","sequence":"1","time":"2026-01-01T00:00:00Z","data":{"a":[1,"b\n"]},"x":"\u00fc""#).into_bytes();
         if let (Some(place), Some(byte)) = (whole.get_mut(cut), bytes.first()) {
             *place = *byte;
@@ -453,7 +454,7 @@ proptest! {
         prop_assert_eq!(sorted(event.headers()), sorted(headers.into_iter()));
         let as_json = serde_json::from_slice::<&serde_json::value::RawValue>(&data).ok();
         let expected = match as_json.filter(|_| is_json(&content_type)) {
-            Some(raw) => compact(raw.get()).expect("shallow").as_bytes().to_vec(),
+            Some(raw) => compact(raw.get()).expect("nesting within the limit").as_bytes().to_vec(),
             None => data,
         };
         prop_assert_eq!(event.data(), expected);
@@ -462,16 +463,16 @@ proptest! {
     #[test]
     fn compact_keeps_the_value_and_is_idempotent(json in any_json(), blanks in "[ \n\t\r]{0,3}") {
         let tight = json.to_string();
-        prop_assert_eq!(&*compact(&tight).expect("shallow"), tight.as_str());
+        prop_assert_eq!(&*compact(&tight).expect("nesting within the limit"), tight.as_str());
         let pretty = serde_json::to_string_pretty(&json).expect("JSON");
         let loose = format!("{blanks}{pretty}{blanks}");
-        prop_assert_eq!(&*compact(&loose).expect("shallow"), tight.as_str());
+        prop_assert_eq!(&*compact(&loose).expect("nesting within the limit"), tight.as_str());
     }
 
     #[test]
-    fn compact_accepts_any_text(text in "[\\[\\]{}\",:0-9a-zü \n\\\\]{0,64}") {
+    fn compact_is_idempotent_for_any_text(text in "[\\[\\]{}\",:0-9a-zü \n\\\\]{0,64}") {
         if let Ok(once) = compact(&text) {
-            prop_assert_eq!(compact(&once).expect("no deeper"), once.clone());
+            prop_assert_eq!(compact(&once).expect("the same nesting"), once.clone());
         }
     }
 }

@@ -11,8 +11,9 @@ const EPOCH: DateTime = date(1970, 1, 1).at(0, 0, 0, 0);
 /// Maximum number of digits of a fraction of a second that the parser accepts.
 const FRACTION_DIGITS: usize = 9;
 
-/// Parses a time as in RFC 3339, in any year that RFC 3339 allows. Returns the time in ms since the Unix epoch;
-/// negative for a time before 1970. Returns `None` if the text is not such a time.
+/// Parses a time as in RFC 3339, in any year that RFC 3339 allows. Also accepts a comma before the fraction of a
+/// second. Returns the time in ms since the Unix epoch; negative for a time before 1970. Returns `None` if the text is
+/// not such a time.
 pub fn parse_time(text: &str) -> Option<i64> {
     let text = without_small_digits(text);
     // A `jiff::Timestamp` ends before the end of the year 9999.
@@ -22,7 +23,7 @@ pub fn parse_time(text: &str) -> Option<i64> {
     i64::try_from((local - offset).as_millis()).ok()
 }
 
-/// Returns a text without the digits of a fraction that are smaller than a nanosecond.
+/// Returns a text without the digits of a fraction of a second after the ninth digit (one nanosecond).
 fn without_small_digits(text: &str) -> Cow<'_, str> {
     let Some(point) = text.find(['.', ',']) else { return Cow::Borrowed(text) };
     let (whole, fraction) = text.split_at(point + 1);
@@ -56,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_no_times() {
+    fn text_in_another_form_is_no_time() {
         for text in [
             "",
             "yesterday",

@@ -100,7 +100,7 @@ pub(super) fn end(envelope: &EventEnvelope<'_>) -> DecodeResult<bool> {
 }
 
 /// Returns the text of a JSON string; borrowed if the string has no escapes. Returns `None` for other JSON, and for a
-/// string that is not valid text (half of a surrogate pair).
+/// string that is not valid text, because it contains half of a surrogate pair.
 pub(super) fn json_text(raw: &str) -> Option<Cow<'_, str>> {
     let inside = raw.strip_prefix('"')?.strip_suffix('"')?;
     if memchr::memchr(b'\\', inside.as_bytes()).is_none() {
@@ -109,9 +109,10 @@ pub(super) fn json_text(raw: &str) -> Option<Cow<'_, str>> {
     serde_json::from_str::<String>(raw).ok().map(Cow::Owned)
 }
 
-/// Size limit of a part of an event that an error shows, in bytes.
+/// Size limit of a value from an event in an error, in bytes.
 pub(super) const EXCERPT_LIMIT: usize = 60;
 
+/// Returns a value for an error. Replaces a value that exceeds [`EXCERPT_LIMIT`] by a fixed text.
 pub(super) fn excerpt(raw: &str) -> &str {
     if raw.len() <= EXCERPT_LIMIT { raw } else { "a longer value" }
 }

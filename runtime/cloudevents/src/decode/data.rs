@@ -58,7 +58,7 @@ fn compacted(raw: &str) -> DecodeResult<Cow<'_, str>> {
     })
 }
 
-/// Returns the value of an extension: a text without quotes, any other value as JSON.
+/// Returns the value of an extension: the text of a JSON string, or the compact JSON of any other value.
 pub(super) fn value(raw: &str) -> DecodeResult<Cow<'_, str>> {
     match json_text(raw) {
         Some(text) => Ok(text),

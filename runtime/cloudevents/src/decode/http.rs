@@ -1,5 +1,6 @@
-//! Decodes events in HTTP (CloudEvents 1.0, HTTP protocol binding). In structured mode the body is the whole
-//! event; in binary mode the body is the data, and each attribute is a header `ce-NAME`.
+//! Decodes events in HTTP (CloudEvents 1.0, HTTP protocol binding). In structured mode, the body is the whole event. In
+//! binary mode, the body is the data, the header `Content-Type` is the attribute `datacontenttype`, and each other
+//! attribute is a header `ce-NAME`.
 
 use std::borrow::Cow;
 
@@ -87,7 +88,7 @@ impl EventDecoder {
     }
 }
 
-/// Returns the attributes that HTTP headers contain: the name of each attribute, and the value as JSON.
+/// Returns the attributes that HTTP headers contain: the name of each attribute, and its value as a JSON string.
 fn attributes(headers: &HeaderMap) -> DecodeResult<Vec<(String, String)>> {
     let mut attributes = Vec::new();
     for (header, value) in headers {
@@ -174,7 +175,7 @@ mod tests {
 
     #[test]
     fn invalid_event_is_rejected_with_its_fault() {
-        let right = [
+        let valid = [
             ("ce-specversion", "1.0"),
             ("ce-id", "1"),
             ("ce-type", "t"),
@@ -188,22 +189,23 @@ mod tests {
             ("ce-id", "%ff", "the header ce-id must be percent-encoded UTF-8"),
             ("ce-id", "", "`id` must be a text that is not empty"),
         ] {
-            let mut headers = headers(&right);
+            let mut headers = headers(&valid);
             headers.insert(name, HeaderValue::from_static(value));
-            let error = decode_http(&DECODER, &headers, &Bytes::new()).expect_err("wrong");
+            let error =
+                decode_http(&DECODER, &headers, &Bytes::new()).expect_err("an invalid event");
             assert!(error.message.contains(words), "{error}");
         }
         let large = Bytes::from(vec![0; 2 << 10]);
-        let error = decode_http(&DECODER, &headers(&right), &large).expect_err("too large");
+        let error = decode_http(&DECODER, &headers(&valid), &large).expect_err("too large");
         assert!(error.message.contains("runtime.event_size allows 1024"), "{error}");
-        let mut twice = headers(&right);
+        let mut twice = headers(&valid);
         twice.append("ce-id", HeaderValue::from_static("2"));
         let error = decode_http(&DECODER, &twice, &Bytes::new()).expect_err("twice");
         assert!(error.message.contains("occurs twice"), "{error}");
     }
 
     #[test]
-    fn headers_determine_the_form() {
+    fn headers_determine_the_content_mode() {
         for (kind, form) in [
             ("application/cloudevents+json; charset=utf-8", Some(ContentMode::Structured)),
             ("application/cloudevents-batch+json", Some(ContentMode::Batch)),
