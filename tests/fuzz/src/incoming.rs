@@ -22,50 +22,53 @@ use ordain_store::{
 use ordain_store_embedded as embedded;
 use ordain_store_redis as redis;
 
-use super::judge;
+use super::check_event;
 
-/// Largest number of events in a request body.
-const BODY_EVENTS: usize = 10_000;
-const EVENT_SIZE: usize = 1 << 20;
-/// Two limits of an event's size: the usual limit, and a limit so low that a fuzzed event can exceed it.
-const SIZES: [usize; 2] = [EVENT_SIZE, 256];
+/// Maximum number of events in a request body.
+const BODY_EVENTS_LIMIT: usize = 10_000;
+/// The usual size limit of an event, in bytes.
+const EVENT_SIZE_LIMIT: usize = 1 << 20;
+/// Two size limits of an event, in bytes: the usual limit, and a limit so low that the fuzzer's events can exceed it.
+const SIZE_LIMITS: [usize; 2] = [EVENT_SIZE_LIMIT, 256];
 const ORDERINGS: [OrderingMode; 2] = [OrderingMode::Sequenced, OrderingMode::Fifo];
 
-/// Largest size of an error message in bytes, including the part of the input that the message quotes.
+/// Maximum size of an error message, in bytes, including the part of the input that the message quotes.
 const ERROR_LIMIT_BYTES: usize = 8 << 10;
 
-/// Checks that the data of an event is within its limit.
-fn judge_size(event: &Event, limit: usize) {
-    assert!(event.data().len() <= limit, "data within its limit");
+/// Checks that the data of an event does not exceed the size limit of an event.
+fn check_size(event: &Event, limit: usize) {
+    assert!(event.data().len() <= limit, "the data exceeds the size limit");
 }
 
-fn judge_error(error: &DecodeError) {
+/// Checks that an error has a message, and that the message does not exceed its size limit.
+fn check_error(error: &DecodeError) {
     assert!(
         (1..=ERROR_LIMIT_BYTES).contains(&error.message.len()),
-        "{} bytes",
+        "the message of the error has {} bytes",
         error.message.len()
     );
 }
 
-/// Reads a line of a file or an event of a request body, writes the event as a message, and reads the message again.
+/// Decodes a line of a file or an event of a request body, encodes the event as a message, and decodes the message.
 pub fn line(bytes: &[u8]) {
-    let small = EventDecoder { ordering: OrderingMode::Sequenced, event_size: SIZES[1] };
+    let small = EventDecoder { ordering: OrderingMode::Sequenced, event_size: SIZE_LIMITS[1] };
     match small.decode(bytes) {
-        Ok(event) => judge_size(&event, SIZES[1]),
-        Err(error) => judge_error(&error),
+        Ok(event) => check_size(&event, SIZE_LIMITS[1]),
+        Err(error) => check_error(&error),
     }
     for ordering in ORDERINGS {
-        match (EventDecoder { ordering, event_size: EVENT_SIZE }).decode(bytes) {
-            Err(error) => judge_error(&error),
+        match (EventDecoder { ordering, event_size: EVENT_SIZE_LIMIT }).decode(bytes) {
+            Err(error) => check_error(&error),
             Ok(event) => {
-                judge(&event);
-                is_read_again(&event);
+                check_event(&event);
+                check_message_round_trip(&event);
             }
         }
     }
 }
 
-fn is_read_again(event: &Event) {
+/// Encodes an event as a message, and checks that the decoder reads the same event from the message.
+fn check_message_round_trip(event: &Event) {
     let headers: Vec<(&str, &str)> = event.headers().collect();
     let parts = MessageParts {
         sink: "out",
@@ -82,9 +85,10 @@ fn is_read_again(event: &Event) {
     let message = OutboxMessage { key: "k".into(), incarnation: 1, emitted };
     let mut line = Vec::new();
     encode("orders", &message, event.sequence(), &mut line);
-    // The written bytes may be longer than the read bytes, because the encoder writes data that is not JSON as base64.
-    let decoder = EventDecoder { ordering: OrderingMode::Sequenced, event_size: 8 * EVENT_SIZE };
-    let again = decoder.decode(&line).expect("the written bytes can be read");
+    // The encoded line may be longer than the input, because the encoder writes data that is not JSON as base64.
+    let decoder =
+        EventDecoder { ordering: OrderingMode::Sequenced, event_size: 8 * EVENT_SIZE_LIMIT };
+    let again = decoder.decode(&line).expect("the encoded line can be decoded");
     assert_eq!(
         (again.key(), again.kind(), again.content_type(), again.sequence(), again.end()),
         (event.key(), event.kind(), event.content_type(), event.sequence(), event.end())
@@ -96,13 +100,14 @@ fn is_read_again(event: &Event) {
         headers
     };
     assert_eq!(sorted(&again), sorted(event));
-    // If the read bytes had JSON as base64, the encoder wrote the JSON itself, without its white space.
+    // If the input contained JSON as base64, the encoder wrote the JSON itself, without its white space.
     let tight = std::str::from_utf8(event.data()).ok().and_then(|text| compact(text).ok());
     let tight = tight.as_ref().map(|text| text.as_bytes());
-    assert!(again.data() == event.data() || Some(again.data()) == tight, "the data");
+    assert!(again.data() == event.data() || Some(again.data()) == tight, "the data differs");
 }
 
-/// Reads a request with events, or an answer with an event: lines of headers, an empty line, the body.
+/// Decodes a request with events, or the answer of a replay source with an event. The bytes contain lines of headers,
+/// an empty line, and the body.
 pub fn request(bytes: &[u8]) {
     let end = bytes.windows(2).position(|pair| pair == b"\n\n");
     let (head, body) = end.map_or((bytes, &[][..]), |end| (&bytes[..end], &bytes[end + 2..]));
@@ -117,23 +122,23 @@ pub fn request(bytes: &[u8]) {
         }
     }
     let body = Bytes::copy_from_slice(body);
-    for (ordering, event_size) in ORDERINGS.into_iter().zip(SIZES) {
+    for (ordering, event_size) in ORDERINGS.into_iter().zip(SIZE_LIMITS) {
         let decoder = EventDecoder { ordering, event_size };
         match decode_http(&decoder, &headers, &body) {
             Ok(event) => {
-                judge(&event);
-                judge_size(&event, event_size);
+                check_event(&event);
+                check_size(&event, event_size);
             }
-            Err(error) => judge_error(&error),
+            Err(error) => check_error(&error),
         }
         if let Some(form) = content_mode(&headers) {
-            let found = decode_body(&decoder, form, &headers, &body, BODY_EVENTS, |_| None);
-            found.iter().flat_map(|batch| &batch.events).for_each(|event| judge(event));
+            let found = decode_body(&decoder, form, &headers, &body, BODY_EVENTS_LIMIT, |_| None);
+            found.iter().flat_map(|batch| &batch.events).for_each(|event| check_event(event));
         }
     }
 }
 
-/// Reads a message of a broker: the routing key, the frame of its properties, and the body.
+/// Decodes a message of a broker. The bytes contain the routing key, the frame of the properties, and the body.
 pub fn delivery(bytes: &[u8]) {
     let Ok((rest, key)) = lapin::types::parsing::parse_short_string(bytes) else { return };
     let Ok((body, header)) = parsing::parse_content_header(rest) else { return };
@@ -144,28 +149,28 @@ pub fn delivery(bytes: &[u8]) {
             let decoder = ordain_amqp::DeliveryDecoder {
                 letter_source: "/ordain/orders".to_owned(),
                 ordering,
-                event_size: EVENT_SIZE,
+                event_size: EVENT_SIZE_LIMIT,
                 key,
             };
             match decoder.decode(&delivery) {
-                Ok(event) => judge(&event),
-                Err(error) => judge_error(&error),
+                Ok(event) => check_event(&event),
+                Err(error) => check_error(&error),
             }
         }
     }
 }
 
-/// Reads a configuration. Checks that every reported problem names an existing line.
+/// Parses a configuration. Checks that every reported problem names an existing line, and has a message.
 pub fn config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let env = |name: &str| (name != "NONE").then(|| format!("[{name}]"));
     match LoadedConfig::parse(Path::new("folder/ordain.toml"), text, &env) {
         Ok(loaded) => drop(loaded.check_supported()),
         Err(error) => {
-            assert!(!error.problems.is_empty(), "an error has a problem");
+            assert!(!error.problems.is_empty(), "the error names no problem");
             for problem in &error.problems {
                 // If a field is missing at the end of the file, the problem may name the empty line after the last line
-                // end.
+                // break.
                 assert!(problem.line <= text.split('\n').count(), "{problem:?}");
                 assert!(!problem.message.is_empty(), "{problem:?}");
             }
@@ -173,15 +178,16 @@ pub fn config(bytes: &[u8]) {
     }
 }
 
-/// Reads short texts: cursors, keys of tables, marks, leases, addresses, names and ids.
+/// Decodes short values of many kinds: cursors, keys of tables, marks, descriptions of instances, leases, rollouts,
+/// addresses, names and ids.
 pub fn text(bytes: &[u8]) {
     drop(Checkpoint::decode(bytes));
     drop(StreamNumbering::decode("mark", bytes));
     let _ = PublishedFile::decode(bytes);
-    places(bytes);
+    table_keys(bytes);
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    let about = InstanceInfo::decode(text);
-    assert_eq!(InstanceInfo::decode(&about.encode()), about);
+    let info = InstanceInfo::decode(text);
+    assert_eq!(InstanceInfo::decode(&info.encode()), info);
     let report = InstanceReport::decode(text);
     assert_eq!(InstanceReport::decode(&report.encode()), report);
     if let Some(id) = LetterId::parse("k", text) {
@@ -194,28 +200,29 @@ pub fn text(bytes: &[u8]) {
     cursors(text);
     let (field, row) = text.split_once('\n').unwrap_or((text, ""));
     drop(redis::leases::read_lease(field, row));
-    if let Some(decided) = versions::decode(text) {
-        assert!(versions::is_version(&decided.build.version));
-        assert!(decided.number < ordain_core::Rollout::NUMBER_END);
+    if let Some(rollout) = versions::decode(text) {
+        assert!(versions::is_version(&rollout.build.version));
+        assert!(rollout.number < ordain_core::Rollout::NUMBER_END);
     }
     drop(RedisAddress::parse(text));
     drop(BrokerAddress::parse(text));
     drop(split_version(text));
 }
 
-/// Reads keys of the tables of an embedded store, and the record of a queue.
-fn places(place: &[u8]) {
+/// Decodes keys of the tables of an embedded store, and the record of a queue.
+fn table_keys(key: &[u8]) {
     use embedded::keys::{
         split_due, split_fence, split_key_record, split_letter, split_stream, split_timed,
     };
-    drop((split_stream(place), split_key_record(place), split_letter(place), split_fence(place)));
-    drop((split_due(&place[..place.len().min(4)], place), split_timed(place)));
-    if let Ok(queue) = embedded::queue::QueueRecord::decode(Some(place)) {
+    drop((split_stream(key), split_key_record(key), split_letter(key), split_fence(key)));
+    drop((split_due(&key[..key.len().min(4)], key), split_timed(key)));
+    if let Ok(queue) = embedded::queue::QueueRecord::decode(Some(key)) {
         drop(queue.encode());
     }
 }
 
-/// Reads cursors of listings, as a caller sends them back to continue a listing.
+/// Decodes cursors of listings, which a caller sends back to continue a listing. Checks that each valid cursor stays
+/// the same when it is encoded and decoded again.
 fn cursors(text: &str) {
     use redis::list::keys::KeyCursor;
     use redis::list::letters;
@@ -225,8 +232,8 @@ fn cursors(text: &str) {
             Some(id)
         );
     }
-    if let Some(place) = letters::read_cursor(text) {
-        assert_eq!(letters::read_cursor(&letters::write_cursor(&place)), Some(place));
+    if let Some(cursor) = letters::read_cursor(text) {
+        assert_eq!(letters::read_cursor(&letters::write_cursor(&cursor)), Some(cursor));
     }
     if let Some(cursor) = KeyCursor::parse(text, 16) {
         assert_eq!(KeyCursor::parse(&cursor.text(), 16), Some(cursor));

@@ -1,8 +1,8 @@
-//! The targets of the fuzzer. Each target gives arbitrary bytes to Ordain's decoders for one kind of data, and checks
+//! The targets of the fuzzer. Each target passes arbitrary bytes to Ordain's decoders for one kind of data, and checks
 //! properties that must hold for all bytes. The fuzzer itself checks that no target panics.
 //!
 //! `fuzz/` makes a program of each target, and `cargo xtask fuzz` runs these programs. The test below runs each target
-//! on its files in `fuzz/corpus`: the initial inputs, and every input that ever made the target fail.
+//! on its files in `fuzz/corpus`: the initial inputs, and inputs that once made the target fail.
 
 mod incoming;
 mod stored;
@@ -29,20 +29,21 @@ pub const TARGETS: [(&str, Target); 7] = [
     ("text", text),
 ];
 
-/// Checks an event that a decoder has accepted.
-fn judge(event: &Event) {
-    assert!((1..=KEY_SIZE_LIMIT).contains(&event.key().len()), "a key within its limit");
+/// Checks the limits of an event that a decoder has accepted, and that the store's form of the event is decoded to the
+/// same event.
+fn check_event(event: &Event) {
+    assert!((1..=KEY_SIZE_LIMIT).contains(&event.key().len()), "the key is empty or too long");
     assert!(
         event.sequence().is_none_or(|sequence| sequence < SEQUENCE_END),
-        "a number within its limit"
+        "the sequence exceeds its limit"
     );
     for attribute in [event.id(), event.kind(), event.source(), event.content_type()] {
-        assert!(attribute.len() <= ATTRIBUTE_LIMIT, "attributes within their limit");
+        assert!(attribute.len() <= ATTRIBUTE_LIMIT, "an attribute exceeds its size limit");
     }
     let size: usize = event.headers().map(|(name, value)| name.len() + value.len()).sum();
-    assert!(event.headers().count() <= HEADERS_LIMIT, "headers within their limit");
-    assert!(size <= HEADERS_SIZE_LIMIT, "headers within their size");
-    stored::stays_the_same(event);
+    assert!(event.headers().count() <= HEADERS_LIMIT, "the number of headers exceeds its limit");
+    assert!(size <= HEADERS_SIZE_LIMIT, "the headers exceed their size limit");
+    stored::check_event_round_trip(event);
 }
 
 #[cfg(test)]
@@ -53,17 +54,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_accept_the_corpus() {
+    fn properties_hold_for_every_input_of_the_corpus() {
         let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
         for (name, target) in TARGETS {
-            let files = fs::read_dir(corpus.join(name)).expect("a corpus of every target");
+            let files = fs::read_dir(corpus.join(name)).expect("the corpus of the target");
             let mut count = 0;
             for file in files {
                 let path = file.expect("a file").path();
-                target(&fs::read(&path).expect("readable"));
+                target(&fs::read(&path).expect("a readable file"));
                 count += 1;
             }
-            assert!(count > 0, "nothing in the corpus of {name}");
+            assert!(count > 0, "the corpus of {name} is empty");
         }
     }
 }

@@ -11,32 +11,32 @@ use ordain_store::codec::{
     encode_retained, letter_time, put_letter_place, split_letter_place, take_over,
 };
 
-/// Reads an event or a message in the core's packed form. If the bytes are valid, writes the value, reads it again, and
-/// checks that it is the same.
+/// Decodes an event or a message in the core's packed form. If the bytes are valid, encodes the value, decodes it
+/// again, and checks that it is the same.
 pub fn packed(bytes: &[u8]) {
     let bytes = Bytes::copy_from_slice(bytes);
     if let Ok(event) = Event::decode(bytes.clone()) {
-        stays_the_same(&event);
+        check_event_round_trip(&event);
     }
     if let Ok(message) = Message::decode(bytes) {
         let mut out = Vec::new();
         message.encode(&mut out);
         assert_eq!(out.len(), message.encoded_len());
-        let again = Message::decode(out.into()).expect("the written bytes can be read");
-        assert!(again == message, "a message");
+        let again = Message::decode(out.into()).expect("the encoded value can be decoded");
+        assert!(again == message, "the message differs");
     }
 }
 
-/// Checks that an event stays the same when it is written and read again.
-pub(super) fn stays_the_same(event: &Event) {
+/// Checks that an event stays the same when it is encoded and decoded again.
+pub(super) fn check_event_round_trip(event: &Event) {
     let mut out = Vec::new();
     event.encode(&mut out);
     assert_eq!(out.len(), event.encoded_len());
-    let again = Event::decode(out.into()).expect("the written bytes can be read");
-    assert!(again == *event && again.content() == event.content(), "an event");
+    let again = Event::decode(out.into()).expect("the encoded value can be decoded");
+    assert!(again == *event && again.content() == event.content(), "the event differs");
 }
 
-/// Reads a record of a store. The first byte selects the kind of record.
+/// Decodes a record of a store. The first byte selects the kind of record.
 pub fn record(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     let bytes = Bytes::copy_from_slice(bytes);
@@ -63,7 +63,7 @@ pub fn record(bytes: &[u8]) {
         7 => {
             if let Ok(event) = decode_retained(&bytes) {
                 encode_retained(&event, event.sequence());
-                stays_the_same(&event);
+                check_event_round_trip(&event);
             }
             drop(decode_queued(bytes.clone()));
             drop(decode_spilled("k", 1, bytes));
@@ -94,24 +94,26 @@ fn key_record(bytes: &[u8]) {
         encode_key_record(&view.to_key_record(), 1, &mut out);
         out
     };
-    // The first write sets the record's unset times and so may change the record. The second write must not change it.
+    // The first write sets the unset times of a record. It writes the time of gaps and ids into one separate field. The
+    // second write moves this time into the gaps and ids. The third write must not change the record.
     let out = written(&view);
-    let again = KeyRecordView::parse(&out).expect("the written bytes can be read");
+    let again = KeyRecordView::parse(&out).expect("the encoded value can be decoded");
     let set = written(&again);
-    let last = KeyRecordView::parse(&set).expect("the written bytes can be read");
-    assert_eq!(written(&last), set, "a key record that is written again is the same");
+    let last = KeyRecordView::parse(&set).expect("the encoded value can be decoded");
+    assert_eq!(written(&last), set, "the third write changed the key record");
     let mut taken = out.clone();
     take_over(&mut taken, &again, 3);
-    let taken = KeyRecordView::parse(&taken).expect("a key record that was taken over can be read");
+    let taken =
+        KeyRecordView::parse(&taken).expect("the key record after a take-over can be decoded");
     assert_eq!((taken.partition, taken.next), (3, view.next));
 }
 
-/// Checks that a record of the embedded store can still be read after its partition was changed.
+/// Checks that a record of the embedded store can be decoded after a change of its partition.
 fn embedded_record(bytes: &[u8]) {
     use ordain_store_embedded::record::EmbeddedRecord;
     let Ok(record) = EmbeddedRecord::parse(bytes) else { return };
     let taken = record.with_partition(3);
-    let taken = EmbeddedRecord::parse(&taken).expect("the record that was written can be read");
+    let taken = EmbeddedRecord::parse(&taken).expect("the changed record can be decoded");
     assert_eq!((taken.key_record.partition, taken.key_record.next), (3, record.key_record.next));
 }
 
@@ -120,7 +122,7 @@ fn letter(bytes: &Bytes) {
     let Ok(stored) = decode_letter(bytes) else { return };
     let mut out = Vec::new();
     encode_letter(&stored.letter, stored.at, &mut out);
-    let again = decode_letter(&out.into()).expect("the written bytes can be read");
+    let again = decode_letter(&out.into()).expect("the encoded value can be decoded");
     assert_eq!((again.letter, again.at), (stored.letter, stored.at));
 }
 
@@ -129,7 +131,7 @@ fn fence(bytes: &[u8]) {
     let Ok(fence) = decode_fence(bytes) else { return };
     let mut out = Vec::new();
     encode_fence(&fence, &mut out);
-    let again = decode_fence(&out).expect("the written bytes can be read");
+    let again = decode_fence(&out).expect("the encoded value can be decoded");
     assert_eq!(again.applied, fence.applied);
     assert_eq!((again.claim, again.number), (fence.claim, fence.number));
 }
