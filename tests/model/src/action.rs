@@ -6,8 +6,8 @@ use crate::store::Entry;
 use crate::world::{DeliveryState, World};
 use crate::{Fault, Scope, StorePart};
 
-/// A step of a run. In a step of an owner, the first number identifies the owner. The second number, if any, is a
-/// shard, a key or a position in the queue.
+/// A step of a run. If an owner takes the step, the first number identifies the owner, and the second number, if any,
+/// is a shard, a key or a position in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
     /// The owner gets its lease.
@@ -42,11 +42,13 @@ pub enum Action {
     /// The owner releases its partition cleanly: the owner closes its connection to the broker, and then releases the
     /// lease.
     Release(usize),
-    /// The broker takes back the owner's deliveries; the owner does not notice.
+    /// The broker takes back the owner's deliveries, and delivers nothing more to the owner. The owner does not notice.
     Disconnect(usize),
-    /// The extra copy of a commit arrives ([`Action::Resend`]); no owner waits for the answer.
+    /// The second copy of a commit ([`Action::Resend`]) arrives, and no owner waits for the answer. The number is the
+    /// index among the late commits.
     LateCommit(usize),
-    /// A request to load this key, from an owner of this partition, arrives so late that no owner waits for the answer.
+    /// A request to load a key arrives so late that no owner waits for the answer. The first number is the partition of
+    /// the owner that sent the request; the second number is the key.
     LateLoad(u8, u8),
     /// The present state of the store becomes the state that the store may go back to.
     Remember,
@@ -61,7 +63,7 @@ impl World {
         }
         for id in 0..self.owners.len() {
             match self.owners[id].phase {
-                Phase::Waiting if self.has_started_before(scope, id) => {
+                Phase::Waiting if self.is_next_lease(scope, id) => {
                     actions.push(Action::Lease(id));
                 }
                 Phase::Alive => self.actions_of(scope, id, actions),
@@ -82,8 +84,9 @@ impl World {
         }
     }
 
-    /// Returns whether the store has given all earlier leases of the owner's partition.
-    fn has_started_before(&self, scope: &Scope, id: usize) -> bool {
+    /// Returns whether the store has given all earlier leases of the owner's partition, so that this lease is the next
+    /// one.
+    fn is_next_lease(&self, scope: &Scope, id: usize) -> bool {
         let waits = |other: usize| self.owners[other].phase == Phase::Waiting;
         (0..id).all(|other| scope.leases[other] != scope.leases[id] || !waits(other))
     }
@@ -178,8 +181,9 @@ impl World {
             return Vec::new();
         }
         let published = owner.shards[shard].published;
-        let gone = |entry: &&Entry| entry.number <= published || scope.is(Fault::RemoveUnpublished);
-        self.store.shards[shard].outbox[partition].iter().filter(gone).copied().collect()
+        let is_removable =
+            |entry: &&Entry| entry.number <= published || scope.is(Fault::RemoveUnpublished);
+        self.store.shards[shard].outbox[partition].iter().filter(is_removable).copied().collect()
     }
 
     /// Returns whether an owner has a reason to load a key.
@@ -188,9 +192,9 @@ impl World {
         self.owners[id].needs_load(scope, key, due == Some(scope.leases[id]))
     }
 
-    /// Returns whether a step is progress for its owner. A load is progress only if it changes the lane. These steps
-    /// are no progress: the owner gives up or loses a lane, its partition or its deliveries; the owner sends a commit
-    /// again; or the answer to a commit is lost.
+    /// Returns whether a step is progress for its owner. A load is progress only if it creates or changes the lane.
+    /// Some steps are never progress: the owner removes a lane, releases its partition, loses its deliveries, or sends
+    /// a commit again, or the answer to a commit is lost.
     pub(crate) fn makes_progress(&self, scope: &Scope, action: Action) -> bool {
         match action {
             Action::Load(id, key) => {

@@ -10,7 +10,7 @@ pub(crate) enum Load {
     Wanted,
     /// The store has answered, and the owner has not received the answer yet.
     Answered(Option<KeyRecord>),
-    /// The owner knows the key record, or assumes that the key has none.
+    /// The owner knows the key record, or assumes that the key has no record.
     Done,
 }
 
@@ -61,7 +61,8 @@ impl Lane {
         self.is_stored() && !self.is_runnable()
     }
 
-    /// Returns whether the lane waits for an event that another partition may have.
+    /// Returns whether the lane holds events, but lacks the next event of the key, which may have come to another
+    /// partition.
     pub(crate) fn waits(&self) -> bool {
         self.is_loaded() && !self.is_runnable() && self.ahead() == 0 && !self.held.is_empty()
     }
@@ -89,7 +90,7 @@ impl Lane {
         }
     }
 
-    /// Copies the loaded key record into the lane.
+    /// Copies the loaded key record into the lane, and drops the held events that are durable according to the record.
     pub(crate) fn loaded(&mut self) {
         let Load::Answered(record) = std::mem::replace(&mut self.load, Load::Done) else { return };
         self.revision = record.as_ref().map(KeyRecord::revision);

@@ -1,9 +1,11 @@
-//! A model of the protocol between the owners of partitions and their common store, with a few owners, keys and
-//! events. A checker walks through all runs of the model. `docs/internals/protocol.md` has the rules of the protocol,
-//! and lists the behaviour that the model leaves out.
+//! A model of the protocol between the owners of partitions and their common store, with a few owners, keys and events.
+//! A checker walks through all runs of the model. `docs/internals/protocol.md` states the rules of the protocol, and
+//! lists the behaviour that the model leaves out. Separate models, such as [`ChainScope`], cover other parts of the
+//! protocol.
 //!
-//! A killed process is an owner that takes no more steps. Any owner may pause for any time, and its requests may
-//! arrive in the meantime. Therefore killed processes, paused processes and slow networks need no steps of their own.
+//! A killed process is an owner that takes no more steps. An owner may pause for any length of time, and its requests
+//! may arrive at the store during the pause. Therefore killed processes, paused processes and slow networks need no
+//! steps of their own.
 
 mod action;
 mod chain;
@@ -60,7 +62,7 @@ pub struct Event {
     pub key: u8,
     /// The event's number in the key, from 1.
     pub sequence: u8,
-    /// The partition whose queue has the event.
+    /// The partition whose queue contains the event.
     pub partition: u8,
 }
 
@@ -85,15 +87,16 @@ pub struct Scope {
     /// The partition of each lease. The store gives the leases of one partition in this order. Each lease creates a
     /// new owner. The store may give a lease while the previous owner of the partition is alive.
     pub leases: Vec<u8>,
-    /// Events from the broker, in this order.
+    /// The events in the queues of the broker. The broker delivers the events of one partition in this order.
     pub queue: Vec<Event>,
-    /// Highest number of events of a key that an owner may have executed, but not committed.
+    /// Maximum number of events of a key that an owner may have executed, but not committed.
     pub run_ahead: u8,
-    /// For each key, the number of times that a partition may take the key over from another partition.
+    /// For each key, the maximum number of times that a partition may take the key over from another partition.
     pub take_overs: u8,
     /// Maximum number of load requests that arrive a second time, so late that no owner waits for the answer.
     pub late_loads: u8,
-    /// Maximum number of commits that arrive a second time, so late that no owner waits for the answer.
+    /// Maximum number of commits that owners send twice. One of the two copies may arrive so late that no owner waits
+    /// for the answer.
     pub late_commits: u8,
     /// Parts of the store that may go back to an earlier state. A part that the list contains twice may go back twice.
     pub goes_back: Vec<StorePart>,
@@ -107,10 +110,10 @@ pub struct Scope {
     pub fault: Option<Fault>,
 }
 
-/// A rule that is broken on purpose, to prove that the properties detect the broken rule.
+/// A rule that is broken on purpose, to prove that the properties detect broken rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fault {
-    /// The store does not compare the claims of commits.
+    /// The store does not compare the claim of a commit with the fence.
     CommitWithoutClaim,
     /// A claim consists of its epoch alone.
     ClaimWithoutRandom,
@@ -118,7 +121,7 @@ pub enum Fault {
     EpochFromFence,
     /// The epoch of a new lease is the epoch of the last lease plus one, even if a fence has a higher epoch.
     EpochFromLease,
-    /// The store does not compare a commit that only spills with the fence, and such a commit has no number.
+    /// A commit that only spills events has no number, and the store does not compare the commit with the fence.
     SpillWithoutFence,
     /// A delivery counts as finished as soon as its event is executed.
     AcknowledgeBeforeCommit,
@@ -144,7 +147,7 @@ pub enum Fault {
     TakeOversNotCounted,
     /// An owner publishes messages as soon as their event is executed, before the commit.
     PublishBeforeCommit,
-    /// An entry leaves the outbox even if it is not published.
+    /// An owner also removes unpublished entries from the outbox.
     RemoveUnpublished,
     /// The store removes entries from the outbox at the request of any owner, even if the owner's claim is outdated.
     RemoveWithoutClaim,
@@ -180,6 +183,7 @@ impl Scope {
         self.fault == Some(fault)
     }
 
+    /// Returns the number of partitions.
     pub(crate) fn partitions(&self) -> u8 {
         self.leases.iter().max().map_or(0, |last| last + 1)
     }

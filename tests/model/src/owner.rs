@@ -1,4 +1,5 @@
-//! An owner of a partition: the owner's state in memory, and the changes that the store's answers make to this state.
+//! An owner of a partition: the owner's state in memory, and the changes of this state by deliveries, turns and the
+//! store's answers.
 
 use crate::lane::{Lane, Load};
 use crate::set::Set;
@@ -11,13 +12,13 @@ pub(crate) enum Phase {
     /// The owner has no lease yet.
     #[default]
     Waiting,
-    /// The owner got a lease. A newer owner may have got the next lease meanwhile.
+    /// The owner got a lease. Meanwhile, a newer owner may have got the next lease.
     Alive,
     /// The owner has released its partition cleanly.
     Released,
-    /// The owner has learned that a newer owner exists.
+    /// The store has answered that a newer owner exists.
     Fenced,
-    /// The owner has learned that the store went back in time.
+    /// The store has answered that it went back in time.
     Stopped,
 }
 
@@ -34,15 +35,16 @@ pub(crate) struct Owner {
     pub(crate) lanes: Vec<Option<Lane>>,
     /// The positions of the unacknowledged deliveries in the queue.
     pub(crate) unacknowledged: Set,
-    /// The positions of the unacknowledged deliveries whose event is durable.
+    /// The positions of the unacknowledged deliveries whose events are durable, as far as the owner knows.
     pub(crate) finished: Set,
 }
 
 /// An owner's state for one shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct OwnerShard {
+    /// True if the fence contains the owner's claim, as far as the owner knows.
     pub(crate) claimed: bool,
-    /// The number of the last commit.
+    /// The number of the last commit that the owner knows.
     pub(crate) number: u8,
     /// The commit that the owner has sent, while it waits for the answer.
     pub(crate) in_flight: Option<Batch>,
@@ -50,7 +52,7 @@ pub(crate) struct OwnerShard {
     pub(crate) outbox: Vec<Entry>,
     /// The number of the last commit whose outbox entries are all published.
     pub(crate) published: u8,
-    /// The last commit; only the checks of the properties read it.
+    /// The last commit that the owner knows. Only the checks of the properties read this field.
     last: CommitId,
 }
 
@@ -150,8 +152,8 @@ impl Owner {
         }
     }
 
-    /// Acknowledges finished deliveries, in the order of their positions, up to the first unfinished delivery. Returns
-    /// the acknowledged positions.
+    /// Acknowledges the finished deliveries before the first unfinished delivery, in the order of their positions.
+    /// Returns the acknowledged positions.
     pub(crate) fn acknowledge(&mut self, scope: &Scope) -> Set {
         let durable = |position: &u8| {
             let event = scope.event(*position);
@@ -170,15 +172,15 @@ impl Owner {
         positions
     }
 
-    /// Returns whether the owner may remove a lane from memory: the store has all of the lane's state, and no commit of
-    /// the shard is under way.
+    /// Returns whether the owner may remove a lane from memory: the store has all of the lane's state, and the owner
+    /// waits for no answer to a commit of the shard.
     pub(crate) fn may_evict(&self, scope: &Scope, key: u8) -> bool {
         let lane = |lane: &Lane| lane.is_stored() || scope.is(Fault::EvictTooEarly);
         self.shards[scope.shard_of(key)].in_flight.is_none() && self.lane(key).is_some_and(lane)
     }
 
-    /// Returns whether the owner can release its partition: no commit is under way, and all executed events are
-    /// committed.
+    /// Returns whether the owner can release its partition: the owner waits for no answer to a commit, and all executed
+    /// events are committed.
     pub(crate) fn may_release(&self) -> bool {
         self.shards.iter().all(|shard_state| shard_state.in_flight.is_none())
             && self.lanes.iter().flatten().all(|lane| lane.ahead() == 0)

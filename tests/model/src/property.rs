@@ -1,4 +1,4 @@
-//! The properties that must always hold, and the properties that a run must show at least once.
+//! The properties that must always hold, and the properties that at least one run must show.
 
 use stateright::Property;
 
@@ -36,8 +36,8 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// Records a broken rule. After the store went back, ignores the rules that a correct owner may then break. For
-    /// example, the owner may have read or published commits before the store lost them.
+    /// Records a broken rule. After leases or shards went back, ignores the rules that even a correct owner may then
+    /// break. For example, the owner may have read or published commits before the store lost them.
     pub(crate) fn report(&mut self, broken: Violation) {
         let applies = match broken {
             Violation::StaleWrite | Violation::PublishedUncommitted => !self.lost_commits,
@@ -139,8 +139,8 @@ impl World {
             && self.store.shards.iter().all(empty)
     }
 
-    /// Returns whether the newest owner of a partition has work, but no possible step makes progress. While an owner
-    /// has work, it must be able to make progress by a step of its own: it must not depend on another owner, or on an
+    /// Returns whether the newest owner of a partition has work, but no possible step makes progress. An owner with
+    /// work must be able to make progress by a step of its own: the owner must not depend on another owner, or on an
     /// event that does not exist.
     fn is_stuck(&self, scope: &Scope, partition: u8) -> bool {
         let started =
@@ -175,7 +175,7 @@ impl World {
         };
         // Without spilling, an event may have to wait for an event that another owner has.
         let next = |key: u8| self.store.record(scope, key).map_or(1, |record| record.next);
-        // A finished event that waits for the acknowledgement of earlier events is no work.
+        // A finished delivery that waits for the acknowledgement of earlier deliveries is no work.
         let owner = &self.owners[id];
         let open = owner.unacknowledged.without(owner.finished);
         let open_events = open.iter().map(|position| scope.event(position));

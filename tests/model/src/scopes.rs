@@ -45,7 +45,7 @@ impl Scope {
         Self { queue, publishes: true, spills: false, ..Self::three_events() }
     }
 
-    /// Returns a scope with two shards. An owner claims the shards one after the other, and commits in each of them.
+    /// Returns a scope with two shards. An owner claims each shard in a step of its own, and commits in each of them.
     pub fn two_shards() -> Self {
         Self {
             keys: 2,
@@ -66,7 +66,7 @@ impl Scope {
 
 /// Scopes with two partitions.
 impl Scope {
-    /// Returns a scope in which the events of one key come to two partitions, and one load arrives late.
+    /// Returns a scope in which the events of one key come to two partitions, and one load may arrive late.
     pub fn two_partitions() -> Self {
         Self {
             keys: 1,
@@ -94,7 +94,7 @@ impl Scope {
         }
     }
 
-    /// Returns a scope in which one batch writes two keys, and another partition takes one of these keys over.
+    /// Returns a scope in which one batch may write two keys, and another partition may take one of these keys over.
     pub fn two_keys() -> Self {
         Self {
             keys: 2,
@@ -107,7 +107,7 @@ impl Scope {
     }
 
     /// Returns a scope in which the events of one key come to two partitions, and have messages to publish. The
-    /// protocol does not guarantee the order of messages that two partitions publish.
+    /// protocol does not guarantee the order of messages that different partitions publish.
     pub fn moved_outbox() -> Self {
         Self {
             queue: vec![event(0, 1, 0), event(0, 2, 1)],
@@ -136,7 +136,7 @@ impl Scope {
         }
     }
 
-    /// Returns a scope with three owners. Two of them may get the same epoch, because the leases go back.
+    /// Returns a scope with three owners. Two of them may get the same epoch, because the leases may go back.
     pub fn goes_back_under_three() -> Self {
         Self {
             leases: vec![0, 0, 0],
@@ -146,8 +146,8 @@ impl Scope {
         }
     }
 
-    /// Returns a scope with two shards, in which the leases and the first shard may go back: each at most once, in any
-    /// order.
+    /// Returns a scope with two shards, in which only the leases or only the first shard may go back: each at most
+    /// once, in any order.
     pub fn goes_back_in_part() -> Self {
         Self {
             keys: 2,
@@ -158,13 +158,13 @@ impl Scope {
         }
     }
 
-    /// Returns a scope in which the shard goes back, and events have messages to publish.
+    /// Returns a scope in which the shard may go back once, and events have messages to publish.
     pub fn goes_back_with_outbox() -> Self {
         let goes_back = vec![StorePart::Shard(0)];
         Self { run_ahead: 2, goes_back, publishes: true, ..Self::goes_back() }
     }
 
-    /// Returns a scope in which the shard goes back, and a repeated commit arrives late.
+    /// Returns a scope in which the shard may go back once, and a repeated commit may arrive late.
     pub fn goes_back_with_late_commit() -> Self {
         let goes_back = vec![StorePart::Shard(0)];
         Self { late_commits: 1, goes_back, ..Self::goes_back() }
@@ -184,7 +184,7 @@ impl Scope {
         Self { queue, ..Self::two_shards() }
     }
 
-    /// Returns [`Scope::older_owner`] with a third event.
+    /// Returns [`Scope::older_owner`] with a third event, and with at most two take-overs of the key.
     pub fn two_partitions_large() -> Self {
         let queue = vec![event(0, 1, 0), event(0, 3, 1), event(0, 2, 0)];
         Self { queue, take_overs: 2, ..Self::older_owner() }
@@ -195,7 +195,8 @@ impl Scope {
         Self { publishes: true, ..Self::goes_back() }
     }
 
-    /// Returns [`Scope::goes_back`] with spilled events and a commit that arrives late. Only the shard goes back.
+    /// Returns [`Scope::goes_back`] with spilled events, and with a commit that may arrive late. Only the shard may go
+    /// back.
     pub fn goes_back_large() -> Self {
         Self {
             late_commits: 1,
@@ -205,8 +206,8 @@ impl Scope {
         }
     }
 
-    /// Returns a scope with two partitions that share a shard. The shard goes back. One of the partitions has two
-    /// owners.
+    /// Returns a scope with two partitions that share a shard. The shard may go back once. One of the partitions has
+    /// two owners.
     pub fn goes_back_under_two_partitions() -> Self {
         Self {
             leases: vec![0, 1, 1],

@@ -20,7 +20,7 @@ impl Shard {
         Reply::Done(fence.clone())
     }
 
-    /// Returns a key record. If another partition owned the key, this partition takes the key over.
+    /// Returns a key record. If the record belongs to another partition, this partition takes the key over.
     pub(crate) fn load(&mut self, scope: &Scope, partition: u8, key: u8) -> Option<KeyRecord> {
         let record = self.records[usize::from(key)].as_mut()?;
         if record.partition != partition {
@@ -33,8 +33,9 @@ impl Shard {
         Some(record.clone())
     }
 
-    /// Applies a commit: applies the writes whose conditions hold, and refuses the other writes. Returns the keys of
-    /// the refused writes. For a repeated commit, returns the first answer again.
+    /// Applies the writes of a commit whose conditions hold, and refuses the other writes. Returns the keys of the
+    /// refused writes. For a repeated commit, returns the first answer again. Refuses a whole commit whose claim is not
+    /// in the fence, or whose number is not valid.
     pub(crate) fn commit(
         &mut self,
         scope: &Scope,
@@ -54,15 +55,15 @@ impl Shard {
                 return Reply::RolledBack;
             }
         }
-        let again = batch.number == fence.number;
-        let forgotten = scope.is(Fault::AnswerForgotten) || scope.is(Fault::NumberIgnored);
-        if again && !forgotten && !scope.is(Fault::RepeatRefused) {
+        let is_repeat = batch.number == fence.number;
+        let forgets_answer = scope.is(Fault::AnswerForgotten) || scope.is(Fault::NumberIgnored);
+        if is_repeat && !forgets_answer && !scope.is(Fault::RepeatRefused) {
             if fence.last != batch.commit_id() {
                 findings.report(Violation::WrongAnswer);
             }
             return Reply::Done(fence.refused);
         }
-        let follows = batch.number == fence.number + 1 || (again && forgotten);
+        let follows = batch.number == fence.number + 1 || (is_repeat && forgets_answer);
         if !follows && !scope.is(Fault::NumberIgnored) {
             return Reply::RolledBack;
         }
@@ -120,8 +121,8 @@ impl Shard {
 }
 
 impl Fence {
-    /// Checks the properties that every applied commit must have. The checks do not use the store's rules, so they also
-    /// detect a broken rule of the store.
+    /// Checks the properties of a commit that the store applies. The checks do not use the rules of the store, so they
+    /// also detect a broken rule of the store.
     fn check(&self, batch: &Batch, findings: &mut Findings) {
         if self.last == batch.commit_id() {
             findings.report(Violation::AppliedTwice);

@@ -27,9 +27,9 @@ pub(crate) struct Fence {
     pub(crate) claim: Claim,
     /// The number of the last commit.
     pub(crate) number: u8,
-    /// The answer to the last commit: the keys whose write the store refused.
+    /// The answer to the last commit: the keys whose writes the store refused.
     pub(crate) refused: Set,
-    /// The last commit; only the checks of the properties read it.
+    /// The last commit. Only the checks of the properties read this field.
     pub(crate) last: CommitId,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct KeyRecord {
     pub(crate) spilled: Set,
     /// The partition whose due index contains the key, if any.
     pub(crate) due: Option<u8>,
-    /// The commit that last wrote the key record; only the checks of the properties read it.
+    /// The commit that last wrote the key record. Only the checks of the properties read this field.
     pub(crate) written_by: CommitId,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct Batch {
     /// a commit without a number.
     pub(crate) number: u8,
     pub(crate) writes: Vec<Write>,
-    /// The last commit that the owner knows; only the checks of the properties read it.
+    /// The last commit before this one that the owner knows. Only the checks of the properties read this field.
     pub(crate) previous: CommitId,
 }
 
@@ -117,12 +117,12 @@ impl Batch {
 /// The answer to a claim or a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Reply<T> {
-    /// The claim or commit has taken effect: now, or when it first arrived.
+    /// The claim or commit has taken effect, either now or when it first arrived.
     Done(T),
     /// A newer owner exists.
     Fenced,
-    /// The store has gone back: it lost this owner's claim or commits, or it gave the owner's epoch to another owner,
-    /// too.
+    /// The store has gone back: it has lost the claim or commits of this owner, or has given the owner's epoch to
+    /// another owner as well.
     RolledBack,
 }
 

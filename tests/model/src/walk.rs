@@ -24,8 +24,8 @@ pub trait Value: Clone + Debug + PartialEq + Send + Sync {}
 impl<T: Clone + Debug + PartialEq + Send + Sync> Value for T {}
 
 /// Walks through all runs of a model. Panics if the found properties differ from the `expected` properties. A property
-/// that a run must show at least once is found if a run shows it. A property that must always hold is found if a run
-/// breaks it.
+/// that must always hold is found if a run breaks the property. Any other property is found if a run shows the
+/// property.
 pub fn walk<M: CheckedModel>(name: &str, model: &M, expected: &[&'static str]) {
     let start = Instant::now();
     let checker = model.clone().checker().spawn_bfs().join();
@@ -42,7 +42,7 @@ pub fn walk<M: CheckedModel>(name: &str, model: &M, expected: &[&'static str]) {
     assert_eq!(found, expected, "in {name}");
 }
 
-/// Panics if no run of a model with a fault breaks the property: the property would then not detect the fault.
+/// Panics if no run of a model with a fault breaks the property. In this case, the property does not detect the fault.
 pub fn breaks<M: CheckedModel>(fault: impl Debug, model: &M, property: &'static str) {
     let path = shortest(model, property);
     let path = path.unwrap_or_else(|| panic!("{fault:?} does not break {property:?}"));
@@ -58,7 +58,8 @@ pub fn all_are_tested<F: Debug + PartialEq>(all: &[F], tested: impl Iterator<Ite
 
 /// Returns the shortest run that shows a property. For a property that must always hold, returns the shortest run that
 /// breaks the property. Returns `None` if no such run exists. The first run that the checker finds need not be the
-/// shortest. Therefore the function searches again, each time only among shorter runs, until the checker finds no run.
+/// shortest. Therefore the function searches again, each time only among shorter runs, until the checker finds no
+/// further run.
 fn shortest<M: CheckedModel>(model: &M, property: &'static str) -> Option<Vec<M::Action>> {
     let mut found: Option<Vec<M::Action>> = None;
     loop {

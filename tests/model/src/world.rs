@@ -14,7 +14,7 @@ pub struct World {
     /// The state that the store may go back to.
     pub(crate) earlier: Option<Store>,
     pub(crate) owners: Vec<Owner>,
-    /// The location of each delivery in the queue.
+    /// The state of the delivery at each position of the queue.
     pub(crate) queue: Vec<DeliveryState>,
     /// Commits that may still arrive although no owner waits for the answer, each with its owner and shard.
     pub(crate) late_commits: Vec<(usize, usize, Batch)>,
@@ -34,7 +34,7 @@ pub(crate) struct RemainingSteps {
     pub(crate) goes_back: Vec<StorePart>,
 }
 
-/// The location of a delivery.
+/// The state of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum DeliveryState {
     /// The event waits at the broker.
@@ -216,7 +216,7 @@ impl World {
         }
     }
 
-    /// Ends an owner because a newer owner has the partition.
+    /// Ends an owner that the store has fenced. Reports a broken rule if the partition has no newer owner.
     fn fenced(&mut self, scope: &Scope, id: usize) {
         let newer = |other: usize| {
             scope.leases[other] == scope.leases[id] && self.owners[other].phase != Phase::Waiting
@@ -227,6 +227,8 @@ impl World {
         self.end(id, Phase::Fenced);
     }
 
+    /// Ends an owner to which the store has answered that it went back in time. Reports a broken rule if nothing went
+    /// back.
     fn rolled_back(&mut self, id: usize) {
         self.findings.report(Violation::StoppedWithoutRollback);
         self.end(id, Phase::Stopped);
