@@ -1,7 +1,7 @@
-//! A model of messages between two shards of a store that goes back in time (loses its newest writes). An owner sends
-//! messages from the outbox in one shard to a shard of the destination. The shard of the destination numbers the
-//! messages. A checker walks through all runs of small scopes, and the simulator plays long random runs. The owner
-//! remembers its sent messages, and chooses the messages to send again, with the product's own code
+//! A model of messages between two shards of a store that goes back in time (loses its newest writes). One shard
+//! contains an outbox. The owner of the outbox sends its messages to a shard of the destination, which numbers the
+//! messages. A checker walks through all runs of small scopes, and the simulator plays long random runs. The product's
+//! own code remembers the messages that the owner has sent, and chooses the messages to send again
 //! ([`PublishHistory`](ordain_core::PublishHistory)). All other code is written from the protocol alone. A *chunk* is
 //! the message at one outbox position.
 
@@ -18,19 +18,22 @@ pub use world::ChainWorld;
 /// The limits of a run: the number of steps of each kind, and the fault.
 #[derive(Debug, Clone, Default)]
 pub struct ChainScope {
-    /// Maximum number of commits that put messages into the outbox. Each commit has one or two messages.
+    /// The owner makes no further commit when it knows this number of commits. Each commit puts one or two messages
+    /// into the outbox.
     pub commits: u64,
-    /// Maximum number of messages from another producer.
+    /// Maximum number of new messages of the other producer.
     pub other_messages: usize,
-    /// The choices for a rollback. Each element names the shards that go back together.
+    /// The choices for a rollback. Each element names the shards that go back in one step.
     pub rollback_choices: Vec<ChainShards>,
     /// Maximum number of times that shards go back.
     pub rollbacks: u64,
-    /// Maximum number of times that the process ends and another process starts.
+    /// Number of restarts of the process after which no step [`ChainStep::Restart`] is possible. The process also ends
+    /// if the store has lost the owner's claim, or if the owner has forgotten a lost message. These restarts count as
+    /// well, but have no limit.
     pub restarts: u64,
-    /// Maximum number of sent messages that the owner forgets, as if memory had no room for them.
+    /// Maximum number of sent messages that an owner forgets, as if memory had no room for them.
     pub forgotten: usize,
-    /// True if the answer to a call may be lost.
+    /// True if the answer to a call may be lost, and the call may arrive a second time.
     pub loses_answers: bool,
     /// The rule that is broken on purpose; `None` in a correct model.
     pub fault: Option<ChainFault>,
@@ -53,28 +56,31 @@ pub enum ChainFault {
     /// An owner sends messages to the destination again before it has repeated the lost commits that contain these
     /// messages.
     CommitsAreNotAwaited,
-    /// An owner does not repeat the messages that the destination has lost.
+    /// An owner does not send the messages again that the destination has lost.
     LostMessagesAreDropped,
     /// An owner sends lost messages again, but does not request their old numbers.
     LostMessagesGetNewNumbers,
-    /// The owner forgets its newest sent message instead of its oldest.
+    /// After each answer, the owner forgets its newest sent message. A correct owner forgets only its oldest messages.
     NewestIsForgotten,
-    /// An owner never checks that the destination still has the messages that the owner sent.
+    /// An owner never makes a call to check whether the destination still has the sent messages.
     NothingIsChecked,
     /// A call does not name the outbox position of the last message that the destination has confirmed.
     NoPositionIsNamed,
     /// The destination ignores the last confirmed outbox position that a call names, so the destination cannot notice
     /// that it has gone back.
     DestinationComparesNothing,
-    /// The destination gives a message a number that another message has.
+    /// The destination gives a message its requested number even if another message of the key has this number.
     TakenNumbersAreAssigned,
-    /// The destination gives a message a lower number than it gave to an earlier message of the same call.
+    /// The destination gives a message its requested number even if an earlier message of the same key and call has a
+    /// higher number.
     NumbersGoBack,
-    /// A call requests lower numbers for its messages than the messages of an earlier call have.
+    /// The owner requests the old number of a message even if an earlier message of the key, in an earlier call, has a
+    /// higher number now.
     LaterNumbersGoBack,
     /// The destination does not remember the messages that it has numbered.
     NothingIsRemembered,
-    /// The removal of sent messages from the outbox counts as durable before the store has confirmed it.
+    /// The removal of sent messages from the outbox counts as durable at once, although only a later commit makes the
+    /// removal durable.
     DoneBeforeDurable,
     /// An owner reports messages as done although it still has to send them again. The destination then forgets these
     /// messages.
@@ -84,9 +90,9 @@ pub enum ChainFault {
     RepeatedMessagesAreNotRemoved,
     /// The destination does not forget messages of commits that the outbox has lost.
     LostCommitsAreRemembered,
-    /// The destination forgets messages of lost commits only if their call had no other messages.
+    /// The destination forgets the messages of lost commits only if all messages of their call belong to lost commits.
     LostCommitsStayInMixedBlocks,
-    /// A repeated call arrives late, and the destination treats its messages as new messages.
+    /// The second copy of a call arrives late, and the destination treats its messages as new messages.
     LateCallsAreNew,
     /// The destination accepts messages of an older owner.
     OlderOwnerIsAccepted,
@@ -119,17 +125,19 @@ impl ChainFault {
 /// A step of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChainStep {
-    /// The owner first repeats the commits that the store has lost, and then commits this number of messages.
+    /// The owner repeats the commits that the store has lost, and then makes a commit with this number of messages.
     Commit(u8),
-    /// The owner finds that the store lacks commits, and repeats them.
+    /// The owner finds that the store lacks commits, and repeats them. If the store has lost the owner's claim, the
+    /// process ends instead.
     Repeat,
-    /// The owner sends at most this number of messages.
+    /// The owner sends at most this number of messages: lost messages if there are any, otherwise waiting messages.
     Send(usize),
-    /// The owner sends all waiting messages, and the answer is lost.
+    /// The owner sends all lost messages, or all waiting messages if none is lost. The answer is lost.
     SendUnanswered,
     /// The call whose answer was lost arrives a second time.
     ArriveLate,
-    /// If the destination may have gone back, the owner checks that the destination has all sent messages.
+    /// If the destination may have gone back, the owner makes a call to check that the destination has all sent
+    /// messages. The call contains the messages to send next.
     Check,
     /// The owner removes the sent messages from the outbox.
     RemoveSent,
@@ -149,7 +157,7 @@ pub enum ChainStep {
     Restart,
 }
 
-/// Highest number of remembered states that the shards may go back to, including the beginning.
+/// Maximum number of remembered states that the shards may go back to, including the beginning.
 const STATE_LIMIT: usize = 2;
 
 impl Model for ChainScope {

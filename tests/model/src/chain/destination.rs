@@ -7,12 +7,13 @@ use ordain_core::{NumberedChunk, OutboxPosition};
 
 use super::ChainFault;
 
-/// A message. The number of the event that caused the message is the message's id.
+/// A message. The number of its event is the id of the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Message {
     pub(super) event: u8,
     pub(super) key: u8,
-    /// The owner that executed the event. Two executions of one event may emit different messages.
+    /// The epoch of the owner that executed the event; 0 for a message of the other producer. Two executions of one
+    /// event may emit different messages.
     pub(super) owner: u8,
 }
 
@@ -49,8 +50,11 @@ impl NumberedChunk for ChainChunk {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Call {
     pub(super) epoch: u8,
+    /// The number of the last commit in the shard of the outbox at the time of the owner's claim.
     pub(super) commit_at_claim: u64,
+    /// The last outbox position that the destination has confirmed to the owner.
     pub(super) before: Option<OutboxPosition>,
+    /// The destination may forget the messages of all commits up to this number.
     pub(super) done: u64,
     pub(super) chunks: Vec<ChainChunk>,
 }
@@ -59,7 +63,9 @@ pub(super) struct Call {
 pub(super) enum Reply {
     /// For each message, true if the destination already had it, and the number of the message.
     Done(Vec<(bool, u64)>),
+    /// The destination does nothing: it has received a call of a newer owner, or the call is a late copy.
     Fenced,
+    /// The destination has gone back. The position of the last message of this owner that the destination has, if any.
     WentBack(Option<OutboxPosition>),
 }
 
@@ -70,7 +76,7 @@ pub(super) struct Entry {
     pub(super) message: Message,
 }
 
-/// The record of a received message. By the commit and the event in this record, the destination recognises a repeat of
+/// The record of a received message. By the commit and the event in the record, the destination recognises a repeat of
 /// the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct ReceivedMessage {
@@ -82,16 +88,18 @@ struct ReceivedMessage {
 /// The content of the destination.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Destination {
-    /// The epoch of the last owner that sent messages. The field `last` has the outbox position of the owner's last
-    /// message.
+    /// The epoch of the last owner that sent messages.
     epoch: u8,
+    /// The outbox position of the last message from the owner with this epoch.
     last: OutboxPosition,
-    /// The highest outbox position of all received messages. After the outbox lost commits: the end of the last commit
-    /// that the outbox still has.
+    /// The highest outbox position of all received messages. If a new owner shows that the outbox has lost commits, the
+    /// position becomes the end of the last commit that the outbox had at the owner's claim.
     highest: OutboxPosition,
     /// The messages that the destination can recognise, grouped by their call.
     blocks: Vec<Vec<ReceivedMessage>>,
+    /// All messages that the destination has, in the order in which it numbered them.
     pub(super) entries: Vec<Entry>,
+    /// By key, the next free number.
     next: BTreeMap<u8, u64>,
 }
 
@@ -107,6 +115,8 @@ impl Destination {
         entry.map(|entry| entry.message)
     }
 
+    /// Processes a call: numbers the messages that are new, and finds the numbers of the messages that the destination
+    /// already has.
     pub(super) fn assign(&mut self, call: &Call, fault: Option<ChainFault>) -> Reply {
         let is = |other| fault == Some(other);
         if call.epoch < self.epoch && !is(ChainFault::OlderOwnerIsAccepted) {
@@ -125,14 +135,16 @@ impl Destination {
         }
         let received = |chunk: &ChainChunk| {
             let all = self.blocks.iter().flatten();
-            let mut of = all.filter(|received| received.position.commit == chunk.position.commit);
-            of.rfind(|received| received.event == chunk.message.event)
+            let mut same_commit =
+                all.filter(|received| received.position.commit == chunk.position.commit);
+            same_commit
+                .rfind(|received| received.event == chunk.message.event)
                 .map(|received| received.number)
         };
-        let is_behind_all = call.chunks.iter().all(|chunk| chunk.position > self.highest);
+        let all_are_new = call.chunks.iter().all(|chunk| chunk.position > self.highest);
         let mut answers: Vec<Option<u64>> = Vec::new();
         for chunk in &call.chunks {
-            let answer = received(chunk).filter(|_| !is_behind_all);
+            let answer = received(chunk).filter(|_| !all_are_new);
             let is_late = call.epoch == self.epoch && chunk.position <= self.last;
             if is_late && answer.is_none() && !is(ChainFault::LateCallsAreNew) {
                 return Reply::Fenced;
@@ -174,7 +186,8 @@ impl Destination {
         Reply::Done(numbers)
     }
 
-    /// Forgets the messages of commits that the outbox has lost.
+    /// Forgets the messages of commits that the outbox has lost: of all commits after `commit_at_claim`. With
+    /// `keeps_mixed`, keeps them if an earlier message of their call belongs to a commit that the outbox has.
     fn forget_lost(&mut self, commit_at_claim: u64, keeps_mixed: bool) {
         let is_kept = |received: &ReceivedMessage| received.position.commit <= commit_at_claim;
         if keeps_mixed {
@@ -189,7 +202,8 @@ impl Destination {
     }
 
     /// Stores a message under its requested number if that number is free. If the message requests no number, or the
-    /// number is taken, stores the message under the next number. With `takes_any`, ignores that a number is taken.
+    /// number is taken, stores the message under the next number. With `takes_any`, uses the requested number even if
+    /// it is taken. Returns the number.
     pub(super) fn put(&mut self, message: Message, requested_number: u64, takes_any: bool) -> u64 {
         let is_free =
             requested_number > 0 && (takes_any || self.at(message.key, requested_number).is_none());

@@ -1,34 +1,35 @@
 //! The counts of rare events in a run, and the rules that a run may break.
 
-/// The counts of rare events in a run. These counts prove that the runs reach the events. Two states that differ only
-/// in these counts are equal.
+/// The counts of rare events in a run. The counts show that the runs reach these events. Two states that differ only in
+/// these counts are equal, except for `rollbacks` and `restarts`: the state contains these counts, too.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ChainCounts {
     /// Number of times that shards went back.
     pub rollbacks: u64,
-    /// Calls that the destination refused because it had gone back.
+    /// Number of calls that the destination refused because it had gone back.
     pub refused: u64,
-    /// Messages that the owner had to send again.
+    /// Number of lost messages that the owner had to send again.
     pub resent: u64,
-    /// Messages that the destination recognised as repeats.
+    /// Number of messages that the destination recognised as repeats.
     pub recognized: u64,
-    /// Repeated messages that got a new number, for example because another message had taken their old number.
+    /// Number of messages that got a new number when the owner sent them again, for example because another message had
+    /// taken the old number.
     pub changed: u64,
-    /// Lost commits that the owner repeated.
+    /// Number of lost commits that an owner found. The owner repeats them if the store still has its claim.
     pub commits: u64,
     /// Number of times that the process ended and another process started.
     pub restarts: u64,
-    /// Committed messages that the destination lost and lacks at the end. No process can send these messages again,
-    /// because no process still has them in memory.
+    /// Number of committed messages that the destination lacks at the end of a correct run. No process can send these
+    /// messages again, because no process has them in memory, or the destination mistook them for other messages.
     pub lost: u64,
-    /// Messages of lost commits that stay at the destination.
+    /// Number of messages of lost commits that stay at the destination.
     pub orphans: u64,
 }
 
 /// A rule that a run has broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ChainViolation {
-    /// The destination lacks a committed message.
+    /// The destination lacks a committed message that the owner could send.
     Missing,
     /// The destination has a committed message twice, under two numbers.
     Duplicated,
@@ -40,9 +41,11 @@ pub enum ChainViolation {
     MessageMistaken,
     /// A message that was sent again got a new number although its old number was free.
     NumberChanged,
-    /// The owner's count of messages to send again, or of messages that changed their number, is wrong.
+    /// The owner does not send exactly the lost messages again, or its count of these messages or of changed numbers is
+    /// wrong.
     WrongResendCount,
-    /// An owner sends a message whose commit is lost.
+    /// An owner sends a message although the store has lost the commit of the message, and the owner has not repeated
+    /// the commit.
     SentWithoutCommit,
     /// The outbox again contains messages that the destination was allowed to forget.
     DoneButInOutbox,

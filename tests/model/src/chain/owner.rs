@@ -10,7 +10,7 @@ use super::destination::{Call, ChainChunk, Message};
 /// The shard that has the outbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Source {
-    /// The epoch of the owner's claim.
+    /// The epoch of the newest claim that the shard has.
     pub(super) epoch: u8,
     /// The messages of each commit. The first commit has number 1.
     pub(super) commits: Vec<Vec<Message>>,
@@ -39,17 +39,18 @@ pub(super) struct Owner {
     /// All commits that the owner knows, including those before its claim.
     pub(super) commits: Vec<Vec<Message>>,
     pub(super) history: PublishHistory<ChainChunk>,
-    /// Messages that the owner has not sent yet, in the order of the outbox.
+    /// Messages for which the owner has never received an answer, in the order of the outbox.
     pub(super) waiting: Vec<ChainChunk>,
-    /// The owner has removed from the outbox the messages of all commits up to this number.
+    /// The owner has removed from the outbox the messages of all commits up to this number. When the owner repeats
+    /// commits, this becomes 0.
     removed_through: u64,
     /// Removals that may not be durable yet. A removal up to commit 3, made when 5 was the last commit, is `(3, 5)`.
     pending_removals: Vec<(u64, u64)>,
     /// The messages of all commits up to this number are removed from the outbox, and the removal is durable.
     pub(super) done: u64,
-    /// Messages for which this owner got an answer, with their numbers.
+    /// Messages for which this owner has received an answer, with their numbers.
     pub(super) answered: BTreeMap<OutboxPosition, (Message, u64)>,
-    /// Messages to send again, because the destination has lost them.
+    /// Messages that the owner must send again, because the destination has lost them.
     pub(super) to_resend: BTreeSet<Message>,
 }
 
@@ -93,8 +94,8 @@ impl Owner {
         source.epoch == self.epoch && source.commits == self.commits
     }
 
-    /// Commits messages, and appends them to the messages to send. The new commit makes all earlier removals from
-    /// the outbox durable.
+    /// Makes a commit with these messages, and appends them to the messages to send. The commit makes all earlier
+    /// removals from the outbox durable.
     pub(super) fn commit(&mut self, messages: Vec<Message>, source: &mut Source) {
         source.push(messages.clone());
         self.commits.push(messages);
@@ -108,8 +109,8 @@ impl Owner {
         }
     }
 
-    /// Repeats the commits that the shard has lost. Repeats nothing and returns false if the shard has lost the owner's
-    /// claim, too.
+    /// Repeats the commits that the shard has lost. If the shard has also lost the owner's claim, repeats nothing and
+    /// returns false.
     pub(super) fn recommit(&mut self, source: &mut Source, fault: Option<ChainFault>) -> bool {
         if source.epoch != self.epoch {
             return false;
@@ -124,7 +125,8 @@ impl Owner {
         true
     }
 
-    /// Removes from the outbox the messages of all commits before the first commit with an unsent message.
+    /// Removes from the outbox the messages of all commits before the first commit with a waiting message. Does nothing
+    /// if the store has lost the owner's claim.
     pub(super) fn remove_sent(&mut self, source: &mut Source, fault: Option<ChainFault>) {
         let first = self.waiting.first().map_or(self.last() + 1, |chunk| chunk.position.commit);
         if first - 1 > self.removed_through && source.epoch == self.epoch {
@@ -160,17 +162,18 @@ impl Owner {
         Call { epoch: self.epoch, commit_at_claim: self.commit_at_claim, before, done, chunks }
     }
 
-    /// Returns the answered messages that the history has forgotten: the oldest ones. Each message counts as one byte,
-    /// so `history.bytes()` is the number of messages that the history still has.
+    /// Returns the answered messages that the history has forgotten: the oldest answered messages. Each message counts
+    /// as one byte, so `history.bytes()` is the number of confirmed messages in the history. This number does not
+    /// include the messages to send again.
     pub(super) fn forgotten(&self) -> impl Iterator<Item = Message> {
-        let there = self.history.bytes() + self.to_resend.len();
+        let remembered = self.history.bytes() + self.to_resend.len();
         self.answered
             .values()
-            .take(self.answered.len().saturating_sub(there))
+            .take(self.answered.len().saturating_sub(remembered))
             .map(|answered| answered.0)
     }
 
-    /// Forgets the newest answered message instead of the oldest.
+    /// Forgets the newest answered message, and remembers all other answered messages.
     pub(super) fn forget_newest(&mut self, now: u64) {
         let mut kept: Vec<(ChainChunk, u64)> = Vec::new();
         for (position, (message, number)) in &self.answered {
@@ -185,7 +188,7 @@ impl Owner {
         self.history.record_answer(&chunks, &numbers, true, now);
     }
 
-    /// Drops the messages that the owner should send again.
+    /// Drops the messages that the owner must send again, as if the destination had answered them.
     pub(super) fn drop_lost(&mut self) {
         let lost: Vec<_> = self.history.next_chunks(&[]).copied().collect();
         let numbers: Vec<u64> = lost.iter().map(|chunk| chunk.requested).collect();

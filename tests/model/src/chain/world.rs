@@ -37,6 +37,7 @@ struct State {
     /// States that the shards may go back to. The first one is the beginning of the run.
     past: Vec<(Source, Destination)>,
     owner: Owner,
+    /// The time in ms since the beginning of the run.
     now: u64,
     /// A call whose answer was lost. The call may arrive a second time.
     late: Option<Call>,
@@ -45,17 +46,17 @@ struct State {
     /// Messages that were removed from the outbox before the present owner's claim. The owner does not have them in
     /// memory, so it cannot send them again if the destination loses them.
     removed_before_claim: BTreeSet<Message>,
-    /// Messages that had been reported as done, but were in the outbox again when a new owner claimed the shard. The
-    /// destination may have them twice.
+    /// Messages that an owner had reported as done, but that were in the outbox again when a later owner claimed the
+    /// shard. The destination may have these messages twice.
     done_but_in_outbox: BTreeSet<Message>,
     /// Messages that neither an owner nor the destination had any more, but that were in the outbox again at a later
     /// claim.
     back_in_outbox: BTreeSet<Message>,
-    /// Messages that the destination first got from an owner that had lost its claim.
-    from_fenced_owner: BTreeSet<Message>,
+    /// Messages that the destination got from an owner whose claim the store had lost.
+    from_owner_without_claim: BTreeSet<Message>,
     /// Messages that the destination mistook for messages of a lost commit.
     mistaken: BTreeSet<Message>,
-    /// Messages of lost commits whose owner ended before it repeated the commits.
+    /// Messages of lost commits whose owner ended before it had repeated the commits.
     orphans: BTreeSet<Message>,
     /// Messages that an owner has reported as done, so that the destination may forget them.
     reported: BTreeSet<Message>,
@@ -97,7 +98,7 @@ impl ChainWorld {
             removed_before_claim: BTreeSet::new(),
             done_but_in_outbox: BTreeSet::new(),
             back_in_outbox: BTreeSet::new(),
-            from_fenced_owner: BTreeSet::new(),
+            from_owner_without_claim: BTreeSet::new(),
             mistaken: BTreeSet::new(),
             orphans: BTreeSet::new(),
             reported: BTreeSet::new(),
@@ -168,7 +169,7 @@ impl ChainWorld {
         self.state.rollbacks
     }
 
-    /// Returns how often the process ended.
+    /// Returns how often the process ended and another process started.
     pub fn restarts(&self) -> u64 {
         self.state.restarts
     }
@@ -196,7 +197,8 @@ impl ChainWorld {
             return;
         }
         let State { owner, source, keys, .. } = &mut self.state;
-        // If commits were lost with a process, the source delivers their events again.
+        // If a process ended before it had repeated lost commits, the source delivers the events of these commits
+        // again.
         let first =
             source.commits.iter().flatten().map(|message| message.event + 1).max().unwrap_or(0);
         let message = |event| Message { event, key: event % *keys, owner: owner.epoch };
@@ -204,7 +206,8 @@ impl ChainWorld {
         owner.commit(messages, source);
     }
 
-    /// Repeats the commits that the store has lost. Returns false if the owner ended instead.
+    /// Repeats the commits that the store has lost. If the store has lost the owner's claim, ends the process instead,
+    /// and returns false.
     fn repeat_commits(&mut self) -> bool {
         let State { owner, source, fault, .. } = &mut self.state;
         self.counts.commits += owner.last().saturating_sub(source.last());
@@ -223,13 +226,13 @@ impl ChainWorld {
     }
 
     fn send_unanswered(&mut self) {
-        let State { owner, source, destination, fault, reported, from_fenced_owner, .. } =
+        let State { owner, source, destination, fault, reported, from_owner_without_claim, .. } =
             &mut self.state;
         let call = owner.call(usize::MAX, *fault);
         if !call.chunks.is_empty() {
             reported.extend(owner.done_messages());
             if source.epoch != owner.epoch {
-                from_fenced_owner.extend(call.chunks.iter().map(|chunk| chunk.message));
+                from_owner_without_claim.extend(call.chunks.iter().map(|chunk| chunk.message));
             }
             destination.assign(&call, *fault);
             self.state.late = Some(call);
@@ -271,7 +274,8 @@ impl ChainWorld {
 
     /// Records the numbers of a call's messages, and checks them. `before` is the destination before the call.
     fn record_numbers(&mut self, call: &Call, answers: &[(bool, u64)], before: &Destination) {
-        let State { owner, now, fault, source, from_fenced_owner, mistaken, .. } = &mut self.state;
+        let State { owner, now, fault, source, from_owner_without_claim, mistaken, .. } =
+            &mut self.state;
         let has_claim = source.epoch == owner.epoch;
         let numbers: Vec<u64> = answers.iter().map(|(_, number)| *number).collect();
         let mut changed = 0;
@@ -288,20 +292,21 @@ impl ChainWorld {
                     broken = Some(ChainViolation::MessageMistaken);
                 }
             }
-            from_fenced_owner.extend((!has_claim && !is_known).then_some(message));
+            from_owner_without_claim.extend((!has_claim && !is_known).then_some(message));
             let previous = owner.answered.insert(chunk.position, (message, *number));
             if let Some((_, earlier)) = previous.filter(|_| owner.to_resend.remove(&message))
                 && earlier != *number
             {
                 changed += 1;
-                let other_messages = owner.answered.range(..chunk.position).map(|(_, other)| other);
-                let mut other_messages =
-                    other_messages.filter(|(other, _)| other.key == message.key);
+                let earlier_messages =
+                    owner.answered.range(..chunk.position).map(|(_, other)| other);
+                let mut earlier_messages =
+                    earlier_messages.filter(|(other, _)| other.key == message.key);
                 // The message must keep its number if the destination had lost the message, the number was free, and
                 // all earlier messages of the key have lower numbers.
                 if !is_known
                     && before.at(message.key, earlier).is_none()
-                    && other_messages.all(|other| other.1 < earlier)
+                    && earlier_messages.all(|other| other.1 < earlier)
                 {
                     broken = Some(ChainViolation::NumberChanged);
                 }
@@ -321,8 +326,9 @@ impl ChainWorld {
         }
     }
 
-    /// Repeats the lost commits. Then prepares to send again all messages after the outbox position `confirmed`,
-    /// because the destination has lost them.
+    /// Repeats the lost commits. Then prepares to send again all messages after the outbox position `confirmed`: the
+    /// destination has no later message of this owner. If the owner has forgotten such a message, ends the process
+    /// instead.
     fn prepare_resend(&mut self, confirmed: Option<OutboxPosition>) {
         let skips_commits = self.is(ChainFault::CommitsAreNotAwaited);
         if !skips_commits && !self.repeat_commits() {
@@ -340,11 +346,11 @@ impl ChainWorld {
         let unconfirmed: BTreeSet<Message> =
             unconfirmed.map(|(_, (message, _))| *message).collect();
         let is_forgotten = owner.forgotten().any(|message| unconfirmed.contains(&message));
-        // The destination may have messages of earlier owners after the position `confirmed`, because those owners sent
-        // them.
-        let mut other_messages =
+        // After the position `confirmed`, the destination may have messages that earlier owners sent, but none that
+        // this owner sent.
+        let mut present_messages =
             unconfirmed.difference(&lost).filter(|message| message.owner == owner.epoch);
-        let is_exact = lost.is_subset(&unconfirmed) && other_messages.next().is_none();
+        let is_exact = lost.is_subset(&unconfirmed) && present_messages.next().is_none();
         let new = unconfirmed.difference(&owner.to_resend).count();
         owner.to_resend = unconfirmed;
         let count = owner.history.roll_back_to(confirmed);
@@ -379,6 +385,7 @@ impl ChainWorld {
         }
     }
 
+    /// Adds the present state to the states that the shards may go back to.
     fn remember(&mut self) {
         let now = (self.state.source.clone(), self.state.destination.clone());
         if self.state.past.last() != Some(&now) {

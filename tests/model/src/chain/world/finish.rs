@@ -1,4 +1,4 @@
-//! The end of a run: the owner finishes all work, and the model checks the result.
+//! Finishes all work at the end of a run, and checks the result.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +36,7 @@ impl ChainWorld {
             done_but_in_outbox,
             back_in_outbox,
             orphans,
-            from_fenced_owner,
+            from_owner_without_claim,
             mistaken,
             source_rollbacks,
             ..
@@ -68,7 +68,7 @@ impl ChainWorld {
         };
         let mut numbers: Vec<(u8, u64)> = Vec::new();
         let is_ordered = |message: &&Message| {
-            [done_but_in_outbox, back_in_outbox, from_fenced_owner]
+            [done_but_in_outbox, back_in_outbox, from_owner_without_claim]
                 .iter()
                 .all(|late| !late.contains(message))
         };
@@ -76,7 +76,7 @@ impl ChainWorld {
             let entry = destination.entries.iter().find(|entry| entry.message == *message);
             numbers.extend(entry.map(|entry| (message.key, entry.number)));
         }
-        // A stable sort keeps the order of the outbox within a key.
+        // The sort is stable, so it keeps the order of the outbox within a key.
         numbers.sort_by_key(|numbered| numbered.0);
         let lacking = committed.iter().filter(|message| count(message) == 0).count();
         let broken = if committed.iter().any(|message| count(message) == 0 && !may_lack(message)) {
