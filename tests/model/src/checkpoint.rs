@@ -13,13 +13,15 @@ pub use world::{CheckpointCounts, CheckpointViolation, CheckpointWorld};
 /// The limits of a run: the size of the file, the number of rare steps, and the fault.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CheckpointScope {
-    /// Number of events in the file. Events with an even number are in shard 0, the others in shard 1.
+    /// Number of events in the file, which have the numbers from 0. Events with an even number are in shard 0, the
+    /// others in shard 1.
     pub events: u8,
     /// Number of events that become dead letters. They are the first events of the file.
     pub dead: u8,
     /// Maximum number of times that shards go back.
     pub rollbacks: u64,
-    /// Maximum number of times that the owner ends and another owner claims the partition.
+    /// Number of new owners after which no step [`CheckpointStep::Restart`] is possible. An owner also ends if the
+    /// store has lost its claim. The owners that follow then count as well, but have no limit.
     pub restarts: u64,
     /// The rule that is broken on purpose; `None` in a correct model.
     pub fault: Option<CheckpointFault>,
@@ -62,16 +64,17 @@ impl CheckpointFault {
 pub enum CheckpointStep {
     /// The owner reads the checkpoint and opens the file.
     Start,
-    /// The owner reads this number of events.
+    /// The owner reads at most this number of events.
     Read(u8),
-    /// The owner commits the uncommitted events of this shard.
+    /// The owner repeats the lost commits of this shard. Then it commits the uncommitted events of the shard.
     Commit(u8),
-    /// The owner takes an event from its dead letter. The next commit of the shard contains the effect of the event,
-    /// and removes the letter.
+    /// The owner takes an event from its dead letter. The next commit of the event's shard contains the effect of the
+    /// event, and removes the letter.
     TakeLetter,
     /// The owner writes a checkpoint.
     Save,
-    /// The owner finds that the store lacks commits, and repeats them.
+    /// The owner finds that the store lacks commits, and repeats them. If a shard has lost the owner's claim, the owner
+    /// ends instead.
     Repeat,
     /// The present state of the shards becomes a state that they may go back to.
     Remember,
@@ -81,7 +84,7 @@ pub enum CheckpointStep {
     Restart,
 }
 
-/// Highest number of remembered states that the shards may go back to, including the beginning.
+/// Maximum number of remembered states that the shards may go back to, including the beginning.
 const STATE_LIMIT: usize = 2;
 
 /// Number of shards.

@@ -1,7 +1,7 @@
 //! A model of a producer that publishes a file through a store that goes back in time (loses its newest writes). The
-//! state has the shards and two producers. Each shard numbers its events and contains a checkpoint. The producer of the
-//! file may end early and start again. A checker walks through all runs of small scopes, and the simulator plays long
-//! random runs. The producer remembers its calls with the product's own code
+//! state has the shards and two producers: the producer of the file, which may end early and start again, and another
+//! producer. Each shard numbers its events and contains a checkpoint. A checker walks through all runs of small scopes,
+//! and the simulator plays long random runs. The product's own code remembers the calls of the producer of the file
 //! ([`ProducerHistory`](ordain_core::ProducerHistory)). All other code is written from the protocol alone.
 
 mod world;
@@ -13,7 +13,8 @@ pub use world::{ProducerCounts, ProducerViolation, ProducerWorld};
 /// The limits of a run: the number of events, the number of rare steps, and the fault.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ProducerScope {
-    /// Number of events to publish. Events with an even number have the key of shard 0, the others the key of shard 1.
+    /// Number of events to publish. The events have the numbers from 0. Events with an even number have the key of
+    /// shard 0, the others the key of shard 1.
     pub events: u8,
     /// True if the producer is a program with the library. Such a producer publishes no file, and therefore has no
     /// checkpoints.
@@ -33,27 +34,28 @@ pub struct ProducerScope {
 /// A rule that is broken on purpose, to prove that the checks find broken rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProducerFault {
-    /// A call names no witness. A witness is the newest event that earlier calls wrote to a shard; a shard that lacks
+    /// A call names no witness. A witness is the newest event that earlier calls added to a shard. A shard that lacks
     /// its witness has gone back.
     NoWitnessIsNamed,
     /// The producer does not write the events of lost calls again.
     NothingIsWrittenAgain,
-    /// The producer does not check that the shards have their witnesses.
+    /// The producer checks the witnesses of the shards only before it publishes events, and not when it closes.
     NothingIsChecked,
-    /// The producer forgets its newest call instead of its oldest.
+    /// The producer forgets its newest call instead of its oldest call.
     NewestIsForgotten,
     /// A checkpoint names no witness.
     CheckpointNamesNoWitness,
     /// A new checkpoint replaces the stored checkpoint of a shard, even if the stored one is not the producer's
     /// previous checkpoint.
     CheckpointComparesNothing,
-    /// A run that continues at the checkpoints does not write its run number into them.
+    /// A run that continues at the checkpoints writes the number of the previous run into them, instead of a new
+    /// number.
     RunNumberIsNotWritten,
     /// A run continues at the newest checkpoint instead of the oldest.
     NewestCheckpointCounts,
     /// After shards went back, a run does not continue at the oldest checkpoint.
     FileIsNotReadAgain,
-    /// The store does not compare the id of a new event with the ids of the events that it has.
+    /// The store does not compare the id of a new event with the ids of the events that the store already has.
     NothingIsRemembered,
 }
 
@@ -78,7 +80,7 @@ impl ProducerFault {
 pub enum ProducerStep {
     /// The producer publishes at most this number of events.
     Publish(u8),
-    /// The producer publishes an event, and ends before it receives the answer.
+    /// The producer publishes an event, ends before it receives the answer, and starts again.
     PublishUnanswered,
     /// The producer writes its checkpoint into the shards.
     Checkpoint,
@@ -99,7 +101,7 @@ pub enum ProducerStep {
     Restart,
 }
 
-/// Highest number of remembered states that the shards may go back to, including the beginning.
+/// Maximum number of remembered states that the shards may go back to, including the beginning.
 const STATE_LIMIT: usize = 2;
 
 /// Number of shards.

@@ -1,10 +1,10 @@
 //! A model of a queue in a store that goes back in time (loses its newest writes). The queue has writers, a reader, and
-//! an owner whose commits settle the entries that the reader has read. The queue may be an inbox: then the reader
-//! publishes the entries, and commits nothing. Some writers also write to another shard, in the same call. Other
+//! an owner whose commits settle the entries that the reader has read. The queue may be an inbox. The reader of an
+//! inbox publishes the entries, and commits nothing. Some writers also write to another shard, in the same call. Other
 //! writers are in a process without a reader. A checker walks through all runs of the model, and the simulator plays
-//! long random runs. The reader ([`QueueCursor`](ordain_core::QueueCursor)) and the process without a reader
-//! ([`UnreadRuns`](ordain_core::UnreadRuns)) use the product's own code. All other code is written from the protocol
-//! alone.
+//! long random runs. The product's own code makes the decisions of the reader
+//! ([`QueueCursor`](ordain_core::QueueCursor)) and of the process without a reader
+//! ([`UnreadRuns`](ordain_core::UnreadRuns)). All other code is written from the protocol alone.
 
 mod outcome;
 mod store;
@@ -18,12 +18,13 @@ pub use world::QueueWorld;
 /// The limits of a run: the kinds of writers and readers, the number of steps, and the fault.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct QueueScope {
-    /// Maximum number of calls by writers. Each call puts one or two entries into the queue.
+    /// Number of calls after which writers make no new calls by [`QueueStep::Put`] or [`QueueStep::PutUnanswered`].
+    /// Each call puts one or two entries into the queue. Repeated calls count as well, but have no limit.
     pub calls: u8,
     /// Maximum number of calls by the reader's process that write to the queue and to another shard, in separate steps.
-    /// Each write to the queue also counts as one of `calls`.
+    /// Each write of such a call to the queue also counts as one of `calls`.
     pub shared_calls: u8,
-    /// True if a process without a reader has writers, in addition to the writers of the reader's process.
+    /// True if both processes have writers: the reader's process, and a process without a reader.
     pub has_other_writers: bool,
     /// True if all writers are in a process without a reader.
     pub has_only_other_writers: bool,
@@ -46,16 +47,17 @@ pub enum QueueFault {
     RemovesByNumber,
     /// A removal does not name the commit that settled the removed entries.
     RemovesWithoutCommit,
-    /// A reader that starts again at the beginning of the queue has forgotten its deliveries.
+    /// A reader that reads the queue again from its beginning has forgotten its deliveries.
     ForgetsDeliveries,
     /// All calls have the same history, so a queue position is no more than a number.
     HistoriesAreEqual,
-    /// A reader does not expect the entries that writers of its process have put, so it does not notice their loss.
+    /// A reader does not expect the entries that the writers of its process report, so it does not notice the loss of
+    /// these entries.
     ExpectsNothing,
     /// A call over two shards succeeds without a check of its parts, although a shard went back during the call.
     AnswersWithoutCheck,
-    /// A call over two shards succeeds without a last read from both shards. The call may then not notice that a shard
-    /// went back after the shard had accepted its part of the call.
+    /// A call over two shards succeeds without a last read from both shards. The process may then not notice that a
+    /// shard went back after the shard had accepted its part of the call.
     AnswersWithoutLastRead,
     /// A call over two shards looks for its entry by queue position, instead of in the record of its writer. If a
     /// removed entry had the same number, the call mistakes that entry for its own.
@@ -70,8 +72,8 @@ pub enum QueueFault {
     RecordsRefusedCalls,
     /// The store refuses a repeated call, although the record of the writer contains the call.
     RefusesRepeats,
-    /// A process without a reader also looks for its newest calls in a record that it requested before these calls, so
-    /// these calls seem to be lost.
+    /// A process without a reader also looks for its newest calls in a record that it requested before it made these
+    /// calls. These calls then seem to be lost.
     ComparesNewCalls,
     /// A process without a reader forgets calls whose entries still wait in the queue.
     ForgetsWaitingCalls,
@@ -102,27 +104,29 @@ impl QueueFault {
 /// A step of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueStep {
-    /// A writer puts this number of entries into the queue. The second value is true if the writer belongs to the
-    /// reader's process.
+    /// A writer makes a call that puts this number of entries into the queue. The second value is true if the writer
+    /// belongs to the reader's process.
     Put(u8, bool),
     /// The process without a reader puts one entry, and the answer is lost.
     PutUnanswered,
     /// The process without a reader repeats the call whose answer was lost.
     RepeatPut,
-    /// The store refuses a call of the process without a reader, because the queue is full. The refused call is the
-    /// repeated call, or a new call if no answer was lost.
+    /// The store refuses a call of the process without a reader, because the queue is full. The refused call repeats
+    /// the call whose answer was lost, or is a new call if no answer was lost. The store does not refuse a repeated
+    /// call that its record contains.
     Refuse,
     /// The process without a reader requests the record of its calls.
     RequestRecord,
     /// The process without a reader compares its calls with the requested record.
     CompareRecord,
-    /// A call over two shards puts its entry into the queue, unless the call has already done so. If no such call is in
-    /// progress, a new call begins.
+    /// A call over two shards puts its entry into the queue, unless the queue already has the entry as far as the
+    /// process knows. If no such call is in progress, a new call begins.
     PutPart,
-    /// A call over two shards writes its part to the other shard, unless the call has already done so.
+    /// A call over two shards writes its part to the other shard, unless the shard already has the part as far as the
+    /// process knows. If no such call is in progress, a new call begins.
     PutOtherPart,
-    /// The process notices that a shard went back during a call over two shards. If the step `Answer` happens without
-    /// this step, the process notices the rollback in `Answer`, by its last read.
+    /// The process notices that a shard went back during a call over two shards. Without this step, the process notices
+    /// the rollback in the step `Answer`, by its last read.
     NoticeRollback,
     /// The process sends a last read to both shards. Then the call over two shards succeeds, unless a shard went back
     /// during the call. In that case, the call finds its lost parts, and will write them again.
@@ -152,7 +156,7 @@ pub enum QueueStep {
     Restart,
 }
 
-/// Highest number of remembered states that the store may go back to, including the beginning.
+/// Maximum number of remembered states that the store may go back to, including the beginning.
 const STATE_LIMIT: usize = 2;
 
 impl Model for QueueScope {
@@ -255,7 +259,7 @@ impl Model for QueueScope {
     }
 }
 
-/// A property that at least one run of each scope with writers in the reader's process must show; otherwise the scope
+/// A property that at least one run of each scope with writers in the reader's process must show. Otherwise, the scope
 /// is too small to test anything.
 pub const ENTRY_LOST: &str = "an entry is lost unread and counted";
 /// A property that at least one run of each scope with calls over two shards must show.

@@ -1,7 +1,8 @@
-//! A model of rollouts in a store that goes back in time (loses its newest writes). The state has the instances with
-//! their folders of handlers, the table that each instance has read from the store, and the record of one key. The
-//! instances decide with the product's own code ([`ordain_core::rollout::RolloutMemory`]). A checker walks through all
-//! runs of small scopes, and the simulator plays long random runs.
+//! A model of rollouts in a store that goes back in time (loses its newest writes). The state has the table of the
+//! store, the instances with their folders of handlers, the table that each instance has read from the store, and the
+//! record of one key. The product's own code makes the decisions of the instances
+//! ([`ordain_core::rollout::RolloutMemory`]). A checker walks through all runs of small scopes, and the simulator plays
+//! long random runs.
 
 mod world;
 
@@ -12,7 +13,7 @@ pub use world::{RolloutCounts, RolloutViolation, RolloutWorld};
 /// The limits of a run: the number of instances and builds, the number of rare steps, and the fault.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RolloutScope {
-    /// Number of instances. At the beginning, none of them runs. The folder of each instance has the file of build 1.
+    /// Number of instances. At the beginning, no instance runs. The folder of each instance has the file of build 1.
     /// The folder of instance N (from 0) also has the file of build N + 1.
     pub instances: u8,
     /// Number of builds of the handler. A build with a higher number has a higher version.
@@ -50,21 +51,25 @@ impl RolloutFault {
     ];
 }
 
-/// A step of a run. In a step of an instance, the first number identifies the instance.
+/// A step of a run. In a step of an instance, the first number identifies the instance. The second number, if any,
+/// identifies a build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RolloutStep {
     /// The instance starts.
     Start(u8),
-    /// The instance sends a heartbeat, and reads the table.
+    /// The instance writes the build that it offers into the table of the store, and reads the table.
     Poll(u8),
-    /// The instance applies the rollout of the table that it has read, or writes a new rollout if one is needed.
+    /// The instance makes a decision from the table that it has read. It writes a new rollout if one is needed, and
+    /// executes the rollout of the table, unless it knows a newer rollout or lacks the build.
     Decide(u8),
     /// The instance executes an event of the key, if the instance's rollout is new enough for the key. If not, the
-    /// instance reads the table, and requires a newer rollout if the rollout of the table is too old, too.
+    /// instance reads the table. If the rollout of the table is too old as well, the instance requires a rollout with
+    /// the number in the record or a higher number.
     Execute(u8),
     /// An operator copies the file of a build into the folder of the instance.
     Add(u8, u8),
-    /// An operator removes the file of a build from the folder of the instance, unless the file is the last one.
+    /// An operator removes the file of a build from the folder of the instance, unless it is the last file in the
+    /// folder.
     Remove(u8, u8),
     /// The instance is killed, and is no longer a member.
     Kill(u8),
@@ -75,7 +80,7 @@ pub enum RolloutStep {
     GoBack(usize),
 }
 
-/// Highest number of remembered tables that the store may go back to, including the first table.
+/// Maximum number of remembered tables that the store may go back to, including the first table.
 const STATE_LIMIT: usize = 2;
 
 impl Model for RolloutScope {

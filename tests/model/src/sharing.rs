@@ -1,7 +1,6 @@
 //! A model of instances that share partitions: membership, leases and the assignment of partitions. A checker walks
-//! through all runs of the model. The model of [`Scope`](crate::Scope) has the steps of an owner within a partition.
-//! The model of this module has no such steps: an instance either drives a partition (has claimed it and processes its
-//! events) or does not.
+//! through all runs of the model. An instance either drives a partition (has claimed the partition and processes its
+//! events) or does not. The steps of an owner within a partition are in the model of [`Scope`](crate::Scope).
 //!
 //! A paused instance takes no steps, for any length of time. The model has no clock: a lease may expire at any moment
 //! that the limits of the [`Fleet`] allow.
@@ -23,7 +22,8 @@ pub struct Fleet {
     pub instances: u8,
     /// Number of partitions of the only stream.
     pub partitions: u8,
-    /// Maximum number of times that the heartbeat of a live instance is late.
+    /// Maximum number of times that the heartbeat of a live instance is so late that the store removes the instance
+    /// from the members.
     pub late_heartbeats: u8,
     /// Maximum number of instances that are killed.
     pub kills: u8,
@@ -44,15 +44,15 @@ pub struct Fleet {
 pub enum SharingFault {
     /// The store gives an instance a lease of a partition although another member has a lease of this partition.
     LeaseTaken,
-    /// The store gives a lease to an instance that has lost its membership through a late heartbeat.
+    /// The store gives a lease to an instance that is not a member.
     LeaseToNonMember,
     /// A release does not name the epoch of its lease, so an instance may release the lease of another instance.
     ReleaseWithoutEpoch,
     /// A claim uses the epoch of the fence plus one, instead of the epoch of its lease.
     ClaimWithoutLease,
-    /// An instance whose lease expired keeps its channels to the broker open.
+    /// An instance whose lease has expired keeps its channels to the broker open.
     ChannelsKept,
-    /// An instance that is no longer a member keeps its leases for ever.
+    /// The leases of an instance that is no longer a member stay valid for ever.
     NonMemberKeepsLease,
     /// An instance releases a partition, but does not close its channel to the partition's queue.
     ReleaseWithoutClose,
@@ -83,10 +83,10 @@ impl Fleet {
         self.fault == Some(fault)
     }
 
-    /// Returns the highest number of leases that the store may give. Each partition needs one lease at first. After
-    /// each change of the membership, a partition needs at most two more leases: one for its new owner, and one for an
-    /// instance that acts on an older table. After a kill, one more lease is enough. Each time that the members go
-    /// back, each instance may have to join again.
+    /// Returns the maximum number of leases that the store may give in a run without a fault. Each partition needs one
+    /// lease at first. After each change of the membership, a partition needs at most two more leases: one for its new
+    /// owner, and one for an instance that acts on an older table. After a kill, one more lease is enough. Each time
+    /// that the members go back, each instance may have to join again.
     fn most_leases(&self) -> u8 {
         let joins = self.instances * (1 + self.rollbacks);
         let changes =

@@ -1,8 +1,8 @@
-//! A model of a file sink whose mark (the record of how far the file is published) is in an embedded store. Operators
-//! put older copies of the store back. The state consists of the store (with commits, outbox and mark), the file, and
-//! the process that writes the file. A checker walks through all runs of small scopes, and the simulator plays long
-//! random runs. The model is written from the protocol alone. *Kept lines* are the lines that an earlier process wrote,
-//! and whose messages are still in the outbox.
+//! A model of a file sink with an embedded store. The store keeps the mark of the file: the record of how far the
+//! messages in the file are published. An operator puts older copies of the store back. The state consists of the store
+//! (with commits, outbox and mark), the file, and the process that writes the file. A checker walks through all runs of
+//! small scopes, and the simulator plays long random runs. The model is written from the protocol alone. A *kept line*
+//! is a line that an earlier process wrote, and whose message is still in the outbox.
 
 mod world;
 
@@ -15,10 +15,10 @@ pub use world::{SinkFileViolation, SinkFileWorld};
 pub struct SinkFileScope {
     /// Number of events. Each execution of an event emits one message.
     pub events: u8,
-    /// Number of different messages that executions of one event may emit. More than one, if a handler uses the time
-    /// or random numbers.
+    /// Number of different messages that executions of one event may emit. With more than one, the model covers
+    /// handlers that use the time or random numbers.
     pub contents: u8,
-    /// Maximum number of unexpected ends of the process.
+    /// Maximum number of unexpected ends of the process: by a kill, a power loss or a failed sync.
     pub kills: u8,
     /// Maximum number of copies of the store that the operator makes.
     pub copies: u8,
@@ -35,20 +35,20 @@ pub enum SinkFileFault {
     LinesAreRemoved,
     /// A start removes the lines after the length in the mark, if the outbox has all their messages.
     UnpublishedLinesAreRemoved,
-    /// A start does not write a mark, so the first mark is written with the first removal from the outbox.
+    /// A start does not write a mark, so the process writes its first mark with its first removal from the outbox.
     NoMarkAtStart,
     /// A start does not sync the file before it writes the mark.
     StartDoesNotSync,
-    /// After a failed sync, a start does not write the kept lines again, so the next sync does not write them to the
-    /// disk.
+    /// After a failed sync, a start does not write the lines after the length in the mark again, so the next sync does
+    /// not write them to the disk.
     LinesAreNotWrittenAgain,
     /// The store records the length of the file, and removes messages from the outbox, in two separate writes.
     MarkIsSeparate,
     /// Messages leave the outbox before their lines are synced.
     RemovedBeforeSync,
-    /// The process does not recognise messages that the kept lines already have.
+    /// The process writes the messages of kept lines again.
     KeptLinesAreRepeated,
-    /// The mark lacks the range of the kept lines.
+    /// The mark does not contain the range of the kept lines.
     KeptRangeIsForgotten,
     /// The process compares only the ids of lines and messages, and not their contents.
     OnlyIdsAreCompared,
@@ -81,23 +81,23 @@ pub enum SinkFileStep {
     /// The process executes the first event that has no commit yet, and commits it. The execution emits the message
     /// with this content.
     Commit(u8),
-    /// The process writes the line of the next message of the outbox.
+    /// The process writes the line of the next message of the outbox, or skips the message if its line is a kept line.
     Write,
-    /// The process syncs the file, and removes the written messages from the outbox.
+    /// The process syncs the file, removes the written and skipped messages from the outbox, and writes a mark.
     Remove,
-    /// The process ends. The store keeps this number of its writes since the last sync.
+    /// The process is killed. The store keeps this number of its writes since its last sync.
     Kill(usize),
-    /// The machine loses its power. The store keeps this number of its writes since the last sync. The file keeps only
+    /// The machine loses its power. The store keeps this number of its writes since its last sync. The file keeps only
     /// synced lines.
     PowerLoss(usize),
-    /// The sync of the file fails, and the process ends. The store keeps this number of its writes since the last sync.
+    /// The sync of the file fails, and the process ends. The store keeps this number of its writes since its last sync.
     /// The system counts the unsynced lines as written, so a second sync does not write them.
     SyncFails(usize),
     /// The operator copies the store.
     Copy,
     /// The operator puts the copy with this index back. This step is possible only if no process is running, and if no
-    /// failed sync has left lines that are not on the disk. If there were such lines, a start with an older copy might
-    /// not know which lines it must write again.
+    /// failed sync has left lines that are not on the disk. With such lines and an older copy, a start might not know
+    /// which lines it must write again.
     Restore(usize),
 }
 
@@ -157,7 +157,7 @@ impl Model for SinkFileScope {
     }
 }
 
-/// A property that at least one run of each scope with restores must show; otherwise the scope is too small to test
+/// A property that at least one run of each scope with restores must show. Otherwise, the scope is too small to test
 /// anything.
 pub const LINE_LOST: &str = "a start finds lines whose messages the store lacks";
 /// A property that at least one run of each scope must show; otherwise the scope is too small to test anything.

@@ -22,7 +22,7 @@ fn restarts() -> QueueScope {
     QueueScope { restarts: 1, rollbacks: 2, ..goes_back() }
 }
 
-/// Returns a scope in which a call writes to two shards, and one of the shards goes back.
+/// Returns a scope in which one call writes to two shards, and one of the shards may go back.
 fn two_shards() -> QueueScope {
     QueueScope { shared_calls: 1, ..goes_back() }
 }
@@ -79,8 +79,8 @@ fn no_run_of_an_inbox_breaks_a_rule() {
     walk("inbox", &inbox(), &[ENTRY_LOST, PUBLISHED_AND_LOST]);
 }
 
-/// A process without a reader counts each event that the store loses before another process has removed the event. It
-/// counts no event that the store still has.
+/// A process without a reader counts each event that the store loses before another process has removed the event. The
+/// process counts no event that the store still has.
 #[test]
 fn no_run_of_a_queue_with_another_reader_breaks_a_rule() {
     walk("another_reader", &another_reader(), &[COUNTED_WITHOUT_READER, CALL_REPEATED]);

@@ -2,13 +2,13 @@
 
 use ordain_model::{Fleet, SharingFault, all_are_tested, breaks, walk};
 
-// Each fleet below lists some of these properties. At least one run of the fleet must show each listed property;
-// otherwise the fleet is too small to test anything.
+// Each fleet below lists some of these properties. The runs of the fleet must show exactly the listed properties. A
+// fleet whose runs do not show them is too small to test anything.
 const SHARED_BY_ALL: &str = "all instances share all partitions";
 const TWO_BELIEVE: &str = "two instances believe that they have a partition";
 const WAITS_FOR_CHANNEL: &str = "an instance waits until another instance's channel is closed";
 
-// The properties that the faults must break.
+// The properties that the faults must break. Without a fault, they must always hold.
 const MEMBER_KEEPS: &str = "no member loses a partition";
 const NEWEST_FENCES: &str = "only the holder of the newest lease fences others";
 const OWN_RELEASES: &str = "no instance releases the lease of another";
@@ -59,7 +59,7 @@ fn goes_back_and_is_silent() -> Fleet {
     Fleet { instances: 2, partitions: 1, late_heartbeats: 1, rollbacks: 1, ..Fleet::default() }
 }
 
-/// A fleet, and all properties that its runs show.
+/// A fleet with its name, and all properties that its runs show.
 type Case = (&'static str, fn() -> Fleet, &'static [&'static str]);
 
 const CASES: &[Case] = &[

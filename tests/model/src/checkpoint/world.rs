@@ -5,12 +5,14 @@ use std::sync::OnceLock;
 
 use super::{CheckpointFault, CheckpointStep, SHARDS};
 
-/// The counts of rare events in a run. Two states that differ only in these counts are equal.
+/// The counts of rare events in a run. Two states that differ only in these counts are equal, except for `rollbacks`
+/// and `restarts`: the state contains these counts, too.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CheckpointCounts {
     /// Number of times that shards went back.
     pub rollbacks: u64,
-    /// Number of times that an owner read the file from its beginning, because shards lacked commits.
+    /// Number of times that an owner read the file from its beginning, because a shard lacked the commit that the
+    /// checkpoint named.
     pub reread: u64,
     /// Number of lost commits that an owner repeated.
     pub repeated: u64,
@@ -23,9 +25,10 @@ pub struct CheckpointCounts {
 /// A rule that a run has broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CheckpointViolation {
-    /// The file has an event that no commit has settled.
+    /// The file has an event that no commit in the store has settled.
     Missing,
-    /// A commit has settled an event of the file, but the event has neither an effect nor a dead letter.
+    /// A commit has settled an event of the file as a dead letter, but the event has neither an effect nor a dead
+    /// letter.
     NoLetter,
     /// An event of the file has two effects, two dead letters, or an effect and a dead letter.
     Duplicated,
@@ -51,8 +54,8 @@ impl CheckpointViolation {
 struct Checkpoint {
     position: u8,
     commits: Vec<usize>,
-    /// Number of times that owners had set the checkpoint back to the beginning of the file, up to and including this
-    /// write.
+    /// Number of times that owners had set the checkpoint back to the beginning of the file when this checkpoint was
+    /// written, including this write.
     resets: u64,
 }
 
@@ -112,16 +115,17 @@ struct Owner {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct State {
     fault: Option<CheckpointFault>,
+    /// Number of events in the file.
     file: u8,
     /// Number of events that become dead letters.
     dead: u8,
     store: Store,
+    /// States that the shards may go back to. The first one is the beginning of the run.
     past: Vec<Store>,
     owner: Owner,
     /// Number of times that owners have set the checkpoint back to the beginning of the file.
     resets: u64,
-    /// True if the store lost a checkpoint that was set back to the beginning, so that an older checkpoint is in effect
-    /// again.
+    /// True if the store lost a checkpoint at the beginning of the file, and has an older checkpoint again.
     lost_reset: bool,
     rollbacks: u64,
     restarts: u64,
@@ -151,6 +155,7 @@ impl Hash for CheckpointWorld {
 }
 
 impl Owner {
+    /// Claims all shards. The new owner knows the commits that the shards have.
     fn claim(epoch: u8, store: &mut Store) -> Self {
         for shard in &mut store.shards {
             shard.epoch = epoch;
@@ -257,8 +262,9 @@ impl CheckpointWorld {
         self.state.fault == Some(fault)
     }
 
-    /// Reads the checkpoint, and opens the file at the position of the checkpoint. If shards lack commits that the
-    /// checkpoint names, opens the file at its beginning, and sets the checkpoint back to the beginning.
+    /// Reads the checkpoint, and opens the file at the position of the checkpoint. If a shard lacks the commit that the
+    /// checkpoint names, opens the file at its beginning, and sets the checkpoint back to the beginning. If the shard
+    /// of the checkpoint has lost the owner's claim, ends the owner instead.
     fn start(&mut self) {
         let leaves_old = self.is(CheckpointFault::OldCheckpointStays);
         let State { store, owner, resets, .. } = &mut self.state;
@@ -279,7 +285,8 @@ impl CheckpointWorld {
         if leaves_old {
             return;
         }
-        // New commits will reuse the numbers of the lost commits, and must not make the old checkpoint look valid.
+        // New commits will get the numbers of the lost commits. With these commits, the old checkpoint would seem
+        // valid.
         if store.shards[0].epoch == owner.epoch {
             *resets += 1;
             let commits = owner.commits_at_claim.clone();
@@ -298,8 +305,8 @@ impl CheckpointWorld {
         owner.next = Some(end);
     }
 
-    /// Repeats the lost commits of a shard. Then commits the open events of the shard, and the events that the owner
-    /// has taken from dead letters.
+    /// Repeats the lost commits of a shard. Then commits the open events of the shard, and the events of the shard that
+    /// the owner has taken from dead letters.
     fn commit(&mut self, shard: u8) {
         let State { owner, dead, .. } = &self.state;
         let of_shard = |event: &u8| event % SHARDS == shard;
@@ -339,7 +346,7 @@ impl CheckpointWorld {
         }
     }
 
-    /// Repeats the lost commits of a shard. If the shard has lost the owner's claim too, ends the owner and returns
+    /// Repeats the lost commits of a shard. If the shard has also lost the owner's claim, ends the owner and returns
     /// false.
     fn repeat_in(&mut self, shard: usize) -> bool {
         let drops = self.is(CheckpointFault::LostCommitsAreDropped);
@@ -370,7 +377,8 @@ impl CheckpointWorld {
         }
     }
 
-    /// Writes a checkpoint that covers all events before the first uncommitted event.
+    /// Writes a checkpoint that covers all events before the first uncommitted event. Does nothing if the shard of the
+    /// checkpoint has lost the owner's claim.
     fn save(&mut self) {
         let covers_open = self.is(CheckpointFault::OpenEventsAreCovered);
         let State { store, owner, fault, resets, .. } = &mut self.state;

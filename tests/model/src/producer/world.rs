@@ -17,22 +17,23 @@ const FIRST_OTHER_EVENT: u8 = 100;
 /// Number of attempts to write the events of one call. If all of them fail, the producer is stuck.
 const ATTEMPT_LIMIT: usize = 5;
 
-/// The counts of rare events in a run. Two states that differ only in these counts are equal.
+/// The counts of rare events in a run. Two states that differ only in these counts are equal, except for `rollbacks`
+/// and `restarts`: the state contains these counts, too.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ProducerCounts {
     /// Number of times that shards went back.
     pub rollbacks: u64,
-    /// Calls and checkpoints that a shard refused because it had gone back.
+    /// Number of times that a call, a check or a checkpoint showed the producer that a shard had gone back.
     pub refused: u64,
-    /// Lost events that the producer wrote again.
+    /// Number of lost events that the producer wrote again.
     pub rewritten: u64,
-    /// Events that the store recognised as repeats.
+    /// Number of events that the store recognised as repeats.
     pub recognized: u64,
-    /// Events that got another number when the producer wrote them again.
+    /// Number of events that got another number when the producer wrote them again.
     pub changed: u64,
     /// Number of times that the producer started again.
     pub restarts: u64,
-    /// Number of times that the producer read the file again from its oldest checkpoint.
+    /// Number of times that the producer read the file again from its oldest checkpoint, because a shard had gone back.
     pub reread: u64,
 }
 
@@ -43,11 +44,11 @@ pub enum ProducerViolation {
     Missing,
     /// A shard has an event of the file twice, under two numbers.
     Duplicated,
-    /// The events of a shard are not in the order of the file.
+    /// The events of a shard that the producer has in memory are not in the order of the file.
     OutOfOrder,
-    /// In its answers, a shard gave two events the same number.
+    /// Two events in the producer's memory got the same number from a shard.
     NumberReused,
-    /// The producer never finishes.
+    /// The producer never finishes, or cannot write the events of a call.
     Stuck,
 }
 
@@ -88,8 +89,8 @@ struct Shard {
 }
 
 impl Shard {
-    /// Adds an event, unless the shard already has an event with the same id. With `forgets`, adds the event in any
-    /// case. Returns the event with its number, and true if the shard already had the event.
+    /// Adds an event, unless the shard already has the event. With `forgets`, adds the event in any case. Returns the
+    /// event with its number, and true if the shard already had the event.
     fn put(&mut self, event: u8, forgets: bool) -> (NumberedEvent, bool) {
         let known = self.events.iter().find(|other| other.event == event && !forgets).copied();
         let number = self.events.len() as u64 + 1;
@@ -100,6 +101,7 @@ impl Shard {
         (numbered, known.is_some())
     }
 
+    /// Returns whether the shard has the witness, or whether there is no witness to check.
     fn has(&self, witness: Option<&NumberedEvent>) -> bool {
         witness.is_none_or(|witness| self.events.contains(witness))
     }
@@ -122,8 +124,10 @@ struct State {
     fault: Option<ProducerFault>,
     /// Number of events in the file.
     file: u8,
+    /// True if the producer is a program with the library, which has no file and no checkpoints.
     is_library: bool,
     shards: Vec<Shard>,
+    /// States that the shards may go back to. The first one is the beginning of the run.
     past: Vec<Vec<Shard>>,
     /// The next event to publish.
     next: u8,
@@ -140,9 +144,10 @@ struct State {
     /// earlier run wrote them.
     forgotten: BTreeSet<u8>,
     other_events: u8,
+    /// The time in ms since the beginning of the run.
     now: u64,
     rollbacks: u64,
-    /// Number of broken connections.
+    /// Number of broken connections of the producer.
     disconnects: u64,
     restarts: u64,
     calls_forgotten: u64,
@@ -179,7 +184,7 @@ fn shard_of(event: u8) -> u8 {
     event % SHARDS
 }
 
-/// Returns the newest event that a call wrote to each shard.
+/// Returns the newest event that a call added to each shard.
 fn newest(call: &[WrittenEvent]) -> BTreeMap<u32, NumberedEvent> {
     let new = call.iter().filter(|written| written.is_new).map(|written| written.numbered);
     new.map(|numbered| (u32::from(shard_of(numbered.event)), numbered)).collect()
@@ -313,7 +318,8 @@ impl ProducerWorld {
         (call, went_back)
     }
 
-    /// Publishes the next events of the file.
+    /// Publishes the next events of the file. If shards went back, writes lost events again and continues at the oldest
+    /// checkpoint.
     fn publish(&mut self, count: u8) {
         let before = self.counts.refused;
         self.write_lost_calls();
@@ -346,7 +352,8 @@ impl ProducerWorld {
         }
     }
 
-    /// Writes the next event, and ends the producer. The next run has no record of this write.
+    /// Writes the next event, and ends the producer before it receives the answer. The next run has no record of this
+    /// write.
     fn publish_unanswered(&mut self) {
         let State { next, file, history, now, .. } = &self.state;
         if next < file {
@@ -407,19 +414,19 @@ impl ProducerWorld {
             let events = call.iter().map(|written| written.numbered.event);
             let events: Vec<u8> = events.filter(|event| is_lost(*event)).collect();
             if !self.is(ProducerFault::NothingIsWrittenAgain) {
-                let (again, _) = self.write(&events, &BTreeMap::new());
-                for now in again {
-                    self.counts.rewritten += u64::from(now.is_new);
+                let (rewritten_call, _) = self.write(&events, &BTreeMap::new());
+                for rewritten in rewritten_call {
+                    self.counts.rewritten += u64::from(rewritten.is_new);
                     let of_event = call
                         .iter_mut()
-                        .find(|written| written.numbered.event == now.numbered.event);
+                        .find(|written| written.numbered.event == rewritten.numbered.event);
                     if let Some(written) = of_event {
-                        self.counts.changed += u64::from(written.numbered != now.numbered);
-                        written.is_new |= now.is_new;
-                        written.numbered = now.numbered;
+                        self.counts.changed += u64::from(written.numbered != rewritten.numbered);
+                        written.is_new |= rewritten.is_new;
+                        written.numbered = rewritten.numbered;
                     }
-                    if let Some(number) = self.state.answered.get_mut(&now.numbered.event) {
-                        *number = now.numbered.number;
+                    if let Some(number) = self.state.answered.get_mut(&rewritten.numbered.event) {
+                        *number = rewritten.numbered.number;
                     }
                 }
             }
@@ -437,7 +444,7 @@ impl ProducerWorld {
         }
     }
 
-    /// Continues at the oldest checkpoint, and writes a new run number into all checkpoints.
+    /// Continues at the oldest checkpoint, and writes a new run number into the checkpoint of each shard.
     fn resume(&mut self) {
         let counts_newest = self.is(ProducerFault::NewestCheckpointCounts);
         let marks_run = !self.is(ProducerFault::RunNumberIsNotWritten);
@@ -452,7 +459,8 @@ impl ProducerWorld {
         *checkpoints = shards.iter().map(|shard| shard.checkpoint).collect();
     }
 
-    /// Writes the checkpoint into each shard that has its witness and the producer's previous checkpoint.
+    /// Writes the checkpoint into each shard that has its witness and the producer's previous checkpoint. If a shard
+    /// lacks one of them, writes lost events again and continues at the oldest checkpoint.
     fn put_checkpoint(&mut self) {
         if self.state.is_library {
             return;
@@ -540,13 +548,14 @@ impl ProducerWorld {
         self.state.forgotten.extend(0..self.state.published);
     }
 
+    /// Returns whether the events in the producer's memory have different numbers in each shard.
     fn numbers_are_unique(&self) -> bool {
         let mut numbers = BTreeSet::new();
         let mut answered = self.state.answered.iter();
         answered.all(|(event, number)| numbers.insert((shard_of(*event), *number)))
     }
 
-    /// Publishes the rest of the file, closes the producer, and checks the result.
+    /// Publishes the rest of the file, checks for losses as at the close of the producer, and checks the result.
     pub fn finish_and_check(&mut self) {
         // If a check finds a loss, the producer of a file continues at a checkpoint. The next round then publishes the
         // events after this checkpoint again.

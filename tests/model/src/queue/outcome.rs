@@ -9,11 +9,12 @@ pub enum QueueViolation {
     RemovedTooEarly,
     /// The reader of an inbox published an entry before an earlier entry.
     OutOfOrder,
-    /// An entry in the store never took effect.
+    /// At the end, an entry in the store has not taken effect.
     NoEffect,
-    /// A settled entry stays in the queue.
+    /// At the end, a settled entry is still in the queue.
     SettledNotRemoved,
-    /// The reader counted more or fewer lost entries than the store lost before any reader had read them.
+    /// The reader counted more or fewer lost entries of its own process than the store lost before a reader had read
+    /// them.
     WrongLossCount,
     /// The process without a reader did not count the loss of an event that the store lost while the event waited in
     /// the queue.
@@ -46,26 +47,27 @@ impl QueueViolation {
     }
 }
 
-/// The counts of rare events in a run. These counts prove that the runs reach the events. Two states that differ only
-/// in these counts are equal.
+/// The counts of rare events in a run. The counts show that the runs reach these events. Two states that differ only in
+/// these counts are equal, except for `rollbacks`, `lost`, `restarts` and `counted`: the state contains these counts,
+/// too.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct QueueCounts {
     /// Number of times that the store went back.
     pub rollbacks: u64,
-    /// Reads or removals that the store refused.
+    /// Number of reads and removals that the store refused.
     pub refused: u64,
-    /// Entries that the reader counted as lost, because the store lost them before the reader read them.
+    /// Number of entries that the reader counted as lost, because the store lost them before the reader read them.
     pub lost: u64,
-    /// Entries that the reader read a second time, recognised, and did not deliver again.
+    /// Number of entries that the reader read again, recognised, and did not deliver again.
     pub recognized: u64,
     /// Number of times that the reader's process ended and another process started.
     pub restarts: u64,
-    /// Lost entries that a call over two shards wrote again.
+    /// Number of lost entries that calls over two shards wrote again.
     pub rewritten: u64,
-    /// Events that the process without a reader counted as lost.
+    /// Number of events that the process without a reader counted as lost.
     pub counted: u64,
-    /// Calls that the process without a reader repeated, because the answer was lost.
+    /// Number of calls that the process without a reader repeated, because the answer was lost.
     pub repeated: u64,
-    /// Entries that the reader of an inbox published.
+    /// Number of entries that the reader of an inbox published.
     pub published: u64,
 }

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 
 use ordain_core::{QueuePosition, QueueRun};
 
+/// An entry of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Entry {
     pub(super) id: u64,
+    /// The history digest, as a plain number.
     pub(super) history: u64,
 }
 
@@ -26,9 +28,11 @@ pub(super) struct Store {
     pub(super) entries: Vec<Entry>,
     /// Number of removed entries.
     pub(super) removed: u64,
-    /// The record of each writer: the numbers of the calls that the store has written.
+    /// The record of each writer: the numbers of the calls that the store has processed.
     records: [BTreeSet<u64>; 2],
+    /// Number of commits of the owner that the store has.
     pub(super) commits: u64,
+    /// The entries that took effect through these commits.
     pub(super) effects: BTreeSet<u64>,
     /// The numbers of the calls that have written their part to the other shard. No reader ever reads or removes these
     /// parts.
@@ -50,20 +54,23 @@ impl Store {
         self.records[writer as usize].insert(call);
     }
 
-    /// Adds the entries of a call to the queue, and returns their run.
+    /// Adds the entries of a call to the queue. Returns their run: the numbers of the first and the last entry, their
+    /// history digest, and the number of the call.
     pub(super) fn put(&mut self, ids: &[u64], history: u64, call: u64) -> QueueRun {
         let first = self.last() + 1;
         self.entries.extend(ids.iter().map(|id| Entry { id: *id, history }));
         QueueRun { first, last: self.last(), history, call }
     }
 
-    /// Returns whether the store has the entry, or had it until a reader removed it.
+    /// Returns whether the queue contains the entry, or contained it until a reader removed it. Returns false if the
+    /// store has lost the entry.
     pub(super) fn has_entry(&self, id: u64) -> bool {
         self.entries.iter().any(|entry| entry.id == id)
     }
 
-    /// Returns whether the position is in the history of the queue. The store has the history of the last removed entry
-    /// and of all later entries. It cannot check positions before the last removed entry, so it accepts all of them.
+    /// Returns whether the position is in the history of the queue. The store has the history digests of the last
+    /// removed entry and of all later entries. The store cannot check positions before the last removed entry, so it
+    /// accepts all of them.
     pub(super) fn has(&self, position: QueuePosition) -> bool {
         let QueuePosition { number, history } = position;
         number == 0

@@ -35,22 +35,22 @@ struct State {
     /// States that the store may go back to. The first one is the beginning of the run.
     past: Vec<Store>,
     cursor: QueueCursor,
-    /// Entries that are delivered but not settled.
+    /// Entries that are delivered but not settled, each with its position and its id.
     open: VecDeque<(QueuePosition, u64)>,
-    /// Settled entries that the owner has not acknowledged to the reader yet.
+    /// Settled entries that the owner has not acknowledged to the reader yet, each with its position and its id.
     settled: VecDeque<(QueuePosition, u64)>,
     /// Number of commits that the owner has made. The store may have lost some of them.
     commits: u64,
     /// The entries that took effect through these commits; for an inbox, the published entries.
     effects: BTreeSet<u64>,
-    /// Entries that the present process has delivered and not yet finished.
+    /// Entries that the present process of the reader has delivered and not yet finished.
     in_delivery: BTreeSet<u64>,
     /// All entries that any process has ever delivered.
     ever_delivered: BTreeSet<u64>,
-    /// Runs of entries that the reader's process put, but has not reported to the reader yet.
+    /// Runs of entries that the reader's process put into the queue, but has not reported to the reader yet.
     unreported: VecDeque<QueueRun>,
-    /// Entries that the reader's process put. If the store loses such an entry before the reader has read the entry,
-    /// the reader must count the loss.
+    /// Entries that the reader's process put into the queue. If the store loses such an entry before the reader has
+    /// read the entry, the reader must count the loss.
     own: BTreeSet<u64>,
     /// The call over two shards that is in progress.
     shared: Option<SharedCall>,
@@ -58,7 +58,9 @@ struct State {
     unread: UnreadProcess,
     /// Number of calls over two shards that have begun.
     shared_calls: u64,
+    /// Number of calls of writers to the queue, including repeated calls.
     calls: u64,
+    /// Number of entries that the reader counted as lost.
     lost: u64,
     rollbacks: u64,
     restarts: u64,
@@ -78,7 +80,7 @@ impl Hash for QueueWorld {
 }
 
 impl QueueWorld {
-    /// Returns the first state of a run.
+    /// Returns the first state of a run: the queue is empty.
     pub fn new(scope: &QueueScope) -> Self {
         let state = State {
             is_inbox: scope.is_inbox,
@@ -156,7 +158,7 @@ impl QueueWorld {
         QueueCounts { rollbacks, lost, restarts, counted, ..self.counts }
     }
 
-    /// Returns the number of calls of writers up to now.
+    /// Returns the number of calls of writers to the queue up to now, including repeated calls.
     pub fn calls(&self) -> u64 {
         self.state.calls
     }
@@ -202,7 +204,7 @@ impl QueueWorld {
         self.state.rollbacks
     }
 
-    /// Returns how often the reader's process ended.
+    /// Returns how often the reader's process ended and another process started.
     pub fn restarts(&self) -> u64 {
         self.state.restarts
     }
@@ -281,7 +283,7 @@ impl QueueWorld {
         }
         self.state.calls += 1;
         let calls = self.state.calls;
-        // The history of each call is a unique number, which does not depend on earlier calls.
+        // The history digest of each call is a unique number, which does not depend on earlier calls.
         let history = if self.is(QueueFault::HistoriesAreEqual) { 1 } else { calls };
         let ids: Vec<u64> = (0..u64::from(count)).map(|at| calls * 10 + at).collect();
         let run = self.state.store.put(&ids, history, number);
@@ -312,7 +314,7 @@ impl QueueWorld {
     }
 
     /// Forgets the remembered states after the state that a shard went back to. If a call over two shards is in
-    /// progress, it does not notice the rollback yet.
+    /// progress, its process has not noticed the rollback yet.
     fn record_rollback(&mut self, to: usize) {
         let State { past, shared, rollbacks, .. } = &mut self.state;
         past.truncate(to + 1);
@@ -322,7 +324,7 @@ impl QueueWorld {
         }
     }
 
-    /// Ends the reader's process, and starts another process with the content of the store.
+    /// Ends the reader's process, and starts another process, which knows only the content of the store.
     fn restart(&mut self) {
         let effects = self.durable_effects().clone();
         let State { store, .. } = &self.state;
@@ -358,8 +360,8 @@ impl QueueWorld {
         } else if unread.counted < unread_events {
             self.record_violation(QueueViolation::LossNotCounted);
         } else if unread.counted > lost_events {
-            // If a reader removed an event before the store lost the event, the process may count this loss, but need
-            // not.
+            // If a reader removed an event before the store lost the event, the process may count the loss, but need
+            // not count it.
             self.record_violation(QueueViolation::PresentCountedAsLost);
         }
     }

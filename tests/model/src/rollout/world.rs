@@ -11,16 +11,17 @@ use super::{RolloutFault, RolloutStep};
 /// Number of rounds within which the rollouts must stop changing if no new failure happens.
 const ROUND_LIMIT: usize = 20;
 
-/// The counts of rare events in a run. Two states that differ only in these counts are equal.
+/// The counts of rare events in a run. Two states that differ only in these counts are equal, except for `rollbacks`
+/// and `kills`: the state contains these counts, too.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RolloutCounts {
     /// Number of times that the table went back.
     pub rollbacks: u64,
     /// Number of times that an instance found another build under the number of its own rollout.
     pub repeated: u64,
-    /// Number of times that a key needed a newer rollout than the store had.
+    /// Number of times that an instance found that the key needed a newer rollout than the store had.
     pub required: u64,
-    /// Rollouts that the store refused, because the stored rollout was not the rollout that the writing instance had
+    /// Number of rollouts that the store refused, because the stored rollout was not the rollout that the instance had
     /// read.
     pub refused: u64,
     /// Number of times that an instance was killed.
@@ -35,10 +36,10 @@ pub enum RolloutViolation {
     TwoBuilds,
     /// An instance replaced a rollout that it had not read.
     Overwritten,
-    /// An instance that has the build of the store's rollout does not execute this build, or an instance executes
-    /// another build.
+    /// The store has no rollout, an instance with the build of the store's rollout does not execute this rollout, or an
+    /// instance executes another rollout.
     Disagreement,
-    /// An instance with the build of the rollout cannot execute the key.
+    /// An instance with the build of the store's rollout cannot execute events of the key.
     Stuck,
     /// The rollouts never stop changing.
     EndlessChanges,
@@ -78,6 +79,7 @@ struct Instance {
 struct State {
     fault: Option<RolloutFault>,
     store: Table,
+    /// Tables that the store may go back to. The first one is the table at the beginning of the run.
     past: Vec<Table>,
     /// The files in the folder of each instance: bit N stands for build N.
     folders: Vec<u8>,
@@ -116,7 +118,7 @@ fn build(number: u8) -> Build {
     Build { version: format!("h@{number}.0.0").into(), digest: FileDigest([number; 32]) }
 }
 
-/// Returns the build that an instance with these files offers: the highest.
+/// Returns the number of the build that an instance with these files offers: the highest number.
 fn offer(folder: u8) -> u8 {
     folder.ilog2() as u8
 }
@@ -189,12 +191,12 @@ impl RolloutWorld {
         RolloutCounts { rollbacks, kills, ..self.counts }
     }
 
-    /// Returns how often a folder has changed.
+    /// Returns how often folders have changed.
     pub fn changes(&self) -> u64 {
         self.state.changes
     }
 
-    /// Returns how often an instance was killed.
+    /// Returns how often instances were killed.
     pub fn kills(&self) -> u64 {
         self.state.kills
     }

@@ -9,7 +9,7 @@ pub(super) enum InstancePhase {
     #[default]
     NotStarted,
     Running,
-    /// The instance releases its partitions, and accepts no other partitions.
+    /// The instance hands over its partitions, and accepts no other partitions.
     ShuttingDown,
     /// The instance has ended cleanly, or was killed.
     Ended,
@@ -20,12 +20,13 @@ pub(super) enum InstancePhase {
 pub(super) enum PartitionState {
     #[default]
     Unowned,
+    /// The instance has a lease, but has not claimed the partition.
     Leased(u8),
     /// The instance has claimed the partition, and receives its events.
     Owned(u8),
     /// The instance accepts no more events of the partition, and finishes the running events.
     Draining(u8),
-    /// The instance has finished all running events of the partition, and releases its lease.
+    /// The instance does not use the partition any more, and must release its lease.
     Drained(u8),
 }
 
@@ -36,10 +37,11 @@ pub(super) struct Lease {
     pub(super) holder: Option<u8>,
 }
 
-/// The membership and the leases. In the store, the table is current; an instance has the table that it read last.
+/// The members and the leases. The table in the store is current. Each instance has the table that it read last.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct MembershipTable {
     pub(super) members: Vec<bool>,
+    /// True for each member that is shutting down.
     pub(super) leaving: Vec<bool>,
     pub(super) leases: Vec<Lease>,
 }
@@ -57,7 +59,7 @@ pub(super) struct Instance {
     pub(super) phase: InstancePhase,
     /// The table that the instance has read last.
     pub(super) table: MembershipTable,
-    /// True while, by the clock of the instance, its lease has not expired.
+    /// True until the lease of the instance expires by the instance's own clock.
     pub(super) is_lease_valid: bool,
     /// True if the instance cannot reach the store any more.
     pub(super) is_cut_off: bool,
@@ -87,6 +89,7 @@ impl PartitionState {
         }
     }
 
+    /// Returns whether the instance has claimed the partition and processes its events.
     pub(super) fn is_claimed(self) -> bool {
         matches!(self, Self::Owned(_) | Self::Draining(_))
     }

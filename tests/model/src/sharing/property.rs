@@ -1,4 +1,4 @@
-//! The properties that must always hold, and the properties that a run must show at least once.
+//! The properties that must always hold, and the properties that at least one run must show.
 
 use stateright::Property;
 
@@ -67,14 +67,15 @@ impl SharingWorld {
         self.instances.iter().filter(|instance| may(&instance.partitions[partition])).count()
     }
 
+    /// Returns whether a step of [`SharingWorld::progress`] is possible, or a rule is broken.
     fn is_moving(&self, fleet: &Fleet) -> bool {
         let mut steps = Vec::new();
         self.progress(fleet, &mut steps);
         self.broken.is_some() || !steps.is_empty()
     }
 
-    /// Returns whether the running instances share all partitions evenly, and each instance receives the events of its
-    /// partitions.
+    /// Returns whether the running instances that reach the store share all partitions evenly, and each of them
+    /// receives the events of its partitions. Returns true if no such instance exists.
     fn is_shared(&self) -> bool {
         let running: Vec<usize> = (0..self.instances.len())
             .filter(|id| {

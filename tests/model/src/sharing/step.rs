@@ -4,12 +4,13 @@ use super::instance::{InstancePhase, Lease, MembershipTable, PartitionState};
 use super::world::SharingWorld;
 use super::{Fleet, SharingFault};
 
-/// A step of a run. The first number is the instance, the second the partition.
+/// A step of a run. The first number identifies the instance, and the second number identifies the partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SharingStep {
     /// The instance starts, and becomes a member.
     Start(usize),
-    /// The instance writes its heartbeat and receives the membership.
+    /// The instance writes its heartbeat, becomes a member if it is not one, and receives the table of members and
+    /// leases.
     Heartbeat(usize),
     /// The instance requests the lease of a partition.
     Lease(usize, usize),
@@ -25,15 +26,16 @@ pub enum SharingStep {
     Release(usize, usize),
     /// The instance subscribes to the queue of a partition.
     Subscribe(usize, usize),
-    /// By the clock of the instance, its lease has expired. The instance closes its channels to the broker.
+    /// The lease of the instance has expired by the instance's own clock. The instance closes its channels to the
+    /// broker.
     Suspend(usize),
-    /// The store removes the instance from the members because its heartbeat is late.
+    /// The store removes the instance from the members, because its heartbeat is late or missing.
     RemoveMember(usize),
-    /// The instance receives the request to shut down.
+    /// The instance begins to shut down, and marks itself in the store as leaving.
     ShutDown(usize),
     /// The instance has released all partitions, and ends.
     End(usize),
-    /// The instance is killed.
+    /// The instance is killed. The broker has not closed its channels yet.
     Kill(usize),
     /// The broker notices that the instance has ended, and closes the instance's channels.
     CloseChannels(usize),
@@ -48,6 +50,7 @@ pub enum SharingStep {
 }
 
 impl SharingWorld {
+    /// Adds all possible steps. After a broken rule, or after too many leases, no step is possible.
     pub(super) fn steps(&self, fleet: &Fleet, steps: &mut Vec<SharingStep>) {
         if self.broken.is_some() || self.lease_count > fleet.most_leases() {
             return;
@@ -145,7 +148,8 @@ impl SharingWorld {
                 || fleet.is(SharingFault::LeaseTaken)
         };
         match instance.partitions[partition] {
-            // The model leaves out requests for a lease that another instance has, because they change nothing.
+            // The model leaves out requests for a lease that another instance has, because such requests change
+            // nothing.
             PartitionState::Unowned if is_assigned && is_running => {
                 let is_member = self.table.members[id] || fleet.is(SharingFault::LeaseToNonMember);
                 if is_member && is_free(&instance.table) && is_free(&self.table) {
@@ -179,7 +183,7 @@ impl SharingWorld {
         }
     }
 
-    /// Returns whether the store lost a lease of an instance.
+    /// Returns whether the store has lost a lease that the instance still uses.
     fn has_lost_lease(&self, id: usize) -> bool {
         let is_lost = |(state, lease): (&PartitionState, &Lease)| {
             !matches!(state, PartitionState::Drained(_))
@@ -188,8 +192,8 @@ impl SharingWorld {
         self.instances[id].partitions.iter().zip(&self.table.leases).any(is_lost)
     }
 
-    /// Returns whether the store, and the table that the instance has read, name the instance as the holder of a
-    /// partition's lease. If the instance does not own the partition, the store went back.
+    /// Returns whether both the store and the table that the instance has read name the instance as the holder of the
+    /// partition's lease. If the instance does not have this lease, the store went back.
     fn has_unknown_lease(&self, id: usize, partition: usize) -> bool {
         let lease = self.table.leases[partition];
         lease.holder == Some(id as u8) && self.instances[id].table.leases[partition] == lease

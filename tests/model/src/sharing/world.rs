@@ -14,6 +14,7 @@ const STREAM: &str = "s";
 /// The state of the model at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SharingWorld {
+    /// The members and leases in the store.
     pub(super) table: MembershipTable,
     /// The leases and members that the store may go back to.
     pub(super) earlier: Option<MembershipTable>,
@@ -24,6 +25,7 @@ pub struct SharingWorld {
     pub(super) channels: Vec<Vec<u8>>,
     pub(super) instances: Vec<Instance>,
     pub(super) remaining: RemainingSteps,
+    /// Number of leases that the store has given.
     pub(super) lease_count: u8,
     pub(super) broken: Option<Violation>,
 }
@@ -161,7 +163,8 @@ impl SharingWorld {
         }
     }
 
-    /// Lets an instance read the present table. The instance drops or hands over the partitions that it has lost.
+    /// Lets an instance read the present table, and extends its lease. The instance drops the partitions that it has
+    /// lost, and hands over the partitions whose lease the store has lost.
     fn read_table(&mut self, fleet: &Fleet, id: usize) {
         let instance = &mut self.instances[id];
         instance.is_lease_valid = true;
@@ -188,8 +191,8 @@ impl SharingWorld {
         }
     }
 
-    /// Drops the claimed partitions that the instance has lost, according to the table that the instance has read. A
-    /// partition is lost if it has a newer lease, or if the instance no longer holds the lease.
+    /// Drops the claimed partitions that the instance has lost according to the table that it has read. A partition is
+    /// lost if it has a newer lease, or if the instance no longer holds the lease.
     fn drop_lost(&mut self, id: usize) {
         for partition in 0..self.fences.len() {
             let lease = self.instances[id].table.leases[partition];

@@ -13,7 +13,7 @@ pub enum SinkFileViolation {
     Missing,
     /// The file has the message of one commit twice.
     Duplicated,
-    /// A start removed a line, and the line is not in the file again.
+    /// A start removed a line, and no process has written the line again.
     Removed,
 }
 
@@ -34,23 +34,23 @@ struct Message {
     /// The event that emitted the message. The event determines the id of the message.
     event: u8,
     content: u8,
-    /// The number of the commit over all histories of the store. Only the checks know this number.
+    /// The number of the commit, which is unique over all histories of the store. Only the checks know this number.
     commit: u8,
 }
 
 impl Message {
-    /// Returns whether two lines are equal.
+    /// Returns whether two messages have equal lines.
     fn is_same_line(self, other: Self) -> bool {
         (self.event, self.content) == (other.event, other.content)
     }
 }
 
-/// The record of the file in the store.
+/// The mark of the file in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Mark {
-    /// The lines of the published part. The engine stores only the length of this part and a digest of its last bytes.
+    /// The lines of the published part. The product stores only the length of this part and a digest of its last bytes.
     published: Vec<Message>,
-    /// The part of the file with the lines that the process must not write again.
+    /// The part of the file that contains the kept lines; `None` if there are no kept lines.
     kept: Option<Range<usize>>,
 }
 
@@ -68,7 +68,7 @@ struct Store {
 struct Process {
     /// Number of messages of the outbox that the process has written or skipped.
     written: usize,
-    /// Lines of the file whose messages are in the outbox. The process skips these messages.
+    /// The kept lines whose messages the process has not skipped yet.
     unpublished: Vec<Message>,
     /// A part of the file that contains the lines in `unpublished`.
     kept: Range<usize>,
@@ -82,17 +82,21 @@ struct State {
     unsynced: Vec<Store>,
     copies: Vec<Store>,
     file: Vec<Message>,
-    /// Number of lines of the file that survive a power loss.
+    /// Number of lines at the beginning of the file that count as synced. A power loss removes all later lines, and the
+    /// lines in `unwritten`.
     synced: usize,
     /// The lines that the system counts as written, but that are not on the disk, because a sync failed.
     unwritten: Range<usize>,
     process: Option<Process>,
     /// Lines that a start removed.
     removed: Vec<Message>,
+    /// Number of commits over all histories of the store.
     commits: u8,
     kills: u8,
     restores: u8,
+    /// True if a start found lines whose messages the store lacks.
     has_lost: bool,
+    /// True if a process skipped a message.
     has_skipped: bool,
 }
 
@@ -193,7 +197,7 @@ impl SinkFileWorld {
         self.state.process.is_some()
     }
 
-    /// Returns the number of writes of the store since its last sync.
+    /// Returns the number of writes to the store since its last sync.
     pub fn unsynced_writes(&self) -> usize {
         self.state.unsynced.len() - 1
     }
@@ -223,7 +227,7 @@ impl SinkFileWorld {
         self.state.has_lost
     }
 
-    /// Returns whether the process has skipped a message that the file already has.
+    /// Returns whether a process has skipped a message that the file already has.
     pub fn has_skipped(&self) -> bool {
         self.state.has_skipped
     }
@@ -252,7 +256,8 @@ impl State {
         self.scope.fault == Some(fault)
     }
 
-    /// Starts a process. Keeps all lines, and finds the lines whose messages are in the outbox.
+    /// Starts a process. The process removes no line, unless a fault removes lines, and finds the lines whose messages
+    /// are in the outbox.
     fn start(&mut self) {
         let mut process = Process::default();
         let mark = self.store.mark.clone();
@@ -320,7 +325,8 @@ impl State {
         process.unpublished.extend(found);
     }
 
-    /// Records the present file and the kept lines in the store. The store syncs this write with the next commit.
+    /// Writes a mark with the present content of the file and the kept lines. The store syncs this write with the next
+    /// commit.
     fn write_mark(&mut self) {
         let forgets = self.is(SinkFileFault::KeptRangeIsForgotten);
         let Some(process) = &self.process else { return };
@@ -341,7 +347,7 @@ impl State {
         self.unsynced = vec![self.store.clone()];
     }
 
-    /// Writes the line of the next message of the outbox, or skips the message.
+    /// Writes the line of the next message of the outbox, or skips the message if its line is a kept line.
     fn write(&mut self) {
         let only_ids = self.is(SinkFileFault::OnlyIdsAreCompared);
         let Some(process) = &mut self.process else { return };
@@ -358,7 +364,7 @@ impl State {
         }
     }
 
-    /// Syncs the file, removes the written messages from the outbox, and records the file in the same write.
+    /// Syncs the file, removes the written and skipped messages from the outbox, and writes a mark in the same write.
     fn remove(&mut self) {
         let written = self.process.as_ref().map_or(0, |process| process.written);
         if written == 0 {

@@ -60,6 +60,7 @@ impl QueueWorld {
         }
     }
 
+    /// Reads the queue again from its beginning, because the store has refused a position.
     fn restart_reading(&mut self) {
         self.counts.refused += 1;
         if self.is(QueueFault::ForgetsDeliveries) {
@@ -83,7 +84,8 @@ impl QueueWorld {
         self.recommit();
     }
 
-    /// Publishes an entry to the exchange. Records a broken rule if an earlier entry of the queue is not published yet.
+    /// Publishes an entry of the inbox to the exchange. Records a broken rule if an earlier entry of the queue is not
+    /// published yet.
     fn publish(&mut self, id: u64) {
         self.counts.published += 1;
         let State { store, effects, .. } = &self.state;
@@ -140,8 +142,8 @@ impl QueueWorld {
         }
     }
 
-    /// Returns the entries whose effect is durable. The publication of an inbox entry is always durable, because a
-    /// store that goes back cannot undo it.
+    /// Returns the entries whose effects are durable. The publication of an entry of an inbox is always durable,
+    /// because a rollback of the store does not undo the publication.
     pub(super) fn durable_effects(&self) -> &BTreeSet<u64> {
         let State { store, effects, is_inbox, .. } = &self.state;
         if *is_inbox { effects } else { &store.effects }

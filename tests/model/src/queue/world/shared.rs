@@ -13,8 +13,8 @@ pub(super) struct SharedCall {
     /// The entry that the call put into the queue. `None` if the call has not put the entry yet, or has found that the
     /// store lost the entry.
     run: Option<QueueRun>,
-    /// The ids of all entries that the call put into the queue. In the model, each write of the event gets a new id. In
-    /// the product, the id stays the same, so the sequencer recognises the event.
+    /// The ids of all entries that the call put into the queue. In the model, each write of the event creates an entry
+    /// with a new id. In the product, the event keeps its id, so the sequencer recognises a repeat.
     pub(super) ids: Vec<u64>,
     /// True if the call wrote its part to the other shard, and has not found that the store lost this part.
     has_other: bool,
@@ -67,8 +67,8 @@ impl QueueWorld {
         let call = self.shared_call();
         call.run = Some(run);
         call.ids.extend(ids);
-        let is_again = call.ids.len() > 1;
-        self.counts.rewritten += u64::from(is_again);
+        let is_rewritten = call.ids.len() > 1;
+        self.counts.rewritten += u64::from(is_rewritten);
     }
 
     pub(super) fn put_other_part(&mut self) {
@@ -90,9 +90,9 @@ impl QueueWorld {
         }
     }
 
-    /// Completes the call over two shards if both parts are written. The process first sends a read to both shards, and
-    /// so notices each rollback. If a shard went back since the last check, checks the parts, and does not complete the
-    /// call.
+    /// Completes the call over two shards if both parts are written. First, the process sends a read to both shards,
+    /// and so notices each rollback. If a shard went back since the last check, the process checks the parts instead,
+    /// and does not complete the call.
     pub(super) fn answer(&mut self) {
         if !self.is(QueueFault::AnswersWithoutLastRead) {
             self.notice_rollback();
@@ -115,8 +115,9 @@ impl QueueWorld {
     }
 
     /// Finds the parts of the call that the store has lost. The check for the entry reads the record of the writer. The
-    /// store loses the record together with the entry, but keeps the record when a reader removes the entry. The check
-    /// reads from both shards, so it also covers a rollback that the process has not noticed.
+    /// store loses the number of the call in the record together with the entry, but keeps the number when a reader
+    /// removes the entry. The check reads from both shards, so it also covers a rollback that the process has not
+    /// noticed.
     fn check_parts(&mut self) {
         let compares_positions = self.is(QueueFault::ComparesPositions);
         let number = self.state.shared_calls;

@@ -1,5 +1,5 @@
 //! A process that puts entries into the queue, but has no reader. To count lost events, the process compares its calls
-//! with their record in the store. The comparison is the product's own code ([`UnreadRuns`]).
+//! with the record of its writer in the store. The comparison is the product's own code ([`UnreadRuns`]).
 
 use std::collections::BTreeSet;
 
@@ -16,11 +16,11 @@ pub(super) struct UnreadProcess {
     runs: UnreadRuns,
     /// The highest number that the process has used for a call.
     last_call: u64,
-    /// The number of a refused call. The next call uses this number again.
+    /// The number of a refused call. The next call gets this number.
     unused: Option<u64>,
     /// The call whose answer was lost.
     unanswered: Option<UnansweredCall>,
-    /// The record that the process has requested, but not compared with its calls yet.
+    /// The record that the store has returned, but that the process has not compared with its calls yet.
     reply: Option<Reply>,
     /// The events of answered calls, each as the ids of its entries. The event of a repeated call has two entries.
     events: BTreeSet<Vec<u64>>,
@@ -49,7 +49,7 @@ struct Reply {
 }
 
 impl UnreadProcess {
-    /// Returns the number of the next call.
+    /// Returns the number of the next call, and counts the number as used.
     pub(super) fn take_number(&mut self) -> u64 {
         let number = self.unused.take().unwrap_or(self.last_call + 1);
         self.last_call = self.last_call.max(number);
@@ -96,7 +96,7 @@ impl QueueWorld {
     }
 
     /// Repeats the call whose answer was lost, under its old number. The store does not number these events, so it does
-    /// not recognise the repetition, and puts the entry into the queue a second time.
+    /// not recognise the repeated event, and puts a second entry for it into the queue.
     pub(super) fn repeat_put(&mut self) {
         let Some(mut call) = self.state.unread.unanswered.take() else { return };
         let (run, ids) = self.write_call(1, Writer::Other, call.number);
@@ -105,8 +105,9 @@ impl QueueWorld {
         self.counts.repeated += 1;
     }
 
-    /// Refuses a call because the queue is full. The refused call is the repeated call, or a new call if no answer was
-    /// lost. The next call uses the number of the refused call.
+    /// Refuses a call because the queue is full: a repetition of the call whose answer was lost, or a new call if no
+    /// answer was lost. The next call gets the number of the refused call. Does not refuse a repeated call that the
+    /// record of the writer contains.
     pub(super) fn refuse(&mut self) {
         let records_refused_calls = self.is(QueueFault::RecordsRefusedCalls);
         let refuses_repeats = self.is(QueueFault::RefusesRepeats);
@@ -129,7 +130,7 @@ impl QueueWorld {
         }
     }
 
-    /// Requests the record of the calls. The reply to an earlier request is dropped.
+    /// Requests the record of the calls. Drops the reply to an earlier request.
     pub(super) fn request_record(&mut self) {
         let State { store, unread, .. } = &mut self.state;
         let requested = unread.runs.calls();
