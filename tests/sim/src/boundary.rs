@@ -25,12 +25,12 @@ use early::EarlyAcks;
 pub(crate) struct FaultySequencer {
     sequencer: Sequencer,
     fault: Option<BoundaryFault>,
-    /// Effects that the fault has changed or added, and that the world has not received yet.
+    /// Effects after the fault, which the world has not received yet.
     effects: VecDeque<Effect>,
     early_acks: EarlyAcks,
-    /// By shard, the amount that the fault adds to each commit number on the way to the store.
+    /// By shard, the number that the fault adds to each commit number on its way to the store.
     shifts: BTreeMap<u32, u64>,
-    /// By shard, the unanswered batch, as the sequencer requested it the first time.
+    /// By shard, the unanswered batch, as the sequencer first requested it.
     unanswered: BTreeMap<u32, Arc<Batch>>,
     /// By shard, the highest number of a requested batch.
     newest: BTreeMap<u32, u64>,
@@ -85,7 +85,7 @@ impl FaultySequencer {
     }
 }
 
-/// Gives callers the getters of the sequencer, because a fault changes no getter.
+/// Gives callers the getters of the sequencer. A fault changes no result of a getter.
 impl Deref for FaultySequencer {
     type Target = Sequencer;
 

@@ -8,10 +8,10 @@ use crate::rng::{Rng, mix};
 
 /// Number of the newest remembered states that the shards may go back to.
 const STATE_LIMIT: u64 = 6;
-/// Largest number of commits in a run. A commit has at most 3 messages, so the events of all commits have numbers below
-/// 100. The event numbers of the other producer begin at 100. `OTHER_MESSAGE_LIMIT` is the largest number of messages
-/// of the other producer.
+/// Maximum number of commits that an owner knows. A commit has at most 3 messages, so the events of all commits have
+/// numbers below 100. The event numbers of the other producer begin at 100.
 const COMMIT_LIMIT: u64 = 30;
+/// Maximum number of new messages of the other producer. Their event numbers begin at 100 and must fit into a `u8`.
 const OTHER_MESSAGE_LIMIT: usize = 60;
 
 /// Plays the random run that the seed determines.
@@ -23,7 +23,7 @@ pub fn run_chain(seed: u64, fault: Option<ChainFault>) -> Result<ChainCounts, Vi
     let loses_answers = rng.permille(400);
     let forgets = rng.permille(150);
     let choices = [ChainShards::Source, ChainShards::Destination, ChainShards::Both];
-    // `choice` selects the shards that go back in this run; 3 stands for a new selection at each loss. A high `rare`
+    // `choice` selects the shards that go back in this run; with 3, each loss selects the shards anew. A high `rare`
     // makes losses rare, so that the owner has enough steps to recover from each loss.
     let choice = rng.below(4) as usize;
     let rare = rng.between(1, 8);

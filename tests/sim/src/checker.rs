@@ -1,6 +1,6 @@
-//! Watches a run from outside, and reports the first broken invariant. The world notifies the checker of each delivery,
-//! request, applied commit, acknowledgement and publication. From these notifications, the checker derives the allowed
-//! states: for each key, it keeps a list of the settled sequences. The checker must never influence a run.
+//! Observes a run, and reports the first broken invariant. The world notifies the checker of each delivery, request,
+//! applied commit, acknowledgement and publication. From these notifications, the checker derives the allowed states.
+//! For each key, it keeps the settled sequences and their results. The checker must never influence a run.
 
 mod acks;
 mod attempts;
@@ -35,7 +35,8 @@ use warnings::Warnings;
 /// A broken invariant, with a description.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// The broken invariant: `I1` to `I8` (see `docs/internals/architecture.md`), or the name of another checked rule.
+    /// The broken invariant: `I1` to `I8` (see `docs/internals/architecture.md`), the name of another checked rule, or
+    /// the rule of a model.
     pub invariant: &'static str,
     /// The observation that contradicts the invariant.
     pub detail: String,
@@ -53,6 +54,7 @@ pub(crate) struct Checker {
     plan: Plan,
     /// The first broken invariant.
     violation: Option<Violation>,
+    /// The virtual time in ms.
     now: u64,
     keys: BTreeMap<Key, KeyModel>,
     received: ReceivedEvents,
@@ -65,19 +67,20 @@ pub(crate) struct Checker {
     owner_models: BTreeMap<u64, OwnerModel>,
     /// Keys whose key record was made unreadable.
     corrupt: BTreeSet<Key>,
-    /// Keys with spilled events that an owner could not read.
+    /// Keys for which a read of spilled events failed.
     unread: BTreeSet<Key>,
-    /// False while the simulation makes some reads of spilled events fail; true at the end of the run, when all reads
+    /// False while the simulation may make reads of spilled events fail; true at the end of the run, when all reads
     /// succeed.
     reads_succeed: bool,
     /// For a stream whose events Ordain numbers: by key and id, the first position of the event in the source's queue.
     positions: BTreeMap<(Key, u64), usize>,
+    /// Number of times that an owner ended or the store went back.
     deaths: u32,
     /// Number of times that the store went back.
     rollback_count: u32,
     /// True if the store has gone back and the owner has not yet repeated all lost commits.
     pub(crate) lacks_commits: bool,
-    /// Key and sequence of the events that the present owner settled again in repeated commits. The owner must
+    /// Key and sequence of the events that the present owner settled again by repeating lost commits. The owner must
     /// distinguish these events from other events with the same sequences.
     recovered: BTreeSet<(Key, u64)>,
     /// Key and content of each event whose delivery was acknowledged.
@@ -116,11 +119,12 @@ impl Checker {
         self.violation.as_ref()
     }
 
-    /// Records a broken invariant. Only the first broken invariant counts, because it may have caused the later ones.
+    /// Records a broken invariant. Only the first broken invariant counts, because it may have caused the others.
     pub(crate) fn broke(&mut self, invariant: &'static str, detail: String) {
         self.violation.get_or_insert(Violation { invariant, detail });
     }
 
+    /// Sets the virtual time.
     pub(crate) fn at(&mut self, now: u64) {
         self.now = now;
     }
@@ -130,7 +134,7 @@ impl Checker {
         self.corrupt.insert(key.clone());
     }
 
-    /// Returns whether a key may fail to progress because its spilled events cannot be read.
+    /// Returns whether a key may stop because its spilled events cannot be read.
     fn is_unreadable(&self, key: &str) -> bool {
         !self.reads_succeed && self.unread.contains(key)
     }

@@ -8,7 +8,7 @@ use crate::rng::{Rng, mix};
 
 /// Number of the newest remembered states that the shards may go back to.
 const STATE_LIMIT: u64 = 6;
-/// Largest number of events of the other producer in a run. Their numbers begin at 100 and must fit into a `u8`.
+/// Maximum number of events of the other producer in a run. Their numbers begin at 100 and must fit into a `u8`.
 const OTHER_EVENT_LIMIT: u8 = 60;
 
 /// Plays the random run that the seed determines.
@@ -33,8 +33,8 @@ pub fn run_producer(seed: u64, fault: Option<ProducerFault>) -> Result<ProducerC
             15 if restarts => ProducerStep::PublishUnanswered,
             16 if forgets => ProducerStep::Forget,
             17 if forgets => {
-                // During this wait the producer forgets its calls. A producer of a file writes a checkpoint right after
-                // each call, so the run writes a checkpoint before the wait.
+                // During the wait, the producer forgets its calls. The real producer of a file writes a checkpoint
+                // right after each call, so the run writes a checkpoint before the wait.
                 steps.push(ProducerStep::Checkpoint);
                 world.step(ProducerStep::Checkpoint);
                 ProducerStep::Wait(130_000)

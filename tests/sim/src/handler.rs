@@ -1,5 +1,5 @@
-//! The simulated handler. Its result depends only on the plan, the event with its sequence, the state and the version,
-//! so the checker can compute each result again.
+//! The simulated handler. The result of a successful event depends only on the plan, the event with its sequence, the
+//! state and the version, so the checker can compute each result again.
 
 use bytes::Bytes;
 use ordain_core::{Event, FailureKind, Message, MessageParts, StateUpdate, digest};
@@ -8,7 +8,7 @@ use crate::plan::{Blocked, Plan};
 use crate::producer::BLOCKED_KEY;
 use crate::rng::mix;
 
-/// Largest number of messages of an event.
+/// Maximum number of messages of an event.
 pub(crate) const MESSAGE_LIMIT: u64 = 3;
 
 /// The handler's result for an event.
@@ -19,15 +19,15 @@ pub(crate) struct Effect {
     pub(crate) complete: bool,
 }
 
-/// The behaviour of an event under the simulated handler. The plan, and the key and the content of the event, determine
-/// this behaviour.
+/// The behaviour of an event under the simulated handler. The plan, the key and the content of the event determine this
+/// behaviour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EventBehavior {
     Fine,
     Rejected,
     /// The event fails this number of times.
     Fails(FailureKind, u32),
-    /// The event fails until a version other than the first executes it.
+    /// The event fails until a version other than [`FIRST_VERSION`](crate::world::FIRST_VERSION) executes it.
     FailsUntilNewVersion(FailureKind),
     FailsForEver(FailureKind),
 }
@@ -55,6 +55,7 @@ impl EventBehavior {
     }
 }
 
+/// The kinds of failures. `Retry` occurs twice, so it is twice as likely as another kind.
 const KINDS: [FailureKind; 6] = [
     FailureKind::Retry,
     FailureKind::Retry,
@@ -118,6 +119,7 @@ fn message(plan: &Plan, hash: u64, index: u64) -> Message {
     })
 }
 
+/// Returns the bytes of a hash, followed by zeros. The plan limits the number of zeros.
 fn padded(plan: &Plan, hash: u64) -> Vec<u8> {
     let mut bytes = hash.to_le_bytes().to_vec();
     bytes.resize(bytes.len() + (hash % (plan.handler.padding + 1)) as usize, 0);

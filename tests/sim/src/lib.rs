@@ -1,8 +1,9 @@
 //! A deterministic simulation of the world around sequencers, and a checker of their behaviour. The checker is written
-//! from the design alone: it uses nothing of the sequencer's implementation.
+//! from the design alone, and uses nothing of the sequencer's implementation. Other modules play random runs of the
+//! models in `ordain_model`.
 //!
 //! A seed determines a run: the profile (the kinds and rates of failures), the producers' script, the settings, and
-//! every delay and choice. [`run`] plays a run and reports a broken invariant.
+//! every delay and choice. [`run`] plays a run, and reports the first broken invariant.
 
 mod boundary;
 mod chain;
@@ -43,7 +44,7 @@ pub use sink_file::run_sink_file;
 pub struct Options {
     /// A profile that replaces the profile that the seed chooses.
     pub profile: Option<Profile>,
-    /// True to print every action.
+    /// True to print the plan and a trace of the run.
     pub trace: bool,
     /// A deliberate fault of the simulated store, if any.
     pub store_fault: Option<StoreFault>,
@@ -59,11 +60,11 @@ pub struct Options {
 pub enum StoreFault {
     /// The store applies commits under any claim.
     StoreIgnoresTheClaim,
-    /// The store applies a write without checking its condition against the key record.
+    /// The store applies a write without checking the condition of the write against the key record.
     StoreIgnoresTheCondition,
     /// The store applies a commit a second time when the owner repeats it.
     StoreForgetsItsLastReply,
-    /// The store forgets spilled events.
+    /// The store does not keep spilled events.
     StoreForgetsSpills,
 }
 
@@ -105,7 +106,7 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
     let (steps, summary, violation) = played.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-        let detail = text.unwrap_or_else(|| "without words".into());
+        let detail = text.unwrap_or_else(|| "a panic without a message".into());
         (0, String::new(), Some(Violation { invariant: "panic", detail }))
     });
     Outcome { profile, steps, summary, violation }

@@ -1,5 +1,5 @@
 //! The plan of one run: all choices that are made before the run. Rates are in thousandths: a rate of 20 means 20 of
-//! 1000 events, keys or commits. Times are in ms of virtual time.
+//! 1,000 events, keys, turns, requests or answers. Times are in ms of virtual time.
 
 use ordain_core::{
     BackoffBounds, ExhaustedPolicy, GapSettings, LimitValues, OrderingMode, OverflowPolicy,
@@ -22,7 +22,7 @@ pub(crate) struct Plan {
     pub(crate) store: StorePlan,
     pub(crate) replay: ReplayPlan,
     pub(crate) disturb: DisturbancePlan,
-    /// The longest time until the sink accepts a publication.
+    /// The longest time until the sink accepts the messages of a commit.
     pub(crate) sink_delay: u64,
     /// True if the source is finite and reports its end.
     pub(crate) once: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Plan {
     pub(crate) windows: bool,
 }
 
-/// The producers' events, and the failures of their delivery.
+/// The events of the producers, and the failures of their delivery.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ProducerPlan {
     pub(crate) keys: u64,
@@ -43,8 +43,9 @@ pub(crate) struct ProducerPlan {
     pub(crate) lost: u32,
     /// Rate of lost events that the remote replay source has.
     pub(crate) found: u32,
+    /// Rate of events that arrive again. The same rate applies to each further repeat.
     pub(crate) repeated: u32,
-    /// Rate of events that have a second version with other content.
+    /// Rate of events for which another event with the same id and sequence, but other content, also arrives.
     pub(crate) corrupted: u32,
     /// The longest random time that is added to an event's time.
     pub(crate) jitter: u64,
@@ -70,15 +71,17 @@ pub(crate) struct ProducerPlan {
     pub(crate) astray: u32,
 }
 
-/// The handlers' behaviour. Only the seed, and the key and the content of an event, decide whether the handler rejects
-/// the event, and whether the event fails or ends its key.
+/// The handlers' behaviour. Only the seed, the rates, the key and the content of an event decide whether the handler
+/// rejects the event, and whether the event fails or ends its key.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HandlerPlan {
+    /// Rate of events that the handler rejects.
     pub(crate) rejects: u32,
     /// Rate of events that fail a few times.
     pub(crate) fails: u32,
     /// Rate of events that fail for ever, or until a version other than the first executes them.
     pub(crate) fails_for_ever: u32,
+    /// Rate of events whose result ends their key.
     pub(crate) completes: u32,
     /// Rate of slow turns. `slowness` is the longest duration of a slow turn.
     pub(crate) slow: u32,
@@ -94,9 +97,9 @@ pub(crate) struct HandlerPlan {
 /// The way in which a plan blocks one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blocked {
-    /// The key's handler takes an hour.
+    /// Each turn of the key takes an hour.
     Slow,
-    /// The key's handler fails every time.
+    /// Each attempt to execute an event of the key fails.
     Failing,
     /// The key's second event never arrives.
     Gap,
@@ -107,7 +110,8 @@ pub(crate) enum Blocked {
 pub(crate) struct StorePlan {
     /// The longest delay of an answer.
     pub(crate) latency: u64,
-    /// Rate of commits that the store neither applies nor answers.
+    /// Rate of commits that the store neither applies nor answers while the owner waits. The store applies half of
+    /// these commits later, after the owner has stopped waiting.
     pub(crate) lost_before: u32,
     /// Rate of commits that the store applies, but does not answer.
     pub(crate) lost_after: u32,
@@ -120,28 +124,35 @@ pub(crate) struct StorePlan {
 /// The delays and failures of the remote replay source's answers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReplayPlan {
+    /// The longest delay that is added to the delays of a store's answer.
     pub(crate) latency: u64,
-    /// Rate of answers that contain only a part of the events, and report that the request failed.
+    /// Rate of answers that may lack some of the events, and report that the request failed.
     pub(crate) again: u32,
-    /// Rate of answers that have no room for all found events. The same rate holds for the answers of the store,
-    /// because the store is a replay source too. At half of this rate, the remote source is too busy to search.
+    /// Rate of answers with several events that lack room for the last of them. The same rate applies to the answers of
+    /// the store, because the store is also a replay source. At half of this rate, the remote source is too busy to
+    /// search.
     pub(crate) cut: u32,
 }
 
-/// The number of disturbances of each kind in a run.
+/// The number of planned disturbances of each kind in a run.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DisturbancePlan {
+    /// Number of times that an owner ends without a drain.
     pub(crate) crashes: u64,
+    /// Number of times that a new owner claims a partition whose owner continues.
     pub(crate) takeovers: u64,
+    /// Number of lost connections to the source.
     pub(crate) resets: u64,
+    /// Number of rollouts.
     pub(crate) versions: u64,
     /// Number of drains. In a drain, the owner finishes its running events, and then a successor claims the partition.
     pub(crate) drains: u64,
-    /// Number of times that the store goes back while an owner lives.
+    /// Number of planned rollbacks of the store while an owner lives. A planned rollback may not happen, or may be
+    /// followed by a second rollback.
     pub(crate) steps_back: u64,
     /// The longest time between a lost connection and the next delivery. During this time, the source offers events:
-    /// the owner receives the events early, and the source delivers the same events later. If `None`, the source never
-    /// offers events.
+    /// the owner receives the events early, and the source delivers the same events later. With `None`, the source
+    /// offers no events.
     pub(crate) offers: Option<u64>,
 }
 

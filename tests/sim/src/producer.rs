@@ -1,5 +1,5 @@
-//! Writes the script of a run: for each partition, the entries of the queue with their order and times; and the events
-//! that the remote replay source has.
+//! Writes the script of a run: the queue of each partition with the order and the times of its entries, the events of
+//! the remote replay source, and the imported key records.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(crate) enum SourceItem {
     Unreadable(Bytes),
 }
 
-/// The queues and the events of a run, and the key records at its beginning.
+/// The queues of a run, the events of its remote replay source, and the key records in the store at its beginning.
 #[derive(Debug, Default)]
 pub(crate) struct Script {
     /// The queue of each partition, in the order of delivery.
@@ -144,8 +144,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Adds unusual deliveries at this time, at the rates of the plan: an event with a sequence far ahead, or an
-    /// unusable event.
+    /// Adds unusual deliveries at this time, at the rates of the plan: an event with a sequence far ahead, an unusable
+    /// event, or bytes that are no event.
     fn oddities(&mut self, key: &Key, route: &Route, end: u64, sequence: u64, at: u64) {
         let rates = &self.plan.producer;
         if self.rng.permille(rates.far) {
@@ -176,7 +176,7 @@ impl Writer<'_> {
                 return;
             }
         }
-        // Sequence 0 is usable if the first sequence of a key is 0.
+        // Sequence 0 is a usable sequence if the first sequence of a key is 0.
         let usual = parts.sequence == Some(0) && self.plan.settings.first == 0;
         let unusable = !self.is_fifo() || parts.key.is_empty() || parts.id.is_empty();
         if unusable && !usual {

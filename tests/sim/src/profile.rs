@@ -177,7 +177,7 @@ impl Profile {
     }
 }
 
-/// Plans replay sources that often answer with only a part of the requested events.
+/// Plans replay sources whose answers often lack room for all found events.
 fn paged(plan: &mut Plan, rng: &mut Rng) {
     gappy(plan, rng);
     plan.replay.cut = 500;
@@ -186,7 +186,8 @@ fn paged(plan: &mut Plan, rng: &mut Rng) {
     disturbances(plan, rng, 2);
 }
 
-/// Plans the ordinary failures of delivery: losses, repeats, reordering, unusable events.
+/// Plans the ordinary failures: lost, repeated, reordered, conflicting and unusable events, rejected events, and
+/// commits without an answer.
 fn disturbed(plan: &mut Plan) {
     let producer = &mut plan.producer;
     producer.lost = 20;
@@ -203,6 +204,7 @@ fn disturbed(plan: &mut Plan) {
     plan.store.lost_after = 20;
 }
 
+/// Plans many missing events, and replay sources that may have them.
 fn gappy(plan: &mut Plan, rng: &mut Rng) {
     disturbed(plan);
     plan.producer.lost = rng.pick(&[50, 200]);
@@ -214,6 +216,7 @@ fn gappy(plan: &mut Plan, rng: &mut Rng) {
     plan.settings.gap.tail = rng.pick(&[None, Some(1_000)]);
 }
 
+/// Plans rejected events, failing events and slow turns.
 fn failing(plan: &mut Plan, rng: &mut Rng) {
     plan.handler.rejects = 50;
     plan.handler.fails = rng.pick(&[50, 150]);
@@ -222,6 +225,7 @@ fn failing(plan: &mut Plan, rng: &mut Rng) {
     plan.handler.slowness = 3_000;
 }
 
+/// Narrows all limits of the sequencers.
 fn tiny(plan: &mut Plan, rng: &mut Rng) {
     let settings = &mut plan.settings;
     settings.max_lanes = 3;
@@ -261,8 +265,8 @@ fn fifo_forgets(plan: &mut Plan, rng: &mut Rng) {
     fifo(plan, rng);
     plan.producer.repeated = 0;
     plan.producer.corrupted = 0;
-    // Two events with sequences far ahead may have the same id. The second event would then look like a repeat of the
-    // first event by the producer.
+    // Two events with sequences far ahead may have the same id. The second event would then seem to be a repeat by the
+    // producer.
     plan.producer.far = 0;
     plan.producer.keys = rng.between(1, 4);
     plan.producer.events = (50, 200);
@@ -288,7 +292,7 @@ fn hot_key(plan: &mut Plan, rng: &mut Rng) {
     crashes(plan, rng, 3);
 }
 
-/// Plans a sink that accepts committed messages only after a long time, while owners crash often.
+/// Plans a sink that accepts committed messages only after up to 2 or 20 seconds, while owners crash often.
 fn slow_sink(plan: &mut Plan, rng: &mut Rng) {
     disturbed(plan);
     tiny(plan, rng);
@@ -310,8 +314,8 @@ fn late(plan: &mut Plan, rng: &mut Rng) {
     disturbances(plan, rng, 1);
 }
 
-/// Plans skipped sequences, and events that arrive after their sequence was skipped. Commits take long, and contain few
-/// events.
+/// Plans skipped sequences, and events that arrive after their sequence was skipped. In most runs, commits take long.
+/// Commits contain few events.
 fn skipping(plan: &mut Plan, rng: &mut Rng) {
     plan.producer.keys = rng.between(1, 3);
     plan.producer.spread = 1_000;
@@ -327,7 +331,7 @@ fn skipping(plan: &mut Plan, rng: &mut Rng) {
     plan.disturb.crashes = rng.between(1, 8);
 }
 
-/// Plans states and messages so large that a few of them fill the memory.
+/// Plans states and messages so large that a few dozen of them fill the memory budget.
 fn large(plan: &mut Plan, rng: &mut Rng) {
     if rng.permille(300) {
         fifo(plan, rng);
@@ -382,7 +386,7 @@ fn isolated(plan: &mut Plan, rng: &mut Rng) {
     settings.max_turns = settings.max_turns.max(2);
     settings.spill_after = 1_000;
     settings.overflow = OverflowPolicy::DeadLetter;
-    // These runs last for days of virtual time, so frequent reads of the due index would only make the runs slow.
+    // These runs may last for days of virtual time, so frequent reads of the due index would only make the runs slow.
     settings.due_poll = 3_600_000;
     match blocked {
         Blocked::Slow => {}
@@ -475,11 +479,14 @@ fn offers(plan: &mut Plan, rng: &mut Rng) {
     plan.disturb.offers = Some(rng.pick(&[200, 2_000, 10_000]));
 }
 
+/// Plans disturbances, and from 1 to `most` crashes.
 fn crashes(plan: &mut Plan, rng: &mut Rng, most: u64) {
     disturbances(plan, rng, 3);
     plan.disturb.crashes = rng.between(1, most);
 }
 
+/// Plans at most `most` crashes, take-overs and lost connections each, and at most one rollout and one drain. Replaces
+/// all earlier disturbances.
 fn disturbances(plan: &mut Plan, rng: &mut Rng, most: u64) {
     plan.disturb = DisturbancePlan {
         crashes: rng.below(most + 1),

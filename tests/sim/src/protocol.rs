@@ -9,8 +9,8 @@ use ordain_model::{Action, Event, Fault, Scope, StorePart, play};
 use crate::Violation;
 use crate::rng::{Rng, mix};
 
-/// Largest number of events in a run. The model keeps positions in the queue, and sequences, in sets of numbers below
-/// 16.
+/// Maximum number of events in a run. The model keeps positions in the queue, and sequences, in sets of numbers below
+/// 16, and needs one further number after the last sequence.
 const EVENT_LIMIT: u64 = 14;
 
 /// Plays the random run that the seed determines. Returns the names of the notable states and steps of the run, so that
@@ -50,11 +50,11 @@ fn scope(rng: &mut Rng) -> Scope {
     let shards = rng.between(1, 3) as u8;
     let partitions = rng.between(1, 2);
     let moves = partitions > 1 && rng.permille(700);
-    // If keys move, the run has only one key, so that many of the key's events come to several partitions.
+    // If keys move, the run has only one key, so that many events of this key come to several partitions.
     let keys = rng.between(1, if moves { 1 } else { 4 }) as u8;
     let mut leases: Vec<u8> = (0..partitions as u8).collect();
     leases.extend((0..rng.between(1, 6)).map(|_| rng.below(partitions) as u8));
-    // In some runs, the store loses nothing, or only leases. The model checks more properties in such runs.
+    // In some runs, the store loses nothing, or only leases. In such runs, more properties must hold.
     let parts: Vec<StorePart> = match rng.below(4) {
         0 => Vec::new(),
         1 => vec![StorePart::Leases],

@@ -1,5 +1,5 @@
-//! The simulation's only source of random numbers. The module implements its own generator, so that a seed plays the
-//! same run with every version of every library.
+//! The only source of random numbers of the simulation. The module implements its own generator, so that a seed plays
+//! the same run with every version of every library.
 
 /// A `SplitMix64` generator: small, fast, and random enough for choices.
 #[derive(Debug, Clone)]
@@ -15,12 +15,12 @@ impl Rng {
         scramble(self.0)
     }
 
-    /// Returns a number below `limit`; 0 for a limit of 0.
+    /// Returns a random number below `limit`; 0 for a limit of 0.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         if limit == 0 { 0 } else { self.next() % limit }
     }
 
-    /// Returns a number from `low` to `high`, both included.
+    /// Returns a random number from `low` to `high`, both included.
     pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
@@ -35,7 +35,7 @@ impl Rng {
     }
 
     /// Returns the position of a random choice. A choice with a weight of 2 is twice as likely as a choice with a
-    /// weight of 1. If all weights are 0, returns the first position.
+    /// weight of 1. If all weights are 0, returns 0.
     pub(crate) fn pick_weighted<T>(&mut self, choices: &[T], weight: impl Fn(&T) -> u64) -> usize {
         let mut left = self.below(choices.iter().map(&weight).sum());
         let is_picked = |choice: &T| {

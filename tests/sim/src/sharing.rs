@@ -8,7 +8,8 @@ use ordain_model::{Fleet, SharingFault, SharingStep, play};
 use crate::Violation;
 use crate::rng::{Rng, mix};
 
-/// Largest number of steps of a run. A run ends earlier if no step can change the fleet any more.
+/// Maximum number of steps of a run. A run without a fault ends earlier, because at some time no step is possible any
+/// more.
 const STEP_LIMIT: usize = 1_000;
 
 /// Plays the random run that the seed determines. Returns the names of the notable states and steps of the run, so that

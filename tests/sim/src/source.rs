@@ -11,7 +11,7 @@ use crate::producer::{Entry, SourceItem};
 #[derive(Debug)]
 pub(crate) struct Source {
     entries: Vec<Entry>,
-    /// Number of acknowledged entries.
+    /// Number of acknowledged entries: the first entries of the queue.
     acknowledged: usize,
     /// The number of the live connection. Acknowledgements over an older connection are lost.
     connection: u64,
@@ -21,13 +21,15 @@ pub(crate) struct Source {
 #[derive(Debug)]
 pub(crate) struct Connection {
     number: u64,
+    /// The index of the next entry to deliver.
     cursor: usize,
-    /// The index after the last offered entry. The source offers entries before the connection delivers them.
+    /// The index of the next entry to offer. The source offers entries before the connection delivers them.
     offered: usize,
     /// Virtual time at which the connection begins to deliver.
     pub(crate) open_at: u64,
     /// True if the owner was notified that the connection delivers nothing yet.
     pub(crate) away: bool,
+    /// The number of the last delivery.
     delivered: DeliveryNumber,
     /// Unacknowledged deliveries, and their positions in the queue.
     outstanding: VecDeque<(DeliveryNumber, usize)>,
@@ -95,14 +97,14 @@ impl Source {
         connection.number == self.connection && now < connection.open_at
     }
 
-    /// Returns the time of the next offer.
+    /// Returns the time of the next offer; `None` if no entry is to be offered before the connection delivers.
     pub(crate) fn next_offer_at(&self, connection: &Connection) -> Option<u64> {
         let entry = self.entries.get(connection.offered)?;
         let is_in_time = connection.number == self.connection && entry.at < connection.open_at;
         is_in_time.then_some(entry.at)
     }
 
-    /// Returns the time of the next delivery.
+    /// Returns the time of the next delivery; `None` for an old connection, or after the last entry.
     pub(crate) fn next_at(&self, connection: &Connection) -> Option<u64> {
         if connection.number != self.connection {
             return None;
@@ -115,8 +117,8 @@ impl Source {
         connection.number == self.connection && connection.cursor == self.entries.len()
     }
 
-    /// Acknowledges the deliveries up to `through`. Returns the entries that were not acknowledged before. For an old
-    /// connection, the function also returns these entries, but does not change the queue.
+    /// Acknowledges the deliveries of the connection up to `through`. Returns the entries of the deliveries that were
+    /// not acknowledged before. For an old connection, returns these entries, but does not change the queue.
     pub(crate) fn acknowledge(
         &mut self,
         connection: &mut Connection,

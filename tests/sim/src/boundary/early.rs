@@ -1,4 +1,4 @@
-//! Faults that acknowledge deliveries too early. Acknowledgements stay cumulative and ascending, so only their time is
+//! Faults that acknowledge deliveries too early. Acknowledgements stay cumulative and ascending: only their time is
 //! wrong.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -21,7 +21,7 @@ pub(super) struct EarlyAcks {
 
 #[derive(Debug)]
 struct OpenDelivery {
-    /// The event; `None` if the delivery was not an event.
+    /// The event of the delivery; `None` if the delivery was not an event.
     event: Option<Arc<Event>>,
     is_finished: bool,
 }
@@ -50,7 +50,7 @@ impl EarlyAcks {
         self.acknowledge()
     }
 
-    /// Records an effect. Returns the effects that the world receives instead of this effect.
+    /// Records an effect. Returns the effects that the world receives instead of it.
     pub(super) fn take_effect(&mut self, fault: BoundaryFault, effect: Effect) -> Vec<Effect> {
         match &effect {
             Effect::Ack { through } if *through <= self.acknowledged => return Vec::new(),
@@ -69,6 +69,7 @@ impl EarlyAcks {
         [effect].into_iter().chain(self.acknowledge()).collect()
     }
 
+    /// Marks the open deliveries of these events as finished.
     fn finish<'a>(&mut self, events: impl Iterator<Item = &'a (u64, Arc<Event>)>) {
         for (_, event) in events {
             let deliveries = self.open.iter_mut();
@@ -78,6 +79,7 @@ impl EarlyAcks {
         }
     }
 
+    /// Acknowledges all finished deliveries before the first unfinished delivery, if there are any.
     fn acknowledge(&mut self) -> Option<Effect> {
         let before = self.acknowledged;
         while self.open.pop_front_if(|delivery| delivery.is_finished).is_some() {

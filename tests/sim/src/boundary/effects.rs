@@ -6,7 +6,7 @@ use ordain_core::{AttemptToken, Batch, Effect, Turn};
 
 use super::{BoundaryFault, FaultySequencer, writes};
 
-/// A bit that marks the token of the added second turn, which the sequencer did not request.
+/// The bit that marks the token of a second turn, which the fault adds and the sequencer did not request.
 const SECOND: u64 = 1 << 63;
 
 impl FaultySequencer {
@@ -50,8 +50,8 @@ impl FaultySequencer {
         }
     }
 
-    /// Returns the batch that the sequencer first requested under the number of `batch`, if that first batch has no
-    /// answer yet. If the first batch has an answer, returns `batch`.
+    /// Returns the batch that the sequencer first requested under the number of `batch`, if this first batch has no
+    /// answer yet. Otherwise returns `batch`.
     fn as_first_sent(&mut self, batch: Arc<Batch>) -> Arc<Batch> {
         let first = self.unanswered.entry(batch.shard).or_insert_with(|| Arc::clone(&batch));
         if first.number == batch.number { Arc::clone(first) } else { batch }

@@ -4,9 +4,9 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BoundaryFault {
     // Settings.
-    /// The sequencer has no limit `run_ahead`.
+    /// The sequencer does not know the limit `run_ahead`.
     IgnoreRunAhead,
-    /// The sequencer has no limit `max_turns`.
+    /// The sequencer does not know the limit `max_turns`.
     IgnoreMaxTurns,
     /// The sequencer forgets ids although their events may arrive again after a crash.
     ForgetIdsTooSoon,
@@ -35,10 +35,10 @@ pub enum BoundaryFault {
     TwoTurnsOfOneKey,
 
     // Batches as a whole.
-    /// The owner sends a commit without an answer again, under a new number.
+    /// When a commit has no answer, the owner sends it again under a new number.
     NewNumberAfterUnknown,
-    /// After the store went back, the owner repeats the lost batches. Then the owner sends the batch that was in
-    /// flight, and does not change this batch, although it depends on reads from before the loss.
+    /// After the store went back, the owner repeats the lost batches, and then sends the unanswered batch again. The
+    /// owner does not change this batch, although the batch depends on reads from before the loss.
     SendWhatRestsOnOldReads,
     /// The owner repeats a commit that the store has lost, but without the letters of the commit.
     RepeatWithoutLetters,
@@ -50,11 +50,11 @@ pub enum BoundaryFault {
     // Writes.
     /// A write that spills events leaves out the first of them.
     DropASpilledEvent,
-    /// Writes do not contain the number of failed attempts.
+    /// A write states that its key has no failed attempts.
     LoseTheRetryCount,
-    /// A key record contains no handler version.
+    /// A key record contains no rollout, and therefore no handler version.
     ForgetTheVersion,
-    /// A write does not contain the ids that it accepts.
+    /// A write lacks the last of the ids that it accepts.
     ForgetTheId,
     /// A write contains its messages in reverse order.
     SwapMessages,
@@ -64,11 +64,11 @@ pub enum BoundaryFault {
     ForgetTheDueTime,
     /// A rejected event gets no letter.
     LoseALetter,
-    /// A skipped sequence gets no letter.
+    /// The last skipped sequence of a write gets no letter.
     LoseAGapLetter,
-    /// The gap history of a key lacks the skipped gaps.
+    /// The gap history of a key does not contain the skipped gaps.
     LoseAGapEnd,
-    /// An event that arrives after its sequence was skipped counts as a duplicate.
+    /// An event that arrives after its sequence was skipped gets no letter, as if it were a duplicate.
     TakeLateForDuplicate,
 }
 

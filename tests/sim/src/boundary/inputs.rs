@@ -33,12 +33,14 @@ impl FaultySequencer {
     }
 }
 
+/// Changes a reply so that no write seems refused.
 fn keep_refused(reply: &mut CommitReply) {
     if let CommitReply::Applied(applied) = reply {
         applied.refused.clear();
     }
 }
 
+/// Changes a missing answer into the answer that all writes are applied.
 fn take_unknown(reply: &mut CommitReply) {
     if *reply == CommitReply::Unknown {
         *reply = CommitReply::Applied(AppliedCommit { time: 1, ..AppliedCommit::default() });

@@ -49,6 +49,7 @@ fn lose_a_message(write: &mut KeyWrite) {
     }
 }
 
+/// Removes the last dead letter with the cause `gap`.
 fn lose_a_gap_letter(write: &mut KeyWrite) {
     if let Some(at) = write.letters.iter().rposition(|letter| letter.cause == Cause::Gap) {
         write.letters.remove(at);

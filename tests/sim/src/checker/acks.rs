@@ -16,10 +16,13 @@ impl Checker {
                 let index = (Key::from(event.key()), event.content());
                 self.acknowledged_events.insert(index);
                 // Events of lost commits are not durable until the owner has repeated these commits. The check at the
-                // end of the run covers such events.
+                // end of the run covers these events.
                 if !self.lacks_commits && !self.is_covered(event, store) {
                     let label = at(event.key(), event.sequence().unwrap_or(0));
-                    self.broke("I3", format!("{label} ({event:?}) is acknowledged, not durable"));
+                    self.broke(
+                        "I3",
+                        format!("{label} ({event:?}) is acknowledged, but not durable"),
+                    );
                 }
             }
             SourceItem::Unreadable(bytes) => {
@@ -27,7 +30,7 @@ impl Checker {
                 if !self.lacks_commits
                     && !store.letters.values().any(|letter| letter.content == raw)
                 {
-                    self.broke("I3", format!("{bytes:?} is acknowledged without a letter"));
+                    self.broke("I3", format!("{bytes:?} is acknowledged, but has no letter"));
                 }
             }
         }
@@ -40,6 +43,7 @@ impl Checker {
             || self.is_spilled(event, store)
     }
 
+    /// Returns whether the store has a dead letter with exactly this event.
     fn is_lettered(&self, event: &Event, store: &Store) -> bool {
         self.letters_with(event).iter().any(|letter| store.letters.get(&letter.id) == Some(*letter))
     }
@@ -59,8 +63,8 @@ impl Checker {
             || settled && self.is_forgotten(&key, model, sequence, event, store)
     }
 
-    /// Returns whether the store may have forgotten how the sequence was settled, without a broken rule. The function
-    /// also returns true if a commit under way may make the store forget this.
+    /// Returns whether the rules allow the store to have forgotten how the sequence was settled. Also returns true if a
+    /// commit under way may make the store forget this.
     fn is_forgotten(
         &self,
         key: &Key,
@@ -76,11 +80,11 @@ impl Checker {
         {
             return false;
         }
-        // Commits under way remove old digests of settled events. Without the digest, an owner cannot distinguish two
-        // events with the same sequence and different contents.
+        // Commits under way may remove old digests of settled events. Without the digest, an owner cannot distinguish
+        // two events with the same sequence and different contents.
         let ahead =
             self.owner_models.values().filter_map(|owner_model| owner_model.reach(key)).max();
-        // An owner may have handled the event after the store went back, but before the owner noticed the loss.
+        // An owner may have processed the event after the store went back, but before the owner noticed the loss.
         let back = self.owner_models.values().filter(|_| self.rollback_count > 0);
         let before = back.filter_map(|owner_model| owner_model.reached(key)).max();
         let reach = ahead.max(before).unwrap_or(0).max(model.next);
@@ -88,6 +92,7 @@ impl Checker {
         may && (reach > model.next || is_unknown(key, sequence, event, store))
     }
 
+    /// Returns whether the store has the event as a spilled event.
     pub(super) fn is_spilled(&self, event: &Event, store: &Store) -> bool {
         let key = Key::from(event.key());
         let sequence = self.keys.get(&key).and_then(|model| self.number_of(model, event));
@@ -98,7 +103,7 @@ impl Checker {
             .is_some_and(|held| held.content() == event.content())
     }
 
-    /// Returns the sequence that the producer or Ordain has assigned to an event.
+    /// Returns the sequence that the producer or Ordain has assigned to an event, if any.
     pub(super) fn number_of(&self, model: &KeyModel, event: &Event) -> Option<u64> {
         if self.plan.settings.ordering == OrderingMode::Sequenced {
             return event.sequence();

@@ -11,20 +11,22 @@ use crate::handler::EventBehavior;
 /// The counts of attempts and rounds over all owners of a run.
 #[derive(Debug, Default)]
 pub(super) struct AttemptCounts {
-    /// By key and content of an event, the number of failures that were reported to owners.
+    /// By key and content of an event, the number of failures that workers reported to owners.
     failures: BTreeMap<(Key, u64), u32>,
     /// By key and content of an event, the number of failures that count towards the limit. A failure in a guess (a
     /// turn that runs before its key record is loaded) does not count if the key has a record, because the store
-    /// refuses the results of the turn.
+    /// refuses the results of the turn. A failure also does not count if the lane has started again since the turn
+    /// began.
     counted: BTreeMap<(Key, u64), u32>,
     /// By key, the replay rounds, each with its owner and the ranges that the round requested from the sources.
     rounds: BTreeMap<Key, Vec<Round>>,
-    /// By key, the number of refused writes. After a refusal, the lane starts again from the durable key record.
+    /// By key, the number of refused writes. After a refusal, the lane loads the key record again.
     refused: BTreeMap<Key, u32>,
-    /// Number of times that owners lost state that was not durable: because an owner ended, or the store went back.
+    /// Number of times that an owner lost state that was not durable, because the owner ended or the store went back.
     pub(super) crashes: u32,
     /// Number of owners that continued although a newer owner had claimed their partition.
     pub(super) takeovers: u32,
+    /// Number of times that a rollout changed the version of owners.
     pub(super) versions: u32,
 }
 
@@ -58,7 +60,7 @@ impl AttemptCounts {
         *self.refused.entry(key.clone()).or_default() += 1;
     }
 
-    /// Returns whether an event has used up its attempts.
+    /// Returns whether an event has failed so often that it gets no further attempt.
     pub(super) fn exhausted(
         &self,
         key: &Key,
@@ -80,14 +82,14 @@ fn attempt_limit(behavior: EventBehavior, settings: &SequencerSettings) -> u32 {
 }
 
 impl Checker {
-    /// Returns the number of rounds after which a gap is exhausted. If the source is finite, one round without a result
-    /// is enough, because no more events can arrive after the end of the source.
+    /// Returns the number of rounds after which a gap is exhausted. With a finite source, one round without a result is
+    /// enough, because no event can arrive after the end of the source.
     pub(super) fn rounds_due(&self) -> u32 {
         if self.plan.once { 1 } else { self.plan.settings.gap.attempts }
     }
 
-    /// Records that a failed attempt was reported to an owner, and checks the limit of failed attempts. `counts` is
-    /// true if the attempt counts towards the limit.
+    /// Records that a worker reported a failed attempt to an owner, and checks the limit of failed attempts. `counts`
+    /// is true if the attempt counts towards the limit.
     pub(super) fn failed(
         &mut self,
         key: &Key,
@@ -103,9 +105,9 @@ impl Checker {
         let settings = &self.plan.settings;
         let refused = attempts.refused.get(key).copied().unwrap_or(0);
         let versions = if settings.retry.on_new_version { attempts.versions } else { 0 };
-        // After a crash, attempts whose count was not yet in the store may happen again.
+        // After a crash, an owner repeats the attempts whose count was not yet in the store.
         let starts = 1 + attempts.takeovers + attempts.crashes + refused + versions;
-        // Two partitions that receive events of one key count the attempts of these events independently.
+        // If two partitions receive events of one key, each of them counts the attempts of these events on its own.
         let sides = if self.plan.partitions > 1 { 4 } else { 1 };
         let allowed = attempt_limit(behavior, settings) * starts * sides;
         if count > allowed {

@@ -1,4 +1,4 @@
-//! Checks I5 and I6, the rules for the end of a run. Every delivered event has exactly one result (settled with effect,
+//! Checks I5 and I6 at the end of a run. Every acknowledged event has exactly one result (settled with effect,
 //! dead-lettered or spilled), and the store shows why a key does not progress.
 
 use std::sync::Arc;
@@ -17,12 +17,19 @@ use crate::store::{Store, StoredKey};
 const ISOLATION_TIMEOUT_MS: u64 = 60_000;
 
 impl Checker {
-    /// Checks the end of a run. `unacknowledged` has the deliveries that the owners have not acknowledged.
+    /// Checks the end of a run. `unacknowledged` contains the deliveries that the owners have not acknowledged.
+    /// `produced` is the earliest time at which the source may deliver its last event.
     pub(crate) fn ended(&mut self, unacknowledged: &[&SourceItem], produced: u64, store: &Store) {
         if let Some(item) = unacknowledged.first()
             && !self.may_stall(item, store)
         {
-            self.broke("I5", format!("stalled at {item:?} with {} more", unacknowledged.len() - 1));
+            self.broke(
+                "I5",
+                format!(
+                    "{item:?} and {} later deliveries stay unacknowledged",
+                    unacknowledged.len() - 1
+                ),
+            );
         }
         if store.letters != self.letters {
             self.broke("checker", "the checker's letters differ from the store's".into());
@@ -32,7 +39,7 @@ impl Checker {
             self.check_held_events(key, record, crowded);
         }
         self.results(unacknowledged, store);
-        // The messages of a repeated commit stay in the outbox until a later message is published.
+        // The messages of a repeated commit stay in the outbox until the owner has published a later message.
         if store.outbox_len(None) > 0 && self.rollback_count == 0 {
             self.broke("publishing", "the outbox is not empty".into());
         }
@@ -40,15 +47,15 @@ impl Checker {
         self.isolation(produced);
     }
 
-    /// Returns whether an owner may have stopped accepting deliveries. This is allowed only if some key cannot accept
-    /// more events, and holds events that the owner cannot spill. Then all outstanding deliveries may be events of that
-    /// key.
+    /// Returns whether an owner may have stopped accepting deliveries. An owner may do so only if the record of the
+    /// event's key is unreadable, or if some key cannot accept more events, and holds events that the owner cannot
+    /// spill. Then all outstanding deliveries may be events of that key.
     fn may_stall(&self, item: &SourceItem, store: &Store) -> bool {
         let SourceItem::Event(event) = item else { return false };
         self.is_full(store) || self.corrupt.contains(event.key())
     }
 
-    /// Returns whether some key cannot accept more events, because its spill area seems full. Until the next write of a
+    /// Returns whether some key may refuse more events, because its spill area seems full. Until the next write of a
     /// key record, the record's count of spilled events may include repeated events.
     fn is_full(&self, store: &Store) -> bool {
         let settings = &self.plan.settings;
@@ -58,7 +65,7 @@ impl Checker {
     }
 
     /// Returns whether keys that cannot accept more events may occupy all lanes. This is possible only if the prefetch,
-    /// which limits the outstanding deliveries, is at least the number of lanes.
+    /// which limits the outstanding deliveries, is at least the maximum number of lanes.
     fn may_be_crowded(&self, store: &Store) -> bool {
         self.plan.settings.max_lanes <= self.plan.settings.prefetch && self.is_full(store)
     }
@@ -79,14 +86,14 @@ impl Checker {
                         self.broke("retry", format!("{label} is parked"));
                     }
                 }
-                other => self.broke("I5", format!("{label} is parked for {other:?}")),
+                other => self.broke("I5", format!("{label} is parked because of {other:?}")),
             };
         }
         let first_ahead = self.first_ahead(key, record);
         let first_spilled = record.spill.first_key_value().map(|(sequence, _)| sequence);
         let Some(first) = first_spilled.into_iter().chain(&first_ahead).min() else {
             if key_record.status == KeyStatus::Retrying {
-                self.broke("I5", format!("{label} is not retried any more"));
+                self.broke("I5", format!("{label} waits for a retry, but has no event"));
             }
             return;
         };
@@ -95,11 +102,17 @@ impl Checker {
         } else if crowded {
             // The event waits for a lane.
         } else if *first == key_record.next {
-            self.broke("I5", format!("{label} is held and could run"));
+            self.broke("I5", format!("{label} is held, but does not run"));
         } else if self.plan.settings.gap.on_exhausted != ExhaustedPolicy::Wait {
-            self.broke("gap", format!("{label} is missing, and the key still waits for it"));
+            self.broke(
+                "gap",
+                format!("{label} is missing, and its key waits although it must not"),
+            );
         } else if key_record.status != KeyStatus::Waiting {
-            self.broke("I5", format!("{label} is missing, and its key is {:?}", key_record.status));
+            self.broke(
+                "I5",
+                format!("{label} is missing, but the status of its key is {:?}", key_record.status),
+            );
         }
     }
 
@@ -121,15 +134,16 @@ impl Checker {
             .map(|letter| letter.id.sequence)
     }
 
+    /// Checks that a key that is parked at a missing event may be parked.
     fn parked_at_gap(&mut self, key: &Key, record: &StoredKey) {
         let next = record.key_record.next;
         let rounds = self.attempts.rounds_for(key, next);
         if !self.may_park(key, record) {
-            self.broke("gap", format!("{} is parked", at(key, next)));
+            self.broke("gap", format!("{} is missing, and its key must not park", at(key, next)));
         } else if record.spill.contains_key(&next) {
-            self.broke("I5", format!("{} is held, and parked as missing", at(key, next)));
+            self.broke("I5", format!("{} is held, but parked as missing", at(key, next)));
         } else if rounds < self.rounds_due() {
-            self.broke("gap", format!("{} is parked after {rounds} rounds", at(key, next)));
+            self.broke("gap", format!("{} is parked after only {rounds} rounds", at(key, next)));
         }
     }
 
@@ -149,7 +163,7 @@ impl Checker {
         }
     }
 
-    /// Checks that every delivered event has one result.
+    /// Checks that every acknowledged event has a result, and that no event has several results.
     fn results(&mut self, unacknowledged: &[&SourceItem], store: &Store) {
         let all: Vec<Arc<Event>> = self.received.contents.values().flatten().cloned().collect();
         for event in all {
@@ -191,9 +205,11 @@ impl Checker {
         self.acknowledged_events.contains(&(Key::from(event.key()), event.content()))
     }
 
+    /// Returns the results of an event: the causes of its dead letters, `held` if it is spilled, and `effect` for each
+    /// time that it took effect.
     fn results_of(&self, event: &Arc<Event>, store: &Store) -> Vec<String> {
         let mut results: Vec<String> =
-            self.letters_with(event).iter().map(|l| l.cause.name().to_owned()).collect();
+            self.letters_with(event).iter().map(|letter| letter.cause.name().to_owned()).collect();
         if self.is_spilled(event, store) {
             results.push("held".into());
         }
@@ -201,7 +217,7 @@ impl Checker {
         let number = self.number_of(model, event);
         let settled = number.into_iter().flat_map(|sequence| model.settlements(sequence));
         let effects = settled.filter(
-            |s| matches!(s, Settlement::Effect(other) if other.content() == event.content()),
+            |settlement| matches!(settlement, Settlement::Effect(other) if other.content() == event.content()),
         );
         results.extend(effects.map(|_| "effect".to_owned()));
         results
@@ -219,21 +235,23 @@ impl Checker {
         let may_repeat = |result: &&String| {
             let early = [Cause::FarAhead, Cause::Overflow, Cause::Corrupt]
                 .iter()
-                .any(|c| c.name() == **result);
+                .any(|cause| cause.name() == **result);
             let late = results.iter().any(|result| result == Cause::AfterEnd.name());
             early || (self.deaths > 0 || late) && **result == Cause::Conflict.name()
         };
         self.keys_expire() || results.iter().filter(|result| !may_repeat(result)).count() <= 1
     }
 
-    /// Checks that the blocked key does not delay the other keys.
+    /// Checks that the blocked key does not delay the other keys, and does not continue without its missing event
+    /// unless gaps are skipped.
     fn isolation(&mut self, produced: u64) {
         let Some(blocked) = self.plan.handler.blocked else { return };
         let late = self.keys.iter().find(|(key, model)| {
             ***key != *BLOCKED_KEY && model.settled_at > produced + ISOLATION_TIMEOUT_MS
         });
         if let Some((key, model)) = late {
-            let detail = format!("{key:?} had to wait until {} ({blocked:?})", model.settled_at);
+            let detail =
+                format!("{key:?} settled an event only at {} ms ({blocked:?})", model.settled_at);
             self.broke("I6", detail);
         }
         let due = self.plan.settings.first + 1;

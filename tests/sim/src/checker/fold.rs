@@ -1,5 +1,5 @@
-//! Determines which events a write must have executed: the events for which the handler, in order, produces exactly the
-//! state and the messages of the write.
+//! Determines which events a write must have executed: the events from which the handler, in order, produces exactly
+//! the state and the messages of the write.
 
 use std::sync::Arc;
 
@@ -13,14 +13,15 @@ use crate::plan::Plan;
 #[derive(Debug)]
 pub(super) struct Step<'a> {
     pub(super) sequence: u64,
-    /// The events that may have been executed: several only if a producer sent different contents for the sequence.
+    /// The events that may have been executed. There are several only if a producer sent different contents for the
+    /// sequence.
     pub(super) candidates: Vec<Arc<Event>>,
     pub(super) messages: Vec<&'a Message>,
 }
 
 /// Chooses one candidate for each step, so that the execution of the chosen events changes state `from` into state
 /// `to`. Returns the chosen events, and true if the last of them ends the key. Returns `None` if no choice leads to
-/// state `to`.
+/// state `to` and to the messages of all steps.
 pub(super) fn fold(
     plan: &Plan,
     version: &str,

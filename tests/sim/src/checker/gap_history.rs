@@ -6,6 +6,7 @@ use ordain_core::{Cause, GapEnd, KeyStatus, KeyWrite, LetterContent};
 use super::{Checker, Settlement};
 
 impl Checker {
+    /// Checks the gap history that a write contains.
     pub(super) fn gap_history(&mut self, write: &KeyWrite) {
         let key = &write.key;
         let key_record = &write.record;
@@ -13,38 +14,42 @@ impl Checker {
         let mut wrong = None;
         for pair in gaps.windows(2) {
             if pair[0].last >= pair[1].first || pair[0].end == GapEnd::Open {
-                wrong = Some(format!("{:?} precedes {:?}", pair[0], pair[1]));
+                wrong = Some(format!("{:?} must not precede {:?}", pair[0], pair[1]));
             }
         }
         let last = gaps.last();
         if let Some(open) = last.filter(|gap| gap.end.is_open() && gap.last < key_record.next) {
-            wrong = Some(format!("{open:?} is listed as open, but {} is next", key_record.next));
+            wrong = Some(format!(
+                "{open:?} is listed as open, but the next sequence is {}",
+                key_record.next
+            ));
         }
         for letter in &write.letters {
-            let unseen = letter.cause == Cause::Gap && letter.content == LetterContent::Nothing;
+            let is_empty_letter =
+                letter.cause == Cause::Gap && letter.content == LetterContent::Nothing;
             let sequence = letter.id.sequence;
-            let is_skipped = |gap: &&&_| is_there(gap, GapEnd::Skipped, sequence);
-            if unseen && gaps.iter().find(is_skipped).is_none() {
+            let is_skipped = |gap: &&&_| covers(gap, GapEnd::Skipped, sequence);
+            if is_empty_letter && gaps.iter().find(is_skipped).is_none() {
                 wrong = Some(format!("{sequence} is skipped, but not in {gaps:?}"));
             }
         }
         for gap in &gaps {
             let settled = self.model(key).settled.range(gap.first..=gap.last);
-            let untrue = |(_, settled): &(&u64, &Settlement)| match gap.end {
+            let contradicts = |(_, settled): &(&u64, &Settlement)| match gap.end {
                 GapEnd::Skipped => {
                     matches!(settled, Settlement::Effect(_) | Settlement::Without(_))
                 }
                 GapEnd::Arrived | GapEnd::Replayed => matches!(settled, Settlement::Skipped),
                 _ => false,
             };
-            if let Some((sequence, _)) = settled.into_iter().find(untrue) {
+            if let Some((sequence, _)) = settled.into_iter().find(contradicts) {
                 wrong = Some(format!("{sequence} was settled in contradiction to {gap:?}"));
             }
         }
         let parked = key_record.status == KeyStatus::Parked
             && key_record.failure.as_ref().is_some_and(|failure| failure.cause == Cause::Gap);
-        if parked && !last.is_some_and(|gap| is_there(gap, GapEnd::Parked, key_record.next)) {
-            wrong = Some(format!("{} never arrived, but is not in {gaps:?}", key_record.next));
+        if parked && !last.is_some_and(|gap| covers(gap, GapEnd::Parked, key_record.next)) {
+            wrong = Some(format!("{} is parked, but not in {gaps:?}", key_record.next));
         }
         if let Some(words) = wrong {
             self.broke("gap history", format!("{key:?}: {words}"));
@@ -52,6 +57,7 @@ impl Checker {
     }
 }
 
-fn is_there(gap: &ordain_core::GapEntry, end: GapEnd, sequence: u64) -> bool {
+/// Returns whether a gap ended in this way and contains the sequence.
+fn covers(gap: &ordain_core::GapEntry, end: GapEnd, sequence: u64) -> bool {
     gap.end == end && (gap.first..=gap.last).contains(&sequence)
 }

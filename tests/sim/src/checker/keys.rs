@@ -1,4 +1,4 @@
-//! The reference model of one key: the settled sequences, in order, and their results.
+//! The expected content of the store for one key: the settled sequences with their results, the state, and the ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +12,9 @@ use crate::store::StoredKey;
 /// The way in which a sequence was settled.
 #[derive(Debug, Clone)]
 pub(crate) enum Settlement {
+    /// The event took effect.
     Effect(Arc<Event>),
+    /// The event ended without effect, and got a dead letter.
     Without(Arc<Event>),
     /// The sequence was skipped, and its event has never arrived.
     Skipped,
@@ -34,9 +36,11 @@ impl Settlement {
 pub(crate) struct KeyModel {
     /// True if the store has a record of the key.
     pub(super) live: bool,
+    /// The next sequence of the key record.
     pub(super) next: u64,
     pub(super) incarnation: u64,
     pub(super) state: Option<Bytes>,
+    /// True if the key has ended.
     pub(super) completed: bool,
     pub(super) settled: BTreeMap<u64, Settlement>,
     /// For each earlier life of the key, the settled sequences. A life of a key begins with the first commit of its
@@ -44,6 +48,7 @@ pub(crate) struct KeyModel {
     pub(super) former_lives: Vec<BTreeMap<u64, Settlement>>,
     /// By sequence, the id that was accepted under this sequence in the present life of the key.
     pub(super) accepted: BTreeMap<u64, AcceptedId>,
+    /// All ids that were accepted in the present life of the key.
     pub(super) ids: BTreeSet<u64>,
     /// The position of the last accepted id in the source's queue.
     pub(super) position: Option<usize>,
@@ -89,10 +94,13 @@ impl Checker {
         self.keys.insert(key.clone(), model);
     }
 
-    /// Records that the store has removed an expired key record, and checks that the removal was right.
+    /// Records that the store has removed an expired key record, and checks that the key had no spilled events.
     pub(crate) fn expired(&mut self, key: &Key, record: &StoredKey) {
         if let Some((sequence, _)) = record.spill.first_key_value() {
-            self.broke("I5", format!("{} expired with its key", at(key, *sequence)));
+            self.broke(
+                "I5",
+                format!("{} is spilled, but the record of its key expired", at(key, *sequence)),
+            );
         }
         for owner_model in self.owner_models.values_mut() {
             owner_model.lane_restarted(key);

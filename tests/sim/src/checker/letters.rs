@@ -14,7 +14,10 @@ impl Checker {
     pub(super) fn letter_added(&mut self, letter: &DeadLetter) {
         let label = at(&letter.id.key, letter.id.sequence);
         if let Err(why) = self.check_cause(letter) {
-            self.broke("I5", format!("{label}: {} letter, but {why}", letter.cause));
+            self.broke(
+                "I5",
+                format!("{label}: the letter has the cause {}, but {why}", letter.cause),
+            );
         }
         if let Some(old) = self.letters.insert(letter.id.clone(), letter.clone())
             && old.content != letter.content
@@ -50,7 +53,7 @@ impl Checker {
         }
     }
 
-    /// Checks a letter that a write removed: its event must be settled, spilled, or in another letter.
+    /// Checks a letter that a write removed: the event of the letter must be settled, spilled, or in another letter.
     pub(super) fn letter_removed(&mut self, id: &LetterId, store: &Store) {
         let Some(letter) = self.letters.remove(id) else { return };
         if let LetterContent::Event(event) = &letter.content {
@@ -58,7 +61,10 @@ impl Checker {
                 ids.remove(id);
             }
             if !self.is_covered(event, store) {
-                self.broke("I5", format!("{}: its letter is gone", at(&id.key, id.sequence)));
+                self.broke(
+                    "I5",
+                    format!("{}: its only letter was removed", at(&id.key, id.sequence)),
+                );
             }
         }
     }
@@ -68,7 +74,9 @@ impl Checker {
         let index = (Key::from(event.key()), event.content());
         let ids = self.letter_index.get(&index).into_iter().flatten();
         ids.filter_map(|id| self.letters.get(id))
-            .filter(|l| matches!(&l.content, LetterContent::Event(held) if **held == *event))
+            .filter(
+                |letter| matches!(&letter.content, LetterContent::Event(held) if **held == *event),
+            )
             .collect()
     }
 
@@ -77,6 +85,7 @@ impl Checker {
         self.versions(key, id).iter().any(|event| !self.letters_with(event).is_empty())
     }
 
+    /// Checks the content and the cause of a letter. The error states the contradiction.
     fn check_cause(&self, letter: &DeadLetter) -> Result<(), String> {
         let event = match &letter.content {
             LetterContent::Nothing => return self.check_gap_letter(letter),
@@ -94,9 +103,10 @@ impl Checker {
         }
         self.is_cause_true(letter, event)
             .then_some(())
-            .ok_or(format!("the cause is not true of {event:?}"))
+            .ok_or(format!("the cause is not true for {event:?}"))
     }
 
+    /// Checks a letter without content: only a skipped sequence has such a letter.
     fn check_gap_letter(&self, letter: &DeadLetter) -> Result<(), String> {
         let gap = &self.plan.settings.gap;
         let key = &letter.id.key;
@@ -105,13 +115,13 @@ impl Checker {
             return Err("the letter has no event".into());
         }
         if gap.on_exhausted != ExhaustedPolicy::Skip {
-            return Err("gaps are not to be skipped".into());
+            return Err("gaps must not be skipped".into());
         }
         let rounds = self.attempts.rounds_for(key, sequence);
         // An owner counts rounds only for the first missing sequence of a key. A round does not request an event that
-        // the owner has in memory, but such an event may be missing later. If the event was lost with its owner, or
-        // went to another partition, a single round is enough. If the event got an `overflow` letter because its key
-        // was full, no round is needed.
+        // the owner has in memory, but the event may be missing later. If the event was lost with its owner, or went to
+        // another partition, a single round is enough. If the event got an `overflow` letter because its key was full,
+        // no round is needed.
         let alone = self.deaths == 0 && self.plan.partitions == 1;
         let id = |tag| LetterId { key: key.clone(), sequence, tag };
         let mut others = self.letters.range(id(0)..=id(u64::MAX));
@@ -123,7 +133,7 @@ impl Checker {
             1
         };
         if rounds < due {
-            return Err(format!("its event was requested {rounds} times"));
+            return Err(format!("its event was requested only {rounds} times"));
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! Checks that exactly the committed messages are published: every message, in order per key, and under one id. If
-//! dead letters are forwarded, every dead letter is published, too.
+//! Checks that exactly the committed messages are published: every message, each under one id, and the messages of a
+//! key in order. If dead letters are forwarded, every dead letter must also be published.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,13 +8,13 @@ use ordain_core::{DeadLetter, EmittedMessage, Key, KeyWrite, LetterId};
 use super::Checker;
 use crate::store::{Message, Post, RolledBackPart, restore};
 
-/// The id of a message, without the part that is the digest of the event's id.
+/// The id of a message (key, incarnation, sequence, index), without the part that is a digest of the event.
 type Id = (Key, u64, u64, u32);
 
 #[derive(Debug, Clone)]
 struct ExpectedMessage {
     emitted: EmittedMessage,
-    /// The message's number among the messages of its key and partition.
+    /// The number of the message, from 0, among the messages of its key and partition.
     index: usize,
     partition: u32,
     published: bool,
@@ -26,10 +26,11 @@ pub(super) struct Publishing {
     expected: BTreeMap<Id, ExpectedMessage>,
     /// By partition and key, the number of committed messages and the number of published messages.
     counts: BTreeMap<(u32, Key), (usize, usize)>,
-    /// Committed letters, each with true if it has been published.
+    /// Committed letters. The second value is true if the letter has been published.
     letters: BTreeMap<LetterId, Vec<(DeadLetter, bool)>>,
     /// Messages that the store has lost. The owner must commit each published message among them again.
     lost: BTreeMap<Id, ExpectedMessage>,
+    /// Letters that the store has lost. The owner must commit each published letter among them again.
     lost_letters: Vec<(DeadLetter, bool)>,
 }
 
@@ -53,8 +54,8 @@ impl Publishing {
         }
     }
 
-    /// Goes back together with a part of the store: this part has lost all commits after `then`, and has its outbox of
-    /// that time again. Published messages stay published.
+    /// Sets this model back, together with a part of the store, to the earlier state `then`. The part has lost all
+    /// later commits, and has its earlier outbox again. Published messages stay published.
     pub(super) fn went_back(&mut self, then: &Self, part: RolledBackPart) {
         let mut lost = self.expected.clone();
         restore(&mut self.expected, &then.expected, |(key, ..)| part.key(key));
@@ -136,8 +137,10 @@ impl Checker {
         if expected.index == counts.1 {
             counts.1 += 1;
         } else {
-            let detail =
-                format!("{id:?} is number {} of its key, after {}", expected.index, counts.1);
+            let detail = format!(
+                "{id:?} is message {} of its key, but is published after {} messages",
+                expected.index, counts.1
+            );
             self.broke("publishing", detail);
         }
     }
@@ -146,19 +149,22 @@ impl Checker {
     pub(super) fn all_published(&mut self) {
         let unpublished = self.publishing.expected.iter().find(|(_, expected)| !expected.published);
         if let Some((id, _)) = unpublished {
-            self.broke("publishing", format!("{id:?} was committed and never published"));
+            self.broke("publishing", format!("{id:?} was committed, but never published"));
         }
         if let Some((id, _)) = self.publishing.lost.iter().find(|(_, lost)| lost.published) {
-            let detail = format!("{id:?} was published, but is lost for good");
+            let detail = format!("{id:?} was published, but its commit is lost and not repeated");
             return self.broke("publishing", detail);
         }
         if let Some((letter, _)) = self.publishing.lost_letters.iter().find(|lost| lost.1) {
-            let detail = format!("the letter {:?} was published, but is lost for good", letter.id);
+            let detail = format!(
+                "the letter {:?} was published, but its commit is lost and not repeated",
+                letter.id
+            );
             return self.broke("publishing", detail);
         }
         let mut letters = self.publishing.letters.values().flatten();
         if let Some((letter, _)) = letters.find(|(_, published)| !published) {
-            let detail = format!("the letter {:?} was committed and never published", letter.id);
+            let detail = format!("the letter {:?} was committed, but never published", letter.id);
             self.broke("publishing", detail);
         }
     }

@@ -17,8 +17,9 @@ pub(super) struct ReceivedEvents {
     /// Received events by key and content.
     pub(super) contents: BTreeMap<(Key, u64), Vec<Arc<Event>>>,
     /// By key and name of an event, the next sequence of the durable key record when an owner received the event. If
-    /// owners received the event several times, the lowest of these sequences.
+    /// owners received the event several times, this is the lowest of these sequences.
     lowest_next: BTreeMap<(Key, u64), u64>,
+    /// Delivered bytes that are not an event.
     pub(super) raw: BTreeSet<Bytes>,
 }
 
@@ -90,6 +91,8 @@ impl Checker {
 
     /// Returns the first sequence, from the next sequence of the key on, for which no owner has received an event.
     pub(super) fn first_unknown(&self, key: &Key) -> u64 {
-        (self.next(key)..u64::MAX).find(|s| self.versions(key, *s).is_empty()).unwrap_or(u64::MAX)
+        (self.next(key)..u64::MAX)
+            .find(|sequence| self.versions(key, *sequence).is_empty())
+            .unwrap_or(u64::MAX)
     }
 }

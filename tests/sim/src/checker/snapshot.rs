@@ -18,6 +18,7 @@ pub(crate) struct CheckerSnapshot {
 }
 
 impl Checker {
+    /// Returns the present model of the store.
     pub(crate) fn snapshot(&self) -> CheckerSnapshot {
         CheckerSnapshot {
             keys: self.keys.clone(),
@@ -47,7 +48,8 @@ impl Checker {
         for owner_model in self.owner_models.values_mut() {
             owner_model.lost.extend(lost);
         }
-        // The lanes start again, as they do under a new owner, so the same limits for repeated attempts hold.
+        // The lanes start again, as they do under a new owner. Therefore a rollback counts like a crash in the limit of
+        // repeated attempts.
         self.attempts.crashes += 1;
         self.deaths += 1;
         self.rollback_count += 1;

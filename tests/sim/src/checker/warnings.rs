@@ -1,6 +1,6 @@
 //! Checks the warnings of gaps and parked keys. A driver logs such a warning when it commits a write in which the time
-//! of the gap or of the failure is 0. Therefore, for each gap and for each failure, exactly one write must have the
-//! time 0.
+//! of the gap or of the failure is 0. Therefore, for each gap that waits and for each failure, exactly one write must
+//! have the time 0.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ impl Checker {
             if gap.until == 0 {
                 known.insert((gap.first, gap.last));
             } else if !known.iter().any(|(first, last)| *first <= gap.last && gap.first <= *last) {
-                wrong = Some(format!("{gap:?} was never written with the time 0"));
+                wrong = Some(format!("{gap:?} has a time, but was never written with the time 0"));
             }
         }
         if let Some(failure) = &key_record.failure {
@@ -52,9 +52,10 @@ impl Checker {
                 error: failure.error.clone(),
             });
             if failure.since != 0 && is_new && key_record.status == KeyStatus::Parked {
-                wrong = Some(format!("{failure:?} was never written with the time 0"));
+                wrong =
+                    Some(format!("{failure:?} has a time, but was never written with the time 0"));
             }
-            // After a switch to a new version, or after the store went back, the count of attempts starts again, and an
+            // After a change of the version, or after the store went back, the count of attempts starts again, and an
             // attempt may fail with the same error as before.
             let repeats = self.rollback_count > 0 || self.plan.disturb.versions > 0;
             if failure.since == 0 && !is_new && !repeats {
