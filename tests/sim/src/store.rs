@@ -1,5 +1,5 @@
-//! The simulated store, which has the semantics of the real stores, but keeps its data in plain maps, without I/O. The
-//! store never acts by itself: it only answers requests.
+//! The simulated store. It follows the rules of the real stores, but keeps its data in plain maps, without I/O. The
+//! store never acts on its own: it only answers requests of the world.
 
 mod commit;
 mod rollback;
@@ -19,7 +19,7 @@ pub(crate) use rollback::{RolledBackPart, restore};
 
 use crate::StoreFault;
 
-/// The time of the store's clock at virtual time 0. The clocks of the owners show other times.
+/// The time of the store's clock, in ms, at virtual time 0. The clocks of the owners show other times.
 const STORE_EPOCH: u64 = 1_700_000_000_000;
 
 /// The claim that an owner writes into a fence.
@@ -29,9 +29,11 @@ pub(crate) struct Claim {
     pub(crate) random: u64,
 }
 
+/// The fence of a partition in a shard: the claim of the owner, and the last commit with its reply.
 #[derive(Debug, Clone)]
 struct Fence {
     claim: Claim,
+    /// The number of the last commit.
     last: u64,
     reply: AppliedCommit,
 }
@@ -103,7 +105,8 @@ impl Store {
         self.fault == Some(fault)
     }
 
-    /// Claims a partition for a new owner. Returns the claim, and for each shard the number of its last commit.
+    /// Claims a partition for a new owner. Returns the claim, and for each shard the number of the partition's last
+    /// commit.
     pub(crate) fn claim(&mut self, partition: u32, random: u64) -> (Claim, Vec<u64>) {
         self.epoch += 1;
         let claim = Claim { epoch: self.epoch, random };
@@ -136,7 +139,7 @@ impl Store {
             .collect()
     }
 
-    /// Returns a key record, and assigns the key to the partition of the request.
+    /// Returns the snapshot of a key, and assigns the key to the partition of the request.
     pub(crate) fn load(
         &mut self,
         partition: u32,
@@ -184,8 +187,8 @@ impl Store {
         (events, true)
     }
 
-    /// Returns the missing events that the store has: as spilled events, or in dead letters with a cause of
-    /// [`ordain_core::Cause::waits_for_earlier`].
+    /// Returns the missing events that the store has as spilled events, or in dead letters with a cause for which
+    /// [`ordain_core::Cause::waits_for_earlier`] returns true.
     pub(crate) fn find(
         &self,
         key: &Key,
@@ -207,8 +210,8 @@ impl Store {
         found.into_iter().collect()
     }
 
-    /// Returns entries of the due index, and the time until the entry after them is due. With `all`, the result also
-    /// contains entries that are not due yet.
+    /// Returns entries of the due index, and the time in ms until the entry after them is due. With `all`, the result
+    /// also contains entries that are not due yet.
     pub(crate) fn due(
         &self,
         partition: u32,
@@ -242,6 +245,7 @@ impl Store {
         entries.into_iter().flatten().map(|(number, list)| (*number, list.clone())).collect()
     }
 
+    /// Removes the entries of all commits up to `through` from an outbox.
     pub(crate) fn outbox_done(&mut self, partition: u32, shard: u32, through: u64) {
         if let Some(entries) = self.outbox.get_mut(&(partition, shard)) {
             entries.retain(|number, _| *number > through);

@@ -1,5 +1,5 @@
-//! A trace of a run, line by line, for a person who replays one seed. The trace does not show whole events: it shows
-//! the key and the sequence of an event, and for a delivery also the beginning of the event's data.
+//! A trace of a run, for a person who replays one seed. The trace does not show whole events: it shows the key and the
+//! sequence of an event, and for a delivery also the beginning of the event's data.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use ordain_core::{
     TurnResult,
 };
 
-/// A trace. It prints its lines only if `on` is true.
+/// A trace, which prints lines only if `on` is true.
 #[derive(Debug)]
 pub(crate) struct Trace {
     on: bool,

@@ -30,7 +30,7 @@ pub(crate) const FIRST_VERSION: &str = "sim@1.0.0";
 
 /// Number of steps after which a run counts as endless.
 const STEP_LIMIT: u64 = 300_000;
-/// Virtual time in ms for which a stale owner continues after a newer owner has claimed its partition.
+/// Longest virtual time, in ms, for which a stale owner continues after a newer owner has claimed its partition.
 const TAKEOVER_MS: u64 = 60_000;
 
 /// A future action on the agenda.
@@ -39,49 +39,49 @@ enum Action {
     /// An owner receives an input.
     Input(u64, Input),
     /// The store performs an owner's commit. The owner may have ended meanwhile.
-    Commit {
-        owner: u64,
-        claim: Claim,
-        batch: Arc<Batch>,
-        reply: Reply,
-    },
+    Commit { owner: u64, claim: Claim, batch: Arc<Batch>, reply: Reply },
     /// The store answers a request of an owner.
     Serve(u64, Effect),
     /// An owner publishes messages and letters.
-    Publish {
-        owner: u64,
-        shard: u32,
-        number: u64,
-        posts: Vec<Post>,
-    },
+    Publish { owner: u64, shard: u32, number: u64, posts: Vec<Post> },
     /// An owner checks its clock and its source.
     Wake(u64),
     /// A new owner of a partition starts.
     Start(u32),
+    /// The owner of a partition ends, at once or after some effects.
     Crash(u32),
+    /// A new owner claims the partition while the present owner continues.
     Takeover(u32),
+    /// The owner of a partition drains.
     Drain(u32),
+    /// The owner of a partition loses its connection to the source.
     Reset(u32),
     /// A stale owner ends: it had continued although a newer owner had claimed its partition.
     Kill(u64),
+    /// A new rollout begins.
     NewVersion,
     /// An owner receives a new rollout. The last value is true if the owner has the version of the rollout.
     ReceiveRollout(u64, Arc<Rollout>, bool),
+    /// A key record becomes unreadable.
     Corrupt,
-    /// The world saves the present state of the store. The store goes back to this state after the given time in ms.
+    /// The world saves the present state of the store, unless the store lacks commits. The store goes back to this
+    /// state after this time in ms.
     Remember(u64),
+    /// The store, or one of its shards, goes back to the saved state.
     GoBack,
 }
 
 /// The reply to a commit, as the owner receives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reply {
+    /// The store applies the commit, and the owner gets the reply.
     Received,
     /// The store does not apply the commit, and the owner gets no reply.
     LostBefore,
     /// The store applies the commit, but the owner gets no reply.
     LostAfter,
-    /// The owner gets no reply and stops waiting. The store applies the commit later.
+    /// The owner gets no reply and stops waiting. The store applies the commit later, unless it lacks commits when the
+    /// commit arrives, or goes back before it applies the commit.
     Delayed,
     /// The store applies the commit, but no owner waits for the reply.
     Unawaited,
@@ -95,7 +95,9 @@ pub(crate) struct World {
     core_fault: Option<ordain_core::SequencerFault>,
     rng: Rng,
     now: u64,
+    /// The future actions, by time and order.
     agenda: BTreeMap<(u64, u64), Action>,
+    /// The number of actions that were put on the agenda. It orders actions with the same time.
     tie: u64,
     steps: u64,
     /// The last virtual time at which an action may have moved a key forward.
@@ -115,8 +117,9 @@ pub(crate) struct World {
     /// The newest owner of each partition.
     current: Vec<Option<u64>>,
     owners_born: u64,
-    /// The present rollout. `previous_rollout` is the rollout before it.
+    /// The present rollout.
     rollout: Arc<Rollout>,
+    /// The rollout before the present rollout.
     previous_rollout: Arc<Rollout>,
     /// By key and content of an event, the number of its executions.
     executions: BTreeMap<(Key, u64), u32>,
@@ -181,7 +184,7 @@ impl World {
     pub(crate) fn run(&mut self) -> Result<(), Violation> {
         self.run_until_idle()?;
         self.check_end()?;
-        self.trace.line(self.now, "everything is started anew");
+        self.trace.line(self.now, "new owners replace all owners");
         self.plan.store.unreadable = 0;
         self.checker.reads_succeed();
         self.agenda.clear();
@@ -197,7 +200,7 @@ impl World {
         self.check_end()
     }
 
-    /// Runs the agenda until the owners only wait for time to pass.
+    /// Runs the agenda until it is empty, or until the owners have only waited for time to pass for a long time.
     fn run_until_idle(&mut self) -> Result<(), Violation> {
         let gap = &self.plan.settings.gap;
         let idle_limit = 600_000
@@ -217,7 +220,7 @@ impl World {
             self.steps += 1;
             if self.steps > STEP_LIMIT {
                 self.checker
-                    .broke("livelock", format!("the run does not end after {STEP_LIMIT} steps"));
+                    .broke("livelock", format!("the run has not ended after {STEP_LIMIT} steps"));
             }
             if let Some(violation) = self.checker.violation() {
                 return Err(violation.clone());
@@ -232,13 +235,13 @@ impl World {
         let left: Vec<&SourceItem> = left.iter().collect();
         for (id, owner) in &self.owners {
             // If there are more keys with unreadable spilled events than lanes, the owner loads these keys again and
-            // again. It is enough if such an owner was quiescent (at rest) once after the last progress.
+            // again. Such an owner need only have been quiescent (at rest) once after the last progress.
             let was_quiescent =
                 self.plan.store.unreadable > 0 && owner.quiescent_at > self.progress;
             if left.is_empty() && !owner.sequencer.quiescent() && !was_quiescent {
                 let stats = owner.sequencer.stats();
                 let detail = format!(
-                    "owner {id} has nothing to do and is not quiescent: {stats:?} {}",
+                    "owner {id} has nothing to do, but is not quiescent: {stats:?} {}",
                     std::env::var("ORDAIN_SIM_SEED")
                         .map_or(String::new(), |_| format!("{:#?}", owner.sequencer))
                 );

@@ -1,12 +1,13 @@
 //! Random runs of a file source with a store that goes back in time (loses its newest writes).
 //!
-//! `ORDAIN_SIM_SEEDS=N` plays N seeds.
+//! `ORDAIN_SIM_SEEDS=N` plays the first N seeds.
 
 use std::env;
 
 use ordain_model::{CheckpointCounts, CheckpointFault};
 use ordain_sim::run_checkpoint;
 
+/// Number of seeds if `ORDAIN_SIM_SEEDS` is not set.
 const SEEDS: u64 = 100_000;
 
 #[test]
@@ -41,7 +42,7 @@ fn each_fault_is_found() {
     for fault in CheckpointFault::ALL {
         let found =
             (0..20_000).find_map(|seed| Some((seed, run_checkpoint(seed, Some(fault)).err()?)));
-        let (seed, violation) = found.unwrap_or_else(|| panic!("{fault:?} is not found"));
-        println!("{fault:?}: seed {seed}: not {:?}", violation.invariant);
+        let (seed, violation) = found.unwrap_or_else(|| panic!("no run detects {fault:?}"));
+        println!("{fault:?}: seed {seed} breaks {:?}", violation.invariant);
     }
 }

@@ -1,4 +1,4 @@
-//! Deliberate faults: the checker must find every one of them.
+//! Injects deliberate faults, one at a time. The checker must find every fault.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,7 +11,7 @@ const SEEDS: u64 = 5_000;
 /// Number of seeds for which the test counts the violations that a fault causes.
 const SAMPLE: u64 = 40;
 
-/// Prints the first violation that a fault causes. Returns an error if no seed shows a violation.
+/// Prints the first violation that a fault causes. Returns an error if no seed below [`SEEDS`] shows a violation.
 fn hunt(name: &str, options: &Options) -> Result<(), String> {
     let mut finds: BTreeMap<&str, u64> = BTreeMap::new();
     let mut first = None;
@@ -19,8 +19,7 @@ fn hunt(name: &str, options: &Options) -> Result<(), String> {
         if seed >= SAMPLE && first.is_some() {
             break;
         }
-        // The violation must not happen without the fault. A violation that also happens without the fault does not
-        // prove that the checker finds the fault.
+        // A violation that also happens without the fault does not prove that the checker finds the fault.
         if let Some(violation) = run(seed, options).violation
             && run(seed, &Options::default()).violation.is_none()
         {
@@ -29,7 +28,7 @@ fn hunt(name: &str, options: &Options) -> Result<(), String> {
         }
     }
     let Some((seed, violation)) = first else {
-        return Err(format!("{name} was not found in {SEEDS} seeds"));
+        return Err(format!("the checker did not find {name} in {SEEDS} seeds"));
     };
     let mut how = String::new();
     for (invariant, count) in finds {
@@ -48,7 +47,7 @@ fn every_fault_of_the_sequencer_is_found() {
             hunt(&format!("{fault:?}"), &options).err()
         })
         .collect();
-    assert!(missed.is_empty(), "{missed:#?}");
+    assert!(missed.is_empty(), "faults that were not found: {missed:#?}");
 }
 
 #[test]
@@ -60,7 +59,7 @@ fn every_fault_of_the_boundary_is_found() {
             hunt(&format!("{fault:?}"), &options).err()
         })
         .collect();
-    assert!(missed.is_empty(), "{missed:#?}");
+    assert!(missed.is_empty(), "faults that were not found: {missed:#?}");
 }
 
 #[test]
@@ -72,5 +71,5 @@ fn every_fault_of_the_store_is_found() {
             hunt(&format!("{store_fault:?}"), &options).err()
         })
         .collect();
-    assert!(missed.is_empty(), "{missed:#?}");
+    assert!(missed.is_empty(), "faults that were not found: {missed:#?}");
 }

@@ -1,6 +1,6 @@
 //! Random runs of owners and instances that share a store that goes back in time (loses its newest writes).
 //!
-//! `ORDAIN_SIM_SEEDS=N` plays N seeds.
+//! `ORDAIN_SIM_SEEDS=N` plays the first N seeds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -8,8 +8,9 @@ use std::env;
 use ordain_model::{Fault, SharingFault};
 use ordain_sim::{Violation, run_protocol, run_sharing};
 
-/// Number of seeds for the runs of owners. [`SHARING_SEEDS`] is the number of seeds for the runs of instances.
+/// Number of seeds for the runs of owners if `ORDAIN_SIM_SEEDS` is not set.
 const SEEDS: u64 = 30_000;
+/// Number of seeds for the runs of instances if `ORDAIN_SIM_SEEDS` is not set.
 const SHARING_SEEDS: u64 = 20_000;
 /// Number of seeds within which at least one run must detect each fault.
 const SEEDS_OF_FAULT: u64 = 20_000;
@@ -46,14 +47,14 @@ const SHARING_STATES: &[&str] = &[
 /// Without a fault, no run breaks a property of the protocol, and the runs show all notable states and steps.
 #[test]
 fn no_run_breaks_a_property_of_the_protocol() {
-    hold(SEEDS, STATES, |seed| run_protocol(seed, None));
+    check_runs(SEEDS, STATES, |seed| run_protocol(seed, None));
 }
 
 /// At least one run detects each deliberately broken rule of owners or the store.
 #[test]
 fn each_fault_of_the_protocol_is_found() {
     for fault in Fault::ALL {
-        find(&format!("{fault:?}"), |seed| run_protocol(seed, Some(fault)));
+        find_fault(&format!("{fault:?}"), |seed| run_protocol(seed, Some(fault)));
     }
 }
 
@@ -61,20 +62,22 @@ fn each_fault_of_the_protocol_is_found() {
 /// steps.
 #[test]
 fn no_run_breaks_a_property_of_sharing() {
-    hold(SHARING_SEEDS, SHARING_STATES, |seed| run_sharing(seed, None));
+    check_runs(SHARING_SEEDS, SHARING_STATES, |seed| run_sharing(seed, None));
 }
 
 /// At least one run detects each deliberately broken rule of the sharing of partitions.
 #[test]
 fn each_fault_of_sharing_is_found() {
     for fault in SharingFault::ALL {
-        find(&format!("{fault:?}"), |seed| run_sharing(seed, Some(fault)));
+        find_fault(&format!("{fault:?}"), |seed| run_sharing(seed, Some(fault)));
     }
 }
 
+/// The names of the notable states and steps of a run, or the broken property.
 type Run = Result<BTreeSet<&'static str>, Violation>;
 
-fn hold(seeds: u64, states: &[&'static str], run: impl Fn(u64) -> Run) {
+/// Checks that no run breaks a property, and that enough runs reach each of the states.
+fn check_runs(seeds: u64, states: &[&'static str], run: impl Fn(u64) -> Run) {
     let seeds =
         env::var("ORDAIN_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(seeds);
     let mut all: BTreeMap<&'static str, u64> = states.iter().map(|state| (*state, 0)).collect();
@@ -84,14 +87,15 @@ fn hold(seeds: u64, states: &[&'static str], run: impl Fn(u64) -> Run) {
             *all.entry(state).or_default() += 1;
         }
     }
-    println!("{seeds} seeds, of which reach: {all:#?}");
+    println!("{seeds} seeds; number of runs that reach each state: {all:#?}");
     for (state, count) in all {
         assert!(count > seeds / 100, "too few cases: {state:?} in {count} of {seeds} seeds");
     }
 }
 
-fn find(fault: &str, run: impl Fn(u64) -> Run) {
+/// Checks that at least one run detects a fault.
+fn find_fault(fault: &str, run: impl Fn(u64) -> Run) {
     let found = (0..SEEDS_OF_FAULT).find_map(|seed| Some((seed, run(seed).err()?)));
-    let (seed, violation) = found.unwrap_or_else(|| panic!("{fault} is not found"));
-    println!("{fault}: seed {seed}: not {:?}", violation.invariant);
+    let (seed, violation) = found.unwrap_or_else(|| panic!("no run detects {fault}"));
+    println!("{fault}: seed {seed} breaks {:?}", violation.invariant);
 }

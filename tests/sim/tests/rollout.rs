@@ -1,12 +1,13 @@
 //! Random runs of instances that decide on rollouts over a store that goes back in time (loses its newest writes).
 //!
-//! `ORDAIN_SIM_SEEDS=N` plays N seeds.
+//! `ORDAIN_SIM_SEEDS=N` plays the first N seeds.
 
 use std::env;
 
 use ordain_model::{RolloutCounts, RolloutFault};
 use ordain_sim::run_rollout;
 
+/// Number of seeds if `ORDAIN_SIM_SEEDS` is not set.
 const SEEDS: u64 = 50_000;
 
 #[test]
@@ -41,7 +42,7 @@ fn each_fault_is_found() {
     for fault in RolloutFault::ALL {
         let found =
             (0..20_000).find_map(|seed| Some((seed, run_rollout(seed, Some(fault)).err()?)));
-        let (seed, violation) = found.unwrap_or_else(|| panic!("{fault:?} is not found"));
-        println!("{fault:?}: seed {seed}: not {:?}", violation.invariant);
+        let (seed, violation) = found.unwrap_or_else(|| panic!("no run detects {fault:?}"));
+        println!("{fault:?}: seed {seed} breaks {:?}", violation.invariant);
     }
 }

@@ -1,6 +1,6 @@
 //! Plays many seeds. Each seed is a whole run of a small simulated world.
 //!
-//! `ORDAIN_SIM_SEEDS=N` plays N seeds. `ORDAIN_SIM_SEED=K` plays only seed K, with a trace.
+//! `ORDAIN_SIM_SEEDS=N` plays the first N seeds. `ORDAIN_SIM_SEED=K` plays only seed K, with a trace.
 //! `ORDAIN_SIM_PROFILE=A,B` plays the profiles A and B in turn, instead of the profiles that the seeds choose.
 
 use std::collections::BTreeMap;
@@ -12,9 +12,10 @@ use std::thread;
 
 use ordain_sim::{Options, Outcome, Profile, run};
 
-/// Number of seeds: enough to play each profile some hundred times, in about ten seconds on two cores.
+/// Number of seeds if `ORDAIN_SIM_SEEDS` is not set: enough to play each profile several hundred times, in about ten
+/// seconds on two cores.
 const SEEDS: u64 = 20_000;
-/// Maximum number of failing seeds that the test reports for each invariant.
+/// Maximum number of failed runs that the test reports for each invariant.
 const REPORTED_RUNS: usize = 12;
 
 #[test]
@@ -28,13 +29,18 @@ fn no_seed_breaks_an_invariant() {
     }
     let seeds = number("ORDAIN_SIM_SEEDS").unwrap_or(SEEDS);
     let failures = play(seeds);
-    assert!(failures.is_empty(), "{} of {seeds} seeds:\n{}", failures.len(), digest(&failures));
+    assert!(
+        failures.is_empty(),
+        "{} of {seeds} seeds failed:\n{}",
+        failures.len(),
+        digest(&failures)
+    );
 }
 
 /// Runs that once broke an invariant, because of an error in the sequencer, the driver or the checker. Each comment
 /// describes the error of the runs below it.
 const BROKEN_ONCE: [(Profile, u64); 20] = [
-    // A dead owner had counted repeats as spilled events, so the record seemed to have no hole.
+    // A dead owner had counted repeats as spilled events, so the key record seemed to have no hole.
     (Profile::GoesBack, 10_047),
     (Profile::TinyCrashy, 16_932),
     // A lane that held only possible repeats of spilled events counted as full, and was loaded again without end.

@@ -1,6 +1,6 @@
 //! Random runs of a file sink whose store goes back in time (an operator puts an older copy of the store back).
 //!
-//! `ORDAIN_SIM_SEEDS=N` plays N seeds.
+//! `ORDAIN_SIM_SEEDS=N` plays the first N seeds.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -8,9 +8,10 @@ use std::env;
 use ordain_model::SinkFileFault;
 use ordain_sim::run_sink_file;
 
+/// Number of seeds if `ORDAIN_SIM_SEEDS` is not set.
 const SEEDS: u64 = 20_000;
 
-/// Number of states and steps that the runs must reach: four special steps, lost lines, and skipped messages.
+/// Number of notable states and steps that the runs must reach: four kinds of steps, lost lines, and skipped messages.
 const NOTABLE: usize = 6;
 
 #[test]
@@ -37,7 +38,7 @@ fn each_fault_is_found() {
     for fault in SinkFileFault::ALL {
         let found =
             (0..20_000).find_map(|seed| Some((seed, run_sink_file(seed, Some(fault)).err()?)));
-        let (seed, violation) = found.unwrap_or_else(|| panic!("{fault:?} is not found"));
-        println!("{fault:?}: seed {seed}: not {:?}", violation.invariant);
+        let (seed, violation) = found.unwrap_or_else(|| panic!("no run detects {fault:?}"));
+        println!("{fault:?}: seed {seed} breaks {:?}", violation.invariant);
     }
 }

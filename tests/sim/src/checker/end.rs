@@ -117,8 +117,8 @@ impl Checker {
     }
 
     /// Returns the lowest sequence of the key's dead-lettered events that wait for earlier events of the key. An event
-    /// with the cause `corrupt` does not count, because the key record of such an event could not be written. A key that
-    /// has expired has no such event, because the letter may be from before the expiry.
+    /// with the cause `corrupt` does not count, because the key record of such an event could not be written. A key
+    /// that has expired has no such event, because the letter may be from before the expiry.
     fn first_ahead(&self, key: &Key, record: &StoredKey) -> Option<u64> {
         let next = record.key_record.next;
         let is_open = |letter: &&DeadLetter| {
@@ -217,7 +217,7 @@ impl Checker {
         let number = self.number_of(model, event);
         let settled = number.into_iter().flat_map(|sequence| model.settlements(sequence));
         let effects = settled.filter(
-            |settlement| matches!(settlement, Settlement::Effect(other) if other.content() == event.content()),
+            |s| matches!(s, Settlement::Effect(other) if other.content() == event.content()),
         );
         results.extend(effects.map(|_| "effect".to_owned()));
         results

@@ -1,5 +1,4 @@
-//! Checks the effects and inputs of one owner. The checker watches each owner separately, because a stale owner must
-//! follow the rules, too.
+//! Checks the effects and inputs of each owner separately, because a stale owner must also follow the rules.
 
 mod bounds;
 mod commits;
@@ -15,7 +14,9 @@ use super::{Checker, at};
 /// The state of an owner, as the checker derives it from the owner's inputs and effects.
 #[derive(Debug, Default)]
 pub(super) struct OwnerModel {
+    /// The turns without a result.
     turns: BTreeMap<AttemptToken, RunningTurn>,
+    /// The loads without an answer.
     loads: BTreeMap<AttemptToken, Key>,
     /// By key, the range (first, one past the last) of events that are dispatched but not yet durable.
     ahead: BTreeMap<Key, (u64, u64)>,
@@ -23,28 +24,31 @@ pub(super) struct OwnerModel {
     reached: BTreeMap<Key, u64>,
     /// By shard, the commit without an answer.
     commits: BTreeMap<u32, Arc<Batch>>,
-    /// By shard, the commit with the answer `Unknown`: the owner must send the same commit again.
+    /// By shard, the commit without a final answer: the owner must send the same commit again.
     unknown: BTreeMap<u32, Arc<Batch>>,
+    /// By shard, the number of the last commit.
     numbers: Vec<u64>,
+    /// The number of the last acknowledged delivery.
     acknowledged: u64,
-    /// By key, the sequence of the next event and the number of its failed attempts in a row, for failures that may
-    /// pass.
+    /// By key, the sequence of the event that failed last, and the number of its consecutive failed attempts. Only
+    /// failures that may pass count.
     failures: BTreeMap<Key, (u64, u32)>,
     /// By key, the sequence whose next attempt must run on a fresh instance of the handler.
     fresh: BTreeMap<Key, u64>,
-    /// By key and first missing sequence, the number of replay rounds.
+    /// By key and first missing sequence, the number of replay rounds of this owner.
     rounds: BTreeMap<(Key, u64), u32>,
     /// True if the owner has received the request to start no more turns.
     draining: bool,
-    /// The number of the rollout that the owner executes; `None` if the owner lacks the rollout's handler version. The
-    /// field `version` has this version.
+    /// The number of the rollout that the owner executes; `None` if the owner lacks the handler version of the rollout.
     rollout_number: Option<u64>,
+    /// The handler version of this rollout.
     version: Option<VersionName>,
     /// By key, the number of the rollout that the key record contained when the owner loaded it.
     loaded: BTreeMap<Key, u64>,
     /// For each shard that went back, the number of its newest lost commit. The lanes of the shard start again when the
     /// store answers this commit or the next commit.
     pub(super) lost: BTreeMap<u32, u64>,
+    /// True if the owner has requested its stop.
     stopped: bool,
 }
 
@@ -93,8 +97,8 @@ impl OwnerModel {
         }
     }
 
-    /// Records the sequences that the keys of a commit would have reached. The store will not apply this commit
-    /// unchanged.
+    /// Records the sequences that the keys of a commit would have reached. The owner may change this commit before it
+    /// sends the commit again.
     fn all_reached(&mut self, batch: &Batch) {
         for write in &batch.writes {
             let reached = self.reached.entry(write.key.clone()).or_default();
@@ -150,7 +154,7 @@ impl Checker {
     pub(crate) fn effect_requested(&mut self, owner: u64, effect: &Effect) {
         let settings = self.plan.settings.clone();
         if self.owner_model(owner).stopped {
-            self.broke("I2", format!("requests {effect:?} after it stopped"));
+            self.broke("I2", format!("an owner requests {effect:?} after its stop"));
         }
         match effect {
             Effect::Load { token, key } => {
@@ -172,7 +176,10 @@ impl Checker {
                 let owner_model = self.owner_model(owner);
                 let last = std::mem::replace(&mut owner_model.acknowledged, *through);
                 if *through <= last {
-                    self.broke("I3", format!("acknowledges {through} after {last}"));
+                    self.broke(
+                        "I3",
+                        format!("an owner acknowledges delivery {through} after delivery {last}"),
+                    );
                 }
             }
             Effect::Replay { key, source, missing, .. } => {
@@ -193,7 +200,8 @@ impl Checker {
         self.attempts.shorten_round(owner, key, until);
     }
 
-    /// Records that no source searched for the missing events from `first` on. A round without a search does not count.
+    /// Records that the source did not search for the missing events from `first` on. A round without a search does not
+    /// count.
     pub(crate) fn replay_not_searched(&mut self, owner: u64, key: &Key, first: u64) {
         self.attempts.shorten_round(owner, key, first);
         if let Some(rounds) = self.owner_model(owner).rounds.get_mut(&(key.clone(), first)) {
@@ -204,7 +212,7 @@ impl Checker {
     fn round(&mut self, owner: u64, key: &Key, missing: &[std::ops::RangeInclusive<u64>]) {
         self.attempts.add_round(owner, key, missing);
         let Some(first) = missing.first().map(|range| *range.start()) else {
-            return self.broke("gap", format!("{key:?}: a round that requests nothing"));
+            return self.broke("gap", format!("{key:?}: a replay round requests no event"));
         };
         // The owner may request a missing event before its key reaches that event. Only rounds for the next sequence of
         // the key count.
@@ -215,14 +223,15 @@ impl Checker {
         *rounds += 1;
         let rounds = *rounds;
         // The limit allows two rounds more than the setting, for the tail of a key (events after the last event that
-        // arrived). The owner may request the tail while a commit is under way, and again after the key has been
-        // silent. A lane repeats a round if it was evicted during the round, or if another partition took the key over.
+        // arrived). The owner may request the tail while a commit is under way, and again after no event of the key has
+        // arrived for some time. A lane repeats a round if it was evicted during the round, or if another partition
+        // took the key over.
         let settings = &self.plan.settings;
         let disturbed =
             settings.max_lanes < 64 || self.plan.partitions > 1 || self.rollback_count > 0;
         let starts = if disturbed { 4 } else { 1 };
         if rounds > (settings.gap.attempts + 2) * starts {
-            self.broke("gap", format!("{}: round {rounds}", at(key, first)));
+            self.broke("gap", format!("{}: {rounds} replay rounds are too many", at(key, first)));
         }
     }
 
@@ -249,7 +258,7 @@ impl Checker {
                 {
                     range.0 = loaded.record.next.clamp(range.0, range.1);
                 }
-                // The record cannot be read. The results of guesses, which ran before this answer, do not count.
+                // If the record cannot be read, the results of guesses, which ran before this answer, do not count.
                 if let (Some(key), Err(_)) = (&key, loaded) {
                     owner_model.lane_restarted(key);
                 }

@@ -1,5 +1,5 @@
-//! Checks the commits that the store has applied: I1 (order), I4 (exactly once), I8 (one version). Only events that an
-//! owner has received may be settled, spilled or dead-lettered.
+//! Checks the commits that the store has applied: I1 (order), I4 (exactly once), I5 (nothing lost), I8 (one version).
+//! Only events that an owner has received may be settled, spilled or dead-lettered.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl Checker {
     fn write(&mut self, partition: u32, write: &KeyWrite, time: u64, store: &Store) {
         let key = &write.key;
         if write.record.partition != partition {
-            self.broke("I2", format!("{key:?}: a write gives the key to another partition"));
+            self.broke("I2", format!("{key:?}: a write assigns the key to another partition"));
         }
         self.condition(write);
         self.check_rollout_number(write);
@@ -58,6 +58,7 @@ impl Checker {
         self.due(write, store);
     }
 
+    /// Checks that the condition of an applied write held.
     fn condition(&mut self, write: &KeyWrite) {
         let model = self.model(&write.key);
         let holds = match write.condition {
@@ -66,8 +67,9 @@ impl Checker {
         };
         if !holds {
             let found = (model.live, model.next);
-            let expected = format!("{:?} applied where (live, next) is {found:?}", write.condition);
-            self.broke("I4", format!("{:?}: a write that expects {expected}", write.key));
+            let detail =
+                format!("the store applied {:?}, but (live, next) is {found:?}", write.condition);
+            self.broke("I4", format!("{:?}: {detail}", write.key));
         }
     }
 
@@ -82,24 +84,27 @@ impl Checker {
         }
     }
 
-    /// Advances the next sequence of a key. Checks that the write settles all sequences between the old and the new
-    /// value.
+    /// Advances the next sequence of a key. Checks that the write settles all sequences from the old value up to the
+    /// new value, and that the handler returns the written state and messages for their events.
     fn settle(&mut self, write: &KeyWrite) {
         let key = &write.key;
         let next = self.next(key);
         let before = self.model(key).state.clone();
         if write.record.next < next {
-            self.broke("I1", format!("{} is expected again", at(key, write.record.next)));
+            self.broke(
+                "I1",
+                format!("{} becomes the next sequence again", at(key, write.record.next)),
+            );
             return;
         }
         if self.model(key).completed && write.record.next > next {
-            self.broke("end", format!("{} settled beyond the end", at(key, next)));
+            self.broke("end", format!("{} is settled after the end of its key", at(key, next)));
             return;
         }
         let mut without = Vec::new();
         let mut steps = Vec::new();
         for sequence in next..write.record.next {
-            let letter = write.letters.iter().find(|l| l.id.sequence == sequence);
+            let letter = write.letters.iter().find(|letter| letter.id.sequence == sequence);
             match letter.map(|letter| (letter.cause, &letter.content)) {
                 Some((Cause::Late, LetterContent::Event(event))) => {
                     without.push((sequence, Settlement::Late(event.clone())));
@@ -112,14 +117,23 @@ impl Checker {
                 }
                 Some((cause, _)) => {
                     let label = at(key, sequence);
-                    return self.broke("I5", format!("{label}: {cause} letter without event"));
+                    return self.broke(
+                        "I5",
+                        format!("{label}: a letter with the cause {cause} has no event"),
+                    );
                 }
                 None => steps.push(self.step(write, sequence)),
             }
         }
         let stray = write.messages.iter().find(|m| steps.iter().all(|s| s.sequence != m.sequence));
         if let Some(message) = stray {
-            return self.broke("I4", format!("{} emits again", at(key, message.sequence)));
+            return self.broke(
+                "I4",
+                format!(
+                    "{} emits messages, but this write does not settle it",
+                    at(key, message.sequence)
+                ),
+            );
         }
         let order = |m: &ordain_core::EmittedMessage| (m.sequence, m.index);
         let numbered = steps.iter().all(|step| {
@@ -127,7 +141,8 @@ impl Checker {
             of.zip(0..).all(|(message, index)| message.index == index)
         });
         if !write.messages.is_sorted_by_key(order) || !numbered {
-            return self.broke("publishing", format!("{key:?}: messages out of order"));
+            return self
+                .broke("publishing", format!("{key:?}: the messages of a write are out of order"));
         }
         let after = handler::changed(before.clone(), &write.state);
         let version =
@@ -136,9 +151,11 @@ impl Checker {
             fold(&self.plan, version, &steps, before.as_ref(), after.as_ref())
         else {
             let sequences: Vec<_> = steps.iter().map(|s| (s.sequence, &s.candidates)).collect();
-            let what = format!("no execution of {sequences:?} by {version} explains it");
-            return self
-                .broke("I4", format!("{key:?} settled {next}..{}: {what}", write.record.next));
+            let difference = format!("no execution of {sequences:?} by {version} has this effect");
+            return self.broke(
+                "I4",
+                format!("{key:?} settled {next}..{}: {difference}", write.record.next),
+            );
         };
         let effects = steps.iter().zip(events).map(|(s, e)| (s.sequence, Settlement::Effect(e)));
         let settled: Vec<_> = without.into_iter().chain(effects).collect();
@@ -156,6 +173,7 @@ impl Checker {
         }
     }
 
+    /// Returns the events and the messages of a sequence that the write settles with effect.
     fn step<'a>(&self, write: &'a KeyWrite, sequence: u64) -> Step<'a> {
         let messages = write.messages.iter().filter(|m| m.sequence == sequence);
         let digests = &write.record.digests;
@@ -185,23 +203,32 @@ impl Checker {
         let last = settled.iter().find(|(sequence, _)| *sequence + 1 == write.record.next);
         let completed = write.record.status == KeyStatus::Completed;
         let was = self.model(key).completed;
-        // The checker accepts two results for a rejected or skipped event with the end mark: the key ends, or it does
-        // not.
+        // If an event with the end mark is rejected or skipped, the checker accepts both results: the key ends, or the
+        // key does not end.
         let may = was || ended || last.is_some_and(|(_, settled)| marked(settled));
         if (ended || was) && !completed {
             self.broke(
                 "end",
-                format!("{} has ended and is not closed", at(key, write.record.next)),
+                format!(
+                    "{} follows the end of its key, which is not completed",
+                    at(key, write.record.next)
+                ),
             );
         }
         if completed && !may {
-            self.broke("end", format!("{} is closed without an end", at(key, write.record.next)));
+            self.broke(
+                "end",
+                format!("{} follows no end, but its key is completed", at(key, write.record.next)),
+            );
         }
         // An ended key gets its expiry only after the events that it holds beyond its end have become dead letters.
         let ttl = self.plan.settings.complete_ttl;
         let expires = write.expire_in.is_some_and(|wait| wait <= ttl);
         if completed && !expires && write.record.spilled.count == 0 {
-            self.broke("end", format!("{key:?} is closed and does not expire as set"));
+            self.broke(
+                "end",
+                format!("{key:?} is completed, but does not expire within complete_ttl"),
+            );
         }
         self.model(key).completed = completed;
     }
@@ -218,8 +245,8 @@ impl Checker {
         }
     }
 
-    /// Checks the sequences that Ordain assigns: they follow the order of delivery, have no holes, and number each id
-    /// once.
+    /// Checks the sequences that Ordain assigns: they follow the order of delivery and have no holes, and each id gets
+    /// one sequence.
     fn assigned_ids(&mut self, write: &KeyWrite) {
         let key = write.key.clone();
         let first = self.plan.settings.first;
@@ -232,12 +259,21 @@ impl Checker {
             if accepted.sequence != due {
                 self.broke(
                     "I1",
-                    format!("{} is numbered, not #{due}", at(&key, accepted.sequence)),
+                    format!("{} is assigned instead of #{due}", at(&key, accepted.sequence)),
                 );
             } else if !model.ids.insert(accepted.id) {
-                self.broke("I4", format!("{} is an id taken before", at(&key, accepted.sequence)));
+                self.broke(
+                    "I4",
+                    format!("{} has an id that was accepted before", at(&key, accepted.sequence)),
+                );
             } else if behind {
-                self.broke("I1", format!("{} overtook another", at(&key, accepted.sequence)));
+                self.broke(
+                    "I1",
+                    format!(
+                        "{} is assigned after a later event of the queue",
+                        at(&key, accepted.sequence)
+                    ),
+                );
             } else {
                 model.accepted.insert(accepted.sequence, *accepted);
                 model.position = model.position.max(position);
@@ -254,14 +290,14 @@ impl Checker {
             let label = at(key, *sequence);
             let versions = self.candidates(key, *sequence);
             if *sequence < write.record.next {
-                self.broke("I5", format!("{label} is spilled below next"));
+                self.broke("I5", format!("{label} is spilled, but already settled"));
             } else if !versions.contains(event) {
-                self.broke("I5", format!("{label} is spilled and was never received"));
+                self.broke("I5", format!("{label} is spilled, but was never received"));
             } else if *sequence > end
                 && self.plan.settings.ordering == OrderingMode::Sequenced
                 && !self.seems_near(key, *sequence, store)
             {
-                self.broke("I7", format!("{label} is spilled, far ahead of any gap"));
+                self.broke("I7", format!("{label} is spilled, but too far ahead"));
             }
         }
         let Some(record) = store.records.get(key) else { return };
@@ -272,19 +308,24 @@ impl Checker {
         // spilled until the owner has read the last page; then its next write removes them.
         let ended = write.record.status == KeyStatus::Completed;
         if !ended && (held > spilled.count || outside.is_some()) {
-            self.broke("I5", format!("{key:?}: {spilled:?} for {held}, outside {outside:?}"));
+            self.broke(
+                "I5",
+                format!("{key:?}: {held} spilled events, {outside:?} outside of {spilled:?}"),
+            );
         }
         let limit = self.plan.settings.spill_limit + self.plan.settings.batch_events as u64;
         if held > limit {
-            self.broke("I7", format!("{key:?}: {held} events spilled, {limit} allowed"));
+            self.broke(
+                "I7",
+                format!("{key:?}: {held} events are spilled, but {limit} are allowed"),
+            );
         }
     }
 
     /// Returns whether a sequence may have seemed near enough to be spilled. Until the next write of a key record, the
     /// record's count of spilled events may include repeated events, because they may be new events. An owner that
     /// loads the record before this write counts more spilled events than the store has. Therefore the owner may
-    /// believe that the first missing event is further ahead than it is. At most, the owner believes that the first
-    /// missing event is just after the last spilled event.
+    /// believe that the first missing event is further ahead than it is, at most just after the last spilled event.
     fn seems_near(&self, key: &Key, sequence: u64, store: &Store) -> bool {
         let width = self.plan.settings.gap.max_width;
         let Some(record) = store.records.get(key) else { return false };
@@ -292,15 +333,15 @@ impl Checker {
         (self.deaths > 0 || self.plan.partitions > 1) && near.count() > 1
     }
 
-    /// Checks that the counts of attempts and rounds in the key record stay within their settings.
+    /// Checks that the counts of attempts and rounds in the key record are within their limits.
     fn counts(&mut self, write: &KeyWrite) {
         let settings = &self.plan.settings;
         let attempts = write.record.attempts;
         let rounds = write.record.rounds;
         if attempts > settings.retry.attempts.max(2) {
-            self.broke("retry", format!("{:?}: {attempts} attempts", write.key));
+            self.broke("retry", format!("{:?}: {attempts} attempts are too many", write.key));
         } else if rounds > settings.gap.attempts + 1 {
-            self.broke("gap", format!("{:?}: {rounds} rounds", write.key));
+            self.broke("gap", format!("{:?}: {rounds} replay rounds are too many", write.key));
         }
     }
 
@@ -311,7 +352,10 @@ impl Checker {
         let runnable = record.spill.contains_key(&write.record.next);
         if runnable && !stopped && write.due_in.is_none() {
             let label = at(&write.key, write.record.next);
-            self.broke("due", format!("{label} is spilled and runnable, and has no due entry"));
+            self.broke(
+                "due",
+                format!("{label} is spilled and can run, but its key has no due entry"),
+            );
         }
     }
 

@@ -76,8 +76,8 @@ impl Store {
         (CommitReply::Applied(reply), true)
     }
 
-    /// Returns the indexes of the orphan dead letters that the store already has, or that the batch contains a second
-    /// time. The store does not forward these letters again.
+    /// Returns the indexes of the orphan dead letters that the store already has, or that the batch contains for the
+    /// second time. The store does not forward these letters again.
     fn known(&self, batch: &Batch) -> Vec<usize> {
         let mut seen = BTreeSet::new();
         let letters = batch.letters.iter().enumerate();
@@ -87,6 +87,7 @@ impl Store {
             .collect()
     }
 
+    /// Returns the reason to refuse a write, if any.
     fn refusal(&self, partition: u32, write: &KeyWrite) -> Option<WriteRefusal> {
         let Some(record) = self.records.get(&write.key) else {
             return match write.condition {
@@ -102,9 +103,9 @@ impl Store {
             return None;
         }
         let next = record.key_record.next;
-        let theirs = record.key_record.takeovers != write.record.takeovers;
+        let is_taken_over = record.key_record.takeovers != write.record.takeovers;
         if record.key_record.partition != partition
-            || (theirs && write.condition != WriteCondition::Absent)
+            || (is_taken_over && write.condition != WriteCondition::Absent)
         {
             return Some(WriteRefusal::Partition(next));
         }
@@ -166,6 +167,7 @@ impl Store {
     }
 }
 
+/// Returns the refusal of a commit whose claim or number contradicts the fence.
 fn check(fence: &Fence, claim: Claim, number: u64) -> Option<CommitReply> {
     if claim.epoch < fence.claim.epoch {
         return Some(CommitReply::Fenced);

@@ -9,6 +9,7 @@ use super::Store;
 /// The part of the store that goes back.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RolledBackPart {
+    /// Number of shards of the store.
     pub(crate) shards: u32,
     /// The only shard that goes back; `None` if all shards go back.
     pub(crate) only: Option<u32>,
@@ -30,7 +31,7 @@ impl RolledBackPart {
     }
 }
 
-/// Restores the earlier entries of a map for all keys for which `part` returns true.
+/// Restores the earlier entries of a map: of all keys for which `part` returns true.
 pub(crate) fn restore<K: Ord + Clone, V: Clone>(
     map: &mut BTreeMap<K, V>,
     then: &BTreeMap<K, V>,
@@ -42,14 +43,17 @@ pub(crate) fn restore<K: Ord + Clone, V: Clone>(
 }
 
 impl Store {
-    /// Returns the number of the last commit of a partition in a shard.
+    /// Returns the number of the last commit of a partition in a shard; 0 if there is none.
     pub(crate) fn last(&self, partition: u32, shard: u32) -> u64 {
         self.fences.get(&(partition, shard)).map_or(0, |fence| fence.last)
     }
 
     /// Restores an earlier state of some shards. No owner may have claimed a partition since that state.
     pub(crate) fn go_back(&mut self, then: &Self, part: RolledBackPart) {
-        assert_eq!(self.epoch, then.epoch, "no owner has claimed since");
+        assert_eq!(
+            self.epoch, then.epoch,
+            "an owner has claimed a partition since the earlier state"
+        );
         restore(&mut self.records, &then.records, |key| part.key(key));
         restore(&mut self.letters, &then.letters, |id| part.letter(id));
         restore(&mut self.fences, &then.fences, |(_, shard)| part.shard(*shard));

@@ -57,14 +57,14 @@ fn repeated_commit_gets_its_first_reply_and_is_not_applied_again() {
 }
 
 #[test]
-fn commits_of_other_claims_are_refused() {
+fn commits_with_another_claim_or_a_wrong_number_are_refused() {
     let mut store = Store::new(1);
     let old = claimed(&mut store, 0);
     let new = claimed(&mut store, 0);
     let one = batch(1, vec![write(WriteCondition::Absent, 2)]);
     assert_eq!(store.commit(0, old, &one, 0).0, CommitReply::Fenced);
-    let strange = Claim { random: 77, ..new };
-    assert!(matches!(store.commit(0, strange, &one, 0).0, CommitReply::RolledBack { .. }));
+    let other = Claim { random: 77, ..new };
+    assert!(matches!(store.commit(0, other, &one, 0).0, CommitReply::RolledBack { .. }));
     let three = batch(3, vec![]);
     assert!(matches!(store.commit(0, new, &three, 0).0, CommitReply::RolledBack { .. }));
     assert!(matches!(store.commit(0, new, &one, 0).0, CommitReply::Applied(_)));
@@ -85,7 +85,7 @@ fn writes_whose_condition_fails_are_refused() {
 }
 
 #[test]
-fn spilled_events_are_put_once_and_removed_below_next() {
+fn spilled_events_are_stored_once_and_removed_when_settled() {
     let mut store = Store::new(1);
     let claim = claimed(&mut store, 0);
     let mut spill = write(WriteCondition::Absent, 1);
@@ -105,7 +105,7 @@ fn spilled_events_are_put_once_and_removed_below_next() {
 }
 
 #[test]
-fn records_expire_and_due_entries_follow_their_key() {
+fn records_expire_and_due_entries_move_with_their_key() {
     let mut store = Store::new(1);
     let claim = claimed(&mut store, 0);
     let mut dies = write(WriteCondition::Absent, 2);

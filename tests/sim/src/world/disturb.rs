@@ -1,12 +1,12 @@
 //! Disturbances of the owners: crashes at any step, newer owners that claim a partition while the old owner still runs,
-//! drains, lost connections, new handler versions, and a key record that becomes unreadable.
+//! drains, lost connections, new handler versions, rollbacks of the store, and a key record that becomes unreadable.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ordain_core::{Input, Key, Rollout};
 
-/// Time limit of a drain, in ms.
+/// Maximum duration of a drain, in ms of virtual time.
 const DRAIN_TIMEOUT_MS: u64 = 30_000;
 
 use super::{Action, FIRST_VERSION, TAKEOVER_MS, World, rollout};
@@ -108,7 +108,7 @@ impl World {
 
     /// Removes an owner. Schedules the start of a new owner, unless a newer owner already exists.
     pub(super) fn remove_owner(&mut self, id: u64, partition: u32) {
-        self.trace.line(self.now, &format!("owner {id} is gone"));
+        self.trace.line(self.now, &format!("owner {id} has ended"));
         self.forget(id);
         if self.current[partition as usize] == Some(id) {
             self.current[partition as usize] = None;
@@ -140,7 +140,7 @@ impl World {
         for at in orphans {
             if let Some(Action::Publish { shard, posts, .. }) = self.agenda.get(&at) {
                 // The publication of an ended owner may stop at any message. The messages before this message stay
-                // published, but are not marked as done.
+                // published, but stay in the outbox.
                 let all = posts.len();
                 let sent = self.rng.below(all as u64 + 1) as usize;
                 let sent = if cut.contains(shard) { 0 } else { sent };
@@ -165,6 +165,7 @@ impl World {
         self.start(partition);
     }
 
+    /// Replaces the connection of an owner to the source. May also change the prefetch.
     fn reset(&mut self, partition: u32) {
         let Some(id) = self.current[partition as usize] else { return };
         // The owner is notified of the new connection before the connection delivers anything.
@@ -180,7 +181,7 @@ impl World {
         }
     }
 
-    /// Drains an owner for a hand-over.
+    /// Begins a drain of the owner of a partition.
     fn drain_owner(&mut self, partition: u32) {
         let Some(id) = self.current[partition as usize] else { return };
         if let Some(owner) = self.owners.get_mut(&id) {
@@ -223,11 +224,12 @@ impl World {
         self.step(id, Some(Input::VersionChanged(version)));
     }
 
+    /// Makes the record of a random key unreadable.
     fn corrupt(&mut self) {
         let keys: Vec<Key> = self.store.records.keys().cloned().collect();
         if !keys.is_empty() {
             let key = keys[self.rng.below(keys.len() as u64) as usize].clone();
-            self.store.records.get_mut(&key).expect("the key is one of the store's").corrupt = true;
+            self.store.records.get_mut(&key).expect("the key is from the store").corrupt = true;
             self.trace.line(self.now, &format!("the record of {key:?} becomes unreadable"));
             self.checker.corrupted(&key);
         }

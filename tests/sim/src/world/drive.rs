@@ -1,4 +1,4 @@
-//! The driver of an owner: passes inputs to the owner's sequencer in batches, performs the sequencer's effects, and
+//! The driver of an owner. It passes inputs to the owner's sequencer in batches, performs the sequencer's effects, and
 //! sleeps until an input arrives or the sequencer's timeout passes. The real driver does the same with tasks and
 //! sockets.
 
@@ -7,12 +7,12 @@ use ordain_core::{DeadLetter, Effect, Input, Key, LetterContent, LetterId};
 use super::{Action, Owner, World};
 use crate::producer::SourceItem;
 
-/// Highest number of effects that a sequencer may request in one round of its driver. The simulated worlds are so small
+/// Maximum number of effects that a sequencer may request in one round of its driver. The simulated worlds are so small
 /// that a correct sequencer never requests more.
 const EFFECT_LIMIT: usize = 20_000;
 
-/// Highest number of consecutive driver rounds in which a timeout passes and the owner requests nothing. Each of the
-/// few keys may cause some such rounds.
+/// Maximum number of consecutive driver rounds in which a timeout passes and the owner requests nothing. Each key may
+/// cause some such rounds.
 const IDLE_ROUND_LIMIT: u32 = 2_000;
 
 impl World {
@@ -78,10 +78,14 @@ impl World {
             owner.quiescent_at = self.now;
         }
         if owner.connection.outstanding() > self.plan.settings.prefetch {
-            self.checker.broke("I7", "the owner accepted more deliveries than allowed".into());
+            self.checker
+                .broke("I7", "the owner accepted more deliveries than its prefetch allows".into());
         }
         if owner.idle_rounds > IDLE_ROUND_LIMIT {
-            self.checker.broke("livelock", format!("the timeout at {now} has passed, but remains"));
+            self.checker.broke(
+                "livelock",
+                format!("the timeout before {now} passes again and again without an effect"),
+            );
         }
         let stats = owner.sequencer.stats();
         let credit = owner.sequencer.credit();
@@ -122,8 +126,8 @@ impl World {
         owner.sequencer.handle(now, input);
     }
 
-    /// Passes offers and deliveries of the source to the owner, while the owner accepts events. A random number limits
-    /// the deliveries.
+    /// Passes offers and deliveries of the source to the owner while the owner accepts events. A random number limits
+    /// the deliveries. A draining owner gets none.
     fn deliveries(&mut self, id: u64, owner: &mut Owner, now: u64) {
         let partition = owner.partition as usize;
         let away = self.plan.disturb.offers.is_some()
@@ -175,7 +179,10 @@ impl World {
             effects += 1;
             owner.idle_rounds = 0;
             if effects > EFFECT_LIMIT {
-                self.checker.broke("livelock", format!("{EFFECT_LIMIT} effects in one drain"));
+                self.checker.broke(
+                    "livelock",
+                    format!("more than {EFFECT_LIMIT} effects in one round of the driver"),
+                );
                 return false;
             }
             self.trace.effect(self.now, id, &effect);
@@ -199,6 +206,8 @@ impl World {
         }
     }
 
+    /// Schedules the next round of an owner: at the next arrival, timeout or change of the connection, or at the end of
+    /// a drain.
     fn sleep(&mut self, id: u64, owner: &mut Owner, now: u64) {
         let source = &self.sources[owner.partition as usize];
         let takes = owner.drains_until.is_none() && owner.sequencer.credit() > 0;

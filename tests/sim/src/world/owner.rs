@@ -22,9 +22,10 @@ pub(super) struct Owner {
     pub(super) rollout: Arc<Rollout>,
     /// The rollout whose version the owner's workers execute; `None` if the owner lacks the version of its rollout.
     pub(super) version: Option<Arc<Rollout>>,
-    /// By shard, the end time of the last publication. The next publication of the shard must not end earlier.
+    /// By shard, the virtual time at which the last publication ends. The next publication of the shard must not end
+    /// earlier.
     pub(super) published_at: BTreeMap<u32, u64>,
-    /// Number of effects after which the owner crashes; `None` if no crash is planned.
+    /// Number of further effects after which the owner crashes; `None` if no crash is planned.
     pub(super) dies_after: Option<u64>,
     /// Virtual time at which the owner's drain ends, even if events still run; `None` without a drain.
     pub(super) drains_until: Option<u64>,
@@ -32,7 +33,7 @@ pub(super) struct Owner {
     pub(super) idle_rounds: u32,
     /// The last virtual time at which the owner was quiescent.
     pub(super) quiescent_at: u64,
-    /// The time of the owner's earliest wake-up on the agenda.
+    /// The virtual time of the owner's earliest wake-up on the agenda.
     pub(super) wakes_at: Option<u64>,
 }
 
@@ -58,7 +59,7 @@ impl World {
         self.trace.line(self.now, &format!("owner {id} claims {partition} at {commits:?}"));
         let mut settings = self.plan.settings.clone();
         settings.partition = partition;
-        // The owner may know only the previous rollout (`lags`), or may lack the version of its rollout (`lacks`).
+        // The owner may know only the previous rollout (`lags`), and may lack the version of its rollout (`lacks`).
         let mut lacks = false;
         let mut lags = false;
         if self.plan.disturb.versions > 0 {

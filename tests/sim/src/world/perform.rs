@@ -1,4 +1,4 @@
-//! Performs the effects of an owner. Most effects become actions on the agenda; acknowledgements happen at once.
+//! Performs the effects of an owner. Most effects become actions on the agenda. Acknowledgements happen at once.
 
 use std::sync::Arc;
 
@@ -42,6 +42,7 @@ impl World {
         false
     }
 
+    /// Chooses the fate of a commit and of its reply, at the rates of the plan.
     fn reply(&mut self) -> Reply {
         let store = &self.plan.store;
         let before = store.lost_before;
@@ -57,7 +58,10 @@ impl World {
     fn acknowledge(&mut self, owner: &mut Owner, through: u64) {
         self.progress = self.now;
         if through > owner.connection.delivered() {
-            self.checker.broke("I3", format!("acknowledges {through}, which was not delivered"));
+            self.checker.broke(
+                "I3",
+                format!("an owner acknowledges delivery {through}, which it has not received"),
+            );
         }
         let source = &mut self.sources[owner.partition as usize];
         for item in source.acknowledge(&mut owner.connection, through) {
@@ -65,8 +69,8 @@ impl World {
         }
     }
 
-    /// Publishes the messages and letters of a batch. If a deliberate fault has removed all of them, publishes nothing,
-    /// and only notifies the owner that the publication is done.
+    /// Schedules the publication of the messages and letters of a batch. If a deliberate fault has removed all of them,
+    /// the owner is only notified that the publication is done.
     fn publish(&mut self, id: u64, owner: &mut Owner, batch: &Arc<Batch>, applied: &AppliedCommit) {
         let letters = batch.forwarded(applied).cloned().map(Post::Letter);
         let messages = messages(batch, applied).into_iter().map(Post::Message);
@@ -80,7 +84,7 @@ impl World {
         self.schedule(wait, Action::Publish { owner: id, shard, number, posts });
     }
 
-    /// Returns a random delay after which the sink accepts a message.
+    /// Returns a random delay in ms after which the sink accepts the messages of a commit.
     pub(super) fn sink_latency(&mut self) -> u64 {
         match self.plan.sink_delay {
             0 => 0,
@@ -88,11 +92,11 @@ impl World {
         }
     }
 
-    /// Checks that an owner stops only if a newer owner has claimed the partition.
+    /// Checks that an owner stops only because a newer owner has claimed the partition.
     fn stops(&mut self, id: u64, owner: &Owner, stop: &StopReason) {
         let newest = self.current[owner.partition as usize] == Some(id);
         if *stop != StopReason::Fenced || newest {
-            self.checker.broke("fence", format!("stops without a newer owner: {stop:?}"));
+            self.checker.broke("fence", format!("an owner stops without a newer owner: {stop:?}"));
         }
     }
 }

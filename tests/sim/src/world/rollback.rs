@@ -1,5 +1,4 @@
-//! Lets the store go back in time: the store loses a few commits, while the owner lives and has these commits in
-//! memory.
+//! Sets the store back in time: the store loses a few commits, while the owner lives and has these commits in memory.
 
 use ordain_core::Input;
 
@@ -10,6 +9,8 @@ use crate::store::RolledBackPart;
 const SECOND_ROLLBACK_DELAY_MS: u64 = 100;
 
 impl World {
+    /// Saves the state of the store, and schedules the rollback to this state. Does nothing while the store lacks
+    /// commits.
     pub(super) fn remember(&mut self, wait: u64) {
         if self.lost.is_empty() {
             self.snapshot = Some((self.store.clone(), self.checker.snapshot()));
@@ -17,6 +18,8 @@ impl World {
         }
     }
 
+    /// Sets the store, or one of its shards, back to the saved state. Does nothing if there is no saved state, or if
+    /// the owner is about to end.
     pub(super) fn go_back(&mut self) {
         let Some((store, snapshot)) = self.snapshot.clone() else { return };
         let Some(id) = self.current[0] else { return };
@@ -27,7 +30,7 @@ impl World {
         let shards = self.plan.settings.shards;
         let only = self.rng.permille(500).then(|| self.rng.below(u64::from(shards)) as u32);
         let part = RolledBackPart { shards, only };
-        let count = self.lost.len();
+        let shards_before = self.lost.len();
         for shard in (0..shards).filter(|shard| part.shard(*shard)) {
             let newest = self.store.last(0, shard);
             if store.last(0, shard) < newest {
@@ -43,7 +46,7 @@ impl World {
         // commits are lost with it.
         self.agenda
             .retain(|_, action| !matches!(action, Action::Commit { reply: Reply::Unawaited, .. }));
-        if self.lost.len() > count {
+        if self.lost.len() > shards_before {
             if self.rng.permille(200) {
                 let wait = self.rng.below(SECOND_ROLLBACK_DELAY_MS);
                 self.schedule(wait, Action::GoBack);

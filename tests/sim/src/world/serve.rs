@@ -8,10 +8,11 @@ use ordain_core::{Batch, CommitReply, Effect, Event, Input, Key};
 use super::{Action, Reply, World};
 use crate::store::{Claim, Post};
 
-/// Time in ms without a reply after which an owner no longer waits for a commit.
+/// Time in ms without a reply after which an owner no longer waits for the reply to a commit.
 const COMMIT_TIMEOUT_MS: u64 = 100;
 
 impl World {
+    /// Performs a commit of an owner, unless the commit is lost, and schedules the reply.
     pub(super) fn store_commits(
         &mut self,
         owner: u64,
@@ -56,6 +57,7 @@ impl World {
         );
     }
 
+    /// Schedules the input that the reply to a commit is missing.
     fn reply_unknown(&mut self, owner: u64, shard: u32, number: u64) {
         let reply = CommitReply::Unknown;
         let input = Input::Committed { shard, number, reply };
@@ -118,6 +120,7 @@ impl World {
         }
     }
 
+    /// Publishes the messages and letters of a commit, and removes them from the outbox.
     pub(super) fn publishes(&mut self, owner: u64, shard: u32, number: u64, posts: &[Post]) {
         let Some(partition) = self.partitions_of.get(&owner).copied() else { return };
         for post in posts {

@@ -1,4 +1,4 @@
-//! The workers: execute turns with the simulated handler, and sometimes stop early.
+//! The workers, which execute turns with the simulated handler, and sometimes end a turn early.
 
 use std::sync::Arc;
 
@@ -66,6 +66,7 @@ impl World {
         self.schedule(wait, Action::Input(owner, Input::TurnDone(done)));
     }
 
+    /// Returns a failure of this kind. Some retries request a delay.
     fn failure(&mut self, kind: FailureKind) -> FailedAttempt {
         let wishes = kind == FailureKind::Retry && self.rng.permille(200);
         let after_ms = wishes.then(|| self.rng.below(500));

@@ -1,4 +1,5 @@
-//! A driver that sends arbitrary answers to the sequencer, and checks that the number of open requests stays bounded.
+//! A driver that sends arbitrary answers to the sequencer, and checks that the requests of the sequencer stay within
+//! its limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,13 +17,17 @@ pub(crate) struct Driver {
     settings: SequencerSettings,
     sequencer: Sequencer,
     now: u64,
+    /// The number of the last delivery.
     delivered: u64,
     /// The tokens of unanswered loads.
     loads: BTreeSet<AttemptToken>,
     /// The tokens of unanswered turns, each with the number of its events.
     turns: BTreeMap<AttemptToken, usize>,
+    /// The tokens of unanswered reads of spilled events.
     reads: BTreeSet<AttemptToken>,
+    /// The tokens of unanswered replay requests.
     replays: BTreeSet<AttemptToken>,
+    /// The commits without an answer.
     commits: Vec<Arc<Batch>>,
     /// The tokens of answered requests.
     past: Vec<AttemptToken>,
@@ -47,7 +52,7 @@ impl Driver {
 
     pub(crate) fn step(&mut self, step: Step) {
         self.now += step.wait;
-        if let Some(input) = self.aimed(step.input, step.answers) {
+        if let Some(input) = self.address(step.input, step.answers) {
             self.sequencer.handle(self.now, input);
         }
         if self.sequencer.poll_timeout().is_some_and(|at| at <= self.now) {
@@ -58,8 +63,9 @@ impl Driver {
         }
     }
 
-    /// Changes the input into an answer to an open request, if the generated step has `answers`.
-    fn aimed(&mut self, input: Input, answers: Option<prop::sample::Index>) -> Option<Input> {
+    /// Changes the input into an answer to an open request, if the generated step has `answers` and such a request is
+    /// open. Returns `None` if the input would break the contract of a driver.
+    fn address(&mut self, input: Input, answers: Option<prop::sample::Index>) -> Option<Input> {
         let past = &mut self.past;
         // If the step has `answers` and a request is open, takes the token of an open request. In all other cases,
         // takes a token that was answered before, or a token that never existed.
@@ -82,7 +88,7 @@ impl Driver {
                 let token = take(&mut self.loads, token);
                 Input::Loaded { token, loaded }
             }
-            Input::TurnDone(done) => Input::TurnDone(self.worked(done, answers)?),
+            Input::TurnDone(done) => Input::TurnDone(self.valid_result(done, answers)?),
             Input::SpillRead { token, read } => {
                 let token = take(&mut self.reads, token);
                 Input::SpillRead { token, read }
@@ -94,10 +100,14 @@ impl Driver {
             Input::Committed { shard, number, reply } => match answers {
                 Some(index) if !self.commits.is_empty() => {
                     let batch = self.commits.remove(index.index(self.commits.len()));
-                    let reply = possible(reply, &batch);
+                    let reply = possible_reply(reply, &batch);
                     Input::Committed { shard: batch.shard, number: batch.number, reply }
                 }
-                _ if self.commits.iter().any(|b| (b.shard, b.number) == (shard, number)) => {
+                _ if self
+                    .commits
+                    .iter()
+                    .any(|batch| (batch.shard, batch.number) == (shard, number)) =>
+                {
                     return None;
                 }
                 _ => Input::Committed { shard, number, reply },
@@ -108,7 +118,7 @@ impl Driver {
 
     /// Changes a worker's result so that it follows the contract: no more outcomes than events, and at least one
     /// outcome or a failure.
-    fn worked(
+    fn valid_result(
         &mut self,
         mut done: TurnResult,
         answers: Option<prop::sample::Index>,
@@ -130,6 +140,7 @@ impl Driver {
         Some(done)
     }
 
+    /// Returns the number of a new delivery; `None` if the sequencer accepts no more deliveries.
     fn deliver(&mut self) -> Option<u64> {
         if self.sequencer.credit() == 0 {
             return None;
@@ -138,30 +149,31 @@ impl Driver {
         Some(self.delivered)
     }
 
+    /// Takes all effects, and checks the limits of the sequencer.
     pub(crate) fn drain(&mut self) {
         let mut effects = 0;
         while let Some(effect) = self.sequencer.poll_effect() {
             effects += 1;
-            assert!(effects < 10_000, "the effects do not end");
+            assert!(effects < 10_000, "the sequencer requests effects without end");
             self.take(effect);
         }
         let stats = self.sequencer.stats();
         let settings = &self.settings;
         assert!(stats.unacknowledged + self.sequencer.credit() <= settings.prefetch);
         assert!(stats.lanes <= settings.max_lanes, "{} lanes", stats.lanes);
-        assert!(stats.ahead <= settings.run_ahead, "{} ahead", stats.ahead);
+        assert!(stats.ahead <= settings.run_ahead, "{} events ahead of durability", stats.ahead);
     }
 
     fn take(&mut self, effect: Effect) {
         match effect {
             Effect::Load { token, .. } => {
                 self.loads.insert(token);
-                assert!(self.loads.len() <= self.settings.max_loads, "loads");
+                assert!(self.loads.len() <= self.settings.max_loads, "too many loads");
             }
             Effect::Run(turn) => {
                 assert!(!turn.events.is_empty() && turn.events.len() <= self.settings.quantum);
                 self.turns.insert(turn.token, turn.events.len());
-                assert!(self.turns.len() <= self.settings.max_turns, "turns");
+                assert!(self.turns.len() <= self.settings.max_turns, "too many turns");
             }
             Effect::Commit(batch) => {
                 let letters = batch.writes.iter().map(|write| write.letters.len()).max();
@@ -183,8 +195,8 @@ impl Driver {
     }
 }
 
-/// Removes from a reply the writes and spilled events that are not in this batch, because the store cannot name them.
-fn possible(reply: CommitReply, batch: &Batch) -> CommitReply {
+/// Removes from a reply the writes and spilled events that are not in this batch, because no store can name them.
+fn possible_reply(reply: CommitReply, batch: &Batch) -> CommitReply {
     let CommitReply::Applied(mut applied) = reply else { return reply };
     let writes = batch.writes.len();
     applied.refused.retain(|(index, _)| *index < writes);
@@ -192,7 +204,9 @@ fn possible(reply: CommitReply, batch: &Batch) -> CommitReply {
     applied.refused.dedup_by_key(|(index, _)| *index);
     applied.existing_spills.retain(|present| {
         let write = batch.writes.get(present.write);
-        write.is_some_and(|write| write.spill.iter().any(|(s, _)| *s == present.sequence))
+        write.is_some_and(|write| {
+            write.spill.iter().any(|(sequence, _)| *sequence == present.sequence)
+        })
     });
     CommitReply::Applied(applied)
 }

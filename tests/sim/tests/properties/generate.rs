@@ -1,5 +1,5 @@
-//! Generates settings and inputs. Inputs from outside are arbitrary. Inputs from the store contain only values that an
-//! owner could have written.
+//! Generates settings and inputs. Events and workers' results are arbitrary. Key records and spilled events contain
+//! only numbers that an owner could have written.
 
 use std::sync::Arc;
 
@@ -15,13 +15,15 @@ use ordain_core::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// One step of a case: an input, which may be an answer to an open request.
+/// A step of a test case: an input, which may be the answer to an open request.
 #[derive(Debug, Clone)]
 pub(crate) struct Step {
     pub(crate) input: Input,
     /// The index of the open request that the input answers; `None` if the input keeps its generated token.
     pub(crate) answers: Option<prop::sample::Index>,
+    /// The time in ms before the input.
     pub(crate) wait: u64,
+    /// True if the driver takes all effects after the input.
     pub(crate) drains: bool,
 }
 
@@ -53,12 +55,12 @@ fn found() -> impl Strategy<Value = Vec<(u64, Arc<Event>)>> {
     vec((sequence(), event()), 0..4)
 }
 
-/// Generates events as the store may return them from the spill area: their sequences are within the limits.
+/// Generates spilled events with sequences that an owner could have written.
 fn spilled() -> impl Strategy<Value = Vec<(u64, Arc<Event>)>> {
     vec((0..12u64, event()), 0..4)
 }
 
-/// Generates a token that belongs to no request: its serial is at least 2^40, but real serials count from 0.
+/// Generates a token that belongs to no request: its serial is at least 2^40, but the sequencer counts serials from 0.
 fn token() -> impl Strategy<Value = AttemptToken> {
     (0..5u32, (1 << 40)..(1u64 << 41)).prop_map(|(lane, serial)| AttemptToken { lane, serial })
 }

@@ -14,7 +14,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn arbitrary_inputs_cause_no_panic(settings in settings(), steps in vec(step(), 0..120)) {
+    fn arbitrary_inputs_cause_no_panic_and_break_no_limit(settings in settings(), steps in vec(step(), 0..120)) {
         let mut driver = Driver::new(settings);
         for step in steps {
             driver.step(step);

@@ -1,5 +1,5 @@
-//! Checks an owner that has no more effects to request: the owner must be within its limits (I7), and must have
-//! recorded its failed attempts.
+//! Checks an owner that has no further effects to request: the owner must be within its limits (I7), and must have
+//! written its failed attempts into the key records.
 
 use ordain_core::{Stats, shard_of};
 
@@ -7,11 +7,11 @@ use super::super::{Checker, at};
 use crate::handler::MESSAGE_LIMIT;
 use crate::store::Store;
 
-/// Bytes that an owner may hold beyond the memory budget, for the last deliveries and turns that it accepted.
+/// Number of bytes that an owner may hold beyond the memory budget, for the last deliveries and turns that it accepted.
 const MEMORY_SLACK_BYTES: usize = 64 << 10;
 
 impl Checker {
-    /// Checks an owner that has no more effects to request at this time.
+    /// Checks the limits of an owner that has no further effects to request at this time.
     pub(crate) fn drained(
         &mut self,
         owner: u64,
@@ -31,22 +31,22 @@ impl Checker {
         let bounds = [
             ("lanes", stats.lanes, settings.max_lanes),
             ("bytes in memory", stats.memory, settings.memory_budget + MEMORY_SLACK_BYTES),
-            ("deliveries unacknowledged", stats.unacknowledged + credit, settings.prefetch),
-            ("events ahead", stats.ahead, settings.run_ahead),
+            ("unacknowledged deliveries", stats.unacknowledged + credit, settings.prefetch),
+            ("events ahead of durability", stats.ahead, settings.run_ahead),
             ("turns", stats.turns, settings.max_turns),
             ("loads", stats.loads, settings.max_loads),
-            ("messages unpublished", stats.outbox, settings.max_outbox + ahead),
+            ("unpublished messages", stats.outbox, settings.max_outbox + ahead),
         ];
-        for (what, is, limit) in bounds {
-            if is > limit {
-                return self.broke("I7", format!("{is} {what}, {limit} allowed"));
+        for (resource, amount, limit) in bounds {
+            if amount > limit {
+                return self.broke("I7", format!("{resource}: {amount}, but {limit} allowed"));
             }
         }
         let outbox = store.outbox_len(Some(partition));
         let limit = settings.max_outbox + ahead;
         // After the store went back, repeated commits put messages into the outbox again, so the limit does not hold.
         if outbox > limit && self.rollback_count == 0 {
-            let detail = format!("{outbox} messages in the store's outbox, {limit} allowed");
+            let detail = format!("{outbox} messages in the store's outbox, but {limit} allowed");
             return self.broke("I7", detail);
         }
         if stats.outbox < settings.max_outbox && !self.lacks_commits {
@@ -55,7 +55,7 @@ impl Checker {
     }
 
     /// Checks that the owner has written the failed attempts of each key into the key record. The owner cannot write
-    /// them while a load of the key or a commit of the key's shard is under way.
+    /// them while it waits for a load of the key or for a commit of the key's shard.
     fn attempts_written(&mut self, owner: u64, store: &Store) {
         let settings = self.plan.settings.clone();
         let corrupt = self.corrupt.clone();
@@ -67,7 +67,7 @@ impl Checker {
         owner_model.failures.retain(|key, _| !corrupt.contains(key));
         owner_model.failures.retain(|key, (sequence, count)| {
             let shard = shard_of(key, settings.shards);
-            // An owner does not write a key while it loads the key record again.
+            // An owner does not write a key while it loads the record of the key again.
             let loading = owner_model.loads.values().any(|loading| loading == key);
             if loading
                 || owner_model.commits.contains_key(&shard)
@@ -84,7 +84,10 @@ impl Checker {
             here
         });
         if let Some((key, sequence, count, durable)) = missing {
-            let detail = format!("{}: {count} failed, {durable} written", at(&key, sequence));
+            let detail = format!(
+                "{}: {count} attempts failed, but the key record has {durable}",
+                at(&key, sequence)
+            );
             self.broke("retry", detail);
         }
     }

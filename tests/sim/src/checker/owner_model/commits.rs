@@ -1,5 +1,5 @@
 //! Checks the commits of an owner. Each shard has one commit at a time. Commit numbers have no holes. After a lost
-//! answer, the owner repeats the same commit unchanged. The size of a commit has a limit.
+//! answer, the owner repeats the commit unchanged. The size of a commit has a limit.
 
 use std::sync::Arc;
 
@@ -8,52 +8,54 @@ use ordain_core::{Batch, CommitReply, Key, KeyStatus, OrderingMode, WriteRefusal
 use super::super::Checker;
 
 impl Checker {
+    /// Checks a commit that an owner requests.
     pub(super) fn commits(&mut self, owner: u64, batch: &Arc<Batch>) {
         let shard = batch.shard;
-        let what = format!("commit {} of shard {shard}", batch.number);
+        let label = format!("commit {} of shard {shard}", batch.number);
         let shards = self.plan.settings.shards;
-        // The check omits writes with an empty key. The store always refuses them, because no usable event has an empty
-        // key.
+        // The check omits writes with an empty key. Only a void batch (`core`: `sequencer/commit/recovery.rs`) has such
+        // a write, and the store always refuses the write.
         let keys = batch.writes.iter().map(|write| &write.key).filter(|key| !key.is_empty());
         let mut keys: Vec<&Key> = keys.collect();
         let writes = keys.len();
         if keys.iter().any(|key| shard_of(key, shards) != shard) || shard >= shards {
-            return self.broke("I2", format!("{what} has keys of another shard"));
+            return self.broke("I2", format!("{label} has keys of another shard"));
         }
         keys.sort();
         keys.dedup();
         if keys.len() != writes {
-            self.broke("I2", format!("{what} has two writes of a key"));
+            self.broke("I2", format!("{label} has two writes of a key"));
         }
-        self.batch_size(batch, &what);
+        self.batch_size(batch, &label);
         let owner_model = self.owner_model(owner);
         let last = owner_model.numbers[shard as usize];
-        let again = owner_model.unknown.remove(&shard);
+        let unanswered = owner_model.unknown.remove(&shard);
         let busy = owner_model.commits.insert(shard, batch.clone()).is_some();
         owner_model.numbers[shard as usize] = batch.number;
         if busy {
-            self.broke("I7", format!("{what} while another is under way"));
-        } else if let Some(again) = again {
-            if again != *batch {
-                self.broke("I4", format!("{what} is not the one whose answer was lost"));
+            self.broke("I7", format!("{label} is sent while another commit is under way"));
+        } else if let Some(unanswered) = unanswered {
+            if unanswered != *batch {
+                self.broke("I4", format!("{label} differs from the commit whose answer was lost"));
             }
         } else if batch.number != last + 1 {
-            self.broke("I4", format!("{what} follows {last}"));
+            self.broke("I4", format!("{label} follows commit {last}"));
         }
     }
 
     /// Checks the size of a batch. A batch may exceed `batch_events`, because the owner splits neither a turn nor the
     /// skip of a wide gap into two batches.
-    fn batch_size(&mut self, batch: &Batch, what: &str) {
+    fn batch_size(&mut self, batch: &Batch, label: &str) {
         let settings = &self.plan.settings;
         let written: usize = batch.writes.iter().map(|write| write.spill.len().max(1)).sum();
         let events = written + batch.letters.len();
         let allowed = settings.batch_events + settings.quantum + settings.lane_buffer;
         if events > allowed {
-            self.broke("I7", format!("{what} has {events} events, {allowed} allowed"));
+            self.broke("I7", format!("{label} has {events} events, but {allowed} are allowed"));
         }
     }
 
+    /// Records the reply to a commit of an owner, and checks the refused writes.
     pub(super) fn committed(&mut self, owner: u64, shard: u32, reply: &CommitReply) {
         let shards = self.plan.settings.shards;
         let owner_model = self.owner_model(owner);
@@ -98,8 +100,8 @@ impl Checker {
         }
     }
 
-    /// Checks that the refusal of a write has a cause. In a run with one partition, no other partition can take the key
-    /// over.
+    /// Checks that the refusal of a write has a possible cause. In a run with one partition, no other partition can
+    /// take the key over.
     fn may_be_refused(&mut self, key: &Key, why: &WriteRefusal) {
         let alone = self.plan.partitions == 1;
         let unreadable = self.corrupt.contains(key);

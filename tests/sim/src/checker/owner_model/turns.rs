@@ -7,20 +7,23 @@ use super::RunningTurn;
 use crate::handler;
 
 impl Checker {
+    /// Checks a turn that an owner requests.
     pub(super) fn runs(&mut self, owner: u64, turn: &Turn) {
         let settings = self.plan.settings.clone();
         let Some(&(first, _)) = turn.events.first() else {
-            return self.broke("I1", format!("{:?}: an empty turn", turn.key));
+            return self.broke("I1", format!("{:?}: a turn has no event", turn.key));
         };
         let label = at(&turn.key, first);
-        let consecutive = turn.events.iter().zip(first..).all(|((s, _), due)| *s == due);
-        if !consecutive || turn.events.iter().any(|(_, e)| *e.key() != *turn.key) {
-            self.broke("I1", format!("{label}: a turn of {:?}", turn.events));
+        let consecutive =
+            turn.events.iter().zip(first..).all(|((sequence, _), due)| *sequence == due);
+        if !consecutive || turn.events.iter().any(|(_, event)| *event.key() != *turn.key) {
+            self.broke("I1", format!("{label}: a turn has the events {:?}", turn.events));
         }
         if turn.events.len() > settings.quantum {
-            self.broke("I7", format!("{label}: a turn of {} events", turn.events.len()));
+            self.broke("I7", format!("{label}: a turn has {} events", turn.events.len()));
         }
-        let guess = first == settings.first && self.keys.get(&turn.key).is_some_and(|k| k.live);
+        let guess =
+            first == settings.first && self.keys.get(&turn.key).is_some_and(|model| model.live);
         let owner_model = self.owner_model(owner);
         let has = owner_model.rollout_number;
         let needs = owner_model.loaded.get(&turn.key).copied();
@@ -48,20 +51,21 @@ impl Checker {
         let ahead: u64 = owner_model.ahead.values().map(|(from, to)| to - from).sum();
         let draining = owner_model.draining;
         if draining {
-            self.broke("drain", format!("{label}: a turn after the drain"));
+            self.broke("drain", format!("{label}: a turn starts after the drain"));
         } else if other {
-            self.broke("I2", format!("{label}: a second turn of its key"));
+            self.broke("I2", format!("{label}: a second turn of its key starts"));
         } else if reused {
-            self.broke("I2", format!("{label}: a token used twice"));
+            self.broke("I2", format!("{label}: its turn has the token of another turn"));
         } else if turns > settings.max_turns {
             self.broke("I7", format!("{label}: {turns} turns at a time"));
         } else if ahead > settings.run_ahead as u64 {
             self.broke("I7", format!("{label}: {ahead} events ahead of durability"));
         } else if !fresh {
-            self.broke("retry", format!("{label}: not on a fresh instance"));
+            self.broke("retry", format!("{label}: its turn does not run on a fresh instance"));
         }
     }
 
+    /// Records the result of a turn, which its owner is about to receive.
     pub(super) fn done(&mut self, owner: u64, done: &TurnResult) {
         let owner_model = self.owner_model(owner);
         let Some(running_turn) = owner_model.turns.remove(&done.token) else { return };
@@ -89,7 +93,7 @@ impl Checker {
                 .as_ref()
                 .is_none_or(|version| *version != done.rollout.build.version)
         {
-            // While this turn ran, the owner switched to another version, or left its version and now waits for another
+            // While this turn ran, the owner changed to another version, or lost its version and now waits for another
             // version. The count of attempts begins again.
             owner_model.failures.remove(&key);
             owner_model.fresh.remove(&key);
