@@ -1,10 +1,11 @@
 //! `amqp`: measures the host on RabbitMQ, and compares the host with handwritten consumers and with a consumer that
 //! only acknowledges.
 //!
-//! A side is a process. In the first measurement, the queues contain all events at the start. The clock runs from the
-//! first delivery to the last, as the broker reports them, so the start-up time of the process does not count. The
-//! second measurement has a steady load of half of the measured rate. Its figure is the age of each event at the time
-//! when the side is done with the event.
+//! Each side runs in a process of its own. In the first measurement, the queues contain all events at the start. The
+//! clock runs while the number of processed deliveries, as the broker reports it, grows from 1 or more to all of them.
+//! The start-up time of the process therefore does not count. In the second measurement, the events arrive at a steady
+//! rate: half of the measured rate, but at most [`STEADY_RATE_LIMIT`]. The second measurement records the age of each
+//! event at the time when the side is done with the event.
 
 pub(crate) mod admin;
 pub(crate) mod case;
@@ -45,10 +46,10 @@ pub(crate) struct AmqpArgs {
     /// `B0_publish`
     #[arg(long)]
     prefetch: Option<u16>,
-    /// When Redis syncs its log (`appendfsync`), the same for all sides
+    /// When Redis syncs its append-only file to the disk (`appendfsync`), the same for all sides
     #[arg(long, default_value = "everysec", value_parser = ["always", "everysec", "no"])]
     fsync: String,
-    /// Factor for the number of events in each measurement of throughput, for example to record a longer profile
+    /// Factor for the number of events in each throughput measurement, for example to record a longer profile
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
     /// Leave out the measurements of latency
@@ -72,6 +73,7 @@ const fn side(name: &'static str, who: SideProgram, events: u32) -> Side {
     Side { name, who, keys: Keys::Many, events, emits: false, embedded: false }
 }
 
+/// All sides. `B0` to `B2_ahead` and `B0_publish` are the baselines: consumers without the host ([`Kind`]).
 const SIDES: [Side; 12] = [
     side("B0", SideProgram::Consumer(Kind::Bare), 300_000),
     side("B1", SideProgram::Consumer(Kind::Tasks), 80_000),
@@ -87,6 +89,7 @@ const SIDES: [Side; 12] = [
     Side { emits: true, ..side("emit", SideProgram::Host, 100_000) },
 ];
 
+/// The pairs of sides whose rates the report compares: the rate of the first side divided by the rate of the second.
 const RATIOS: [(&str, &str); 10] = [
     ("many_keys", "B0"),
     ("many_keys", "B1"),
@@ -100,19 +103,19 @@ const RATIOS: [(&str, &str); 10] = [
     ("emit", "B0_publish"),
 ];
 
-/// Interval between two requests for the state of the queues: a hundredth of the shortest measurement. A request
-/// costs the broker a hundredth of a millisecond.
+/// Interval between two requests for the state of the queues: a hundredth of the duration of the shortest measurement.
+/// A request costs the broker a hundredth of a millisecond.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Time without any progress after which a side has failed.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pause after a load was published, and again after the load was acknowledged. The broker is still busy at these
+/// Pause after the publication of a load, and again after the last event of the load. The broker is still busy at these
 /// times.
 pub(crate) const SETTLE_DELAY: Duration = Duration::from_secs(1);
-/// Largest number of events a second that are published while latency is measured. The number is limited because the
-/// broker, which accepts and delivers the events, uses the same processors as the side.
+/// Maximum number of events that the benchmark publishes per second while it measures latency. The rate is limited
+/// because the broker, which accepts and delivers the events, uses the same processors as the side.
 const STEADY_RATE_LIMIT: f64 = 8_000.0;
-/// Seconds at the start of a steady load that are not measured. [`MEASURED_S`] is the number of measured seconds after
-/// them.
+/// Seconds at the start of a steady load that the benchmark does not measure. Then it measures for [`MEASURED_S`]
+/// seconds.
 const WARMUP_S: f64 = 1.0;
 const MEASURED_S: f64 = 4.0;
 
@@ -130,8 +133,8 @@ pub(crate) fn bench(args: &AmqpArgs) -> Result<Report> {
     }
     Ok(report.note(format!(
         "256 bytes of data per event; {} quorum queues; Redis with appendonly yes and appendfsync {}. CPU: all \
-         processes together, then each of them. Latency: from the publication to the commit, or to the \
-         step that replaces the commit in a side, at half of the side's rate and at most {STEADY_RATE_LIMIT} events/s.",
+         processes together, then each of them. Latency: from the publication to the commit, or to the step that \
+         replaces the commit in a side, at half of the side's rate, but at most {STEADY_RATE_LIMIT} events/s.",
         args.partitions, args.fsync
     )))
 }
@@ -191,7 +194,7 @@ async fn throughput(
     tokio::time::sleep(SETTLE_DELAY).await;
     if side.emits {
         let messages = case.messages().await?;
-        ensure!(messages == load.distinct(), "{messages} messages of {}", load.distinct());
+        ensure!(messages == load.distinct(), "{messages} messages instead of {}", load.distinct());
     }
     let printed = running.finish()?;
     side.who.check(case, load, &printed).await?;
@@ -220,8 +223,8 @@ pub(crate) fn cpu(running: &Running, rabbit: &Rabbit, case: &Case) -> Result<[f6
     Ok([cpu_seconds(running.id())?, rabbit, case.redis.cpu()?, all])
 }
 
-/// Prints the number of processors that each process kept busy. If other programs used the machine, the figures of the
-/// run must not be quoted.
+/// Prints the number of processors that each process kept busy. If other programs kept the machine busy, the figures of
+/// the run are not valid.
 fn print_busy_processors(side: &Side, seconds: f64, used: [f64; 4]) {
     let [consumer, rabbitmq, redis, all] = used.map(|used| used / seconds);
     let others = (all - consumer - rabbitmq - redis).max(0.0);
@@ -252,13 +255,14 @@ pub(crate) async fn until(
         running.check()?;
         ensure!(
             moved.elapsed() < PROGRESS_TIMEOUT,
-            "{last} of {total} deliveries are done, and none for {PROGRESS_TIMEOUT:?}"
+            "no progress for {PROGRESS_TIMEOUT:?}: {last} of {total} deliveries are done"
         );
         tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Measures the latency of events that arrive at a steady rate, without the events of the first [`WARMUP_S`].
+/// Measures the latency of events that arrive at a steady rate. The events of the first [`WARMUP_S`] seconds do not
+/// count. Returns `None` if the side reports no latency.
 async fn latency(args: &AmqpArgs, side: &Side, case: &Case, rate: f64) -> Result<Option<Latency>> {
     let load = side.load(rate * (WARMUP_S + MEASURED_S));
     let deliveries = load.deliveries.len();
@@ -276,7 +280,7 @@ async fn latency(args: &AmqpArgs, side: &Side, case: &Case, rate: f64) -> Result
     };
     let reached = case.pace(&load, rest, rate).await?;
     if reached < rate * 0.95 {
-        eprintln!("{}: latency at {reached:.0} instead of {rate:.0} events/s", side.name);
+        eprintln!("{}: latency measured at {reached:.0} instead of {rate:.0} events/s", side.name);
     }
     until(&mut running, case, deliveries as u64, deliveries as u64).await?;
     tokio::time::sleep(SETTLE_DELAY).await;

@@ -1,5 +1,5 @@
-//! `chain`: measures transactions on each store. The transactions pass through one, two or three streams, and each
-//! stream feeds the next stream. The benchmark also measures the cost of numbering the transactions.
+//! `chain`: measures a chain of one, two or three streams on each store. Transactions pass through all streams of the
+//! chain, because each stream feeds the next one. The benchmark also measures the cost of numbering the messages.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, BufWriter, Write as _};
@@ -15,7 +15,7 @@ use crate::process::measure;
 use crate::report::{Report, Row};
 use crate::sides::{Sides, medians};
 
-/// Number of events of each stage (a stream with its sink).
+/// Number of events of each stage (a stream of the chain, with its sink).
 const EVENTS: u64 = 200_000;
 /// Number of keys of the first stage. [`ORDERS`] is the number of keys of each later stage.
 const LEDGERS: u64 = 1_000;
@@ -34,7 +34,7 @@ struct Side {
     name: &'static str,
     redis: bool,
     stages: usize,
-    /// True if messages of the last stage are numbered.
+    /// True if the store numbers the messages of the last stage.
     numbered: bool,
 }
 
@@ -85,8 +85,8 @@ pub(crate) fn bench(args: &ChainArgs) -> Result<Report> {
     Ok(report
         .note(format!("the cost of numbering, in processor time per event: {}", costs.join(", ")))
         .note(
-            "Each event passes every stage once. Between two stages, the store numbers the event, keeps it for \
-             replay, and queues it. Every row includes the start and the end of the process.",
+            "Each transaction passes each stage once. Between two stages, the store numbers the event, keeps the \
+             event for replay, and queues it. Every row includes the start and the end of the process.",
         ))
 }
 
@@ -152,9 +152,13 @@ fn run(common: &Common, side: Side, events: &Path, home: &Path) -> Result<Row> {
         .lines()
         .last()
         .and_then(|line| serde_json::from_str(line).ok())
-        .with_context(|| format!("no report: {text}"))?;
+        .with_context(|| format!("the host printed no report: {text}"))?;
     let expected = EVENTS * side.stages as u64;
-    ensure!(report["settled"] == expected, "settled: {} of {expected}", report["settled"]);
+    ensure!(
+        report["settled"] == expected,
+        "{} of {expected} events are settled",
+        report["settled"]
+    );
     let messages = BufReader::new(File::open(&out)?).lines().count() as u64;
     // The events close no month, so the third stage emits nothing.
     let expected = if side.stages == 3 { 0 } else { EVENTS };

@@ -1,5 +1,5 @@
-//! `core`: measures the sequencer alone, with a store and workers that answer at once and keep only the required state.
-//! Also measures the call of a handler.
+//! `core`: measures the sequencer alone. The benchmark replaces the store and the workers: it answers each request at
+//! once, and keeps only the next sequence of each key. Also measures the call of a handler.
 
 use std::collections::VecDeque;
 use std::process::{Command, Stdio};
@@ -20,16 +20,18 @@ use crate::{Common, crossing};
 
 /// The number of keys of each side.
 const KEYS: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];
-/// Number of measured events of a side. One unmeasured event of each key precedes them. These first events warm up the
-/// memory, and give each key a record. The sequencer must load the record if the key is not in memory.
+/// Number of measured events of a side. Before these events, the side executes one unmeasured event of each key. The
+/// unmeasured events warm up the memory, and give each key a record. When a later event arrives and the key is not in
+/// memory, the sequencer must load this record.
 const EVENTS: u64 = 2_000_000;
-/// Number of events in a run that counts instructions. Such a run is fifty times slower.
+/// Number of events in a run that counts instructions. Such a run is fifty times slower than a run that does not.
 const COUNTED_EVENTS: u64 = 200_000;
 /// The data of each event.
 const DATA: [u8; 256] = [b'x'; 256];
 /// The state of each key.
 const STATE: [u8; 128] = [b's'; 128];
-/// The disturbed order: events are shuffled within `WINDOW` events, and one in `REPEATED` events comes twice.
+/// The disturbed order: the benchmark shuffles each group of `WINDOW` consecutive events, and delivers one in
+/// `REPEATED` events twice.
 const WINDOW: usize = 100;
 const REPEATED: usize = 20;
 /// Number of events that the benchmark creates at a time. Their creation does not count towards the measured time.
@@ -88,14 +90,15 @@ impl Side {
         })
     }
 
-    /// Runs the side in this process, for a tool that counts or samples it.
+    /// Runs the side in this process, for a tool that counts the instructions or takes samples.
     pub(crate) fn run(self) -> Result<()> {
         let row = self.row()?;
         println!("{}: {:.0} events/s", row.side, row.events_per_s);
         Ok(())
     }
 
-    /// Returns the instructions per event, which valgrind counts inside [`SequencerLoop::counted`] alone.
+    /// Returns the number of instructions per event. Valgrind counts only the instructions inside
+    /// [`SequencerLoop::counted`].
     fn instructions(self) -> Result<f64> {
         let out = tempfile::NamedTempFile::new()?;
         let keys = self.keys.to_string();
@@ -110,7 +113,7 @@ impl Side {
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let counted = std::fs::read_to_string(out.path())?;
         let line = counted.lines().find_map(|line| line.strip_prefix("summary: "));
-        let total: f64 = line.context("callgrind gave no summary")?.trim().parse()?;
+        let total: f64 = line.context("callgrind wrote no summary")?.trim().parse()?;
         Ok(total / COUNTED_EVENTS as f64)
     }
 
@@ -129,7 +132,7 @@ impl Side {
             took += started.elapsed();
         }
         let settled = inner.sequencer.stats().settled;
-        ensure!(settled == end, "settled {settled} of {end}");
+        ensure!(settled == end, "{settled} of {end} events are settled");
         Ok(took)
     }
 }
@@ -176,7 +179,8 @@ impl Order {
     }
 }
 
-/// A sequencer, and the store and workers that answer it.
+/// A sequencer, and the data from which the benchmark answers the sequencer's requests in place of the store and the
+/// workers.
 struct SequencerLoop {
     sequencer: Sequencer,
     now: u64,
@@ -197,13 +201,13 @@ impl SequencerLoop {
             deliveries: 0,
             next: vec![1; keys as usize],
             answers: Vec::new(),
-            version: decided(),
+            version: first_rollout(),
             state: bytes::Bytes::from_static(&STATE),
         })
     }
 
-    /// Calls [`Self::take`]. This separate function has a name by which valgrind counts the instructions of exactly
-    /// this call.
+    /// Calls [`Self::take`]. Valgrind selects this function by its name, and so counts the instructions of the measured
+    /// calls only.
     #[inline(never)]
     fn counted(&mut self, events: &mut VecDeque<Arc<Event>>, last: bool) {
         self.take(events, last);
@@ -261,7 +265,7 @@ impl SequencerLoop {
                 self.answers.push(Input::DueRead { entries: Vec::new(), next_in: None });
             }
             Effect::Ack { .. } => {}
-            effect => unreachable!("nothing here leads to {effect:?}"),
+            effect => unreachable!("this benchmark does not cause {effect:?}"),
         }
     }
 
@@ -292,9 +296,9 @@ impl SequencerLoop {
 }
 
 fn number(key: &Key) -> usize {
-    key["key-".len()..].parse().expect("keys are made here")
+    key["key-".len()..].parse().expect("the name of a key ends with its number")
 }
 
-fn decided() -> Arc<Rollout> {
+fn first_rollout() -> Arc<Rollout> {
     Rollout::first("bench@1.0.0", FileDigest([0; 32]))
 }

@@ -1,5 +1,5 @@
-//! Measures the crossing from the host into WebAssembly and back: the cost of a call of a handler that does (nearly)
-//! nothing.
+//! Measures the crossing from the host into WebAssembly and back: the cost of a handler call that does nothing, and the
+//! cost of a handler call that parses 1 KB of JSON and returns it as the state.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,8 +13,8 @@ use ordain_wasm::{
 use crate::Common;
 use crate::report::Row;
 
-/// The instance policies, each with its name and the number of calls. Calls of fresh instances take longer, so the
-/// benchmark makes fewer of them.
+/// The instance policies, each with its name and the number of calls. A call with a fresh Wasm instance takes longer,
+/// so the benchmark makes fewer such calls.
 const CALLS: [(InstancePolicy, &str, usize); 2] =
     [(InstancePolicy::Reused, "reused", 200_000), (InstancePolicy::Fresh, "fresh", 20_000)];
 /// Number of events in a turn.
@@ -24,7 +24,7 @@ pub(crate) fn rows(common: &Common) -> Result<Vec<Row>> {
     let fields: Vec<String> =
         (0..40).map(|at| format!("\"field{at}\":\"value {at:08}\"")).collect();
     let json = format!("{{{}}}", fields.join(","));
-    ensure!((900..1200).contains(&json.len()), "{} bytes are not about 1 KB", json.len());
+    ensure!((900..1200).contains(&json.len()), "the JSON has {} bytes, not about 1 KB", json.len());
     let cases = [("noop", "noop", ""), ("1 KB JSON", "json", &*json)];
     let mut rows = Vec::new();
     for (what, kind, data) in cases {
@@ -72,7 +72,7 @@ fn row(
         bytes: usize::MAX,
     };
     let done = caller.run(turn());
-    let effect = |verdict: &HandlerOutcome| matches!(verdict, HandlerOutcome::Effect { .. });
+    let effect = |outcome: &HandlerOutcome| matches!(outcome, HandlerOutcome::Effect { .. });
     ensure!(done.outcomes.len() == TURN && done.outcomes.iter().all(effect), "{done:?}");
     ensure!(kind == "noop" || matches!(done.state, StateUpdate::Put(_)), "{done:?}");
     let started = Instant::now();

@@ -1,5 +1,6 @@
-//! `embedded`: measures whole runs of the host from file to file through the handler `orders`. Compares them with the
-//! side `bare`: one thread that only decodes events, calls the handler and encodes messages.
+//! `embedded`: measures whole runs of the host, which reads events from a file, executes them with the handler
+//! `orders`, and writes messages to a file. Compares these runs with the side `bare`: one thread that only decodes
+//! events, calls the handler and encodes messages.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -43,7 +44,8 @@ path = "receipts.ndjson"
 /// Returns the settings of a sequencer under the default configuration, which the sides of the host use.
 pub(crate) fn default_settings() -> Result<ordain_core::SequencerSettings> {
     let loaded = LoadedConfig::parse(Path::new("ordain.toml"), CONFIG, &|_| None)?;
-    let stream = loaded.config.streams.values().next().context("there is one stream")?;
+    let stream =
+        loaded.config.streams.values().next().context("the configuration has no stream")?;
     let share = PartitionParams {
         partition: 0,
         stream_partitions: 1,
@@ -62,8 +64,8 @@ pub(crate) fn bench(common: &Common) -> Result<Report> {
         eprintln!("writing {number} events of {keys} keys");
         events::write(&file(name), keys, number)?;
     }
-    // The folder of the handlers keeps their compiled code. A side thus compiles a handler within its measured time
-    // only if no earlier run has compiled it.
+    // The folder of the handlers also keeps their compiled code. So the measured time of a side contains the
+    // compilation of a handler only if no earlier run has compiled this handler.
     let plugins = common.plugins.canonicalize()?;
     let mut rows: Vec<Vec<Row>> = vec![Vec::new(); 1 + SIDES.len()];
     for run in 1..=common.runs {
@@ -125,9 +127,9 @@ fn host(
     let usage = measure(&mut command)?;
     // A run that executes only a part of the events would seem fast, so the benchmark checks the counts.
     let report: Value = serde_json::from_slice(&std::fs::read(&report)?)?;
-    ensure!(report["settled"] == number, "settled: {} of {number}", report["settled"]);
+    ensure!(report["settled"] == number, "{} of {number} events are settled", report["settled"]);
     let receipts = BufReader::new(File::open(home.join("receipts.ndjson"))?).lines().count();
-    // For each event with an even sequence, the handler emits a message.
+    // The handler emits a message for each event with an even sequence.
     let expected = (number / keys / 2) * keys;
     ensure!(receipts as u64 == expected, "{receipts} messages instead of {expected}");
     Ok(usage)
@@ -165,7 +167,7 @@ impl Bare {
             let event = decoder.decode(line.trim_ascii_end())?;
             line.clear();
             let key: Key = event.key().into();
-            let sequence = event.sequence().context("a sequence")?;
+            let sequence = event.sequence().context("an event has no sequence")?;
             let turn = Turn {
                 token: AttemptToken { lane: 0, serial: 0 },
                 key: Arc::clone(&key),

@@ -1,5 +1,6 @@
-//! Events of orders for the handler `orders`: each key is created once and then updated until its last event. Half of
-//! all events emit a message, for any number of keys.
+//! Events for the handler `orders`. The first event of each key creates an order, and all later events update the
+//! order. The handler emits a message for each event with an even sequence: half of all events, if each key has an even
+//! number of events.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -8,10 +9,10 @@ use std::path::Path;
 
 use anyhow::Result;
 
-/// Bytes of each event's data.
+/// Size of the data of each event, in bytes.
 const DATA_BYTES: usize = 256;
 
-/// Writes `events` events. The `keys` keys take turns.
+/// Writes `events` events. The events of the `keys` keys alternate.
 pub(crate) fn write(path: &Path, keys: u64, events: u64) -> Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
     let mut data = String::with_capacity(DATA_BYTES);
@@ -19,7 +20,8 @@ pub(crate) fn write(path: &Path, keys: u64, events: u64) -> Result<()> {
         let key = number % keys;
         let sequence = number / keys + 1;
         let step = if sequence == 1 { "created" } else { "updated" };
-        // The amount changes with every second event of a key. An event that changes the amount emits a message.
+        // The amount changes with every second event of a key. The handler emits a message for an event that changes
+        // the amount.
         data.clear();
         write!(data, "{{\"amount_cents\":{},\"note\":\"", 1_000 + sequence / 2)?;
         let pad = DATA_BYTES - data.len() - 2;

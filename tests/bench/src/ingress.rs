@@ -1,12 +1,12 @@
-//! `ingress`: measures the rate at which the host accepts events over HTTP and executes them. Some sides have low
-//! limits in the host, which the producers exceed.
+//! `ingress`: measures the rate at which the host accepts events over HTTP and executes them. In some sides, the host
+//! has low limits, which the producers exceed.
 //!
 //! Each producer has keys of its own, and posts its next request after the answer to its previous request. A producer
-//! that gets 429 waits for the time in the answer, opens a new connection, and sends the same request again. The clock
-//! runs from the first request until all events have taken effect. The handler rejects an event that does not follow
-//! the previous event of its key. A run without rejected events thus proves that no event was lost, repeated or
-//! swapped. If the source of the stream is a queue of RabbitMQ, the host writes each event into the store, publishes
-//! the event to the broker, and consumes the event from the queue.
+//! that gets the status 429 waits for the time that the answer names, opens a new connection, and sends the same
+//! request again. The clock runs from the first request until all events have taken effect. The handler rejects an
+//! event that does not follow the previous event of its key. So a run in which all events take effect, and none is
+//! rejected, proves that no event was lost, repeated or swapped. If the source of the stream is a queue of RabbitMQ,
+//! the host writes each event into the store, publishes the event to the broker, and consumes the event from the queue.
 
 mod producer;
 
@@ -31,8 +31,8 @@ use producer::{Outcome, Producer};
 
 /// Time limit for the host's start, and for all events to take effect.
 const HOST_TIMEOUT: Duration = Duration::from_mins(2);
-/// Interval between two requests to the host. The benchmark first queries whether the host has started, and later how
-/// many events the host has executed.
+/// Interval between two requests to the host. With these requests, the benchmark first checks whether the host is
+/// ready, and later reads how many events have taken effect.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Number of keys of all producers together.
 const KEYS: usize = 1_024;
@@ -83,8 +83,8 @@ const SIDES: [Side; 8] = [
     Side { by_broker: Some("fifo"), ..side("broker 100 fifo", true, 16, 100) },
 ];
 
-/// The low limits: `in_flight` is an eighth of the bytes that all connections would send at one time, and `queue` is a
-/// fiftieth of its default.
+/// The low limits. All connections together would send about 23 MB at one time, and `in_flight` is about a sixth of
+/// this size. `queue` is a fiftieth of its default.
 const BOUNDS: [&str; 2] = ["request_size = \"256KiB\"\nin_flight = \"4MiB\"", ", queue = 2000"];
 
 pub(crate) fn bench(args: &IngressArgs) -> Result<Report> {
@@ -100,9 +100,9 @@ pub(crate) fn bench(args: &IngressArgs) -> Result<Report> {
     Ok(report.note(
         "256 bytes of data per event, 1,024 keys; 64 connections with one event per request, 16 connections with \
          100; Redis with appendfsync everysec. bounded: 512 connections with 100 events per request, `in_flight` of \
-         4 MiB and `queue` of 2,000 events, so that the host rejects most requests again and again. events/s: until \
-         all events have taken effect. p50 and p99: duration of the answers 202, from the request on. longest: \
-         duration of the slowest answer of any kind. CPU: host, and Redis. broker: the stream has a queue of \
+         4 MiB and `queue` of 2,000 events, so that the host rejects many requests. events/s: until all events have \
+         taken effect. p50 and p99: duration of the accepted requests, until the answer 202. longest: duration of \
+         the slowest request, accepted or not. CPU: host, and Redis. broker: the source of the stream is a queue of \
          RabbitMQ, whose CPU is not counted. Each event took effect once and in order.",
     ))
 }
@@ -169,25 +169,29 @@ async fn measure(args: &IngressArgs, rabbit: Option<&Rabbit>, side: &Side) -> Re
     ensure!(settled(port).await? == total, "{}: some events took effect twice", side.name);
     let dead = admin::get(port, &format!("/v1/dead?stream={STREAM}")).await?;
     let dead: Value = serde_json::from_str(&dead)?;
-    ensure!(dead["dead"].as_array().context("dead")?.is_empty(), "{dead}");
+    ensure!(
+        dead["dead"].as_array().context("the listing of dead letters has no `dead`")?.is_empty(),
+        "{dead}"
+    );
     running.finish()?;
     eprintln!(
         "{}: {} requests were accepted, {} rejected, {} without an answer",
         side.name,
-        sent.taken.len(),
-        sent.sent_away,
+        sent.accepted_ms.len(),
+        sent.rejected,
         sent.lost
     );
-    // With low limits, the producers are faster than the stream, so the host must have rejected some requests.
-    ensure!(!side.is_bounded || sent.sent_away > 0, "{}: no request was rejected", side.name);
+    // With low limits, the producers are faster than the stream, so the host must have rejected at least one request.
+    ensure!(!side.is_bounded || sent.rejected > 0, "{}: no request was rejected", side.name);
     ensure!(
         side.is_bounded || sent.lost == 0,
         "{}: {} requests had no answer",
         side.name,
         sent.lost
     );
-    sent.taken.sort_by(f64::total_cmp);
-    let ms = |part: f64| Some(sent.taken[((sent.taken.len() - 1) as f64 * part) as usize]);
+    sent.accepted_ms.sort_by(f64::total_cmp);
+    let ms =
+        |part: f64| Some(sent.accepted_ms[((sent.accepted_ms.len() - 1) as f64 * part) as usize]);
     let per_million = |used: f64| used / (total as f64 / 1e6);
     Ok(Row {
         side: side.name.to_owned(),

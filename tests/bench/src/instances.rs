@@ -1,9 +1,10 @@
 //! `instances`: measures the cost of several hosts that share four partitions. Also measures the delay of events while
 //! one of two hosts leaves or fails, or while both are restarted.
 //!
-//! All hosts run on one machine, so more hosts do not process more events per second. The compared figure is therefore
-//! the processor time per event. Events come at a steady rate, and each event makes a message. The benchmark measures
-//! the age of each message at its arrival. The highest age after a disturbance is the duration of the hand-over.
+//! All hosts run on one machine, so more hosts do not process more events per second. The benchmark therefore compares
+//! the processor time per event. Events arrive at a steady rate, and each event makes a message. The benchmark measures
+//! the age of each event when the message of the event arrives. The highest age after a disturbance shows how long
+//! events waited for the hand-over.
 
 pub(crate) mod fleet;
 pub(crate) mod watch;
@@ -21,13 +22,14 @@ use crate::sides::{Sides, medians};
 use fleet::Fleet;
 use watch::Watch;
 
-/// Seconds at the start of an undisturbed load that are not measured. [`MEASURED_S`] is the number of measured seconds
-/// after them.
+/// Seconds at the start of a load that the benchmark does not measure. If no disturbance follows, the benchmark then
+/// measures for [`MEASURED_S`] seconds.
 const WARMUP_S: f64 = 2.0;
 const MEASURED_S: f64 = 10.0;
-/// Seconds of load after the disturbance: longer than the lease plus the hand-over that follows its end.
+/// Seconds of measured load from the start of the disturbance: longer than the lease and the following hand-over
+/// together.
 const LOAD_AFTER_S: f64 = 18.0;
-/// Time limit for the last messages.
+/// Time limit for the arrival of the last messages.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The disturbance of two hosts.
@@ -77,11 +79,11 @@ pub(crate) fn bench(args: &InstancesArgs) -> Result<Report> {
     let rows = medians(args.common.runs, &sides, |side| side.0, measure)?;
     Ok(Report::new("instances", rows).note(format!(
         "one, two, four: number of instances, measured for {MEASURED_S} s. leave, kill_9, sigstop: a disturbance of one \
-         of two instances; restart: of both, in turn; measured for {LOAD_AFTER_S} s from that moment on. Four partitions, \
-         {} events/s of 10,000 keys, one message per event; Redis with appendfsync everysec; lease 10 s. CPU: \
-         hosts, RabbitMQ and Redis, including their CPU without events. Ages: from the publication of an event \
-         until its message is back. After a disturbance, the longest age is the time that events waited for the \
-         hand-over. The memory is the sum of the hosts' maximums.",
+         of two instances; restart: of both, in turn; measured for {LOAD_AFTER_S} s from the disturbance on. Four \
+         partitions, {} events/s of 10,000 keys, one message per event; Redis with appendfsync everysec; lease 10 s. \
+         CPU: hosts, RabbitMQ and Redis, including their CPU without events. Ages: from the publication of an event \
+         until the benchmark receives its message. After a disturbance, the longest age is the time that events \
+         waited for the hand-over. The memory is the sum of the hosts' maximums.",
         args.rate
     )))
 }
@@ -117,10 +119,11 @@ async fn measure(
         disturbed.as_secs_f64() < LOAD_AFTER_S,
         "{name}: the disturbance took {disturbed:?}, longer than the load"
     );
-    // The age of an event begins at its publication, so the ages would not reveal a load that was published too slowly.
+    // The age of an event begins at its publication, so the ages do not show whether the benchmark published the load
+    // too slowly.
     ensure!(reached > 0.95 * rate, "{name}: only {reached:.0} events/s were published");
     watch.until(load.deliveries.len(), DRAIN_TIMEOUT).await?;
-    // The processor time of an ended host cannot be read any more.
+    // The processor time of a host that has ended cannot be read.
     let used = if loss.is_some() { None } else { Some(fleet.cpu(&case, rabbit)?) };
     let peak_mib = fleet.peak();
     let ages = watch.end()?;

@@ -1,6 +1,6 @@
-//! `isolation`: measures the effect of a gapped key (a key whose first event is missing) on other keys. The host holds
-//! all later events of the gapped key. The benchmark also measures the rate at which the host executes the held events
-//! when the missing event arrives.
+//! `isolation`: measures how a gapped key affects other keys. The first event of the gapped key is missing, and the
+//! host holds all later events of this key. The benchmark also measures the rate at which the host executes the held
+//! events after the missing event has arrived.
 //!
 //! Both sides get the same events of the same keys in the same order, except that the side `gapped` gets the first
 //! event of the gapped key last.
@@ -34,12 +34,12 @@ const GAPPED: u32 = 0;
 const EMITTING: std::ops::Range<u32> = 1..101;
 /// Seconds at the start of a steady load that are not measured.
 const WARMUP_S: f64 = 2.0;
-/// Time limit for all held events, and for the last messages.
+/// Time limit until all events have taken effect, and until the last messages have arrived.
 const DRAIN_TIMEOUT: Duration = Duration::from_mins(1);
 /// Interval between two requests for the metrics of the host.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Settings of the stream. The host makes up to 1,000 requests for the missing event, so it does not give up during a
-/// run. The host holds all later events, because none is too far ahead.
+/// Settings of the stream. The host searches for the missing event in up to 1,000 rounds, so it does not give up during
+/// a run. The host holds all later events, because none of them is too far ahead.
 const SETTINGS: &str = "gap = { attempts = 1000, backoff = \"200ms..1s\", max_width = 1000000 }";
 
 #[derive(Debug, Args)]
@@ -79,12 +79,13 @@ pub(crate) fn bench(args: &IsolationArgs) -> Result<Report> {
         .ratio_of("p99/gapped", ("gapped", p99), ("no_gap", p99));
     Ok(report.note(format!(
         "{} events of 1,000 keys, with {} events of one key evenly between them. In `gapped` the first event of this \
-         key is missing, and comes last. Redis has appendfsync everysec; one quorum queue; default settings, except \
-         that the host never gives up the gap. events/s: events of the 1,000 keys, from a full queue. CPU: host, \
-         RabbitMQ and Redis until these events took effect, per event of any key. Ages: from the publication of an \
-         event until its message is back, for a tenth of the 1,000 keys, at {} events/s of all keys. drained: events \
-         of the one key after its missing event has come; the benchmark checked that each event follows the previous \
-         one. The memory is the maximum before the missing event comes.",
+         key arrives last. Redis has appendfsync everysec; one quorum queue; default settings except `gap`, so that \
+         the host does not give up the gap and holds all later events. events/s: events of the 1,000 keys, from a \
+         full queue. CPU: host, RabbitMQ and Redis until these events took effect, per event of any key. Ages: from \
+         the publication of an event until the benchmark receives its message, for a tenth of the 1,000 keys, at {} \
+         events/s of all keys. drained: held events of the one key per second after its missing event has arrived; \
+         the benchmark checked that each event follows the previous one. The memory is the maximum before the \
+         missing event arrives.",
         args.events, args.followers, args.rate
     )))
 }
@@ -108,7 +109,8 @@ async fn case(args: &IsolationArgs, rabbit: &Rabbit, emits: bool) -> Result<Case
     Case::new(&options, rabbit).await
 }
 
-/// Measures the rate at which the host executes the events of a queue that contains all of them at the start.
+/// Measures the rate at which the host executes the events of a queue that contains all events at the start, except the
+/// missing one.
 async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Side) -> Result<Row> {
     let case = case(args, rabbit, false).await?;
     let mut load = Load::beside_one(args.events, args.followers, 0..0);
@@ -116,8 +118,8 @@ async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Si
     case.fill(&load).await?;
     sleep(SETTLE_DELAY).await;
     let total = load.deliveries.len() as u64;
-    let cold = (total as usize, 0);
-    let mut running = Running::start(SideProgram::Host, &args.common.ordain, &case, cold)?;
+    let counts = (total as usize, 0);
+    let mut running = Running::start(SideProgram::Host, &args.common.ordain, &case, counts)?;
     eprintln!("{name}: {total} deliveries to process {}", running.id());
     let first = until(&mut running, &case, total, 1).await?;
     let started = Instant::now();
@@ -163,17 +165,21 @@ async fn settled(running: &mut Running, case: &Case, count: u64) -> Result<()> {
         let metrics = admin::get(case.admin, "/metrics").await?;
         let settled = metrics.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok());
         let settled: u64 = settled.with_context(|| format!("no {name}in {metrics}"))?;
-        ensure!(settled <= count, "{settled} events are settled, of {count}");
+        ensure!(settled <= count, "{settled} events have taken effect, more than {count}");
         if settled == count {
             return Ok(());
         }
         running.check()?;
-        ensure!(started.elapsed() < DRAIN_TIMEOUT, "only {settled} events of {count} are settled");
+        ensure!(
+            started.elapsed() < DRAIN_TIMEOUT,
+            "only {settled} of {count} events have taken effect"
+        );
         sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Measures the ages of the other keys' events at a steady rate, in ms. Returns the median and the 99th percentile.
+/// Measures the ages of the events of the keys [`EMITTING`] at a steady rate. Returns the median and the 99th
+/// percentile, in ms.
 async fn ages(
     args: &IsolationArgs,
     rabbit: &Rabbit,
@@ -192,7 +198,8 @@ async fn ages(
     case.pace(&load, cold, args.rate).await?;
     watch.begin();
     let reached = case.pace(&load, warm, args.rate).await?;
-    // The age of an event begins at its publication, so the ages would not reveal a load that was published too slowly.
+    // The age of an event begins at its publication, so the ages do not show whether the benchmark published the load
+    // too slowly.
     ensure!(reached > 0.95 * args.rate, "{name}: only {reached:.0} events/s were published");
     watch.until(load.messages(), DRAIN_TIMEOUT).await?;
     let ages = watch.end()?;

@@ -1,6 +1,7 @@
-//! The program that measures Ordain. A side is one of the programs or configurations that a comparison compares. A
-//! comparison runs all its sides one after the other, several times. All of this happens in one run of this program,
-//! because figures that were measured at different hours cannot be compared. The program prints medians and ratios.
+//! The program that measures Ordain. Each subcommand is a comparison of several sides; a side is a program, or the host
+//! with a certain configuration or load. A comparison runs all its sides one after the other, several times, and prints
+//! medians and ratios. One run of this program measures all sides, because figures that were measured at different
+//! hours cannot be compared.
 //!
 //! `cargo xtask bench NAME` builds the necessary programs, and starts this program.
 
@@ -29,7 +30,7 @@ use clap::{Args, Parser, Subcommand};
 
 use report::Report;
 
-/// The same allocator as in the host.
+/// The host uses the same allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -52,17 +53,17 @@ enum Command {
     Amqp(amqp::AmqpArgs),
     /// Events through streams that feed each other, on each store, and the cost of numbering them
     Chain(chain::ChainArgs),
-    /// The cost of several hosts that share partitions, and the duration of a hand-over
+    /// The cost of several hosts that share partitions, and the delay of events by a hand-over
     Instances(instances::InstancesArgs),
     /// Events over HTTP, below the limits and above them
     Ingress(ingress::IngressArgs),
-    /// The effect that a key with a missing event and many later events has on the other keys
+    /// The effect of a key with a missing event and many later events on the other keys
     Isolation(isolation::IsolationArgs),
     /// The duration of gaps, compared with the expected duration
     Recovery(recovery::RecoveryArgs),
     /// The added delay of events while versions of their handler are swapped
     Swap(swap::SwapArgs),
-    /// One side by itself, in this process
+    /// A single side, in this process
     #[command(hide = true)]
     Side {
         #[command(subcommand)]
@@ -90,7 +91,7 @@ struct Common {
 enum Side {
     /// The sequencer with a number of keys
     Core(core::Side),
-    /// Decode, call, encode, on one thread
+    /// The side `bare` of `embedded`: decode, call, encode, on one thread
     Bare(embedded::Bare),
     /// A consumer of RabbitMQ
     Amqp(amqp::Consumer),

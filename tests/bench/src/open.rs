@@ -9,16 +9,18 @@ use ordain_store::Store;
 use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use ordain_store_redis::RedisStore;
 
-/// Opens the store that a configuration names, as `ordain` does. `patience` limits the time for which a Redis store
+/// Opens the store of a configuration, as `ordain` does. `retry_timeout` limits the time for which a Redis store
 /// retries a call.
 pub(crate) async fn open_store(
     loaded: &LoadedConfig,
-    patience: Option<Duration>,
+    retry_timeout: Option<Duration>,
 ) -> Result<Arc<dyn Store>> {
     match &loaded.config.store {
         StoreConfig::Embedded(embedded) => {
             Ok(Arc::new(EmbeddedStore::open(EmbeddedOptions::new(&*embedded.path))?))
         }
-        StoreConfig::Redis(redis) => Ok(Arc::new(RedisStore::open(redis.options(patience)).await?)),
+        StoreConfig::Redis(redis) => {
+            Ok(Arc::new(RedisStore::open(redis.options(retry_timeout)).await?))
+        }
     }
 }

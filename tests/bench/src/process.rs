@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-/// Interval between two checks of a process, and of its peak memory.
+/// Interval between two checks whether a process still runs. Each check also reads the peak memory.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Number of ticks per second. `/proc` counts processor time in these ticks on every Linux.
+/// Number of ticks per second. `/proc` counts processor time in these ticks (`USER_HZ`); on x86 and ARM, Linux has 100
+/// of them per second.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The resource usage of a process.
@@ -39,7 +40,8 @@ pub(crate) fn measure(command: &mut Command) -> Result<Usage> {
     Ok(Usage { seconds, cpu_seconds, peak_mib })
 }
 
-/// Returns the process's state (a letter of `/proc/PID/stat`), and stores its processor time so far in `cpu_seconds`.
+/// Returns the state of the process (a letter of `/proc/PID/stat`), and stores the processor time of the process so far
+/// in `cpu_seconds`.
 fn process_state(child: &Child, cpu_seconds: &mut f64) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).ok()?;
     *cpu_seconds = cpu_of(&stat)?;
@@ -47,8 +49,8 @@ fn process_state(child: &Child, cpu_seconds: &mut f64) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Returns the processor time in a line of `/proc/PID/stat`, including the time of ended children. The fields 14 to 17
-/// are utime, stime, cutime and cstime. The field after the name is field 3.
+/// Returns the processor time in a line of `/proc/PID/stat`, in seconds, including the time of ended children. The
+/// fields 14 to 17 are utime, stime, cutime and cstime. The first field after the name is field 3.
 fn cpu_of(stat: &str) -> Option<f64> {
     let fields = stat.rsplit_once(") ")?.1.split(' ');
     let ticks: Vec<f64> = fields.skip(11).take(4).filter_map(|field| field.parse().ok()).collect();
@@ -65,22 +67,27 @@ pub(crate) fn peak(id: u32) -> Option<f64> {
 
 /// Returns the processor time of a process and its ended children so far, in seconds.
 pub(crate) fn cpu_seconds(id: u32) -> Result<f64> {
-    cpu_of(&fs::read_to_string(format!("/proc/{id}/stat"))?).context("a line with processor times")
+    cpu_of(&fs::read_to_string(format!("/proc/{id}/stat"))?)
+        .context("/proc/PID/stat has no processor times")
 }
 
 /// Returns the processor time of all processes of this machine so far, in seconds.
 pub(crate) fn machine_cpu_seconds() -> Result<f64> {
     let stat = fs::read_to_string("/proc/stat")?;
     let line = stat.lines().next().and_then(|line| line.strip_prefix("cpu "));
-    let ticks = line.context("a line of all processors")?.split_whitespace().map(str::parse::<f64>);
+    let ticks = line
+        .context("/proc/stat has no line of all processors")?
+        .split_whitespace()
+        .map(str::parse::<f64>);
     let ticks: Vec<f64> = ticks.collect::<Result<_, _>>()?;
-    // Busy fields are `user`, `nice` and `system` (0 to 2), and the times of interrupts and of other virtual machines
-    // (5 to 7). The fields 3 and 4 are idle times.
+    // The busy times are `user`, `nice` and `system` (0 to 2), and the times of interrupts and of other virtual
+    // machines (5 to 7). The fields 3 and 4 are idle times.
     let busy = ticks.iter().enumerate().filter(|(at, _)| matches!(at, 0..=2 | 5..=7));
     Ok(busy.map(|(_, ticks)| ticks).sum::<f64>() / TICKS_PER_SECOND)
 }
 
 /// Returns the processor time of this process and its ended children so far, in seconds.
 pub(crate) fn own_cpu_seconds() -> Result<f64> {
-    cpu_of(&fs::read_to_string("/proc/self/stat")?).context("a line with the processor times")
+    cpu_of(&fs::read_to_string("/proc/self/stat")?)
+        .context("/proc/self/stat has no processor times")
 }

@@ -1,8 +1,9 @@
-//! `recovery`: measures the mean duration of a gap, and compares it with the expected duration. The duration begins at
-//! the start of the gap's clock. It ends when a replay source has the event, or when all rounds are over.
+//! `recovery`: measures the mean duration of a gap, and compares this duration with the expected duration. The duration
+//! begins when the gap clock starts. The duration ends when a replay source returns the event, or when the last round
+//! has failed.
 //!
-//! A source has the event with the probability p in each round. The expected duration E follows from these values of
-//! the plan:
+//! In each round, the replay source returns the event with the probability p. The expected duration E follows from
+//! these values of the plan:
 //!
 //! - T: `gap.timeout`;
 //! - R: the number of rounds;
@@ -11,8 +12,8 @@
 //!
 //! E = T + sum over i from 1 to R of (1-p)^(i-1) * (b(i) + p * ok + (1-p) * fail)
 //!
-//! For several plans, the benchmark runs the sequencer in simulated time. For one plan, it measures the host with a
-//! server that delays and fails its answers as the plan states.
+//! For several plans, the benchmark runs the sequencer in simulated time. For one plan, the benchmark measures the
+//! host, whose replay source is a server that delays and fails its answers as the plan states.
 
 mod real;
 mod simulated;
@@ -43,9 +44,9 @@ struct Plan {
     timeout: u64,
     attempts: u32,
     backoff: (u64, u64),
-    /// Probability that the source has the event.
+    /// Probability that the source returns the event in a round.
     success: f64,
-    /// Time until an answer with the event. `fail` is the time until a failure.
+    /// Time until an answer with the event. `fail` is the time until an answer without the event.
     ok: u64,
     fail: u64,
 }
@@ -54,7 +55,7 @@ const fn plan(success: f64, attempts: u32, backoff: (u64, u64)) -> Plan {
     Plan { timeout: 2_000, attempts, backoff, success, ok: 30, fail: 200 }
 }
 
-/// The plans of the simulated rows: the default settings with sources of different probabilities, then other numbers of
+/// The plans of the simulated rows: first the default settings with different probabilities, then other numbers of
 /// rounds, then other backoffs.
 const PLANS: [Plan; 10] = [
     plan(1.0, 5, (200, 5_000)),
@@ -69,8 +70,8 @@ const PLANS: [Plan; 10] = [
     plan(0.1, 20, (1_000, 60_000)),
 ];
 
-/// The plan for the measured host. Its times are short, so that many gaps end within a short run.
-const OF_HOST: Plan =
+/// The plan of the measured host. The times of this plan are short, so that many gaps end within a short run.
+const HOST_PLAN: Plan =
     Plan { timeout: 500, attempts: 4, backoff: (100, 1_000), success: 0.5, ok: 20, fail: 60 };
 
 impl Plan {
@@ -80,14 +81,14 @@ impl Plan {
         let mut expected = self.timeout as f64;
         for round in 1..=self.attempts {
             let answer = self.success * ok + (1.0 - self.success) * fail;
-            let is_made = (1.0 - self.success).powf(f64::from(round - 1));
-            expected += is_made * (self.wait_before(round) + answer);
+            let round_probability = (1.0 - self.success).powf(f64::from(round - 1));
+            expected += round_probability * (self.wait_before(round) + answer);
         }
         expected
     }
 
-    /// Returns the mean wait before a round. A wait before round n is random, spread evenly from the lower bound to
-    /// 2^(n-2) times the lower bound, and never above the upper bound.
+    /// Returns the mean wait before a round, in ms. The wait before round n is random, and spread evenly between the
+    /// lower bound of the backoff and 2^(n-2) times this bound, or the upper bound of the backoff if that is less.
     fn wait_before(&self, round: u32) -> f64 {
         let Some(earlier) = round.checked_sub(2) else { return 0.0 };
         let min = self.backoff.0 as f64;
@@ -124,17 +125,17 @@ pub(crate) fn bench(args: &RecoveryArgs) -> Result<Report> {
     }
     eprintln!("{} gaps of the host", args.gaps);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let mean = runtime.block_on(real::mean(&OF_HOST, &args.common, args.gaps))?;
-    rows.push(OF_HOST.row("host", mean));
-    let host = rows.last().context("a row")?.side.clone();
+    let mean = runtime.block_on(real::mean(&HOST_PLAN, &args.common, args.gaps))?;
+    rows.push(HOST_PLAN.row("host", mean));
+    let host = rows.last().context("no rows")?.side.clone();
     let Plan { timeout, ok, fail, .. } = PLANS[0];
     Ok(Report::new("recovery", rows)
         .ratio_of("host/expected", (&host, |row| row.mean_ms), (&host, |row| row.expected_ms))
         .note(format!(
-            "Each row is the mean of {TRIALS} simulated gaps, T = {timeout} ms. An answer takes {ok} ms with the \
+            "Each simulated row is the mean of {TRIALS} gaps with T = {timeout} ms. An answer takes {ok} ms with the \
              event and {fail} ms without it. The row of the host: {} gaps, T = {} ms, {} ms and {} ms, on the \
              embedded store. Expected: T + sum of (1-p)^(i-1) * (b(i) + p * ok + (1-p) * fail) for i from 1 to R.",
-            args.gaps, OF_HOST.timeout, OF_HOST.ok, OF_HOST.fail
+            args.gaps, HOST_PLAN.timeout, HOST_PLAN.ok, HOST_PLAN.fail
         )))
 }
 

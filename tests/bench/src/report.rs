@@ -18,8 +18,8 @@ pub(crate) struct Report {
     notes: Vec<String>,
 }
 
-/// The medians of one side. A figure that does not apply to the side is `None`. In the JSON output, a `None` of a
-/// figure that every benchmark has is `null`. The output leaves out every other `None`.
+/// The medians of one side. A figure that does not apply to the side is `None`. For the figures that every benchmark
+/// has, the JSON output contains `None` as `null`. The output leaves out any other figure that is `None`.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Row {
     pub(crate) side: String,
@@ -30,8 +30,8 @@ pub(crate) struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) instructions_per_event: Option<f64>,
     pub(crate) cpu_s_per_million: Option<f64>,
-    /// The processor time of the consumer alone, if several processes do the work. The fields `rabbitmq_…` and
-    /// `redis_…` have the times of RabbitMQ and Redis.
+    /// The processor time of the consumer or host alone, if several processes do the work. The fields `rabbitmq_…` and
+    /// `redis_…` contain the times of RabbitMQ and Redis.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) consumer_cpu_s_per_million: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,7 +44,7 @@ pub(crate) struct Row {
     pub(crate) p999_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) longest_ms: Option<f64>,
-    /// The measured mean duration of a gap. `expected_ms` is the expected mean.
+    /// The measured mean duration of a gap. `expected_ms` is the expected mean duration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mean_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,7 +79,8 @@ const COLUMNS: [Column; 15] = [
 ];
 
 impl Row {
-    /// Returns a row with the median of each figure over several runs.
+    /// Returns a row with the median of each figure over several runs. If the number of runs is even, takes the higher
+    /// of the two middle values.
     pub(crate) fn median(runs: &[Self]) -> Self {
         let of = |figure: Figure| {
             let mut all: Vec<f64> = runs.iter().filter_map(figure).collect();

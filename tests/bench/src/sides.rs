@@ -23,10 +23,10 @@ impl Sides {
         if let Some(unknown) = self.sides.iter().find(|side| !known.contains(&side.as_str())) {
             bail!("unknown side {unknown:?}; the sides are {}", known.join(", "));
         }
-        let is_asked = |side: &&T| {
+        let is_requested = |side: &&T| {
             self.sides.is_empty() || self.sides.iter().any(|wanted| wanted == name(side))
         };
-        Ok(all.iter().filter(is_asked).copied().collect())
+        Ok(all.iter().filter(is_requested).copied().collect())
     }
 }
 

@@ -1,8 +1,8 @@
 //! `store`: measures commits of batches into each store, and compares them with plain `HSET`s of the same bytes.
 //!
-//! As in the host, each shard has one commit under way. For Redis, the processor time is the time of the Redis server.
-//! The embedded store runs in this process, so its processor time is the time of this whole process, including the
-//! creation of the batches.
+//! As in the host, each shard has at most one commit under way. For Redis, the processor time is the time of the Redis
+//! server. The embedded store runs in this process, so its processor time is the time of this whole process, including
+//! the creation of the batches.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -32,7 +32,7 @@ const KEYS: [(&str, usize); 2] = [("10k", 10_000), ("1m", 1_000_000)];
 const BYTES: usize = 256;
 /// Number of digests in a key record: the default.
 const DIGESTS: u32 = 64;
-/// Number of events in each of the first commits, which create the keys.
+/// Maximum number of events in each of the first commits, which create the keys.
 const FILL: usize = 512;
 /// Default number of shards of a store in Redis.
 const SHARDS: u32 = 16;
@@ -62,8 +62,8 @@ pub(crate) fn bench(common: &Common) -> Result<Report> {
     Ok(report.note(
         "Rows: store, keys, events of a commit. Each event writes a key record with 64 digests, 256 bytes of state, \
          and a message of 256 bytes, which is then removed. Keys are random. CPU: the server; for `embedded`, this \
-         whole process. Redis syncs each commit (appendfsync always). hset: a plain HSET of the same bytes for each \
-         event, sent together as the events of a commit are.",
+         whole process. Redis syncs each commit (appendfsync always). hset: a plain HSET of as many bytes for each \
+         event, in pipelines of as many events as a commit has.",
     ))
 }
 
@@ -165,7 +165,7 @@ impl Sides {
 }
 
 impl Shard {
-    /// Commits each key once.
+    /// Commits the first event of each key.
     async fn fill(&mut self) -> Result<()> {
         for from in (0..self.keys.len()).step_by(FILL) {
             let to = (from + FILL).min(self.keys.len());
@@ -235,7 +235,7 @@ fn write(key: &Key, next: u64) -> KeyWrite {
     }
 }
 
-/// Number of bytes that a commit writes for an event: key record, state and message.
+/// Number of bytes that a commit writes for an event: the key record of about 360 bytes, the state and the message.
 const PLAIN_BYTES: usize = 360 + BYTES + BYTES;
 
 async fn plain(url: &str, keys: usize, cpu: Cpu<'_>) -> Result<Vec<Row>> {
@@ -270,7 +270,7 @@ async fn put(
         for key in chunk {
             pipe.cmd("HSET").arg("plain").arg(format!("order-{key}")).arg(&value).ignore();
         }
-        let () = pipe.query_async(&mut connection).await.context("a plain HSET")?;
+        let () = pipe.query_async(&mut connection).await.context("a plain HSET failed")?;
     }
     Ok(())
 }

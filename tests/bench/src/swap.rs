@@ -1,10 +1,10 @@
 //! `swap`: measures the added delay of events while versions of their handler are swapped under a steady load, and
 //! checks that no event is lost, repeated or failed.
 //!
-//! One version stays in the folder. The benchmark adds another version, which is new each time and slow to compile, and
-//! removes it after the host has executed events with it. Each addition with its removal makes two swaps. The benchmark
-//! measures the age of each message at its arrival. It compares these ages with the ages in a run without swaps under
-//! the same load.
+//! One version of the handler stays in the folder. The benchmark adds another version, which is new each time and slow
+//! to compile, and removes this version when it executes the events. An addition and the following removal are two
+//! swaps. The benchmark measures the age of each event when the message of the event arrives, and compares these ages
+//! with the ages in a run without swaps under the same load.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -46,7 +46,7 @@ pub(crate) struct SwapArgs {
     pub(crate) common: Common,
     #[command(flatten)]
     sides: Sides,
-    /// Events a second; the default is four fifths of the highest rate on the machine in docs/internals/performance.md
+    /// Events a second; the default is the rate in docs/internals/performance.md
     #[arg(long, default_value_t = 4_000.0)]
     rate: f64,
     /// Number of swaps in a run
@@ -74,14 +74,15 @@ pub(crate) fn bench(args: &SwapArgs) -> Result<Report> {
     });
     let mut report = Report::new("swap", rows).note(format!(
         "{} events/s of 10,000 keys on four partitions, one message per event, Redis with appendfsync everysec. In \
-         `swaps` the handler is swapped {} times, to and from a version of {} functions that is new each time. CPU: \
-         the host with its compilers. Ages: from the publication of an event until its message is back. The \
-         benchmark checked that no event was lost, repeated or failed, and that the version of a key changed only \
-         with a rollout.",
+         `swaps`, the handler is swapped {} times, to and from a version of {} functions that is new each time. CPU: \
+         the host with its compilers. Ages: from the publication of an event until the benchmark receives its \
+         message. The benchmark checked that no event was lost, repeated or failed, and that the version of a key \
+         changed only with a rollout.",
         args.rate, args.swaps, args.functions
     ));
     if let Some((p999, longest)) = extra {
-        report = report.note(format!("extra: p99.9 {p999:.2} ms, longest {longest:.2} ms"));
+        report = report
+            .note(format!("`swaps` minus `steady`: p99.9 {p999:.2} ms, longest {longest:.2} ms"));
     }
     Ok(report)
 }
@@ -113,7 +114,7 @@ async fn measure(
                 host.until_runs("probe@1.0.0", &mut seen).await?;
             }
             seen.check_rollouts(&host).await?;
-            // The swaps are spread evenly over the load.
+            // Spreads the swaps evenly over the load.
             let due =
                 started + Duration::from_secs_f64(2.0 * LOAD_PER_SWAP_S * (number + 1) as f64);
             tokio::time::sleep_until(due.into()).await;
@@ -123,13 +124,14 @@ async fn measure(
         Ok(seen)
     };
     let (reached, seen) = tokio::try_join!(host.case.pace(&load, warm, rate), swapping)?;
-    // The age of an event begins at its publication, so the ages would not reveal a load that was published too slowly.
+    // The age of an event begins at its publication, so the ages do not show whether the benchmark published the load
+    // too slowly.
     ensure!(reached > 0.95 * rate, "{name}: only {reached:.0} events/s were published");
     watch.until(load.deliveries.len(), HOST_TIMEOUT).await?;
     let used = host.cpu()? - before;
     let peak_mib = peak(host.running.id());
-    let decisions = seen.of_generations.len();
-    ensure!(decisions == if is_swapped { swaps / 2 * 2 + 1 } else { 1 }, "{decisions} decisions");
+    let rollouts = seen.versions_by_rollout.len();
+    ensure!(rollouts == if is_swapped { swaps / 2 * 2 + 1 } else { 1 }, "{rollouts} rollouts");
     ensure!(watch.repeats() == 0, "{} messages arrived again", watch.repeats());
     host.failed_nothing().await?;
     let ages = watch.end()?;
@@ -175,7 +177,7 @@ impl Host {
         cpu_seconds(self.running.id())
     }
 
-    /// Waits until a version executes the events.
+    /// Waits until the host reports that a version executes the events.
     async fn until_runs(&self, version: &str, seen: &mut Versions) -> Result<()> {
         let started = Instant::now();
         loop {
@@ -208,27 +210,28 @@ impl Host {
 #[derive(Debug, Default)]
 struct Versions {
     /// The version of each rollout.
-    of_generations: BTreeMap<u64, String>,
+    versions_by_rollout: BTreeMap<u64, String>,
     /// The rollout under which each observed key was last executed.
-    of_keys: BTreeMap<String, u64>,
+    rollouts_by_key: BTreeMap<String, u64>,
 }
 
 impl Versions {
     fn note(&mut self, generation: u64, version: &str) -> Result<()> {
-        let known = self.of_generations.entry(generation).or_insert_with(|| version.to_owned());
+        let known =
+            self.versions_by_rollout.entry(generation).or_insert_with(|| version.to_owned());
         ensure!(known == version, "rollout {generation} has the versions {known} and {version}");
         Ok(())
     }
 
-    /// Reads up to 100 keys of the host. The number of a key's rollout must never fall.
+    /// Reads up to 100 keys of the host, and checks that the rollout number of no key has decreased.
     async fn check_rollouts(&mut self, host: &Host) -> Result<()> {
         let keys = admin::get(host.port, "/v1/streams/bench/keys?limit=100").await?;
         let keys: Value = serde_json::from_str(&keys)?;
-        for key in keys["keys"].as_array().context("keys")? {
+        for key in keys["keys"].as_array().context("the listing has no keys")? {
             let Some(generation) = key["version_generation"].as_u64() else { continue };
             self.note(generation, key["version"].as_str().unwrap_or_default())?;
-            let name = key["key"].as_str().context("a key")?;
-            let last = self.of_keys.insert(name.to_owned(), generation).unwrap_or(0);
+            let name = key["key"].as_str().context("a row has no key")?;
+            let last = self.rollouts_by_key.insert(name.to_owned(), generation).unwrap_or(0);
             ensure!(last <= generation, "key {name} went from rollout {last} back to {generation}");
         }
         Ok(())
@@ -254,8 +257,8 @@ impl Plugins {
         self.dir.path().join(format!("probe@2.{number}.0.wasm"))
     }
 
-    /// Puts a slow version into the folder. Each number makes a different component, so the host has not compiled it
-    /// before.
+    /// Puts a slow version into the folder. Each number results in a different component, so the host has not compiled
+    /// this component before.
     fn put(&self, number: usize) -> Result<()> {
         let mut component = self.probe.clone();
         let module = module(self.functions, number as u32);

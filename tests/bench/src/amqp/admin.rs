@@ -11,16 +11,16 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Requests a page from a host that listens on this port of 127.0.0.1, and returns the body of the response.
 pub(crate) async fn get(port: u16, path: &str) -> Result<String> {
-    let asked = async {
+    let exchange = async {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
-        let question = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
-        stream.write_all(question.as_bytes()).await?;
+        let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;
         anyhow::Ok(answer)
     };
-    let answer = tokio::time::timeout(ANSWER_TIMEOUT, asked).await.context("no response")??;
-    let (head, body) = answer.split_once("\r\n\r\n").context("an HTTP response")?;
+    let answer = tokio::time::timeout(ANSWER_TIMEOUT, exchange).await.context("no response")??;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP response")?;
     ensure!(head.split(' ').nth(1) == Some("200"), "{path}: {head}");
     Ok(body.to_owned())
 }

@@ -1,5 +1,5 @@
 //! One measurement: fresh queues of a broker, a fresh Redis, and a folder with the configuration of a host. All sides
-//! get the same events and are measured in the same way.
+//! get the same events, and the benchmark measures all sides in the same way.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -43,13 +43,13 @@ pub(crate) struct CaseOptions {
     pub(crate) fsync: String,
     /// True if the host keeps everything in its embedded store.
     pub(crate) embedded: bool,
-    /// True if the handler emits to the queue [`OUT`].
+    /// True if each event makes a message for the exchange [`OUT`].
     pub(crate) emits: bool,
     /// Settings of the stream that differ from the defaults.
     pub(crate) stream: &'static str,
 }
 
-/// A measurement, with its queues and its Redis.
+/// The queues, the Redis and the folder of one measurement.
 pub(crate) struct Case {
     pub(crate) redis: Redis,
     /// The folder of `ordain.toml`.
@@ -151,11 +151,11 @@ impl Case {
         Ok(self.publishing.basic_publish(exchange, key, options, &data, properties).await?)
     }
 
-    /// Returns the number of deliveries of a load that are done. If each delivery makes a message, the result is the
-    /// number of messages. Otherwise the result is the number of deliveries that have left the queues. This number
-    /// includes unacknowledged deliveries within the consumer's prefetch. A measurement uses the difference of two such
-    /// numbers, so the unacknowledged deliveries do not change the result. Returns `None` if a queue is too busy to
-    /// answer: the broker then reports no messages and no consumers for the queue.
+    /// Returns how many of the `deliveries` deliveries of a load are done. If each delivery makes a message, the result
+    /// is the number of messages. Otherwise the result is the number of deliveries that have left the queues. This
+    /// number includes the deliveries that the consumer has received but not acknowledged; the prefetch limits them. A
+    /// measurement uses the difference of two such numbers, in which the unacknowledged deliveries cancel out. Returns
+    /// `None` if a queue is too busy to answer: the broker then reports no messages and no consumers for the queue.
     pub(crate) async fn done(&self, deliveries: u64) -> Result<Option<u64>> {
         if self.emits {
             return Ok(Some(self.messages().await?));
@@ -188,8 +188,8 @@ impl Case {
 
     async fn queue_state(&self, queue: &str) -> Result<lapin::Queue> {
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-        let looked = self.watching.queue_declare(queue.into(), passive, FieldTable::default());
-        looked.await.with_context(|| format!("the queue {queue}"))
+        let state = self.watching.queue_declare(queue.into(), passive, FieldTable::default());
+        state.await.with_context(|| format!("cannot read the state of the queue {queue}"))
     }
 
     /// Removes the queues. All of their deliveries must have been acknowledged.
@@ -197,7 +197,7 @@ impl Case {
         for queue in &self.queues {
             let options = QueueDeleteOptions::default();
             let left = self.watching.queue_delete(queue.as_str().into(), options).await?;
-            ensure!(left == 0, "{left} deliveries of {queue} are not acknowledged");
+            ensure!(left == 0, "the queue {queue} is not empty: it contains {left} deliveries");
         }
         if self.emits {
             self.watching.queue_delete(OUT.into(), QueueDeleteOptions::default()).await?;
@@ -223,8 +223,8 @@ async fn declare_out(channel: &Channel) -> Result<()> {
     Ok(channel.queue_bind(OUT.into(), OUT.into(), "#".into(), options, nothing()).await?)
 }
 
-/// Returns the host's configuration: the addresses and folders of a case, and its options. All other settings have
-/// their defaults.
+/// Returns the host's configuration: the addresses and folders of a case, and the options of the case. All other
+/// settings have their defaults.
 fn config(options: &CaseOptions, rabbit: &Rabbit, redis: &Redis, admin: u16) -> String {
     let plugins = options.plugins.display();
     let partitions = options.partitions;
@@ -253,11 +253,12 @@ fn config(options: &CaseOptions, rabbit: &Rabbit, redis: &Redis, admin: u16) -> 
 
 /// Returns the broker and the topology of a configuration.
 pub(crate) fn broker(loaded: &LoadedConfig) -> Result<(BrokerEndpoint, Topology)> {
-    let config = loaded.config.broker.as_ref().context("a broker")?;
-    // The heartbeat interval of quiet connections is as long as the default of most clients.
+    let config = loaded.config.broker.as_ref().context("the configuration has no broker")?;
+    // Most AMQP clients have the same default for the heartbeat interval.
     let heartbeat = Duration::from_mins(1);
     let broker = BrokerEndpoint::new(config.url.clone(), heartbeat);
-    let stream = loaded.config.streams.values().next().context("a stream")?;
+    let stream =
+        loaded.config.streams.values().next().context("the configuration has no stream")?;
     let SourceConfig::Amqp(source) = &stream.source else {
         anyhow::bail!("the stream's source must be of the kind `amqp`")
     };

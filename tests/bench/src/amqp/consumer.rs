@@ -28,19 +28,19 @@ pub(crate) enum Kind {
     Bare,
     /// Receives and acknowledges deliveries, and publishes a message for each.
     BarePublish,
-    /// Executes events in 64 tasks without order, each event as [`hand`] describes.
+    /// Executes up to 64 events of a partition at a time, in no order, each event as [`hand`] describes.
     Tasks,
-    /// Executes one event after the other, as [`hand`] describes; the broker delivers an event only after the
-    /// acknowledgement of the previous one.
+    /// Executes one event after the other, as [`hand`] describes. The broker delivers an event only after the
+    /// acknowledgement of the previous event.
     Single,
-    /// Executes one event after the other, as [`hand`] describes; the broker delivers later events in advance.
+    /// Executes one event after the other, as [`hand`] describes. The broker delivers later events in advance.
     Serial,
     /// Runs the host's pipeline without the sequencer.
     Unordered,
 }
 
-/// The reason why the side `unordered` has no [`Partition`].
-const PIPELINE: &str = "it has the host's own source";
+/// The reason why the side `unordered` has no [`Partition`] and needs no prefetch here.
+const PIPELINE: &str = "the side `unordered` uses the host's own source";
 
 /// Consumes all events of one load, and waits for SIGTERM. Then prints the percentiles of the latency, if the data of
 /// the measured events shows the time of publication.
@@ -56,7 +56,7 @@ pub(crate) struct Consumer {
     /// The number of events
     #[arg(long)]
     events: u64,
-    /// The number of events at the beginning that the percentiles leave out
+    /// The number of first events that the percentiles leave out
     #[arg(long)]
     cold: usize,
 }
@@ -69,7 +69,7 @@ struct Progress {
 }
 
 impl Progress {
-    /// Records the ages of the events with these data, which are done now.
+    /// Records the ages of events that are done now. `data` contains the data of each event.
     fn done<'a>(&self, data: impl IntoIterator<Item = &'a [u8]>) {
         let mut ages = self.ages.lock().unwrap_or_else(PoisonError::into_inner);
         data.into_iter().for_each(|data| ages.done(data));
@@ -90,7 +90,7 @@ struct Partition {
 
 impl Consumer {
     pub(crate) fn run(&self) -> Result<()> {
-        // The host uses this kind of Tokio runtime, too.
+        // The host uses the same kind of Tokio runtime.
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(self.consume())
     }
@@ -124,7 +124,8 @@ impl Consumer {
     ) -> Result<()> {
         let (broker, topology) = broker(loaded)?;
         let connection = broker.connect("consumer").await?;
-        let stream = loaded.config.streams.values().next().context("a stream")?;
+        let stream =
+            loaded.config.streams.values().next().context("the configuration has no stream")?;
         let mut consumers = JoinSet::new();
         for number in 0..stream.source.partitions() {
             let channel = connection.create_channel().await?;

@@ -1,4 +1,4 @@
-//! The time from the publication of an event to the moment when a side counts it as done.
+//! The time from the publication of an event to the moment when a side is done with the event.
 
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -37,8 +37,8 @@ impl Ages {
         }
     }
 
-    /// Returns the percentiles without the first `cold` events, which the process executes before it is warm. Returns
-    /// `None` if no other events exist.
+    /// Returns the percentiles of all ages except the first `cold`: the process executes these events before it is
+    /// warm. Returns `None` if no other ages exist.
     pub(crate) fn latency(mut self, cold: usize) -> Option<Latency> {
         self.0.drain(..cold.min(self.0.len()));
         self.0.sort_unstable();
@@ -49,13 +49,13 @@ impl Ages {
 }
 
 #[test]
-fn percentiles_leave_out_the_cold_start() {
+fn percentiles_leave_out_the_first_events() {
     let ages =
         Ages((0..10).map(|_| 90_000_000).chain((1..=1_000).rev().map(|us| us * 1_000)).collect());
-    let latency = ages.latency(10).expect("there are 1,000");
+    let latency = ages.latency(10).expect("1,000 ages");
     assert_eq!((latency.p50_ms, latency.p99_ms), (500.0, 990.0));
     let mut ages = Ages::default();
     ages.done(&[0; 256]);
     ages.done(b"short");
-    assert!(ages.latency(0).is_none(), "neither shows when it was published");
+    assert!(ages.latency(0).is_none(), "data without a time of publication has no age");
 }

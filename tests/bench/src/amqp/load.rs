@@ -17,7 +17,7 @@ const MANY_KEY_COUNT: u32 = 10_000;
 const ORDINARY_KEY_COUNT: u32 = 1_000;
 /// Largest number of positions that `disturb` adds to an event's position before it sorts the events by position.
 const DISTANCE_LIMIT: usize = 100;
-/// Share of events of a disturbed load that come twice.
+/// Share of the events of a disturbed load that the load contains twice.
 const REPEATED_SHARE: f64 = 0.05;
 
 /// The distribution of events over keys.
@@ -29,7 +29,8 @@ pub(crate) enum Keys {
     Zipf,
     /// One key for all events.
     One,
-    /// Like `Many`, but each event comes up to 100 positions late, and about one event in twenty comes twice.
+    /// Like `Many`, but each event is delayed by 0 to 100 positions, so that events overtake each other. About one
+    /// event in twenty comes twice.
     Disturbed,
 }
 
@@ -37,7 +38,7 @@ pub(crate) enum Keys {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PlannedDelivery {
     pub(crate) key: u32,
-    /// The number of the event in its key, from 1.
+    /// The sequence of the event in its key, counted from 1.
     pub(crate) sequence: u32,
 }
 
@@ -84,8 +85,8 @@ impl Load {
     }
 
     /// Returns a load of `events` events of 1,000 keys, with `of_one` events of key 0 spread evenly among them. Each
-    /// event of the keys `emitting` makes a message. For each other key, the handler rejects an event that is out of
-    /// order.
+    /// event of the keys `emitting` makes a message. The handler rejects an event of any other key, including key 0, if
+    /// the event does not follow the previous event of its key.
     pub(crate) fn beside_one(events: usize, of_one: usize, emitting: Range<u32>) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut of_keys = vec![0; 1 + ORDINARY_KEY_COUNT as usize];
@@ -107,7 +108,7 @@ impl Load {
         Some(self.deliveries.remove(at))
     }
 
-    /// Returns the number of messages that the load must cause.
+    /// Returns the number of messages that the events of the keys `emitting` make.
     pub(crate) fn messages(&self) -> usize {
         self.deliveries.iter().filter(|planned| self.emitting.contains(&planned.key)).count()
     }
@@ -199,7 +200,7 @@ mod tests {
         assert!(
             of_one.chunks(3).all(|three| three.iter().filter(|is_of_one| **is_of_one).count() == 1)
         );
-        let lost = load.lose_first(0).expect("it has events");
+        let lost = load.lose_first(0).expect("key 0 has events");
         assert_eq!((lost.sequence, load.deliveries.len(), load.distinct()), (1, 2_999, 3_000));
         assert!((100..300).contains(&load.messages()), "{}", load.messages());
     }

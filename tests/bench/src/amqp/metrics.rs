@@ -9,8 +9,8 @@ use anyhow::Result;
 /// The metric for the time between the timestamp of an event and its commit.
 const NAME: &str = "ordain_publish_to_commit_seconds";
 
-/// The cumulative number of events, by the upper bound of their bucket. Bounds are whole ns, because the keys of the
-/// map must have a total order.
+/// The cumulative number of events, by the upper bound of their bucket in ns. The bounds are integers, because the keys
+/// of the map must have a total order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Histogram(BTreeMap<u64, u64>);
 
@@ -30,7 +30,7 @@ impl Histogram {
         Self(buckets)
     }
 
-    /// Returns percentiles of the events since an earlier scrape; `None` if no events came since.
+    /// Returns the percentiles of the events since an earlier scrape; `None` if no events were committed since then.
     pub(super) fn latency_since(&self, before: &Self) -> Option<Latency> {
         let buckets: Vec<(u64, u64)> = self
             .0
@@ -52,8 +52,8 @@ fn bucket(line: &str) -> Option<(u64, u64)> {
     Some(((seconds * 1e9) as u64, count.parse::<f64>().ok()? as u64))
 }
 
-/// Returns the time, in ns, below which `rank` events lie, as if events were spread evenly within a bucket. The last
-/// bucket has no upper bound. For an event in the last bucket, the function returns the lower bound of the bucket.
+/// Returns the time, in ns, below which `rank` events lie. Assumes that the events are spread evenly within a bucket.
+/// The last bucket has no upper bound, so the function returns the lower bound of this bucket.
 fn interpolated(buckets: &[(u64, u64)], rank: f64) -> f64 {
     let at = buckets.partition_point(|(_, count)| (*count as f64) < rank);
     let (from, before) = at.checked_sub(1).map_or((0, 0), |at| buckets[at]);

@@ -38,8 +38,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts a side. `events` is the number of deliveries that the side will receive. The percentiles leave out the
-    /// first `cold` of them.
+    /// Starts a side. `events` is the number of deliveries that the side will receive. The percentiles of a consumer
+    /// leave out the first `cold` deliveries.
     pub(crate) fn start(
         who: SideProgram,
         ordain: &Path,
@@ -48,7 +48,7 @@ impl Running {
     ) -> Result<Self> {
         let command = match who {
             SideProgram::Consumer(kind) => {
-                let kind = kind.to_possible_value().context("each has a name")?;
+                let kind = kind.to_possible_value().context("the kind of consumer has no name")?;
                 let mut command = Command::new(std::env::current_exe()?);
                 command.args(["side", "amqp", kind.get_name(), "--config"]).arg(case.config());
                 command.args(["--redis", &case.redis.url(), "--events", &events.to_string()]);
@@ -157,13 +157,14 @@ impl SideProgram {
                 let settled = &printed["settled"];
                 let dead = &printed["dead_total"];
                 let expected = load.distinct();
-                ensure!(*settled == expected, "{settled} events are settled of {expected}");
+                ensure!(*settled == expected, "{settled} of {expected} events are settled");
                 ensure!(*dead == 0, "{dead} dead letters");
                 check_store(case, load).await
             }
             Self::Consumer(Kind::Unordered) => check_store(case, load).await,
             Self::Consumer(Kind::Tasks | Kind::Single | Kind::Serial) => {
-                let keys = case.redis.command(&["DBSIZE"])?.int().context("a number")?;
+                let keys =
+                    case.redis.command(&["DBSIZE"])?.int().context("DBSIZE returned no number")?;
                 // Redis has a mark for each event, and a state for each key.
                 let expected = load.distinct() + load.keys() as u64;
                 ensure!(keys as u64 == expected, "{keys} keys in Redis instead of {expected}");
@@ -175,7 +176,8 @@ impl SideProgram {
     }
 }
 
-/// Checks that every key's next sequence follows the sequence of its last event.
+/// Checks that the next sequence of every key follows the sequence of the key's last event, and that the store has no
+/// other keys.
 async fn check_store(case: &Case, load: &Load) -> Result<()> {
     let store = open_store(&case.loaded, Some(EXIT_TIMEOUT)).await?;
     let mut filter = KeyFilter { limit: PAGE, ..KeyFilter::default() };

@@ -22,7 +22,7 @@ pub(super) struct Producer {
     number: usize,
     keys: usize,
     together: usize,
-    /// Number of events that the producer has put into requests so far.
+    /// Number of events in the requests that the producer has created so far.
     events: usize,
 }
 
@@ -30,18 +30,19 @@ pub(super) struct Producer {
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// The duration of each accepted request, in ms.
-    pub(super) taken: Vec<f64>,
-    pub(super) sent_away: usize,
+    pub(super) accepted_ms: Vec<f64>,
+    pub(super) rejected: usize,
     /// Number of requests without an answer.
     pub(super) lost: usize,
-    /// The longest duration of a request, in ms: until the whole answer arrived, or until the connection broke.
+    /// The longest duration of a request, in ms. A request ends when its whole answer has arrived, or when the
+    /// connection breaks.
     pub(super) longest: f64,
 }
 
 impl Outcome {
     pub(super) fn add(&mut self, other: Self) {
-        self.taken.extend(other.taken);
-        self.sent_away += other.sent_away;
+        self.accepted_ms.extend(other.accepted_ms);
+        self.rejected += other.rejected;
         self.lost += other.lost;
         self.longest = self.longest.max(other.longest);
     }
@@ -61,29 +62,29 @@ impl Producer {
             let request = self.next();
             loop {
                 let started = Instant::now();
-                let answer = timeout(ANSWER_TIMEOUT, ask(&mut connection, &request)).await;
+                let answer = timeout(ANSWER_TIMEOUT, exchange(&mut connection, &request)).await;
                 let ms = started.elapsed().as_secs_f64() * 1_000.0;
                 sent.longest = sent.longest.max(ms);
-                let wait = match answer.context("no answer")?? {
+                let wait = match answer.context("the host does not answer")?? {
                     Some((202, _)) => {
-                        sent.taken.push(ms);
+                        sent.accepted_ms.push(ms);
                         break;
                     }
                     Some((429, Some(wait))) => {
-                        sent.sent_away += 1;
+                        sent.rejected += 1;
                         wait
                     }
                     None => {
                         sent.lost += 1;
                         1
                     }
-                    other => bail!("an answer {other:?}"),
+                    other => bail!("unexpected answer: {other:?}"),
                 };
                 // Each producer waits for a different additional time, so that the producers do not all retry at the
                 // same moment.
                 let spread = (self.number * 7_919 % 1_000) as u64;
                 sleep(Duration::from_secs(wait) + Duration::from_millis(spread)).await;
-                // A host that rejects a request in the middle of its body closes the connection.
+                // The host closes the connection if it rejects a request before it has read the whole body.
                 connection = self.connect().await?;
             }
         }
@@ -123,9 +124,8 @@ impl Producer {
 }
 
 /// Sends a request, and reads the answer. Returns `None` if the connection broke before the whole answer arrived. For
-/// example, the host may have answered after the head of the request and closed the connection, and the connection may
-/// have lost this answer.
-async fn ask(
+/// example, the answer can be lost if the host answers after the head of the request and then closes the connection.
+async fn exchange(
     connection: &mut BufReader<TcpStream>,
     request: &str,
 ) -> Result<Option<(u16, Option<u64>)>> {
@@ -137,7 +137,8 @@ async fn ask(
     }
 }
 
-/// Reads the status of an answer, and its `Retry-After` in seconds. A status other than 202 and 429 is an error.
+/// Reads an answer. Returns its status, and its header `Retry-After` in seconds. A status other than 202 and 429 is an
+/// error.
 async fn answer(connection: &mut BufReader<TcpStream>) -> Result<(u16, Option<u64>)> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -148,10 +149,10 @@ async fn answer(connection: &mut BufReader<TcpStream>) -> Result<(u16, Option<u6
     let header = |name: &str| {
         head.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
     };
-    let length = header("content-length:").context("a length")?;
+    let length = header("content-length:").context("the answer has no `content-length`")?;
     let mut body = vec![0; usize::try_from(length)?];
     connection.read_exact(&mut body).await?;
-    let status = head.split(' ').nth(1).context("a status")?.parse()?;
+    let status = head.split(' ').nth(1).context("the answer has no status")?.parse()?;
     if !matches!(status, 202 | 429) {
         bail!("{head}{}", String::from_utf8_lossy(&body));
     }

@@ -15,7 +15,7 @@ use crate::amqp::side::Running;
 use crate::process::{cpu_seconds, peak};
 
 const PARTITIONS: u32 = 4;
-/// Time limit for all hosts to get their share.
+/// Time limit until each host owns its share of the partitions.
 const SHARE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval at which the benchmark checks the shares of the hosts.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -83,7 +83,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Ends each host in turn, and starts another one in its place.
+    /// Ends each host in turn, and starts a new host in its place.
     pub(crate) async fn restart(&mut self, case: &Case) -> Result<()> {
         for _ in 0..self.hosts.len() {
             let oldest = self.hosts.remove(0);
@@ -97,16 +97,16 @@ impl Fleet {
     /// Returns the processor time so far, in seconds, of all running hosts together, of RabbitMQ, and of Redis.
     pub(crate) fn cpu(&self, case: &Case, rabbit: &Rabbit) -> Result<[f64; 3]> {
         let hosts = self.hosts.iter().map(|host| cpu_seconds(host.id()));
-        let rabbit = cpu_seconds(rabbit.id().context("RabbitMQ does not run")?)?;
+        let rabbit = cpu_seconds(rabbit.id().context("RabbitMQ is not running")?)?;
         Ok([hosts.sum::<Result<f64>>()?, rabbit, case.redis.cpu()?])
     }
 
-    /// Returns the sum of the hosts' peak memory.
+    /// Returns the sum of the peak memory of all hosts, in MiB; `None` if a host has ended.
     pub(crate) fn peak(&self) -> Option<f64> {
         self.hosts.iter().map(|host| peak(host.id())).sum()
     }
 
-    /// Sends the first host a signal.
+    /// Sends a signal to the first host. `name` is the name of the signal without `SIG`.
     pub(crate) fn signal(&self, name: &str) -> Result<()> {
         let id = self.hosts[0].id().to_string();
         let status = Command::new("kill").args(["-s", name, &id]).status()?;

@@ -18,22 +18,22 @@ use crate::amqp::latency::{STAMP, now_us};
 /// Interval at which [`Watch::until`] counts the messages.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The record of the messages that have arrived.
+/// The messages that have arrived.
 #[derive(Debug, Default)]
 struct Arrivals {
-    /// The first publication time that counts, in µs since the Unix epoch.
+    /// The start of the measurement, in µs since the Unix epoch. Events that were published earlier do not count.
     since: u64,
     /// The age of each counted message at its arrival, in µs.
     ages: Vec<f64>,
     /// The ids of all messages that arrived.
     ids: HashSet<String>,
     /// Number of arrivals of messages that had already arrived.
-    again: usize,
+    repeats: usize,
 }
 
 pub(crate) struct Watch {
     seen: Arc<Mutex<Arrivals>>,
-    taking: JoinHandle<Result<()>>,
+    consuming: JoinHandle<Result<()>>,
 }
 
 impl Watch {
@@ -45,8 +45,8 @@ impl Watch {
         let nothing = FieldTable::default();
         let mut messages = channel.basic_consume(OUT.into(), "".into(), options, nothing).await?;
         let seen = Arc::new(Mutex::new(Arrivals { since: u64::MAX, ..Arrivals::default() }));
-        let plugin_with_note = Arc::clone(&seen);
-        let taking = tokio::spawn(async move {
+        let arrivals = Arc::clone(&seen);
+        let consuming = tokio::spawn(async move {
             // Keeps the connection open while messages arrive.
             let _connection = connection;
             while let Some(message) = messages.next().await {
@@ -56,16 +56,16 @@ impl Watch {
                 let (Some(id), Some(stamp)) = (id, stamp.map(u64::from_le_bytes)) else {
                     anyhow::bail!("a message arrived without an id or a time of publication")
                 };
-                let mut seen = lock(&plugin_with_note);
+                let mut seen = lock(&arrivals);
                 if !seen.ids.insert(id) {
-                    seen.again += 1;
+                    seen.repeats += 1;
                 } else if stamp >= seen.since {
                     seen.ages.push(now_us().saturating_sub(stamp) as f64);
                 }
             }
             Ok(())
         });
-        Ok(Self { seen, taking })
+        Ok(Self { seen, consuming })
     }
 
     /// Starts the measurement: only events published from now on count.
@@ -73,34 +73,34 @@ impl Watch {
         lock(&self.seen).since = now_us();
     }
 
-    /// Waits until this number of different messages has arrived. Fails if this takes longer than `patience`.
-    pub(crate) async fn until(&self, count: usize, patience: Duration) -> Result<()> {
+    /// Waits until `count` different messages have arrived. Fails if the wait takes longer than `timeout`.
+    pub(crate) async fn until(&self, count: usize, timeout: Duration) -> Result<()> {
         let started = Instant::now();
         loop {
-            let came = lock(&self.seen).ids.len();
-            if came >= count {
+            let arrived = lock(&self.seen).ids.len();
+            if arrived >= count {
                 return Ok(());
             }
             ensure!(
-                !self.taking.is_finished(),
-                "the consumer ended after {came} of {count} messages"
+                !self.consuming.is_finished(),
+                "the consumer ended after {arrived} of {count} messages"
             );
-            ensure!(started.elapsed() < patience, "only {came} of {count} messages arrived");
+            ensure!(started.elapsed() < timeout, "only {arrived} of {count} messages arrived");
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
     /// Returns the number of arrivals of messages that had already arrived.
     pub(crate) fn repeats(&self) -> usize {
-        lock(&self.seen).again
+        lock(&self.seen).repeats
     }
 
     /// Returns the ages of the counted messages, in µs, ascending.
     pub(crate) fn end(self) -> Result<Vec<f64>> {
-        self.taking.abort();
+        self.consuming.abort();
         let mut ages = std::mem::take(&mut lock(&self.seen).ages);
         ages.sort_by(f64::total_cmp);
-        ensure!(!ages.is_empty(), "nothing came");
+        ensure!(!ages.is_empty(), "no measured message arrived");
         Ok(ages)
     }
 }

@@ -1,4 +1,5 @@
-//! Measures gaps in the host: its source is a file that lacks one event of each key, and a server has these events.
+//! Measures gaps in the host. The source of the stream is a file that lacks one event of each key, and a server returns
+//! the missing events.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -21,8 +22,8 @@ use crate::Common;
 use crate::amqp::admin;
 use crate::amqp::side::Running;
 
-/// Number of gaps that begin together. The number is so low that no request waits for the requests of other gaps.
-/// [`GAP_GROUP_INTERVAL`] is the delay until the next gaps begin.
+/// Number of gaps that begin together. At this number, no request waits for the requests of other gaps. The next gaps
+/// begin after [`GAP_GROUP_INTERVAL`].
 const GAP_GROUP_SIZE: usize = 20;
 const GAP_GROUP_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval between two requests for the number of ended gaps.
@@ -31,7 +32,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const GAPS_TIMEOUT: Duration = Duration::from_mins(1);
 const STREAM: &str = "bench";
 
-/// Returns the mean duration of `gaps` gaps, as the gap histories of the keys record it.
+/// Returns the mean duration of `gaps` gaps, which the gap histories of the keys record.
 pub(super) async fn mean(plan: &Plan, common: &Common, gaps: usize) -> Result<Duration> {
     let server = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", server.local_addr()?);
@@ -71,7 +72,7 @@ pub(super) async fn mean(plan: &Plan, common: &Common, gaps: usize) -> Result<Du
         let page = store.keys(STREAM, &filter).await?;
         for row in page.rows {
             let record = row.record.map_err(anyhow::Error::msg)?;
-            let gap = record.gaps.iter().next().context("a key has no gap")?;
+            let gap = record.gaps.iter().next().context("the gap history of a key is empty")?;
             (sum, count) = (sum + gap.lasted(gap.until), count + 1);
         }
         filter.cursor = page.cursor;
@@ -79,7 +80,7 @@ pub(super) async fn mean(plan: &Plan, common: &Common, gaps: usize) -> Result<Du
             break;
         }
     }
-    ensure!(count == gaps, "{count} gaps of {gaps}");
+    ensure!(count == gaps, "the store has {count} gaps instead of {gaps}");
     Ok(Duration::from_millis(sum) / u32::try_from(gaps)?)
 }
 
@@ -90,7 +91,7 @@ fn line(key: usize, sequence: u64) -> String {
     )
 }
 
-/// Returns the number of keys whose gap has ended: the missing event was found, or the key is parked.
+/// Returns the number of keys whose gap has ended: the missing event has arrived, or the key is parked.
 async fn ended(port: u16) -> Result<usize> {
     // The host may not listen yet.
     let metrics = admin::get(port, "/metrics").await.unwrap_or_default();
@@ -107,7 +108,7 @@ async fn ended(port: u16) -> Result<usize> {
 async fn serve(listener: TcpListener, plan: Plan) {
     let random = Arc::new(Mutex::new(ChaCha8Rng::seed_from_u64(2)));
     while let Ok((stream, _)) = listener.accept().await {
-        // Errors of the spawned task are ignored, because a client may close its connection.
+        // The benchmark ignores errors of the spawned task, because a client may close its connection.
         tokio::spawn(answer(stream, plan, Arc::clone(&random)));
     }
 }
@@ -121,8 +122,9 @@ async fn answer(stream: TcpStream, plan: Plan, random: Arc<Mutex<ChaCha8Rng>>) -
                 return Ok(());
             }
         }
-        let path = head.split(' ').nth(1).context("a path")?;
-        let (key, sequence) = path.trim_start_matches('/').split_once('/').context("an event")?;
+        let path = head.split(' ').nth(1).context("the request has no path")?;
+        let (key, sequence) =
+            path.trim_start_matches('/').split_once('/').context("the path names no event")?;
         let is_found = {
             let mut random = random.lock().unwrap_or_else(PoisonError::into_inner);
             random.random_bool(plan.success)

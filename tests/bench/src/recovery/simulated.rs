@@ -1,5 +1,5 @@
 //! Measures gaps in simulated time: a sequencer with one key, a store that answers at once, and a replay source that
-//! answers after the times of the plan.
+//! answers as the plan states.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,11 +23,12 @@ pub(super) fn mean(plan: &Plan, trials: u64) -> Result<Duration> {
         plan.settings("http://127.0.0.1")
     );
     let loaded = LoadedConfig::parse(Path::new("ordain.toml"), &text, &|_| None)?;
-    let stream = loaded.config.streams.values().next().context("a stream")?;
+    let stream =
+        loaded.config.streams.values().next().context("the configuration has no stream")?;
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     let mut sum = 0;
     for seed in 0..trials {
-        sum += Trial::new(&loaded, stream, seed).lasts(plan, &mut rng)?;
+        sum += Trial::new(&loaded, stream, seed).run(plan, &mut rng)?;
     }
     Ok(Duration::from_millis(sum) / u32::try_from(trials)?)
 }
@@ -36,7 +37,7 @@ struct Trial {
     sequencer: Sequencer,
     now: u64,
     delivery: u64,
-    asked: Option<AttemptToken>,
+    request: Option<AttemptToken>,
     /// The stored record of the key; `None` before the first commit.
     snapshot: Option<Box<KeySnapshot>>,
 }
@@ -53,24 +54,24 @@ impl Trial {
             seed,
         };
         let sequencer = Sequencer::new(loaded.config.sequencer_settings(stream, &share), &[0], 0);
-        Self { sequencer, now: 0, delivery: 0, asked: None, snapshot: None }
+        Self { sequencer, now: 0, delivery: 0, request: None, snapshot: None }
     }
 
-    /// Delivers the first event, then the third. The sequencer requests the second event until a source finds it or the
-    /// rounds are over. Returns the duration of this gap, in ms.
-    fn lasts(mut self, plan: &Plan, rng: &mut ChaCha8Rng) -> Result<u64> {
+    /// Delivers the first event, and later the third event. The sequencer requests the second event until the replay
+    /// source returns this event, or until the last round has failed. Returns the duration of this gap, in ms.
+    fn run(mut self, plan: &Plan, rng: &mut ChaCha8Rng) -> Result<u64> {
         self.deliver(1)?;
         self.now = 10_000;
         let since = self.now;
         self.deliver(3)?;
         for _ in 0..plan.attempts {
-            while self.asked.is_none() {
+            while self.request.is_none() {
                 let at = self.sequencer.poll_timeout().context("the sequencer has no timeout")?;
                 self.now = self.now.max(at);
                 self.sequencer.handle_timeout(self.now);
                 self.perform()?;
             }
-            let token = self.asked.take().context("the replay source has no request")?;
+            let token = self.request.take().context("the replay source has no request")?;
             let is_found = rng.random_bool(plan.success);
             self.now += if is_found { plan.ok } else { plan.fail };
             let found = if is_found { vec![(2, event(2))] } else { Vec::new() };
@@ -79,14 +80,14 @@ impl Trial {
             if is_found {
                 ensure!(
                     self.sequencer.stats().settled == 3,
-                    "the event was found but is not settled"
+                    "the replay source returned the event, but not all events are settled"
                 );
                 return Ok(self.now - since);
             }
         }
         let end =
             self.snapshot.as_ref().and_then(|loaded| Some(loaded.record.gaps.iter().next()?.end));
-        ensure!(end == Some(GapEnd::Parked), "after all rounds the gap is {end:?}");
+        ensure!(end == Some(GapEnd::Parked), "after the last round, the end of the gap is {end:?}");
         Ok(self.now - since)
     }
 
@@ -104,12 +105,12 @@ impl Trial {
         while let Some(effect) = self.sequencer.poll_effect() {
             let answer = match effect {
                 Effect::Run(turn) => {
-                    let verdict =
+                    let outcome =
                         |_| HandlerOutcome::Effect { messages: Vec::new(), complete: false };
                     Input::TurnDone(TurnResult {
                         token: turn.token,
                         rollout: version(),
-                        outcomes: turn.events.iter().map(verdict).collect(),
+                        outcomes: turn.events.iter().map(outcome).collect(),
                         state: StateUpdate::Keep,
                         failure: None,
                     })
@@ -144,12 +145,12 @@ impl Trial {
                     Input::Replayed { token, found, until: u64::MAX, failed: None }
                 }
                 Effect::Replay { token, .. } => {
-                    self.asked = Some(token);
+                    self.request = Some(token);
                     continue;
                 }
                 Effect::ReadDue { .. } => Input::DueRead { entries: Vec::new(), next_in: None },
                 Effect::Ack { .. } => continue,
-                effect => bail!("nothing here leads to {effect:?}"),
+                effect => bail!("this benchmark does not cause {effect:?}"),
             };
             self.sequencer.handle(self.now, answer);
         }

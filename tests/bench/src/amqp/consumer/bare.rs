@@ -1,5 +1,5 @@
-//! The upper limit for the other sides: a consumer that receives and acknowledges deliveries, many at once, and does
-//! nothing else.
+//! Consumers that receive deliveries and acknowledge many of them at once. One of them does nothing else, so its rate
+//! is the upper limit for the sides without messages. The other one also publishes a message for each delivery.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use tokio::time::timeout;
 use super::Partition;
 use crate::amqp::case::OUT;
 
-/// Maximum number of deliveries that the consumer takes from its channel at once. Also the number of received
-/// deliveries after which `consume` acknowledges.
+/// Maximum number of deliveries that a consumer takes from its channel at once. Also the number of unacknowledged
+/// deliveries at which [`consume`] acknowledges.
 const BATCH: usize = 256;
-/// Time without another delivery after which the consumer acknowledges an incomplete batch.
+/// Time without another delivery after which [`consume`] acknowledges an incomplete batch.
 const IDLE_TIMEOUT: Duration = Duration::from_millis(100);
-/// Maximum number of batches whose messages are not confirmed. Eight batches have about as many messages as a usual
-/// client publishes before it waits for confirms.
+/// Maximum number of batches that wait for the confirms of their messages. Eight batches have about as many messages as
+/// a usual client publishes before it waits for confirms.
 const UNCONFIRMED_BATCH_LIMIT: usize = 8;
 
 const MULTIPLE: BasicAckOptions = BasicAckOptions { multiple: true };
@@ -80,8 +80,8 @@ pub(super) async fn consume_and_publish(
     while let Some(batch) = batches.next().await {
         let batch: Vec<Delivery> = batch.into_iter().collect::<Result<_, _>>()?;
         let Some(last) = batch.last().map(|delivery| delivery.delivery_tag) else { continue };
-        // The consumer sends all messages of a batch at once. If the consumer sent each message alone, each message
-        // would wait for the thread that writes to the connection. The messages keep the order of their deliveries.
+        // The consumer sends all messages of a batch at once, in the order of their deliveries. If the consumer sent
+        // each message alone, each message would wait for the thread that writes to the connection.
         let sent = batch.iter().map(|delivery| {
             let id = delivery.properties.message_id().clone().unwrap_or_default();
             let properties = BasicProperties::default()

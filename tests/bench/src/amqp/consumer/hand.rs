@@ -1,6 +1,7 @@
-//! Consumers in the usual handwritten form. For each event, a consumer writes a mark into Redis, calls the handler,
-//! writes the state of the key into Redis, and acknowledges the event. If the mark already exists, the event is a
-//! repeat, and the consumer only acknowledges it.
+//! Consumers in the usual handwritten form. For each event, a consumer writes a mark into Redis, computes the state of
+//! the key, writes the state into Redis, and acknowledges the event. A Rust function computes the state in place of the
+//! WebAssembly handler. If the mark already exists, the event is a repeat, and the consumer only acknowledges the
+//! event.
 
 use std::sync::Arc;
 
@@ -12,16 +13,17 @@ use redis::aio::MultiplexedConnection;
 
 use super::{Partition, Progress};
 
-/// Number of events that a consumer without order executes at a time.
+/// Maximum number of events of a partition that a consumer without order executes at a time.
 const TASK_LIMIT: usize = 64;
-/// Maximum number of unacknowledged deliveries: high enough that each delivery arrives before the consumer needs it.
+/// Maximum number of unacknowledged deliveries. The number is so high that the next delivery has always arrived before
+/// the consumer needs it.
 pub(super) const PREFETCH: u16 = 256;
 /// Prefix of the keys of marks.
 pub(in crate::amqp) const MARK: &str = "seen:";
 /// Prefix of the keys of states.
 pub(in crate::amqp) const STATE: &str = "state:";
 
-/// Executes 64 events at a time, in no order.
+/// Executes up to [`TASK_LIMIT`] events at a time, in no order.
 pub(super) async fn tasks(partition: Partition, redis: &str) -> Result<()> {
     let Partition { deliveries, progress, .. } = partition;
     let connection = connect(redis).await?;
@@ -54,7 +56,7 @@ async fn take(
     mut redis: MultiplexedConnection,
     progress: Arc<Progress>,
 ) -> Result<()> {
-    let id = delivery.properties.message_id().as_ref().context("an event has an id")?;
+    let id = delivery.properties.message_id().as_ref().context("an event has no id")?;
     let mut mark = redis::cmd("SET");
     mark.arg(format!("{MARK}{id}")).arg(1).arg("NX");
     let is_new: Option<String> = mark.query_async(&mut redis).await?;

@@ -1,8 +1,8 @@
-//! The host's pipeline without its order: the host's own source, workers and store, but no part that puts the events of
-//! a key in order. The workers execute each delivery at its arrival, without a state. A table keeps the next sequence
-//! of each key, but only because the store's commits are conditional on this sequence.
+//! The host's pipeline without order: the host's own source, workers and store, but no sequencer. The workers execute
+//! each delivery when it arrives, and get no state of the key. A table in memory keeps the next sequence of each key,
+//! but only because the store's commits are conditional on this sequence.
 //!
-//! This side shows the cost of order. No configuration of the host makes such a pipeline.
+//! The comparison with this side shows the cost of order. No configuration of the host makes such a pipeline.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -43,14 +43,17 @@ pub(super) async fn run(
     let (broker, topology) = broker_of(loaded)?;
     let broker = Arc::new(broker);
     let pool = WorkerPool::start(&engine)?;
-    let (name, stream) = loaded.config.streams.iter().next().context("a stream")?;
+    let (name, stream) =
+        loaded.config.streams.iter().next().context("the configuration has no stream")?;
     let mut lines = tokio::task::JoinSet::new();
     for number in 0..stream.source.partitions() {
         let partition = Partition { stream: name.shared(), number };
         // The store is new, so the first epoch is free.
         let claimed = store.claim(&partition, 1).await?;
         let (send, results) = mpsc::channel(COMPLETION_LIMIT);
-        let file = folder.highest(&stream.handler).context("a handler")?;
+        let file = folder
+            .highest(&stream.handler)
+            .context("the folder of handlers has no handler of the stream")?;
         let active = ActiveVersion::first(engine.load(file)?);
         let version = Arc::clone(&active.rollout);
         let done = Box::new(move |results| drop(send.blocking_send(results)));
@@ -74,7 +77,7 @@ pub(super) async fn run(
         _ = end.recv() => {}
         Some(ended) = lines.join_next() => {
             ended??;
-            bail!("a source ended");
+            bail!("a partition ended");
         }
     }
     lines.shutdown().await;
@@ -126,7 +129,8 @@ struct Line {
     source: SourceHandle,
     turns: TurnQueueHandle,
     results: mpsc::Receiver<TurnResults>,
-    /// Number of further deliveries that the line accepts: the prefetch minus the deliveries under way.
+    /// Number of further deliveries that the line accepts: the prefetch minus the deliveries that are not committed
+    /// yet.
     room: usize,
     window: Window,
     progress: Arc<Progress>,
@@ -179,7 +183,8 @@ impl Line {
     }
 }
 
-/// The deliveries from the first unfinished delivery on, each with a flag that is true if the delivery is finished.
+/// The deliveries from the first unfinished delivery on. For each delivery, `done` has a flag that is true if the
+/// delivery is finished.
 #[derive(Default)]
 struct Window {
     /// Number of finished deliveries before the first unfinished one.
