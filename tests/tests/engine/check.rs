@@ -36,13 +36,13 @@ fn check_and_start_report_the_same_file_errors() -> Result<()> {
         ensure!(check.contains("Use a "), "{check}");
     }
     home.write("ordain.toml", tally::CONFIG.replace("out.ndjson", "new.ndjson"))?;
-    ensure!(home.output(&["check"])?.status.success(), "a valid configuration");
+    ensure!(home.output(&["check"])?.status.success(), "`check` rejects a valid configuration");
     ensure!(!home.path("new.ndjson").exists(), "check created a file");
     Ok(())
 }
 
 #[test]
-fn configuration_is_named_by_argument_or_option() -> Result<()> {
+fn configuration_can_be_named_by_argument_or_option() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", "")?;
     std::fs::rename(home.path("ordain.toml"), home.path("other.toml"))?;
@@ -59,7 +59,7 @@ fn configuration_is_named_by_argument_or_option() -> Result<()> {
     Ok(())
 }
 
-/// Runs `check --json`. Returns the exit code and the errors in its report.
+/// Runs `ordain check --json`. Returns the exit code, and the errors in the printed report.
 fn errors(home: &Home) -> Result<(Option<i32>, Vec<Value>)> {
     let output = home.output(&["check", "--json"])?;
     let report: Value = serde_json::from_slice(&output.stdout)?;
@@ -151,7 +151,8 @@ fn invalid_handler_files_are_listed_as_broken() -> Result<()> {
     let text = String::from_utf8(home.output(&["plugins", "list"])?.stdout)?;
     ensure!(text.contains("plugins/empty.wasm: is empty"), "{text}");
     home.write("events.ndjson", "")?;
-    // If the highest version is damaged, a start skips it. `check` reports the damage before the start.
+    // A start skips a damaged file, even if this file has the highest version. `check` must report the damage as an
+    // error.
     let output = home.output(&["check"])?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     ensure!(

@@ -102,8 +102,8 @@ fn risky_servers_are_reported() -> Result<()> {
     Ok(())
 }
 
-/// The error contains the server's own words and names the user. An operator can change a login or a right at any time,
-/// so the exit code is 75. No output contains a password.
+/// The error must contain the error message of the server and name the user. An operator can change a login or a right
+/// at any time, so the exit code must be 75. No output may contain a password.
 #[test]
 fn refused_logins_are_errors_without_the_password() -> Result<()> {
     let options = Options::new().password("secret").user(
@@ -131,8 +131,8 @@ fn refused_logins_are_errors_without_the_password() -> Result<()> {
     Ok(())
 }
 
-/// Redis repeats the arguments of an unknown command, and an operator may have removed the command `AUTH`. No output
-/// contains the password.
+/// Redis repeats the arguments of an unknown command in its error. If an operator has removed the command `AUTH`, these
+/// arguments contain the password. No output of Ordain may contain the password.
 #[test]
 fn arguments_of_a_removed_login_command_are_not_printed() -> Result<()> {
     let redis = Redis::with(&Options::new().line("rename-command AUTH \"\""))?;
@@ -152,10 +152,10 @@ fn arguments_of_a_removed_login_command_are_not_printed() -> Result<()> {
     Ok(())
 }
 
-/// A server that refuses each connection, and a replica, may accept requests later. Both a check and a start report the
-/// server's words and exit with 75.
+/// A server that has reached its connection limit, and a replica, may accept the host later. Both the check and a start
+/// must name the reason and exit with 75.
 #[test]
-fn refusal_for_now_is_unavailable() -> Result<()> {
+fn temporary_refusal_exits_with_75() -> Result<()> {
     let redis = Redis::with(&Options::new().password("secret"))?;
     let full = home(&redis.url())?;
     let mut operator = redis.connect()?;
@@ -168,7 +168,7 @@ fn refusal_for_now_is_unavailable() -> Result<()> {
     ] {
         let [out, errors] = check(home, 75)?;
         ensure!(errors.contains(&words) && !errors.contains("secret"), "{out}{errors}");
-        // With this divisor, the start waits for 600 ms instead of half a minute.
+        // With this divisor, the start waits for the server for 600 ms instead of 30 seconds.
         let run = home.output(&["--wait-divisor=50", "run"])?;
         let [_, errors] = checked(run, 75)?;
         ensure!(errors.contains(&words) && errors.contains("waiting for it"), "{errors}");
@@ -177,7 +177,7 @@ fn refusal_for_now_is_unavailable() -> Result<()> {
     Ok(())
 }
 
-/// Both URLs lack a host name, so the numeric password is in the place of the port. No command prints it.
+/// Both URLs lack a host name, so the numeric password is in the place of the port. No command may print the password.
 #[test]
 fn password_in_place_of_the_port_is_not_printed() -> Result<()> {
     let home = home("redis://user:${NUMERIC_PASSWORD}")?;
@@ -203,7 +203,8 @@ fn password_in_place_of_the_port_is_not_printed() -> Result<()> {
     Ok(())
 }
 
-/// If the server has ended, the check fails at once. If the server does not answer, the check fails after a time limit.
+/// If the server has ended, its port refuses connections, and the check fails at once. If the server does not answer,
+/// the check fails after a time limit.
 #[test]
 fn silent_or_stopped_server_is_unavailable() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -219,8 +220,8 @@ fn silent_or_stopped_server_is_unavailable() -> Result<()> {
     Ok(())
 }
 
-/// A replica has its own settings, which apply when it becomes master. So the check also reports a replica whose
-/// settings permit the eviction of keys.
+/// A replica has its own settings, which apply when the replica becomes master. So the check must also report a replica
+/// whose settings permit the eviction of keys.
 #[test]
 fn evicting_replica_is_reported() -> Result<()> {
     let master = Redis::start(&[])?;

@@ -10,7 +10,7 @@ use ordain_servers::{Redis, wait_until};
 use ordain_tests::host::Home;
 use serde_json::json;
 
-/// The number of events. After a crash, the host reads only a small part of these events from the file again.
+/// The number of events. The number is so high that the host reads only a small part of the events again after a crash.
 const EVENTS: usize = 60_000;
 
 /// A Redis server, and the home of a host with a `fifo` stream of one key. The store keeps only the ids of the last
@@ -70,7 +70,7 @@ impl Rig {
         let printed = printed.collect::<String>();
         let known: HashSet<&str> = printed.lines().collect();
         let last = self.home.read("out-last");
-        ensure!(last.lines().all(|line| known.contains(line)), "events took effect twice");
+        ensure!(last.lines().all(|line| known.contains(line)), "an event took effect again");
         Ok(())
     }
 
@@ -87,7 +87,7 @@ impl Rig {
 
 fn signal(run: &Child, name: &str) -> Result<()> {
     let status = Command::new("kill").args(["-s", name, &run.id().to_string()]).status()?;
-    ensure!(status.success(), "kill -s {name}");
+    ensure!(status.success(), "`kill -s {name}` failed");
     Ok(())
 }
 
@@ -103,7 +103,7 @@ fn owner_that_lost_the_partition_writes_no_checkpoint() -> Result<()> {
     ensure!(mark.contains(&format!("\"line\":{EVENTS}")), "{mark}");
     signal(&first, "CONT")?;
     rig.expect_logged("first", "another process owns the partition now")?;
-    // The first process owns the partition again, or will own it soon. No event is left to process.
+    // The first process owns the partition again, or will own it soon. All events are already processed.
     signal(&first, "TERM")?;
     ensure!(first.wait()?.success(), "{}", rig.home.read("err-first"));
     ensure!(rig.mark()? == mark, "{} after {mark}", rig.mark()?);
@@ -122,7 +122,7 @@ fn checkpoint_lost_by_the_server_is_written_again() -> Result<()> {
     rig.redis.go_back(&early)?;
     // The process still has the lost commits in memory, and repeats them. The process must not write the checkpoint
     // before all lost commits are stored again.
-    wait_until("the checkpoint again", || {
+    wait_until("the restored checkpoint", || {
         let mark = rig.mark()?;
         let row = &rig.home.rows(&["keys", "list", "cases", "--json"])?[0];
         ensure!(
@@ -205,7 +205,7 @@ fn owner_that_lost_one_shard_starts_again() -> Result<()> {
 /// The server is reset to a snapshot while the stream is idle, and the test ends the host at once. During its shutdown,
 /// the host must detect the loss and repeat the lost commits from memory.
 #[test]
-fn orderly_end_repeats_lost_commits() -> Result<()> {
+fn shutdown_repeats_lost_commits() -> Result<()> {
     let rig = Rig::new()?;
     let mut run = rig.start("first", &[])?;
     rig.printed("first", 10_000)?;
@@ -248,8 +248,8 @@ const OVERWRITE: &str =
 const PUT_BACK: &str = "redis.call('DEL', KEYS[1])
     if redis.call('EXISTS', KEYS[2]) == 1 then redis.call('RENAME', KEYS[2], KEYS[1]) end";
 
-/// Another program overwrites data that all keys of a shard share, and later restores it. The run must wait meanwhile,
-/// and then continue.
+/// Another program overwrites data that all keys of a shard share, and later restores the data. The run must wait until
+/// the data is restored, and then continue.
 #[test]
 fn overwritten_store_data_pauses_the_run() -> Result<()> {
     let rig = Rig::new()?;

@@ -25,7 +25,7 @@ kind = "file"
 path = "dead.ndjson"
 "#;
 
-/// The number of keys. The input contains eight events of each key, and each key gets one dead letter of each cause.
+/// The number of keys. The input contains eleven lines of each key, and each key gets one dead letter of each cause.
 const KEYS: usize = 400;
 
 fn event(key: usize, sequence: u64, data: &Value) -> String {
@@ -43,8 +43,8 @@ fn event(key: usize, sequence: u64, data: &Value) -> String {
 /// - Event 5 is missing.
 /// - Event 6 arrives twice, with different contents.
 /// - Event 9 arrives after event 8 has completed the key.
-/// - An event has no sequence.
-/// - A line is invalid.
+/// - One more event has no sequence.
+/// - One line is no event.
 fn lines() -> Vec<String> {
     let mut lines = Vec::new();
     let mut add = |data: &dyn Fn(usize) -> String| lines.extend((0..KEYS).map(data));
@@ -73,7 +73,7 @@ fn stored(home: &Home) -> Result<BTreeSet<String>> {
         let key = row["key"].as_str().context("a key")?.replace(' ', "%20");
         let id = row["id"].as_str().context("an id")?;
         let id = format!("faults/{key}/dead/{}", id.replace('-', "/"));
-        ensure!(stored.insert(id), "listed twice: {row}");
+        ensure!(stored.insert(id), "a dead letter is listed twice: {row}");
     }
     Ok(stored)
 }
@@ -84,7 +84,10 @@ fn published(lines: &str) -> Result<BTreeMap<String, Value>> {
     for line in lines.lines() {
         let letter: Value = serde_json::from_str(line)?;
         let id = letter["id"].as_str().context("an id")?.to_owned();
-        ensure!(published.insert(id, letter).is_none(), "twice: {line}");
+        ensure!(
+            published.insert(id, letter).is_none(),
+            "a dead letter was published twice: {line}"
+        );
     }
     Ok(published)
 }
@@ -143,10 +146,10 @@ fn each_dead_letter_is_forwarded_once() -> Result<()> {
 fn each_dead_letter_is_forwarded_once_despite_kills() -> Result<()> {
     let home = Home::new(&["faulty"], CONFIG)?;
     home.write("events.ndjson", lines().join("\n") + "\n")?;
-    let calm = Instant::now();
+    let started = Instant::now();
     home.run_once()?;
-    // This run also compiles the handler, so it takes longer than every later run.
-    let whole = calm.elapsed();
+    // The first run also compiles the handler, so it takes longer than every later run.
+    let whole = started.elapsed();
     std::fs::remove_dir_all(home.path("ordain-data"))?;
     std::fs::remove_file(home.path("dead.ndjson"))?;
 
@@ -154,7 +157,7 @@ fn each_dead_letter_is_forwarded_once_despite_kills() -> Result<()> {
         Ok(seed) => seed.parse()?,
         Err(_) => rand::random(),
     };
-    println!("seed of the moments: {seed} (ORDAIN_KILL_SEED={seed} uses it again)");
+    println!("seed of the delays: {seed} (ORDAIN_KILL_SEED={seed} uses it again)");
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     for _ in 0..10 {
         let mut child = home.start()?;
@@ -173,7 +176,7 @@ struct LossyHost {
     redis: Redis,
     home: Home,
     service: Service,
-    /// The data of the server at the time when it had three of the seven dead letters of each key.
+    /// The data of the server at the time when the server had three of the seven dead letters of each key.
     early: Snapshot,
 }
 
@@ -220,7 +223,7 @@ fn lost_letters_are_written_again_and_not_published_again() -> Result<()> {
     let mut lossy = LossyHost::start()?;
     let before = stored(&lossy.home)?;
     lossy.redis.go_back(&lossy.early)?;
-    wait_for_command("the lost letters", || {
+    wait_for_command("the repeated commits of the lost letters", || {
         let is_running = lossy.service.is_running()?;
         ensure!(is_running, "the host ended: {}", lossy.service.stderr());
         let is_repeated = lossy.service.stderr().contains("repeated from memory");

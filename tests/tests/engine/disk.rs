@@ -1,4 +1,4 @@
-//! Tests of a running host whose disk causes trouble: power failures, failed syncs, a folder that is moved away, and
+//! Tests of a host and its disk: power failures, failed syncs, a store's folder that is moved away or removed, and
 //! backups.
 
 mod folder;

@@ -16,8 +16,8 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// Characters that the output must escape: a control character, two characters that some terminals obey, a character
-/// without width, and two characters that change the direction of text.
+/// Characters that the output must escape: three control characters (one of them outside of ASCII), a character without
+/// width, and two characters that change the direction of text.
 const UNSEEN: &str = "\x1b\u{7f}\u{9b}\u{200b}\u{202e}\u{2066}";
 const ESCAPED: &str = r"\u001b\u007f\u009b\u200b\u202e\u2066";
 

@@ -1,5 +1,6 @@
-//! Tests of the main scenario: the events of a file pass through a handler into another file. The events arrive in
-//! order or disturbed, and the process runs without interruption or is killed repeatedly.
+//! Tests of the main scenario: the host reads events from a file, and writes the messages of the handler to another
+//! file. The events are in order, or shuffled and partly repeated. The process runs without interruption, or the test
+//! kills it repeatedly.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,7 @@ fn all_complete(home: &Home, keys: usize) -> Result<()> {
         "--limit",
         "1000000",
     ])?;
-    ensure!(completed.len() == keys, "{} of {keys} keys are complete", completed.len());
+    ensure!(completed.len() == keys, "{} of {keys} keys have completed", completed.len());
     let dead = home.rows(&["dead", "list", "cases", "--json"])?;
     ensure!(dead.is_empty(), "dead letters: {dead:?}");
     Ok(())
@@ -65,7 +66,7 @@ fn shuffled_and_repeated_lines_are_processed_exactly_once() -> Result<()> {
 fn twenty_kills_lose_and_repeat_nothing() -> Result<()> {
     let lines = real_or_generated()?;
     let disturbed = disturb(&lines, 100, 10, 2);
-    // Measures a run without kills, after the handler has been compiled.
+    // Measures the duration of a run without kills. An earlier run has already compiled the handler.
     let undisturbed = home(&disturbed)?;
     undisturbed.run_once()?;
     std::fs::remove_dir_all(undisturbed.path("ordain-data"))?;

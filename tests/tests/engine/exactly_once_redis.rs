@@ -1,5 +1,6 @@
-//! Tests of the main scenario with the store in Redis. The tests kill runs and the server. The sink is standard output,
-//! which may get a message twice, so the tests count each message once, by its id.
+//! Tests of the main scenario with the store in Redis: the host reads events from a file, and writes the messages of
+//! the handler to standard output. The tests kill runs and the server. Standard output may get a message twice, so the
+//! tests count each message once, by its id.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -101,7 +102,12 @@ impl Rig {
         let completed = ["keys", "list", "cases", "--status", "completed", "--json"];
         let limit = ["--limit", "1000000"];
         let completed = self.home.rows(&[&completed[..], &limit[..]].concat())?;
-        ensure!(completed.len() == keys.len(), "{} of {} keys", completed.len(), keys.len());
+        ensure!(
+            completed.len() == keys.len(),
+            "{} of {} keys have completed",
+            completed.len(),
+            keys.len()
+        );
         let dead = self.home.rows(&["dead", "list", "cases", "--json"])?;
         ensure!(dead.is_empty(), "dead letters: {dead:?}");
         Ok(())
@@ -212,7 +218,7 @@ fn idle_run_repeats_lost_commits() -> Result<()> {
     wait_until("all messages", || Ok(rig.check().is_ok()))?;
     let all = count(&rig);
     rig.redis.go_back(&snapshot)?;
-    wait_until("the lost messages again", || {
+    wait_until("the repeated commits", || {
         let log = rig.home.read("err-1");
         ensure!(run.try_wait()?.is_none(), "the run ended: {log}");
         Ok(log.contains("repeated from memory") && rig.check().is_ok())

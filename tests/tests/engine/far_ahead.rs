@@ -85,11 +85,11 @@ fn expect_all_after_gap(store: &str) -> Result<()> {
     let (report, output) = run()?;
     ensure!(report["settled"] == 299, "{report}");
     tally::check(&by_key(&events(1..=300))?, &output)?;
-    ensure!(letters(&home)?.is_empty(), "the letters are gone");
+    ensure!(letters(&home)?.is_empty(), "dead letters are left");
     let ended = row(&home)?;
     ensure!(ended["ahead"] == Value::Null && ended["status"] == "active", "{ended}");
     let gaps = ended["gaps"].as_array().context("gaps")?;
-    ensure!(gaps.len() == 1, "taking the letters is no gap: {ended}");
+    ensure!(gaps.len() == 1, "the gap history must have one gap: {ended}");
     ensure!(
         gaps[0]["first"] == 2 && gaps[0]["last"] == 2 && gaps[0]["end"] == "arrived",
         "{ended}"
@@ -102,6 +102,8 @@ fn expect_all_after_gap(store: &str) -> Result<()> {
     Ok(())
 }
 
+/// A setting of the stream: an event is too far ahead if its sequence exceeds the sequence of the first missing event
+/// by more than 100.
 const NARROW: &str = "gap = { timeout = \"200ms\", max_width = 100 }";
 
 #[test]
@@ -115,8 +117,8 @@ fn events_far_ahead_take_effect_after_the_gap_over_redis() -> Result<()> {
     expect_all_after_gap(&format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url()))
 }
 
-/// The key waits without limit, and the process starts again before the missing event arrives. The last event ends the
-/// key.
+/// The key waits for the missing event without a time limit. The missing event arrives after a restart of the process.
+/// The last event, which is a dead letter until then, ends the key.
 #[test]
 fn waiting_key_takes_the_letters_and_ends() -> Result<()> {
     let home = home("gap = { timeout = \"200ms\", max_width = 100, on_exhausted = \"wait\" }")?;
@@ -161,9 +163,9 @@ fn first_event_far_ahead_makes_a_gap() -> Result<()> {
     Ok(())
 }
 
-/// A running process skips event 2 and a jump of the producer that is wider than `gap.max_width`. A jump that is more
-/// than 100 times as wide as `gap.max_width` parks the key, so that one wrong sequence does not fill the store with
-/// dead letters.
+/// A running process skips event 2. Later the producer skips more sequences than `gap.max_width`, and the process skips
+/// these sequences too. But if the producer skips more than 100 times `gap.max_width`, the key parks, so that one wrong
+/// sequence does not fill the store with dead letters.
 #[test]
 fn skipping_key_reaches_events_far_ahead() -> Result<()> {
     let gap =
@@ -193,8 +195,8 @@ fn skipping_key_reaches_events_far_ahead() -> Result<()> {
     Ok(())
 }
 
-/// All events are in the file at the start. The host gives up missing events at once, because the file has an end, but
-/// must not give up an event whose dead letter is not durable yet.
+/// All events are in the file at the start. At the end of the file, the host skips missing events at once. But the host
+/// must not skip an event that has arrived too far ahead and whose dead letter is not durable yet.
 #[test]
 fn skipping_run_once_reaches_events_far_ahead() -> Result<()> {
     let gap =
@@ -212,10 +214,10 @@ fn skipping_run_once_reaches_events_far_ahead() -> Result<()> {
     Ok(())
 }
 
-/// The key holds at most ten events, and the file contains all events but one. In each of the runs, the dead letters
-/// become durable at other moments.
+/// The key holds at most ten events. In the first home, the file lacks event 2; in the second home, event 2 is the last
+/// line. The test repeats the runs, because the moments at which the dead letters become durable differ.
 #[test]
-fn run_once_gives_up_no_event_of_a_full_key() -> Result<()> {
+fn run_once_skips_no_event_that_a_full_key_rejected() -> Result<()> {
     let full = "spill_limit = 10\noverflow = \"dead-letter\"";
     for _ in 0..20 {
         let skips =
@@ -254,8 +256,8 @@ fn nearer_event_lets_a_skipping_key_continue() -> Result<()> {
     expect_effects(&home, &sequences.into_iter().map(event).collect::<Vec<_>>())
 }
 
-/// If a key holds the maximum number of events, Ordain writes the later events of the key into dead letters. When the
-/// key holds fewer events, Ordain takes the later events out of the dead letters.
+/// If a key holds the maximum number of events, Ordain writes further events of the key into dead letters. When the key
+/// holds fewer events, Ordain takes the later events out of the dead letters.
 #[test]
 fn events_of_a_full_key_take_effect_after_the_gap() -> Result<()> {
     let home = home("gap = { timeout = \"20ms\" }\nspill_limit = 10\noverflow = \"dead-letter\"")?;

@@ -9,11 +9,11 @@ use ordain_tests::host::{Home, binary};
 use ordain_tests::log::{by_key, real_or_generated};
 use ordain_tests::tally;
 
-/// The limit on the size of each file, in units of 512 bytes. The commits of the test do not fit into files of this
-/// size.
+/// The limit on the size of each file, in the unit of the shell's `ulimit -f`: 512 or 1,024 bytes. The commits of the
+/// test do not fit into files of this size.
 const FILE_LIMIT_BLOCKS: u64 = 1_024;
-/// How long the process may take to end. The store waits five seconds before it checks whether a pending write can
-/// still finish.
+/// The time limit for the end of the process. When a write does not finish, the store waits five seconds before it
+/// checks whether the storage engine still works.
 const EXIT_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Runs the host with a limit on the size of files. The shell makes the host ignore the signal that the system sends at
@@ -57,7 +57,7 @@ fn full_disk_ends_the_process_and_loses_nothing() -> Result<()> {
     for words in
         ["ordain-data has failed", "File too large", "is lost", "free space", "start again"]
     {
-        ensure!(error.contains(words), "without {words:?}: {log}");
+        ensure!(error.contains(words), "the error lacks {words:?}: {log}");
     }
     ensure!(
         error.matches("has failed").count() == 1,

@@ -55,13 +55,13 @@ fn home() -> Result<Home> {
 }
 
 #[test]
-fn remedy_fits_the_cause() -> Result<()> {
+fn printed_remedy_fits_the_cause() -> Result<()> {
     let home = home()?;
     home.run_once()?;
-    for (key, _, helps) in STUCK {
+    for (key, _, remedy) in STUCK {
         let output = home.output(&["keys", "why", "cases", key])?;
         let text = String::from_utf8(output.stdout)?;
-        ensure!(text.contains(&format!("remedy: {helps}")), "{key}: {text}");
+        ensure!(text.contains(&format!("remedy: {remedy}")), "{key}: {text}");
         let version = text.contains("under a higher version, such as faulty@1.0.0.wasm");
         ensure!(version == (key != "gap"), "{key}: {text}");
         let held = if key == "gap" { "event 2\n" } else { "2 events between 1 and 2\n" };

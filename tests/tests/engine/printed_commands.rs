@@ -24,7 +24,7 @@ path = "out.ndjson"
 "#;
 
 /// Keys that look like options, or that contain characters with a meaning for a shell or a terminal. Each list has few
-/// keys, because the log suppresses lines if too many are due within a few seconds.
+/// keys, because the log suppresses lines about keys if too many of them are due within a few seconds.
 const KEYS: [&[&str]; 4] = [
     &["plain", "-5", "--help", "--key=x", "-", "--"],
     &["a\nb", "\n", "tab\there", "trailing\n", "\u{1b}[2J", "\u{202e}1\u{200b}"],
@@ -60,7 +60,7 @@ fn check(home: &Home, text: &str, keys: &[&str]) -> Result<()> {
                 "keys why" => format!("key {escaped}: parked at event 2\n"),
                 _ => format!("\n{escaped:<24} 1-"),
             };
-            // A listing of all dead letters has more rows; a listing of one key has two rows below its head.
+            // The listing of one key has a header and two rows. A listing of all dead letters has more rows.
             let of_key = |output: &str| match verb {
                 "keys why" => output.starts_with(&start),
                 _ => output.contains(&start) && output.lines().count() == 3,
@@ -136,8 +136,8 @@ fn printed_commands_can_be_run() -> Result<()> {
     Ok(())
 }
 
-/// A key whose waiting events fill its space in the store ends a run with `--once`. The error names a command that
-/// explains the key.
+/// A key has reached its limit of waiting events in the store, so a run with `--once` fails. The error must contain a
+/// command that explains the key.
 #[test]
 fn error_of_a_full_key_prints_a_command_that_can_be_run() -> Result<()> {
     for key in ["-5", "a b", "tab\there"] {

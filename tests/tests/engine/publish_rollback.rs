@@ -150,15 +150,15 @@ fn running_publisher_publishes_events_lost_by_a_shard() -> Result<()> {
     let done: Value = serde_json::from_str(&service.stdout()).with_context(|| log.clone())?;
     let count = |name: &str| done[name].as_u64().unwrap_or(0);
     ensure!(count("published") >= KEYS as u64 * EVENTS, "{done}");
-    // No earlier run has published a line, although the run started again after lines that it had published itself.
+    // The run has started again after lines that it had published itself. But no earlier run has published a line.
     ensure!(done["lines_before"] == 0, "{done}");
 
     let keys = all.keys().map(|key| (key.clone(), EVENTS)).collect();
     tally::check(&all, &run(&home, &keys)?)
 }
 
-/// The store goes back in time five times while a run publishes. At the fifth time, the run must fail. It must not log
-/// that it publishes the file again.
+/// The store goes back in time five times while a run publishes. After each of the first four times, the run must
+/// publish the file again. After the fifth time, the run must fail, and must not log that it publishes the file again.
 #[test]
 fn run_fails_when_the_store_goes_back_for_the_fifth_time() -> Result<()> {
     const KEYS: usize = 40;
@@ -194,7 +194,11 @@ fn run_fails_when_the_store_goes_back_for_the_fifth_time() -> Result<()> {
     let status = service.wait()?;
     let log = service.stderr();
     ensure!(!status.success(), "the run has not failed: {log}");
-    ensure!(starts(&service) == ROLLBACKS - 1, "{} starts: {log}", starts(&service));
+    ensure!(
+        starts(&service) == ROLLBACKS - 1,
+        "the run started again {} times: {log}",
+        starts(&service)
+    );
     Ok(())
 }
 
@@ -235,7 +239,8 @@ async fn lost_events_are_kept_when_republishing_fails() -> Result<()> {
     run(&home, &BTreeMap::from([("a".to_owned(), 51)])).map(drop)
 }
 
-/// Redis closes all connections for a while. The publisher opens its store when Redis answers again.
+/// For a while, a proxy closes each connection instead of passing a reply of Redis. The publisher must wait, and open
+/// its store when the proxy passes replies again.
 #[test]
 fn publisher_waits_for_its_store() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -293,9 +298,9 @@ async fn publisher_publishes_its_lost_events_again() -> Result<()> {
     Ok(())
 }
 
-/// Two publishers number their events, and the store keeps one event of a key. The event of the second publisher
-/// removes the event of the first one from the store. The first publisher must not conclude that its event is lost, and
-/// must still detect a real loss.
+/// Two publishers number their events, and the store keeps only one event of a key. So the event of the second
+/// publisher removes the event of the first publisher from the store. The first publisher must not conclude that its
+/// event is lost, and must still detect a real loss.
 #[tokio::test]
 async fn event_that_another_publisher_removed_is_not_lost() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -332,7 +337,7 @@ async fn event_that_another_publisher_removed_is_not_lost() -> Result<()> {
 /// of another publisher gets the number of the lost event in the queue, and the stream reads and removes this other
 /// event. The first publisher must still detect the loss, and publish its event again.
 #[tokio::test]
-async fn loss_in_fifo_stream_is_noticed_after_its_number_was_reused() -> Result<()> {
+async fn loss_in_fifo_stream_is_detected_although_its_number_was_reused() -> Result<()> {
     let redis = Redis::start(&[])?;
     let home = home(&redis.url())?;
     let config = home.read("ordain.toml");
@@ -361,9 +366,9 @@ async fn loss_in_fifo_stream_is_noticed_after_its_number_was_reused() -> Result<
     run(&home, &events(5)).map(drop)
 }
 
-/// `ordain publish` reads standard input and publishes more events than it keeps in memory, and the store loses all of
-/// them. The command publishes again the events that it still has in memory. The command's record of the loss must
-/// state how many other events are lost, in which shard, and since when.
+/// `ordain publish` reads standard input and publishes more events than it keeps in memory. Then the store loses all
+/// these events. The command publishes the events that it still has in memory again. In the log, the command's record
+/// of the loss must state how many other events are lost, in which shard, and since when.
 #[test]
 fn record_of_events_beyond_memory_states_their_number() -> Result<()> {
     const LOST: u64 = 60;

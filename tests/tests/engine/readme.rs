@@ -14,20 +14,25 @@ use serde_json::Value;
 /// Returns the fenced blocks of the section "Your own handler": the files by name, and the commands in order.
 fn blocks() -> Result<(BTreeMap<String, String>, Vec<String>)> {
     let readme = fs::read_to_string(root().join("README.md"))?;
-    let (_, section) = readme.split_once("## Your own handler").context("the section")?;
-    let (section, _) = section.split_once("\n## ").context("the next section")?;
+    let (_, section) =
+        readme.split_once("## Your own handler").context("the section is missing")?;
+    let (section, _) = section.split_once("\n## ").context("no section follows")?;
     let mut files = BTreeMap::new();
     let mut commands = Vec::new();
     let parts: Vec<&str> = section.split("```").collect();
     for pair in parts.chunks_exact(2) {
-        let (language, block) = pair[1].split_once('\n').context("a block")?;
+        let (language, block) = pair[1].split_once('\n').context("a block has no lines")?;
         if language == "sh" {
             commands.push(block.to_owned());
             continue;
         }
         // The paragraph before a block begins with the name of the file.
         let paragraph = pair[0].trim_end().rsplit("\n\n").next().unwrap_or_default();
-        let name = paragraph.trim_start().split('`').nth(1).context("a file's name")?;
+        let name = paragraph
+            .trim_start()
+            .split('`')
+            .nth(1)
+            .context("a block has no file name before it")?;
         files.insert(name.to_owned(), block.to_owned());
     }
     Ok((files, commands))

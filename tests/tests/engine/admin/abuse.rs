@@ -1,5 +1,5 @@
-//! Tests of clients that send invalid requests, too much data, or nothing. These clients must delay neither the run nor
-//! other clients.
+//! Tests of clients that send invalid requests or nothing, hold many connections, or do not read responses. These
+//! clients must delay neither the run nor other clients, and must not make the host use much memory.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -85,7 +85,7 @@ fn idle_connections_are_closed_for_new_ones() -> Result<()> {
     let mut held = Vec::new();
     let mut rounds = 0;
     // If the host kept idle connections until their timeout, this wait would take minutes.
-    service.until("responses despite many idle callers", || {
+    service.until("20 responses despite many idle connections", || {
         held.extend((0..64).filter_map(|_| TcpStream::connect(address).ok()));
         rounds +=
             usize::from(get(address, "/healthz").is_ok_and(|response| response.status == 200));
@@ -93,15 +93,16 @@ fn idle_connections_are_closed_for_new_ones() -> Result<()> {
     })
 }
 
-/// Writes invalid events whose dead letters fill one page of a listing. Each event has the maximum size, and consists
-/// of many small JSON objects, which take much memory when they are parsed.
+/// Writes eight invalid events. Each event has nearly the maximum size of an event (1 MiB), and consists of many small
+/// JSON objects, which take much memory when they are parsed. One page of a listing contains the dead letters of all
+/// eight events.
 fn large_letters(home: &Home) -> Result<()> {
     let line = format!("[{}0]\n", "{\"a\":0},".repeat((1 << 20) / 8 - 1));
     home.write("events.ndjson", line.repeat(8))
 }
 
 #[test]
-fn large_page_needs_little_more_memory_than_its_text() -> Result<()> {
+fn large_page_is_created_without_parsing_its_events() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     large_letters(&home)?;
     let mut service = Service::start(&home, &["run"])?;
@@ -113,7 +114,7 @@ fn large_page_needs_little_more_memory_than_its_text() -> Result<()> {
     service.signal("TERM")?;
     let peak = service.peak_memory()? >> 10;
     // A host that parsed the events of a page would need 600 MiB.
-    ensure!(peak < 500, "{peak} MiB");
+    ensure!(peak < 500, "the host used up to {peak} MiB");
     Ok(())
 }
 

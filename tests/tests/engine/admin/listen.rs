@@ -30,7 +30,11 @@ fn host_is_ready_while_it_runs() -> Result<()> {
     let home = home("")?;
     let mut service = Service::start(&home, &["run"])?;
     let address = admin(&mut service)?;
-    assert_eq!(get(address, "/healthz")?.status, 200, "before it is ready");
+    assert_eq!(
+        get(address, "/healthz")?.status,
+        200,
+        "the process must be alive before it is ready"
+    );
     let early = get(address, "/readyz")?;
     ensure!(
         early.status == 200 || early.problem()?.starts_with("not ready: the process is "),
@@ -43,7 +47,7 @@ fn host_is_ready_while_it_runs() -> Result<()> {
 }
 
 #[test]
-fn host_is_not_ready_while_its_store_does_not_answer() -> Result<()> {
+fn host_is_not_ready_while_its_store_does_not_respond() -> Result<()> {
     let redis = Redis::start(&[])?;
     let config = tally::CONFIG.replace("path = \"out.ndjson\"", "path = \"-\"");
     let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
@@ -56,7 +60,7 @@ fn host_is_not_ready_while_its_store_does_not_answer() -> Result<()> {
     service.until("the report that the store is unavailable", away)?;
     let problem = get(address, "/readyz")?.problem()?;
     ensure!(problem.contains("not ready: the store has not answered since 20"), "{problem}");
-    assert_eq!(get(address, "/healthz")?.status, 200, "the process runs");
+    assert_eq!(get(address, "/healthz")?.status, 200, "the process is alive without its store");
     assert_eq!(get(address, "/metrics")?.status, 200, "metrics need no store");
     let keys = get(address, "/v1/streams/cases/keys")?;
     ensure!(keys.status == 503 && keys.problem()?.contains("the store is unavailable"), "{keys:?}");
@@ -65,7 +69,7 @@ fn host_is_not_ready_while_its_store_does_not_answer() -> Result<()> {
     Ok(())
 }
 
-/// A Redis server may answer reads but refuse writes. The host is then not ready.
+/// A Redis server may answer reads but refuse writes. In this state, the host must not be ready.
 #[test]
 fn host_is_not_ready_while_its_store_refuses_writes() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -115,7 +119,7 @@ fn ingress_is_not_ready_before_it_listens() -> Result<()> {
     let ingress = "[ingress]\nlisten = \"127.0.0.1:0\"\n";
     let home = Home::new(&["tally"], &format!("{store}{ingress}{config}"))?;
     home.write("events.ndjson", "")?;
-    // The host reads the leases after it has opened the store, and before it listens.
+    // The host reads the leases after it has opened the store, and before the ingress listens.
     proxy.hold_request("}:leases");
     let mut service = Service::start(&home, &["run"])?;
     let address = admin(&mut service)?;
@@ -135,7 +139,7 @@ fn ingress_is_not_ready_before_it_listens() -> Result<()> {
 }
 
 #[test]
-fn store_address_is_hidden_without_a_token() -> Result<()> {
+fn store_address_is_hidden_from_callers_without_the_token() -> Result<()> {
     let redis = Redis::start(&[])?;
     let url = redis.url();
     let config = tally::CONFIG.replace("path = \"out.ndjson\"", "path = \"-\"");
@@ -214,7 +218,7 @@ fn without_a_token_foreign_host_names_are_rejected() -> Result<()> {
 }
 
 #[test]
-fn without_a_token_no_web_page_is_served() -> Result<()> {
+fn without_a_token_requests_of_web_pages_are_rejected() -> Result<()> {
     let home = home("")?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ready(&mut service)?;
@@ -250,7 +254,7 @@ fn public_address_needs_a_token() -> Result<()> {
 }
 
 #[test]
-fn used_address_is_named_with_its_remedy() -> Result<()> {
+fn address_in_use_is_reported_with_its_remedy() -> Result<()> {
     let taken = TcpListener::bind("127.0.0.1:0")?;
     let address = taken.local_addr()?;
     let home = home(&format!("[admin]\nlisten = \"{address}\"\n"))?;
@@ -265,9 +269,10 @@ fn used_address_is_named_with_its_remedy() -> Result<()> {
     Ok(())
 }
 
-/// The machine may get an address later, for example by DHCP, so a supervisor must start the process again.
+/// The machine may get an address later, for example by DHCP. So the exit code must be 75, with which a supervisor
+/// starts the process again.
 #[test]
-fn address_that_the_machine_does_not_have_is_unavailable() -> Result<()> {
+fn address_that_the_machine_lacks_is_a_temporary_failure() -> Result<()> {
     let absent = "listen = \"192.0.2.1:7070\"";
     let token = format!("token = \"{TOKEN}\"");
     for (section, tables) in [

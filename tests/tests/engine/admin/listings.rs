@@ -16,7 +16,7 @@ fn pages(path: &str, list: &str, get: impl Fn(&str) -> Result<Answer>) -> Result
         let from = cursor.map(|cursor| format!("&cursor={}", encoded(&cursor))).unwrap_or_default();
         let page = get(&format!("{path}&limit=3{from}"))?.json()?;
         let found = page[list].as_array().with_context(|| page.to_string())?;
-        ensure!(found.len() <= 3, "a page of {}", found.len());
+        ensure!(found.len() <= 3, "a page has {} rows", found.len());
         rows.extend(found.iter().cloned());
         cursor = page["cursor"].as_str().map(str::to_owned);
         if cursor.is_none() {
@@ -35,17 +35,17 @@ fn encoded(text: &str) -> String {
 fn pages_show_the_same_data_as_the_command_line() -> Result<()> {
     let home = home()?;
     let (mut service, address) = at_rest(&home)?;
-    let ask = |path: &str| get(address, path);
-    let keys = pages("/v1/streams/cases/keys?prefix=", "keys", ask)?;
-    let parked = pages("/v1/streams/cases/keys?status=parked", "keys", ask)?;
-    let prefixed = pages("/v1/streams/cases/keys?prefix=k1", "keys", ask)?;
-    let dead = pages("/v1/dead?stream=cases", "dead", ask)?;
-    let one = ask(&format!("/v1/streams/cases/keys/{}", encoded(ODD)))?.json()?;
-    let of_key = ask("/v1/dead?stream=cases&key=rejected")?.json()?;
-    let id = of_key["dead"][0]["id"].as_str().context("an id")?.to_owned();
-    let letter = ask(&format!("/v1/dead?stream=cases&key=rejected&id={id}"))?.json()?;
-    let mut streams = ask("/v1/streams")?.json()?;
-    let plugins = ask("/v1/plugins")?.json()?;
+    let request = |path: &str| get(address, path);
+    let keys = pages("/v1/streams/cases/keys?prefix=", "keys", request)?;
+    let parked = pages("/v1/streams/cases/keys?status=parked", "keys", request)?;
+    let prefixed = pages("/v1/streams/cases/keys?prefix=k1", "keys", request)?;
+    let dead = pages("/v1/dead?stream=cases", "dead", request)?;
+    let one = request(&format!("/v1/streams/cases/keys/{}", encoded(ODD)))?.json()?;
+    let of_key = request("/v1/dead?stream=cases&key=rejected")?.json()?;
+    let id = of_key["dead"][0]["id"].as_str().context("the dead letter has no id")?.to_owned();
+    let letter = request(&format!("/v1/dead?stream=cases&key=rejected&id={id}"))?.json()?;
+    let mut streams = request("/v1/streams")?.json()?;
+    let plugins = request("/v1/plugins")?.json()?;
     service.end()?;
 
     assert_eq!(keys.len(), GOOD + 4);
@@ -58,13 +58,17 @@ fn pages_show_the_same_data_as_the_command_line() -> Result<()> {
     let shown = home.rows(&["dead", "show", "cases", &id, "--key", "rejected", "--json"])?;
     assert_eq!(letter, json!({ "dead": shown, "cursor": null }));
     assert_eq!(of_key, letter);
-    assert_eq!(streams["streams"][0]["generation"].take(), 1, "`check` reads no store");
+    assert_eq!(
+        streams["streams"][0]["generation"].take(),
+        1,
+        "only the running process knows the rollout, because `check` does not read the store"
+    );
     assert_eq!(streams["streams"], home.rows(&["check", "--json"])?[0]["streams"]);
     let mut here = home.rows(&["plugins", "list", "--json"])?;
     assert_eq!(
         here[0]["handlers"][0]["running"].take(),
         Value::Null,
-        "`plugins list` asks no process"
+        "`plugins list` does not contact a process"
     );
     here[0]["handlers"][0]["running"] = json!(["cases"]);
     assert_eq!(vec![plugins], here);
@@ -91,7 +95,7 @@ fn running_version_is_distinguished_from_the_file() -> Result<()> {
 
     let tally = Home::new(&["tally"], "")?;
     home.replace("plugins/faulty.wasm", std::fs::read(tally.path("plugins/tally.wasm"))?)?;
-    // Waits until the stream runs the new version.
+    // The stream must run the new version.
     wait_until("the new version", || {
         let [other] = &handlers()?[..] else { return Ok(false) };
         Ok(other.0 != digest && (&*other.1, &other.2) == ("active", &json!(["cases"])))
@@ -103,7 +107,7 @@ fn running_version_is_distinguished_from_the_file() -> Result<()> {
 }
 
 #[test]
-fn page_stays_readable_with_data_of_all_kinds() -> Result<()> {
+fn page_is_valid_json_with_invalid_lines_of_all_kinds() -> Result<()> {
     let home = home()?;
     let deep = "[".repeat(5_000) + &"]".repeat(5_000);
     let lines = [deep.as_bytes(), b"[1e999]", b" {\"a\": [1.0]}", b"text", b"\xff"];

@@ -60,7 +60,7 @@ fn samples(text: &str) -> Result<BTreeMap<String, f64>> {
             help = head.split_once(' ').context("a help text")?.0;
         } else if let Some(head) = line.strip_prefix("# TYPE ") {
             let (name, kind) = head.split_once(' ').context("a kind")?;
-            ensure!(name == help, "{line}: the HELP line before it is for {help}");
+            ensure!(name == help, "{line}: the previous HELP line is for {help}");
             ensure!(kinds.insert(name, kind).is_none(), "{line}: twice");
         } else {
             let (sample, value) = line.rsplit_once(' ').with_context(|| line.to_owned())?;
@@ -68,14 +68,14 @@ fn samples(text: &str) -> Result<BTreeMap<String, f64>> {
             let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
             let known = kinds.contains_key(name)
                 || base.is_some_and(|base| kinds.get(base) == Some(&"histogram"));
-            ensure!(known, "{line}: without a kind");
+            ensure!(known, "{line}: no TYPE line for this metric");
             let value = value.parse().with_context(|| line.to_owned())?;
             ensure!(samples.insert(sample.to_owned(), value).is_none(), "{line}: twice");
         }
     }
     for (name, kind) in ALL {
         let found = kinds.get(&*format!("ordain_{name}"));
-        ensure!(found == Some(&kind), "{name} is a {kind}, found {found:?}");
+        ensure!(found == Some(&kind), "{name} must be a {kind}, but is {found:?}");
     }
     assert_eq!(kinds.len(), ALL.len());
     Ok(samples)
@@ -98,12 +98,12 @@ fn buckets(samples: &BTreeMap<String, f64>, name: &str) -> Result<Vec<(f64, f64)
 }
 
 #[test]
-fn run_is_counted() -> Result<()> {
+fn metrics_count_the_events_of_a_run() -> Result<()> {
     let home = home()?;
     let (mut service, address) = at_rest(&home)?;
     let mut now = BTreeMap::new();
-    // The metrics of a partition may be a moment late, because the driver of the partition updates them once in each
-    // pass of its loop.
+    // The test waits, because the driver of a partition updates the metrics of the partition only once in each pass of
+    // its loop.
     service.until("the metrics of all events", || {
         let text = get(address, "/metrics").map(|response| response.body).unwrap_or_default();
         now = samples(&text).unwrap_or_default();
@@ -139,7 +139,7 @@ fn run_is_counted() -> Result<()> {
     }
     ensure!(
         !now.keys().any(|name| name.starts_with("ordain_partition_lag_events")),
-        "a file must have no metric of its lag"
+        "a stream that reads a file must have no metric of its lag"
     );
     for name in
         ["commit_seconds", "commit_batch_events", "publish_to_commit_seconds", "recovery_seconds"]
@@ -149,12 +149,14 @@ fn run_is_counted() -> Result<()> {
     let took = now.iter().find(|(name, _)| name.starts_with("ordain_handler_seconds_count{"));
     let (name, events) = took.context("the handler's time")?;
     ensure!(name.contains(r#"handler="faulty",version="faulty+"#), "{name}");
-    // When the handler traps, the host executes it again for the same event.
+    // Besides the good events, the handler executed the event of the key `ODD`, the rejected event, and twice the event
+    // at which it traps.
     assert_eq!(*events as u64, good as u64 + 4);
     Ok(())
 }
 
-/// The source waits for further events, which it can deliver. The metric and its description must show this.
+/// A source that waits for further events can deliver them. The metric must therefore be 1, and its description must
+/// not state that the source delivers events now.
 #[test]
 fn idle_source_counts_as_consuming() -> Result<()> {
     let home = home()?;
@@ -169,7 +171,7 @@ fn idle_source_counts_as_consuming() -> Result<()> {
 }
 
 #[test]
-fn times_are_measured() -> Result<()> {
+fn commit_delay_and_gap_recovery_are_measured() -> Result<()> {
     let config = tally::CONFIG.replace("[sinks", "gap = { timeout = \"10m\" }\n[sinks");
     let home = Home::new(&["tally"], &config)?;
     home.write("events.ndjson", timed(2)? + &timed(3)?)?;
@@ -204,7 +206,7 @@ fn times_are_measured() -> Result<()> {
     Ok(())
 }
 
-/// Returns an event of one key, with the current time.
+/// Returns an event of the key `k`, with the current time.
 fn timed(sequence: u64) -> Result<String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis() as i64;
     timed_at(sequence, &jiff::Timestamp::from_millisecond(now)?.to_string())

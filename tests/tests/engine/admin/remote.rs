@@ -1,5 +1,5 @@
-//! Tests of `--admin URL`. A command that reads from a running process must show the same as a command that reads from
-//! the store.
+//! Tests of commands that read from a running process, for example with `--admin URL`. Such a command must print the
+//! same output as a command that reads from the store.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -44,7 +44,7 @@ fn running_process_shows_the_data_of_its_store() -> Result<()> {
         .find(|letter| letter["key"] == "rejected")
         .and_then(|letter| letter["id"].as_str());
     let show = ["dead", "show", "cases", id.unwrap_or_default(), "--key", "rejected"];
-    let looks: [&[&str]; 12] = [
+    let commands: [&[&str]; 12] = [
         &["keys", "list", "cases"],
         &["keys", "list", "cases", "--json"],
         &["keys", "list", "cases", "--limit", "7", "--prefix", "k"],
@@ -58,9 +58,11 @@ fn running_process_shows_the_data_of_its_store() -> Result<()> {
         &["dead", "list", "cases", "--json", "--key", "rejected"],
         &show,
     ];
-    let asked: Result<Vec<String>> =
-        looks.iter().map(|look| printed(&home, &[look, &["--admin", &url][..]].concat())).collect();
-    let asked = asked?;
+    let remote: Result<Vec<String>> = commands
+        .iter()
+        .map(|command| printed(&home, &[command, &["--admin", &url][..]].concat()))
+        .collect();
+    let remote = remote?;
     let plugins = printed(&home, &["plugins", "list", "--admin", &url])?;
     let runs = |line: &str| line.starts_with("faulty+") && line.matches(" cases ").count() == 2;
     ensure!(plugins.lines().any(runs), "{plugins}");
@@ -68,25 +70,26 @@ fn running_process_shows_the_data_of_its_store() -> Result<()> {
     let hint = printed(&home, &[&why[..], &["--admin", &url]].concat())?;
     ensure!(hint.contains(&format!("--key=rejected --admin {url}`")), "{hint}");
     // Without the option, a command finds the process that has the store open.
-    for (look, asked) in looks.iter().zip(&asked) {
-        assert_eq!(*asked, printed(&home, look)?, "{look:?}");
+    for (command, remote) in commands.iter().zip(&remote) {
+        assert_eq!(*remote, printed(&home, command)?, "{command:?}");
     }
     service.end()?;
-    for (look, asked) in looks.iter().zip(asked) {
-        assert_eq!(asked, printed(&home, look)?, "{look:?}");
+    for (command, remote) in commands.iter().zip(remote) {
+        assert_eq!(remote, printed(&home, command)?, "{command:?}");
     }
     let here = printed(&home, &["plugins", "list"])?;
     assert_eq!(
         here.replace(" ?     ", " cases "),
         plugins,
-        "the command line does not know which streams run it"
+        "without a process, `plugins list` does not know which streams run a handler"
     );
     let hint_here = printed(&home, &why)?;
     assert_eq!(hint.replace(&format!(" --admin {url}"), ""), hint_here);
     Ok(())
 }
 
-/// An embedded store names the process that has it open, whatever the address of that process is.
+/// The lock file of an embedded store names the process that has the store open. A command must find this process at
+/// each kind of address.
 #[test]
 fn commands_find_the_process_that_has_the_store_open() -> Result<()> {
     for admin in [
@@ -116,17 +119,18 @@ fn commands_find_the_process_that_has_the_store_open() -> Result<()> {
             refused(&home, &wrong, "another-token-of-a-process", 1, "rejects the token")?;
         }
         service.kill()?;
-        // The store still names the dead process, but no process has the store open.
+        // The lock file still names the dead process, but no process has the store open.
         let keys = printed(&home, &["keys", "list", "cases"])?;
         ensure!(keys.contains("\nk0 "), "{keys}");
     }
     Ok(())
 }
 
-/// Another process may listen at the URL of a process that runs in another network namespace. A command therefore does
-/// not use this URL. The file of an earlier version of Ordain does not name the network.
+/// The process that has the store open may run in another network namespace. In the namespace of the command, another
+/// process may then listen at the URL of this process, so the command must not use the URL. A lock file of an earlier
+/// version of Ordain does not name the namespace; the command must then use the URL.
 #[test]
-fn process_in_another_network_is_not_contacted() -> Result<()> {
+fn process_in_another_network_namespace_is_not_contacted() -> Result<()> {
     const LOCK: &str = "ordain-data/lock";
     let home = home()?;
     let (mut service, address) = at_rest(&home)?;
@@ -137,15 +141,15 @@ fn process_in_another_network_is_not_contacted() -> Result<()> {
     let elsewhere = format!("{earlier}\n{network}1\n");
     home.write(LOCK, &elsewhere)?;
     let holder = format!("process {} has the store in ordain-data open on another", service.id());
-    for look in [
+    for command in [
         &["streams", "list"][..],
         &["instances"],
         &["keys", "list", "cases"],
         &["keys", "why", "cases", "gap"],
         &["dead", "list", "cases"],
     ] {
-        refused(&home, look, "", 75, &holder)?;
-        printed(&home, &[look, &["--admin", &url]].concat())?;
+        refused(&home, command, "", 75, &holder)?;
+        printed(&home, &[command, &["--admin", &url]].concat())?;
     }
     for known in [format!("{earlier}\n"), lock] {
         home.write(LOCK, known)?;
@@ -153,7 +157,7 @@ fn process_in_another_network_is_not_contacted() -> Result<()> {
         ensure!(streams.contains(" yes "), "{streams}");
     }
     service.end()?;
-    // The text of a process that has ended does not matter.
+    // When the process has ended, the content of the lock file does not matter.
     home.write(LOCK, &elsewhere)?;
     printed(&home, &["keys", "list", "cases"])?;
     Ok(())
@@ -171,16 +175,18 @@ fn unusable_url_is_reported_with_its_remedy() -> Result<()> {
     refused(&home, &both, "", 2, "cannot be used with")?;
 
     let free = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let nobody = format!("http://{free}");
-    for look in [&["keys", "list", "cases"][..], &["plugins", "list"], &["dead", "list", "cases"]] {
-        let args = [look, &["--admin", &nobody]].concat();
+    let unused = format!("http://{free}");
+    for command in
+        [&["keys", "list", "cases"][..], &["plugins", "list"], &["dead", "list", "cases"]]
+    {
+        let args = [command, &["--admin", &unused]].concat();
         refused(&home, &args, "", 75, "no process responds at http://127.0.0.1:")?;
     }
     Ok(())
 }
 
 #[test]
-fn refusal_of_the_process_is_reported() -> Result<()> {
+fn error_response_of_the_process_is_reported() -> Result<()> {
     let home = home()?;
     let config = home.read("ordain.toml");
     home.write("ordain.toml", format!("{config}token = \"{TOKEN}\"\n"))?;
@@ -210,7 +216,7 @@ fn refusal_of_the_process_is_reported() -> Result<()> {
 }
 
 #[test]
-fn other_server_is_recognized() -> Result<()> {
+fn server_of_another_program_is_recognized() -> Result<()> {
     let home = home()?;
     for (answer, found) in [
         ("HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\n<ht>", "it responded with status 404"),
@@ -235,13 +241,13 @@ fn other_server_is_recognized() -> Result<()> {
     Ok(())
 }
 
-/// The number of connections that the server of [`other`] accepts. After these connections, the server closes its port,
-/// so a command that sends more requests fails.
+/// The number of connections that the server of [`foreign_server`] accepts. After these connections, the server closes
+/// its port, so a command that sends more requests fails.
 const CONNECTIONS: usize = 200;
 
 /// Starts a server that does not belong to Ordain. `answer` writes the answer to each request. Returns the URL of the
 /// server.
-fn other(
+fn foreign_server(
     answer: impl Fn(&str, &mut TcpStream) -> std::io::Result<()> + Send + 'static,
 ) -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -251,8 +257,8 @@ fn other(
             let Ok(mut stream) = stream else { return };
             let mut request = [0; 4_096];
             let length = stream.read(&mut request).unwrap_or(0);
-            // Ignores errors, because the client may close the connection early. The tests check how much the client
-            // reads.
+            // The server ignores errors, because the client may close the connection early. The tests check how the
+            // client handles the answer.
             let _ = answer(&String::from_utf8_lossy(&request[..length]), &mut stream);
         }
     });
@@ -260,8 +266,8 @@ fn other(
 }
 
 /// Starts a server that answers each request with a JSON body. Returns the URL of the server.
-fn other_with(body: impl Fn(&str) -> String + Send + 'static) -> Result<String> {
-    other(move |request, stream| {
+fn foreign_server_with(body: impl Fn(&str) -> String + Send + 'static) -> Result<String> {
+    foreign_server(move |request, stream| {
         let body = body(request);
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n", body.len());
         stream.write_all(format!("{head}Connection: close\r\n\r\n{body}").as_bytes())
@@ -272,7 +278,7 @@ fn other_with(body: impl Fn(&str) -> String + Send + 'static) -> Result<String> 
 fn control_characters_of_another_server_are_escaped() -> Result<()> {
     const EVIL: &str = "\x1b]0;x\x07\u{9b}2J\u{202e}\r\nnext";
     let home = home()?;
-    let url = other_with(|request| {
+    let url = foreign_server_with(|request| {
         let trouble = json!({ "cause": EVIL, "error": EVIL, "since": EVIL, "version": EVIL });
         let key = json!({
             "key": EVIL, "status": EVIL, "next": 1, "trouble": trouble, "due_at": EVIL,
@@ -296,9 +302,9 @@ fn control_characters_of_another_server_are_escaped() -> Result<()> {
         };
         body.to_string()
     })?;
-    // The commands, each with the number of lines that it prints. A command that does not escape the line break in the
-    // server's data prints more lines.
-    let looks: [(&[&str], usize); 10] = [
+    // The commands, each with the number of lines that it must print. A command that does not escape the line break in
+    // the server's data prints more lines.
+    let commands: [(&[&str], usize); 10] = [
         (&["keys", "list", "cases"], 2),
         (&["keys", "list", "cases", "--json"], 1),
         (&["keys", "show", "cases", "k"], 13),
@@ -310,13 +316,13 @@ fn control_characters_of_another_server_are_escaped() -> Result<()> {
         (&["plugins", "list"], 3),
         (&["plugins", "list", "--json"], 1),
     ];
-    for (look, lines) in looks {
-        let shown = printed(&home, &[look, &["--admin", &url]].concat())?;
+    for (command, lines) in commands {
+        let shown = printed(&home, &[command, &["--admin", &url]].concat())?;
         let steers = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
-        ensure!(!shown.contains(steers), "{look:?}: {shown:?}");
+        ensure!(!shown.contains(steers), "{command:?}: {shown:?}");
         ensure!(
             shown.contains("\\u001b]0;x") && shown.lines().count() == lines,
-            "{look:?}: {shown}"
+            "{command:?}: {shown}"
         );
     }
     Ok(())
@@ -327,7 +333,7 @@ fn listing_whose_cursor_does_not_advance_is_an_error() -> Result<()> {
     let home = home()?;
     for list in ["keys", "dead"] {
         let page = json!({ list: [], "cursor": "k1:x" }).to_string();
-        let url = other_with(move |_| page.clone())?;
+        let url = foreign_server_with(move |_| page.clone())?;
         let args = [list, "list", "cases", "--admin", &url];
         refused(&home, &args, "", 1, "the cursor of a page leads to the same page again")?;
     }
@@ -337,7 +343,7 @@ fn listing_whose_cursor_does_not_advance_is_an_error() -> Result<()> {
 #[test]
 fn endless_response_is_an_error() -> Result<()> {
     let home = home()?;
-    let url = other(|_, stream| {
+    let url = foreign_server(|_, stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")?;
         let part = vec![b'['; 64 << 10];
         loop {
@@ -354,11 +360,11 @@ fn deeply_nested_data_is_shown() -> Result<()> {
     let deep = "[".repeat(100_000) + &"]".repeat(100_000);
     let page =
         format!("{{\"dead\":[{{\"key\":\"k\",\"id\":\"1-1\",\"event\":{{\"data\":{deep}}}}}]}}");
-    let url = other_with(move |_| page.clone())?;
+    let url = foreign_server_with(move |_| page.clone())?;
     let list = printed(&home, &["dead", "list", "cases", "--admin", &url])?;
     ensure!(list.lines().nth(1).is_some_and(|row| row.starts_with("k  ")), "{list}");
-    for look in [&["dead", "list", "cases", "--json"][..], &["dead", "show", "cases", "1-1"]] {
-        let shown = printed(&home, &[look, &["--admin", &url]].concat())?;
+    for command in [&["dead", "list", "cases", "--json"][..], &["dead", "show", "cases", "1-1"]] {
+        let shown = printed(&home, &[command, &["--admin", &url]].concat())?;
         ensure!(shown.contains(&deep), "{} bytes", shown.len());
     }
     Ok(())

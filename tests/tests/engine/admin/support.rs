@@ -20,7 +20,7 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// The number of keys whose events only emit messages.
+/// The number of keys for whose events the handler only emits messages.
 pub(crate) const GOOD: usize = 20;
 /// The number of events of each of the [`GOOD`] keys.
 pub(crate) const EVENTS: u64 = 10;
@@ -50,11 +50,11 @@ fn events() -> Vec<String> {
     events
 }
 
-/// Starts a host with this home, and waits until it is idle.
+/// Starts a host with this home, and waits until the host has processed all events.
 pub(crate) fn at_rest(home: &Home) -> Result<(Service, SocketAddr)> {
     let mut service = Service::start(home, &["run"])?;
     let address = http::ready(&mut service)?;
-    service.until("the idle state", || {
+    service.until("all messages, parked keys and dead letters", || {
         let rows = |path: &str, list: &str| {
             let page = http::get(address, path).and_then(|response| response.json());
             page.is_ok_and(|page| page[list].as_array().is_some_and(|rows| rows.len() == 2))

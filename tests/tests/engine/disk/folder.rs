@@ -16,8 +16,8 @@ use serde_json::Value;
 
 use super::support::{DISK, LISTENING, OUT, Producer, Rig, STORE, home};
 
-/// How long a host without its folder may continue to accept events. The host's log promises at most one second. The
-/// other second allows for a busy machine.
+/// The time for which a host without its folder may continue to accept events. The host's log promises at most one
+/// second; the other second allows for a busy machine.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(2);
 /// The number of copies that the test makes while the host is paused.
 const COPIES: u64 = 5;
@@ -53,7 +53,7 @@ fn take_folder(
 }
 
 /// Moves the store's folder away while the host runs. The host must stop accepting events within a second, and end. The
-/// events that it accepted in this second are in the moved folder, and take effect when the folder is moved back.
+/// events that the host accepted in this second are in the moved folder, and must take effect when the folder is back.
 #[test]
 fn host_without_its_folder_stops_within_a_second() -> Result<()> {
     let mut rig = Rig::on_good_disk()?;
@@ -115,7 +115,7 @@ fn only_a_new_folder_is_logged() -> Result<()> {
         fs::remove_dir_all(store)?;
         Ok(fs::create_dir(store)?)
     };
-    ensure!(!starts_anew(keep)?, "the host logs a new store although its folder is there");
+    ensure!(!starts_anew(keep)?, "the host logs a new store although its folder exists");
     ensure!(starts_anew(remove)?, "the host does not log its new store");
     ensure!(!starts_anew(keep)?, "the host logs the new store at the next start too");
     ensure!(starts_anew(empty)?, "the host does not log its new store in an empty folder");
@@ -160,7 +160,7 @@ fn check_copy(copy: &Path, events: &[String]) -> Result<()> {
     let home = home(&port)?;
     fs::rename(copy, home.path(DISK))?;
     let expected: BTreeSet<(String, u64)> =
-        events.iter().map(|event| of_event(event)).collect::<Result<_>>()?;
+        events.iter().map(|event| key_and_sequence(event)).collect::<Result<_>>()?;
     let mut service = Service::start(&home, &["run"])?;
     let mut missing = expected.len();
     let arrived = service.until("the effects of all events", || {
@@ -182,7 +182,7 @@ fn check_copy(copy: &Path, events: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn of_event(line: &str) -> Result<(String, u64)> {
+fn key_and_sequence(line: &str) -> Result<(String, u64)> {
     let event: Value = serde_json::from_str(line)?;
     let key = event["subject"].as_str().context("a key")?.to_owned();
     Ok((key, event["sequence"].as_u64().context("a sequence")?))

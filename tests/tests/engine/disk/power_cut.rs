@@ -21,7 +21,9 @@ use serde_json::json;
 use super::support::{DISK, LISTENING, OUT, Rig, STORE, home};
 use super::synced::SyncedDisk;
 
+/// The number of random generators, each with its own seed and its own host.
 const SEEDS: u64 = 3;
+/// The number of power cuts for each seed.
 const CUTS: usize = 4;
 /// The upper limit of the random delay from the first accepted events after a start to the power cut.
 const CUT_DELAY_LIMIT_MS: u64 = 400;
@@ -34,8 +36,9 @@ const JOURNAL: &str = ".jnl";
 /// The ends of the paths whose sync may fail: the journal and the sink's file.
 const FAILING_SYNC_ENDINGS: [&str; 2] = [JOURNAL, "out.ndjson"];
 
-/// The power fails at random moments. In about half of the cases, a sync fails before the power failure. The host must
-/// sync an event before it acknowledges the event, and a line of the sink before it marks the line as published.
+/// The power fails at random moments. In about half of the cases, the test makes a sync fail before the power failure.
+/// The host must sync an event before it acknowledges the event, and a line of the sink before it marks the line as
+/// published.
 #[test]
 fn acknowledged_events_survive_power_cuts() -> Result<()> {
     for seed in 1..=SEEDS {
@@ -140,8 +143,8 @@ fn versions_with_values(store: &Path) -> u64 {
 }
 
 /// A sync of the journal fails. The next process still reads the unsynced data from the memory of the operating system,
-/// but the disk never gets this data. So the next process must rewrite the journal before it acknowledges events. This
-/// also holds if a first attempt to rewrite the journal fails.
+/// but the disk never gets this data. So the next process must rewrite the journal before it acknowledges events, even
+/// if a first attempt to rewrite the journal fails.
 #[test]
 fn failed_sync_before_power_cut_loses_nothing() -> Result<()> {
     for (more, fails_again) in
@@ -169,8 +172,8 @@ fn failed_sync_before_power_cut_loses_nothing() -> Result<()> {
     Ok(())
 }
 
-/// A disk fails once while the host creates or opens its store. A supervisor must start the host again (exit code 75),
-/// and the next start must succeed.
+/// A sync fails once while the host creates or opens its store. The exit code must be 75, with which a supervisor
+/// starts the host again. The next start must succeed.
 #[test]
 fn failed_sync_at_a_start_is_temporary() -> Result<()> {
     for (ending, words) in [
@@ -196,9 +199,9 @@ fn failed_sync_at_a_start_is_temporary() -> Result<()> {
 }
 
 /// The storage engine writes tables in a background thread. If this thread fails, later writes return an error without
-/// the reason of the operating system.
+/// the reason of the operating system. The host must report this reason nevertheless.
 #[test]
-fn failure_in_the_background_names_the_reason() -> Result<()> {
+fn failure_of_the_background_thread_is_reported_with_its_reason() -> Result<()> {
     for ending in ["/blobs/0", "/tables", "current"] {
         let mut rig = Rig::start()?;
         let accepted = rig.while_producing(LARGE_PADDING_BYTES, |rig, producer| {
@@ -223,7 +226,7 @@ fn failure_in_the_background_names_the_reason() -> Result<()> {
 /// whole journal is on the disk. With this file, the process after the failed sync does not rewrite the journal, and
 /// acknowledged events are lost.
 #[test]
-fn journal_that_is_not_written_anew_loses_events() -> Result<()> {
+fn journal_that_is_not_rewritten_loses_events() -> Result<()> {
     let mut rig = Rig::start()?;
     rig.while_producing(0, |rig, producer| {
         rig.until_accepted(producer, 200)?;

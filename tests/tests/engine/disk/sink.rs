@@ -31,7 +31,7 @@ fn new_file_survives_power_cut() -> Result<()> {
     let accepted = rig.while_producing(0, |rig, producer| {
         let home = &rig.home;
         rig.service.until("published lines", || home.lines(OUT) > 0)?;
-        // The commits of these later events record durably that the earlier lines are published.
+        // The commits of these later events durably record that the earlier lines are published.
         rig.until_accepted(producer, 200)?;
         rig.cut_power()?;
         ensure!(rig.home.lines(OUT) > 0, "the file of the sink is lost");
@@ -51,7 +51,7 @@ fn new_file_survives_power_cut() -> Result<()> {
 /// process must write these lines again.
 #[test]
 fn failed_sync_of_file_loses_no_line() -> Result<()> {
-    // The power fails right after the failed sync, or after the next process has accepted 10 or 500 events.
+    // The power fails immediately after the failed sync, or after the next process has accepted 10 or 500 events.
     for more in [None, Some(10), Some(500)] {
         let mut rig = Rig::start()?;
         let accepted = rig.while_producing(0, |rig, producer| {

@@ -30,10 +30,11 @@ pub(super) const STORE: &str = "disk/store";
 pub(super) const OUT: &str = "disk/out/out.ndjson";
 /// A part of the log line that a host writes after it has opened its store.
 pub(super) const LISTENING: &str = "ingress listening on http://";
+/// The number of keys of the producer.
 const KEYS: usize = 20;
 /// The number of events per request.
 const BATCH: usize = 10;
-/// How long the producer repeats the same request before the test fails.
+/// The time for which the producer repeats the same request before the test fails.
 const ACCEPT_TIMEOUT: Duration = Duration::from_mins(1);
 /// The delay between two attempts to send a request.
 const RETRY_DELAY: Duration = Duration::from_millis(10);
@@ -224,9 +225,12 @@ impl Producer {
                     sleep(RETRY_DELAY);
                 }
                 Ok(Answer { status: 429, .. }) | Err(_) => sleep(RETRY_DELAY),
-                Ok(other) => bail!("{other:?}"),
+                Ok(other) => bail!("unexpected answer: {other:?}"),
             }
-            ensure!(started.elapsed() < ACCEPT_TIMEOUT, "the host accepts no events");
+            ensure!(
+                started.elapsed() < ACCEPT_TIMEOUT,
+                "the host has accepted no events for {ACCEPT_TIMEOUT:?}"
+            );
         }
     }
 }
