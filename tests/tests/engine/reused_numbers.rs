@@ -1,7 +1,7 @@
-//! Tests of events that the store numbers, with a Redis that goes back in time while a host runs. The host repeats its
-//! lost commits. But no process repeats the lost events, because their publisher has ended. The store therefore assigns
-//! the numbers of the lost events again, to the same events or to other events. If another event gets such a number,
-//! this event must take effect or become a dead letter.
+//! Tests of events that the store numbers, with a Redis that goes back in time. A running host repeats its lost
+//! commits. But no process repeats the lost events, because their publisher has ended. The store therefore assigns the
+//! numbers of the lost events again, to the same events or to other events. If another event gets such a number, this
+//! event must take effect or become a dead letter.
 
 use std::collections::BTreeSet;
 
@@ -30,8 +30,8 @@ struct LossRig {
 }
 
 impl LossRig {
-    /// Starts Redis, and a host that executes events with the handler `tally`. Publishes the events that Redis still
-    /// has after the loss.
+    /// Starts Redis, and a host that executes events with the handler `tally`. Publishes the events that Redis does not
+    /// lose.
     fn start() -> Result<Self> {
         let mut rig = Self::with("handler = \"tally\"", &in_turn(1, 1_000))?;
         rig.publish(EVENTS)?;
@@ -39,7 +39,7 @@ impl LossRig {
         Ok(rig)
     }
 
-    /// Starts Redis and a host. `stream` holds the settings of the stream, and `lines` holds the events.
+    /// Starts Redis and a host. `stream` contains the settings of the stream, and `lines` contains the events.
     fn with(stream: &str, lines: &[String]) -> Result<Self> {
         let redis = Redis::start(&[])?;
         let config = format!(
@@ -53,7 +53,8 @@ impl LossRig {
         Ok(Self { redis, home, service, lines: unnumbered(lines)? })
     }
 
-    /// Publishes the next events. The publisher ends when the store has these events. Returns the file of the events.
+    /// Publishes the next `count` events. The publisher ends when the store has these events. Returns the name of the
+    /// file that contains the events.
     fn publish(&mut self, count: usize) -> Result<String> {
         let rest = self.lines.split_off(count);
         let events = std::mem::replace(&mut self.lines, rest);
@@ -70,15 +71,15 @@ impl LossRig {
         Ok(())
     }
 
-    /// Makes Redis go back to the snapshot. If `is_early` is true, pauses the host before the loss, so that the host
-    /// notices the loss only after the test has resumed the host. Otherwise waits until the host has repeated its lost
-    /// commits.
-    fn lose(&mut self, early: &Snapshot, is_early: bool) -> Result<()> {
-        if is_early {
+    /// Makes Redis go back to the snapshot. If `is_before_recovery` is true, pauses the host first, so that the host
+    /// cannot repeat its lost commits until the test resumes the host. Otherwise waits until the host has repeated its
+    /// lost commits.
+    fn lose(&mut self, early: &Snapshot, is_before_recovery: bool) -> Result<()> {
+        if is_before_recovery {
             self.service.pause()?;
         }
         self.redis.go_back(early)?;
-        if !is_early {
+        if !is_before_recovery {
             self.until_repeated()?;
         }
         Ok(())
@@ -102,7 +103,8 @@ impl LossRig {
         })
     }
 
-    /// Waits until there are `count` dead letters, and checks that all of them have the cause `conflict`.
+    /// Waits until at least `count` dead letters exist. Checks that exactly `count` exist, all with the cause
+    /// `conflict`.
     fn until_conflicts(&self, count: usize) -> Result<()> {
         let mut letters = Vec::new();
         let found = wait_until("dead letters", || {
@@ -141,7 +143,8 @@ impl LossRig {
         Ok(rows.iter().filter_map(cause).collect())
     }
 
-    /// Ends the host, and checks that it has published one message for each of the first `count` sequences.
+    /// Ends the host, and checks that the host has published messages for the first `count` sequences, and for no other
+    /// sequences.
     fn check_messages(&mut self, count: usize) -> Result<()> {
         self.service.end()?;
         let mut counts = BTreeSet::new();
@@ -154,16 +157,16 @@ impl LossRig {
     }
 }
 
-/// The lost events are published again, after or before the host repeats its lost commits. Each of them must count as a
-/// repeat.
+/// The test publishes the lost events again, after or before the host repeats its lost commits. Each of these events
+/// must count as a repeat.
 #[test]
 fn lost_events_are_recognised_when_published_again() -> Result<()> {
-    for is_early in [false, true] {
+    for is_before_recovery in [false, true] {
         let mut rig = LossRig::start()?;
         let early = rig.redis.snapshot()?;
         let lost = rig.publish(EVENTS)?;
         rig.until_settled(2 * EVENTS)?;
-        rig.lose(&early, is_early)?;
+        rig.lose(&early, is_before_recovery)?;
         rig.publish_file(&lost, EVENTS)?;
         rig.service.resume()?;
         rig.until_repeated()?;
@@ -176,16 +179,16 @@ fn lost_events_are_recognised_when_published_again() -> Result<()> {
     Ok(())
 }
 
-/// Other events are published after or before the host repeats its lost commits, and get the numbers of executed
-/// events. Each of these events must become a dead letter; none may count as a repeat of an executed event.
+/// The test publishes other events, after or before the host repeats its lost commits. These events get the numbers of
+/// executed events. Each of these events must become a dead letter; none may count as a repeat of an executed event.
 #[test]
 fn other_events_with_numbers_of_executed_events_become_dead_letters() -> Result<()> {
-    for is_early in [false, true] {
+    for is_before_recovery in [false, true] {
         let mut rig = LossRig::start()?;
         let early = rig.redis.snapshot()?;
         rig.publish(EVENTS)?;
         rig.until_settled(2 * EVENTS)?;
-        rig.lose(&early, is_early)?;
+        rig.lose(&early, is_before_recovery)?;
         rig.publish(NEW_EVENTS)?;
         rig.service.resume()?;
         rig.until_repeated()?;
@@ -224,8 +227,8 @@ fn other_events_with_numbers_of_held_events_become_dead_letters() -> Result<()> 
     rig.service.end()
 }
 
-/// The host dies after the loss, before it notices the loss. Its commits are lost too, so other events with the numbers
-/// of these commits must take effect after the next start.
+/// The host dies after the loss, before it notices the loss. Its lost commits are therefore never repeated, so other
+/// events with the lost numbers must take effect after the next start.
 #[test]
 fn other_events_take_effect_if_the_host_dies_before_it_notices_the_loss() -> Result<()> {
     let mut rig = LossRig::start()?;

@@ -1,5 +1,6 @@
-//! Tests of a sink's file that another program renames, removes, replaces or truncates while the host writes to it.
-//! Each message must be once in a file that had the path of the sink when the host wrote the message.
+//! Tests of a sink's file that another program renames, removes, replaces or truncates while the host writes to the
+//! file. No message may be lost. The host may write a message twice only if the other program removed, replaced or
+//! truncated the file before the host had synced the message.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -15,8 +16,8 @@ use serde_json::Value;
 
 const EVENTS: &str = "events.ndjson";
 const OUT: &str = "out.ndjson";
-/// The number of lines that the test appends to the input at a time: one event of each key. The comments call these
-/// lines a part.
+/// The number of lines that a test appends to the input at a time: one event of each key. The comments call these lines
+/// a part.
 const PART: usize = 10;
 
 /// A running host, and the lines of its input.
@@ -35,7 +36,7 @@ impl Rig {
         Ok(Self { home, service, lines: in_turn(PART, 20), written: 0 })
     }
 
-    /// Appends a part to the input, and waits until its messages are in the file of the sink.
+    /// Appends a part to the input, and waits until the messages of the part are in the file at the path of the sink.
     fn publish_part(&mut self) -> Result<()> {
         let part = text(&self.lines[self.written..self.written + PART]);
         self.written += PART;
@@ -43,11 +44,14 @@ impl Rig {
         let sequence = self.written / PART;
         self.home.append(EVENTS, part)?;
         let Self { home, service, .. } = self;
-        service.until("messages in the file of the path", || messages(home, sequence) == PART)
+        service.until("the messages in the file at the path of the sink", || {
+            messages(home, sequence) == PART
+        })
     }
 
-    /// Checks that `outputs` together have one message for each line, in order. A program may have removed or truncated
-    /// a file before the host had synced its last lines. The host then writes these lines again.
+    /// Checks that `outputs` together have a message for each line, in order. A program may have removed or truncated a
+    /// file before the host had synced the last lines of the file. The host then writes these lines again, so a message
+    /// may be repeated.
     fn check(&self, outputs: &[String]) -> Result<()> {
         let mut seen = HashSet::new();
         let all = outputs.concat();
@@ -71,7 +75,7 @@ fn messages(home: &Home, sequence: usize) -> usize {
 }
 
 #[test]
-fn renamed_file_is_left() -> Result<()> {
+fn next_messages_are_not_written_to_a_renamed_file() -> Result<()> {
     let sequenced = "path = \"out.ndjson\"\nsequenced = true";
     for config in [tally::CONFIG, &tally::CONFIG.replace("path = \"out.ndjson\"", sequenced)] {
         let mut rig = Rig::start(config)?;
@@ -109,7 +113,7 @@ fn removed_file_is_created_again() -> Result<()> {
     rig.check(&files)
 }
 
-/// Another program replaces the sink's file by a file with its own data. This data must stay.
+/// Another program replaces the sink's file by a file with other data. The host must keep this data.
 #[test]
 fn replaced_file_keeps_its_data() -> Result<()> {
     let mut rig = Rig::start(tally::CONFIG)?;
@@ -137,7 +141,7 @@ fn copied_and_truncated_file_continues_at_its_beginning() -> Result<()> {
     rig.check(&["out.1", "out.2", OUT].map(|file| rig.home.read(file)))
 }
 
-/// The folder of the sink's file is missing for a while. The host keeps the messages until it can create the file
+/// The folder of the sink's file is missing for a while. The host must keep the messages until it can create the file
 /// again.
 #[test]
 fn missing_folder_delays_messages() -> Result<()> {
@@ -162,7 +166,7 @@ fn missing_folder_delays_messages() -> Result<()> {
 
 /// Another program renames the file to which a stream forwards its dead letters.
 #[test]
-fn renamed_file_of_dead_letters_is_left() -> Result<()> {
+fn next_dead_letter_is_not_written_to_a_renamed_file() -> Result<()> {
     let sink = "[sinks.dead]\nkind = \"file\"\npath = \"dead.ndjson\"\n";
     let config = tally::CONFIG.replace("\n[sinks", "dead_letter = \"dead\"\n\n[sinks") + sink;
     let home = Home::new(&["tally"], &config)?;
@@ -178,13 +182,13 @@ fn renamed_file_of_dead_letters_is_left() -> Result<()> {
     Ok(())
 }
 
-/// The number of events under load.
+/// The number of events of each key under load.
 const LOAD: u64 = 400;
-/// The number of rotations under load.
+/// The maximum number of rotations under load.
 const ROTATIONS: usize = 20;
 
-/// The file is renamed again and again while the host writes, and the host is killed after some of the rotations. The
-/// path may be a link to a file in another folder.
+/// The test renames the file repeatedly while the host writes, and in some runs kills the host after every fourth
+/// rotation. In one of these runs, the path is a link to a file in another folder.
 #[test]
 fn rotation_under_load_loses_and_repeats_nothing() -> Result<()> {
     for (kills, out) in [(false, OUT), (true, OUT), (true, "app/log")] {

@@ -1,6 +1,7 @@
-//! Tests of event files under log rotation. A rotation may do anything at any time: the host must read each line once
-//! and in order, and must not end. If the host cannot find the lines that it has not read yet, it must report the loss.
-//! The stream is `fifo`, so no later event shows that an earlier line was skipped.
+//! Tests of event files under log rotation. Another program may rename, copy, truncate, compress or remove the files at
+//! any time. The host must read each line once and in order, and must not end. If the host cannot find the lines that
+//! it has not read yet, it must report the loss. The stream is `fifo`, so the sequences of later events do not show
+//! that the host has skipped a line.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
@@ -92,8 +93,8 @@ impl Writer {
         self.rename(EVENTS, &format!("{EVENTS}.1"))
     }
 
-    /// Copies the file of events to `events.ndjson.1`, and then truncates the file of events. Renames an earlier copy
-    /// to `events.ndjson.2` before.
+    /// Copies the file of events to `events.ndjson.1`, and then truncates the file of events. First renames an earlier
+    /// copy to `events.ndjson.2`.
     fn copy_and_truncate(&self) -> Result<()> {
         let first = format!("{EVENTS}.1");
         if self.home.path(&first).exists() {
@@ -103,7 +104,7 @@ impl Writer {
         self.truncate(EVENTS)
     }
 
-    /// Truncates the file of events.
+    /// Truncates a file to zero bytes.
     fn truncate(&self, name: &str) -> Result<()> {
         Ok(File::options().write(true).open(self.home.path(name))?.set_len(0)?)
     }
@@ -153,14 +154,14 @@ fn rest_of_file_rotated_while_stopped_is_read() -> Result<()> {
     Ok(())
 }
 
-/// The rotation gives the older files other names than `events.ndjson.1`, as several rotation programs do.
+/// The rotation gives the older files other names than `events.ndjson.1`, as some rotation programs do.
 #[test]
 fn other_names_of_older_files_are_found() -> Result<()> {
     for [oldest, older] in [
         ["events.ndjson-20261126", "events.ndjson-20261127"],
         ["events-2026-11-26.ndjson", "events-2026-11-27.ndjson"],
         ["events.2.ndjson", "events.1.ndjson"],
-        // The host recognises the file that it has begun under any name.
+        // The host recognises a file of which it has read a part under any name.
         ["archived", "events.ndjson.old"],
     ] {
         let mut writer = Writer::new(EVENTS, 40)?;
@@ -177,9 +178,9 @@ fn other_names_of_older_files_are_found() -> Result<()> {
     Ok(())
 }
 
-/// Older files of the time before the first start do not belong to the stream.
+/// Files that were rotated before the first start do not belong to the stream.
 #[test]
-fn older_files_of_the_first_start_are_not_read() -> Result<()> {
+fn files_rotated_before_the_first_start_are_not_read() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 40)?;
     writer.home.write("events.ndjson.1", "no event\n")?;
     writer.home.write("events.ndjson.2", text(&unnumbered(&in_turn(1, 3))?))?;
@@ -208,7 +209,7 @@ fn rotation_ends_no_stream() -> Result<()> {
     writer.home.write("idle.ndjson", "")?;
     writer.rotate()?;
     writer.create(EVENTS, 1_000)?;
-    // The second rotation follows at once.
+    // The next rotation follows at once.
     writer.rotate()?;
     writer.create(EVENTS, 0)?;
     writer.rotate()?;
@@ -223,9 +224,9 @@ fn rotation_ends_no_stream() -> Result<()> {
     writer.check()
 }
 
-/// The host is paused while the files are rotated, and holds the first file open.
+/// The test rotates the files while the host is paused and holds the first file open.
 #[test]
-fn paused_host_reads_all_generations() -> Result<()> {
+fn paused_host_reads_all_rotated_files() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 100)?;
     writer.create(EVENTS, 20)?;
     let mut service = writer.start()?;
@@ -236,7 +237,7 @@ fn paused_host_reads_all_generations() -> Result<()> {
         writer.rotate()?;
         writer.create(EVENTS, 20)?;
     }
-    // The rotation removes the file that the host has begun.
+    // The rotation removes the file of which the host has read a part.
     fs::remove_file(writer.home.path("events.ndjson.4"))?;
     service.resume()?;
     writer.until_all(&mut service)?;
@@ -271,7 +272,7 @@ fn file_rotated_before_sigterm_is_finished_by_the_next_run() -> Result<()> {
     writer.rotate()?;
     writer.create(EVENTS, 100)?;
     service.end()?;
-    ensure!(writer.home.lines(OUT) < 20_000, "the host had nothing left to read");
+    ensure!(writer.home.lines(OUT) < 20_000, "the host had already read the whole file");
     writer.rotate()?;
     writer.create(EVENTS, 100)?;
     let mut service = writer.start()?;
@@ -321,8 +322,8 @@ fn run_strictly(home: &Home) -> Result<String> {
     Ok(log)
 }
 
-/// The host cannot read a compressed file. When the file is uncompressed, the host reads the lines that it had not read
-/// yet.
+/// The host cannot read a compressed file, and reports the lines in this file that it has not read yet. When the file
+/// is uncompressed again, the host reads these lines.
 #[test]
 fn rest_in_compressed_file_is_reported() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 40)?;
@@ -357,7 +358,7 @@ fn rest_in_compressed_file_is_reported() -> Result<()> {
     writer.check_output()
 }
 
-/// A file that was read to its end may be compressed.
+/// A rotation may compress a file that the host has read to its end.
 #[test]
 fn compressed_file_without_rest_is_not_reported() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 40)?;
@@ -378,7 +379,7 @@ fn gzip(path: &Path, option: &str) -> Result<()> {
     Ok(())
 }
 
-/// The host ends before it has read the whole file, and the file is then removed.
+/// The host ends before it has read the whole file. Then the test removes the file.
 #[test]
 fn removed_rest_is_reported_with_its_length() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 8_000)?;
@@ -389,7 +390,7 @@ fn removed_rest_is_reported_with_its_length() -> Result<()> {
     service.until("the first messages", || writer.home.lines(OUT) > 0)?;
     service.end()?;
     let read = writer.home.lines(OUT);
-    ensure!(read < 20_000, "the host had nothing left to read");
+    ensure!(read < 20_000, "the host had already read the whole file");
     let offset = text(&writer.lines[..read]).len() as u64;
     fs::remove_file(writer.home.path(EVENTS))?;
     writer.home.write(EVENTS, "")?;
@@ -399,8 +400,8 @@ fn removed_rest_is_reported_with_its_length() -> Result<()> {
     Ok(())
 }
 
-/// A stream whose path is a pattern reads all files that match, also files that appear later, and the files that a
-/// rotation renames.
+/// A stream whose path is a pattern reads all files that match the pattern, including files that appear later, and the
+/// files that a rotation renames.
 #[test]
 fn all_files_of_a_pattern_are_read() -> Result<()> {
     let mut writer = Writer::new("orders-*.ndjson", 100)?;
@@ -477,7 +478,7 @@ fn spelling_of_the_path_does_not_matter() -> Result<()> {
     Ok(())
 }
 
-/// The path is a link, or another name, of a file that has the name of an older file.
+/// The path is a symbolic link or a hard link to a file whose name is that of an older file.
 #[test]
 fn path_may_lead_to_a_file_with_an_older_name() -> Result<()> {
     for is_link in [true, false] {
@@ -503,13 +504,13 @@ fn path_may_lead_to_a_file_with_an_older_name() -> Result<()> {
     Ok(())
 }
 
-/// The path is a link into another folder, and log rotation renames the files there.
+/// The path is a symbolic link to a file in another folder, and log rotation renames the files in this folder.
 #[test]
 fn link_into_another_folder_is_followed() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 40)?;
     fs::create_dir(writer.home.path("app"))?;
     symlink("app/log", writer.home.path(EVENTS))?;
-    // An older file of the time before the first start.
+    // This file was rotated before the first start.
     writer.home.write("app/log.9", "no event\n")?;
     writer.create("app/log", 20)?;
     writer.home.run_once()?;
@@ -518,7 +519,7 @@ fn link_into_another_folder_is_followed() -> Result<()> {
     writer.create("app/log.1", 20)?;
     writer.create("app/log", 20)?;
     writer.home.run_once()?;
-    // The link leads to the file of another folder, whose older files do not belong to the stream.
+    // The link now leads to a file in another folder, whose older files do not belong to the stream.
     fs::create_dir(writer.home.path("other"))?;
     writer.home.write("other/log.1", "no event\n")?;
     writer.create("other/log", 20)?;
@@ -533,8 +534,8 @@ fn link_into_another_folder_is_followed() -> Result<()> {
     writer.check()
 }
 
-/// The program does not append to the file, but writes at its last position. After a truncation, the file begins with
-/// NULs.
+/// The program does not append to the file, but writes at the position where its previous write ended. So after a
+/// truncation, the file begins with NULs.
 #[test]
 fn files_that_begin_with_nuls_are_distinguished() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 100)?;
@@ -568,7 +569,8 @@ fn file_is_copied_and_truncated_while_the_handler_is_slow() -> Result<()> {
     writer.check()
 }
 
-/// The host reads lines that a program appends between the copy and the truncation.
+/// The host has read lines that a program appended between the copy and the truncation. The copy lacks these lines. The
+/// host must still recognise the copy, and must not read it again.
 #[test]
 fn shorter_copy_is_not_read_again() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 40)?;
@@ -584,7 +586,8 @@ fn shorter_copy_is_not_read_again() -> Result<()> {
     writer.check()
 }
 
-/// Nothing of the file was read before it was copied and truncated. Then the file may be renamed too.
+/// The host has read nothing of the file before another program copies and truncates it. In the second case, a rotation
+/// also renames the truncated file.
 #[test]
 fn copy_of_an_unread_file_is_read_first() -> Result<()> {
     for is_renamed in [false, true] {
@@ -604,7 +607,7 @@ fn copy_of_an_unread_file_is_read_first() -> Result<()> {
     Ok(())
 }
 
-/// The host knows the length of the second file, but has read nothing of it when the file is truncated.
+/// The host knows the length of the second file, but has read nothing of this file when the test truncates it.
 #[test]
 fn truncated_unread_file_is_reported_unless_copied() -> Result<()> {
     for is_copied in [true, false] {
@@ -636,7 +639,8 @@ fn truncated_unread_file_is_reported_unless_copied() -> Result<()> {
     Ok(())
 }
 
-/// A file that was read to its end is compressed and uncompressed, or moved to another folder and back.
+/// The test compresses and uncompresses a file that the host has read to its end, and moves this file to another folder
+/// and back.
 #[test]
 fn returned_file_is_not_read_again() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 40)?;
@@ -668,7 +672,8 @@ fn returned_file_is_not_read_again() -> Result<()> {
     writer.check()
 }
 
-/// The host holds only some of the files open. A file that it has not opened yet is moved away, and returns.
+/// The host holds only some of the files open. The test moves a file away that the host has not opened yet, and later
+/// moves the file back.
 #[test]
 fn lost_file_that_returns_is_read_in_the_same_run() -> Result<()> {
     let mut writer = Writer::slow("e-*.ndjson", 3_000)?;
@@ -686,8 +691,8 @@ fn lost_file_that_returns_is_read_in_the_same_run() -> Result<()> {
     writer.check_output()
 }
 
-/// A second stream receives events over HTTP while the file of the first stream is rotated. The rotations must not
-/// end or delay the second stream: the host accepts each event at once.
+/// A second stream receives events over HTTP while the test rotates the file of the first stream. The rotations must
+/// not end the second stream or make the host reject its events.
 #[test]
 fn rotation_disturbs_no_stream_over_http() -> Result<()> {
     let web = "[ingress]\nlisten = \"127.0.0.1:0\"\n\
@@ -696,7 +701,8 @@ fn rotation_disturbs_no_stream_over_http() -> Result<()> {
     writer.home.write("ordain.toml", config(EVENTS) + web)?;
     writer.create(EVENTS, 20)?;
     let mut service = writer.start()?;
-    // A first start does not read files that were renamed before it.
+    // The first start does not read files that were rotated before it, so the test waits until the host has read the
+    // file.
     writer.until_all(&mut service)?;
     let address = ingress(&mut service)?;
     let posted: Vec<String> = (1..=200).map(|n| line("web", n, &json!({ "n": n }))).collect();
@@ -726,7 +732,8 @@ fn rotation_disturbs_no_stream_over_http() -> Result<()> {
     tally::check(&by_key(&all)?, &writer.home.read(OUT))
 }
 
-/// The folder of the file is away for a while. The log has a line when the source waits, and when it continues.
+/// The folder of the file is missing for a while. The host must log when the source waits, and when the source
+/// continues.
 #[test]
 fn folder_that_returns_is_reported() -> Result<()> {
     let mut writer = Writer::new("folder/events.ndjson", 10)?;
@@ -744,9 +751,9 @@ fn folder_that_returns_is_reported() -> Result<()> {
     writer.check()
 }
 
-/// A program has not completed the last line of the file when the file is renamed.
+/// A rotation renames the file before a program has completed the last line of the file.
 #[test]
-fn incomplete_line_of_a_renamed_file_is_left_for_the_next_run() -> Result<()> {
+fn incomplete_line_of_a_renamed_file_is_read_when_complete() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 40)?;
     writer.create(EVENTS, 20)?;
     let next = writer.next(1);
@@ -763,14 +770,16 @@ fn incomplete_line_of_a_renamed_file_is_left_for_the_next_run() -> Result<()> {
     service.end()?;
     writer.check()?;
 
-    // The program writes to the new file, but a run that ends cannot wait for the rest of the line.
+    // The program has begun another line in the older file, and now writes to the new file. A run with `--once` cannot
+    // wait for the rest of this line.
     writer.home.append("events.ndjson.1", "{\"specversion\":")?;
     writer.append(EVENTS, 20)?;
     writer.home.run_once()?;
     writer.check()
 }
 
-/// The user who runs the host may not read an older file. Root may read it, unless it has no capabilities.
+/// The user who runs the host has no permission to read an older file. Root can read every file, so the test removes
+/// the capabilities for this from a host that runs as root.
 #[test]
 fn older_file_without_read_permission_ends_no_run() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 40)?;
@@ -798,7 +807,8 @@ fn older_file_without_read_permission_ends_no_run() -> Result<()> {
     writer.check()
 }
 
-/// The path in the settings changes, but the file keeps its name: the stream does not read the file any more.
+/// The path in the settings changes, but the former file keeps its name. The stream must not read the former file any
+/// more.
 #[test]
 fn file_of_an_earlier_path_is_forgotten() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 40)?;
@@ -831,7 +841,8 @@ fn run_starts_before_the_next_file_is_created() -> Result<()> {
     writer.check()
 }
 
-/// The host cannot read the length of the content of this compressed file, but knows no line that it has not read.
+/// The host cannot determine the length of the data in this compressed file. But the host has read all lines that it
+/// knows of, so it must not report a loss.
 #[test]
 fn compressed_file_of_unknown_length_is_no_loss() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 40)?;

@@ -1,5 +1,5 @@
 //! Tests of a process's warnings about parked keys and dead letters, and of the summary at its end. The number of
-//! warnings is limited, even if very many events fail.
+//! warnings is limited, even if many events fail.
 
 use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
@@ -18,7 +18,7 @@ path = "out.ndjson"
 "#;
 
 #[test]
-fn failures_and_the_end_are_reported() -> Result<()> {
+fn each_failure_and_the_end_of_the_run_are_logged() -> Result<()> {
     let home = Home::new(&["faulty"], CONFIG)?;
     let events = [
         line("a key", 1, &json!({ "do": "trap" })),
@@ -52,8 +52,8 @@ fn failures_and_the_end_are_reported() -> Result<()> {
     Ok(())
 }
 
-/// Another program changes a line of the file, so the next run reads the file from its beginning. The invalid line has
-/// the same dead letter as before, so the run must not report the letter as new.
+/// The test changes a line of the file, so the next run reads the file from its beginning. The invalid line already has
+/// a dead letter, so this run must not report a new dead letter.
 #[test]
 fn repeated_invalid_line_is_reported_once() -> Result<()> {
     let home = Home::new(&["faulty"], CONFIG)?;
@@ -87,8 +87,8 @@ fn many_failures_are_summarized() -> Result<()> {
     Ok(())
 }
 
-/// A key stops at a missing event: it is parked, or it waits without a time limit. When the event arrives, the log
-/// reports that the key continues.
+/// A key stops at a missing event: the key is parked, or waits without a time limit. When the event arrives, the host
+/// must log that the key continues.
 #[test]
 fn key_that_continues_after_a_gap_is_reported() -> Result<()> {
     for (on_exhausted, stopped) in

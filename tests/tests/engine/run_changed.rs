@@ -40,7 +40,7 @@ fn refused(home: &Home, config: &str, code: i32, words: &[&str]) -> Result<()> {
     let log = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(code), "{}: {log}", output.status);
     for word in words {
-        ensure!(log.contains(word), "without {word:?}: {log}");
+        ensure!(log.contains(word), "the log lacks {word:?}: {log}");
     }
     Ok(())
 }
@@ -73,8 +73,8 @@ fn changed_numbering_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// Returns a home whose events are committed but not published: the file of the sink has reached the size limit, so it
-/// accepts no message.
+/// Returns a home whose events are committed, but whose messages are not published: the file of the sink has reached
+/// the size limit, so the host cannot append to the file.
 fn unpublished(events: &[String]) -> Result<Home> {
     let home = home(events)?;
     File::create(home.path("out.ndjson"))?.set_len(FILE_LIMIT)?;
@@ -103,10 +103,14 @@ fn start_that_cannot_publish_ends_on_a_signal() -> Result<()> {
         let pending = metric(address, "ordain_outbox_pending")?;
         ensure!(pending.is_some_and(|pending| pending > 0), "{pending:?}: {}", service.stderr());
         service.signal(signal)?;
-        let asked = Instant::now();
+        let signaled_at = Instant::now();
         let status = service.wait()?;
         ensure!(status.success(), "{status}: {}", service.stderr());
-        ensure!(asked.elapsed() < Duration::from_secs(10), "after {:?}", asked.elapsed());
+        ensure!(
+            signaled_at.elapsed() < Duration::from_secs(10),
+            "after {:?}",
+            signaled_at.elapsed()
+        );
         let log = service.stderr();
         ensure!(log.contains("committed messages left unpublished"), "{log}");
     }
@@ -133,7 +137,7 @@ fn removed_stream_with_messages_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// Checks that all messages are published when there is space again.
+/// Checks that the host publishes all messages when it can write to the file of the sink again.
 fn published(home: &Home, events: &[String]) -> Result<()> {
     // Removes the file, because it is as long as the limit.
     std::fs::remove_file(home.path("out.ndjson"))?;
@@ -141,8 +145,8 @@ fn published(home: &Home, events: &[String]) -> Result<()> {
     tally::check(&by_key(events)?, &home.read("out.ndjson"))
 }
 
-/// The working directory, the spelling of a path, and links on the way to a file do not identify the file. A run
-/// resumes where the last run ended, and an invalid line has one dead letter.
+/// The host must recognise a file regardless of the working directory, of the spelling of the path, and of links in the
+/// path. A run must resume where the last run ended, and an invalid line must have one dead letter.
 #[test]
 fn spelling_of_paths_does_not_matter() -> Result<()> {
     let fifo = CONFIG.replace("sequenced", "fifo").replace("first = 1\n", "");
@@ -185,8 +189,8 @@ fn spelling_of_paths_does_not_matter() -> Result<()> {
     Ok(())
 }
 
-/// If the store has data of a stream but no checkpoint, for example because the stream read another source before, the
-/// start logs this before it reads the file from its beginning.
+/// The store has data of a stream but no checkpoint, because the stream read standard input before. The first run with
+/// the file must log that the checkpoint is missing; the second run must not log this.
 #[test]
 fn missing_checkpoint_is_logged() -> Result<()> {
     let events = in_turn(2, 3);

@@ -25,7 +25,8 @@ const AHEAD: &str = "the machine's clock is far ahead of the store's time";
 /// records.
 const KEYS: usize = 20_000;
 
-/// Starts the host with a clock that is ahead of the system by this number of seconds.
+/// Starts the host with a clock that is `seconds` seconds ahead of the system's clock, and waits until the host is
+/// ready.
 fn start(home: &Home, clock: &Clock, seconds: i64) -> Result<Service> {
     clock.set(seconds)?;
     let variables = clock.env();
@@ -36,7 +37,7 @@ fn start(home: &Home, clock: &Clock, seconds: i64) -> Result<Service> {
     Ok(service)
 }
 
-/// Runs `ordain` with a clock that is ahead of the system by this number of seconds. The command must succeed.
+/// Runs `ordain` with a clock that is `seconds` seconds ahead of the system's clock. The command must succeed.
 fn output(home: &Home, clock: &Clock, seconds: i64, args: &[&str]) -> Result<Output> {
     clock.set(seconds)?;
     let output = home.ordain(args)?.envs(clock.env()).output()?;
@@ -69,8 +70,8 @@ fn only_event(key: &str, id: &str, command: &str) -> String {
     .to_string()
 }
 
-/// The store follows a jump of the clock and then accepts an event, because the record of the ended key has expired.
-/// After a crash, the store's clock must not go back to a time at which the record had not expired.
+/// The store follows a jump of the clock. The record of an ended key has then expired, so the host accepts another
+/// event of this key. After a crash, the store's time must not go back to a time at which the record had not expired.
 #[test]
 fn time_of_accepted_event_survives_crash() -> Result<()> {
     let config = "[ingress]\nlisten = \"127.0.0.1:0\"\n[plugins]\ntimeout = \"30s\"\n\
@@ -90,7 +91,7 @@ fn time_of_accepted_event_survives_crash() -> Result<()> {
     service.until("all messages", || home.lines("out.ndjson") == events.len())?;
     service.end()?;
 
-    // This run sees the jump, and the next run confirms it.
+    // In this run, the store detects the jump. In the next run, the clock confirms the jump.
     start(&home, &clock, 2 * HOUR)?.end()?;
     let mut service = start(&home, &clock, 2 * HOUR + 11 * MINUTE)?;
     send(ingress(&mut service)?, &[only_event("k", "2", "loop")])?;
@@ -105,8 +106,9 @@ fn time_of_accepted_event_survives_crash() -> Result<()> {
     service.end()
 }
 
-/// The clock is wrong during one of three runs, and during commands that only read. The store remembers a key that has
-/// ended for a week. The wrong clock must not shorten this time: the repeats of the key's event have no effect.
+/// The clock is wrong during one of three runs, and during commands that only read. The store keeps the record of an
+/// ended key for a week. The wrong clock must not shorten this time, so the repeats of the key's event must have no
+/// effect.
 #[test]
 fn commands_under_a_wrong_clock_forget_no_key() -> Result<()> {
     let config = format!("[streams.cases]\nhandler = \"faulty\"\n{FILES}");
@@ -129,8 +131,8 @@ fn commands_under_a_wrong_clock_forget_no_key() -> Result<()> {
     Ok(())
 }
 
-/// The clock is wrong for a while during a run. The store forgets neither a dead letter nor the id of an event, and the
-/// host recognises the event also after a restart.
+/// The clock is wrong for a while during a run. The store must forget neither a dead letter nor the id of an event.
+/// After a restart, the host must still recognise the repeat of the event.
 #[test]
 fn jump_during_a_run_forgets_no_letter_and_no_id() -> Result<()> {
     let config = "[ingress]\nlisten = \"127.0.0.1:0\"\n\
@@ -149,7 +151,7 @@ fn jump_during_a_run_forgets_no_letter_and_no_id() -> Result<()> {
     send(address, &[fifo_event("19", &emit)])?;
     service.until_says(AHEAD)?;
     service.until("another message", || home.lines("out.ndjson") == 2)?;
-    ensure!(letters()?.len() == 1, "the letter expired by the wrong clock");
+    ensure!(letters()?.len() == 1, "the letter expired because of the wrong clock");
     clock.set(0)?;
     service.end()?;
 
@@ -162,8 +164,8 @@ fn jump_during_a_run_forgets_no_letter_and_no_id() -> Result<()> {
     service.end()
 }
 
-/// A machine without a battery may start with a clock before 1970. A supervisor must start the host again until the
-/// clock is right (exit code 75).
+/// A machine without a battery for its clock may start with a time before 1970. The exit code must be 75, so that a
+/// supervisor starts the host again until the clock is right.
 #[test]
 fn clock_before_1970_is_temporary() -> Result<()> {
     let config = format!("[streams.cases]\nhandler = \"faulty\"\n{FILES}");

@@ -1,4 +1,4 @@
-//! Tests of a spilled event that cannot be read. Such an event must stop its key, and no other key.
+//! A test of a spilled event that cannot be read. Such an event must stop its key, and no other key.
 
 use anyhow::{Result, ensure};
 use ordain_servers::Redis;
@@ -73,14 +73,18 @@ fn unreadable_spilled_event_stops_only_its_key() -> Result<()> {
     let mut out = once(&home)?.0;
     eval(&redis, DAMAGE)?;
 
-    // A run that reads the damaged event must still end successfully, and must report the key, the event and the fault.
+    // A run that reads the damaged event must still end successfully, and must log the key, the event and the fault.
     let more = [event("a", 1), event("b", 2)];
     home.append("events.ndjson", text(&more))?;
     let (messages, log) = once(&home)?;
     for words in [UNREADABLE, "key=a ", "spilled event 2: "] {
-        ensure!(log.matches(words).count() == 1, "not once: {words:?} in {log}");
+        ensure!(log.matches(words).count() == 1, "the log must contain {words:?} once: {log}");
     }
-    assert_eq!(messages.lines().count(), 2, "event 1 of `a`, and event 2 of `b`: {messages}");
+    assert_eq!(
+        messages.lines().count(),
+        2,
+        "the messages must be from event 1 of `a` and event 2 of `b`: {messages}"
+    );
     out += &messages;
     assert_eq!(letters(&home)?, [] as [Value; 0]);
 
@@ -89,10 +93,10 @@ fn unreadable_spilled_event_stops_only_its_key() -> Result<()> {
     let log = home.path("stderr");
     let report_count =
         || std::fs::read_to_string(&log).unwrap_or_default().matches(UNREADABLE).count();
-    service.until("the key is read again without a new event", || report_count() > 0)?;
+    service.until("the log line of the key without a new event", || report_count() > 0)?;
     let lost = [event("a", 4), event("a", 5)];
     home.append("events.ndjson", text(&lost) + &text(&[event("b", 3)]))?;
-    service.until("the other key", || home.lines("stdout") == 1)?;
+    service.until("the message of the other key", || home.lines("stdout") == 1)?;
     let mut dead = Vec::new();
     service.until("both letters", || {
         dead = letters(&home).unwrap_or_default();

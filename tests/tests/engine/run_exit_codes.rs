@@ -9,10 +9,15 @@ use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::json;
 
+/// The exit code of a successful command.
 const DONE: i32 = 0;
+/// The exit code of a command that failed for a reason without a code of its own.
 const FAILED: i32 = 1;
+/// The exit code of a command line with invalid arguments.
 const USAGE: i32 = 2;
+/// The exit code of a failure that may be temporary. A supervisor starts the process again.
 const UNAVAILABLE: i32 = 75;
+/// The exit code of an error in the configuration or in a file that it names.
 const CONFIG: i32 = 78;
 
 /// Runs a command, which must exit with `code` and print each of `words` once to standard error. This output must not
@@ -23,7 +28,7 @@ fn check(home: &Home, args: &[&str], code: i32, words: &[&str]) -> Result<()> {
     let context = || format!("{args:?}: {}: {stderr}", output.status);
     ensure!(output.status.code() == Some(code), context());
     for word in words {
-        ensure!(stderr.matches(word).count() == 1, "{}\nnot once: {word}", context());
+        ensure!(stderr.matches(word).count() == 1, "{}\nmust contain this once: {word}", context());
     }
     for inside in ["panicked", "backtrace", ".rs:", "Error("] {
         ensure!(!stderr.contains(inside), context());
@@ -70,7 +75,7 @@ fn invalid_arguments_are_usage_errors() -> Result<()> {
 }
 
 /// Another program may write the file of a secret only some time after the start of the machine. So the exit code for a
-/// missing file is 75, with which a supervisor starts the process again.
+/// missing file must be 75, with which a supervisor starts the process again.
 #[test]
 fn missing_file_of_secret_is_temporary() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
@@ -102,8 +107,8 @@ fn missing_file_of_secret_is_temporary() -> Result<()> {
     check(&home, &["check"], DONE, &[])
 }
 
-/// A program that replaces the file of a secret may truncate the file first, or remove the target of a link for a
-/// moment.
+/// A program that replaces the file of a secret may first truncate the file, or remove the target of a link for a
+/// moment. The exit code must be 75 during the replacement.
 #[test]
 fn file_of_secret_during_its_replacement_is_temporary() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
@@ -128,8 +133,9 @@ fn file_of_secret_during_its_replacement_is_temporary() -> Result<()> {
     Ok(())
 }
 
-/// The disk of the configuration may not be mounted yet, and a program that replaces the configuration may truncate the
-/// file first. Without a link, a missing configuration is an error of the command line.
+/// The disk with the configuration may not be mounted yet, and a program that replaces the configuration may first
+/// truncate the file. In both cases, the exit code must be 75. If no link leads to a missing configuration, the exit
+/// code must be 78.
 #[test]
 fn configuration_during_its_replacement_is_temporary() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
@@ -208,8 +214,11 @@ fn file_that_is_no_handler_is_refused() -> Result<()> {
     make_pipe(&home, "plugins/tally.wasm")?;
     check(&home, ONCE, CONFIG, &["plugins/tally.wasm: is no regular file"])?;
     std::fs::remove_file(home.path("plugins/tally.wasm"))?;
-    // With invalid handlers, the host must not have created a store or an output file.
-    ensure!(!home.path("ordain-data").exists() && !home.path("out.ndjson").exists(), "a store");
+    // None of the refused starts may have created a store or an output file.
+    ensure!(
+        !home.path("ordain-data").exists() && !home.path("out.ndjson").exists(),
+        "a refused start created a file"
+    );
     home.write("plugins/tally.wasm", guest("puppet")?)?;
     check(&home, ONCE, DONE, &[])?;
     std::fs::remove_dir_all(home.path("plugins"))?;
@@ -297,8 +306,8 @@ fn unusable_files_are_refused() -> Result<()> {
     Ok(())
 }
 
-/// If the file of the source or the folder of the sink is missing, the host ends with exit code 75. A supervisor then
-/// starts the service again, and the missing file may be mounted by then.
+/// If the file of the source or the folder of the sink is missing, the host must end with the exit code 75. A
+/// supervisor then starts the service again; the disk with the missing file may be mounted by then.
 #[test]
 fn missing_files_of_a_service_are_unavailable() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
@@ -337,8 +346,7 @@ fn with_read_only(home: &Home, folder: &str, args: &[&str]) -> Result<(Option<i3
     run_by(home, &["unshare", "-m", "sh", "-c", &mount], args)
 }
 
-/// A file system that is read-only for a while, for example after an error of its disk, is no error of the
-/// configuration.
+/// A file system may be read-only for a while, for example after an error of its disk. So the exit code must be 75.
 #[test]
 fn read_only_file_system_is_unavailable() -> Result<()> {
     let config = tally::CONFIG.replace("out.ndjson", "out/out.ndjson");
@@ -363,7 +371,7 @@ fn read_only_file_system_is_unavailable() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out/out.ndjson"))
 }
 
-/// The rounds have different limits, so the host reaches the limit at different steps of its start. The host must never
+/// Each run has another limit, so the host reaches the limit at different steps of its start. The host must never
 /// report an error of the configuration, because the configuration is right.
 #[test]
 fn too_many_open_files_are_no_error_of_the_configuration() -> Result<()> {
@@ -399,7 +407,7 @@ fn folder_of_the_store_on_an_unmounted_disk_is_unavailable() -> Result<()> {
 }
 
 #[test]
-fn once_with_an_endless_source_is_refused() -> Result<()> {
+fn run_once_with_an_endless_source_is_refused() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     let source = r#"{ kind = "file", path = "events.ndjson" }"#;
     let queue = tally::CONFIG.replace(source, r#"{ kind = "amqp", queue = "cases" }"#);
@@ -423,7 +431,7 @@ fn one_file_under_two_names_is_refused() -> Result<()> {
     std::fs::remove_file(home.path("out.ndjson"))?;
     assert_eq!(home.read("events.ndjson"), events);
 
-    // The link and its target are one file, but this file does not exist before the host creates the file of the first
+    // The link and its target are one file. This file does not exist before the host creates the file of the first
     // sink.
     std::os::unix::fs::symlink("other.ndjson", home.path("out.ndjson"))?;
     let words = ["sinks.tally.path: out.ndjson", "as sinks.other.path: each sink needs its own"];

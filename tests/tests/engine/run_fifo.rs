@@ -28,17 +28,17 @@ path = "out.ndjson"
 /// The source in [`CONFIG`].
 const FILE_SOURCE: &str = "source = { kind = \"file\", path = \"events.ndjson\" }";
 
-/// Every line whose index is a multiple of this number is repeated later.
-const EVERY: usize = 7;
+/// The input repeats each line whose index is a multiple of this number.
+const REPEAT_INTERVAL_LINES: usize = 7;
 /// The distance between a line and its repeat, in lines.
-const LATER: usize = 200;
+const REPEAT_DISTANCE_LINES: usize = 200;
 
 /// Returns lines with sequences. The test compares the output with these lines.
 fn numbered() -> Vec<String> {
     in_turn(120, 60)
 }
 
-/// Returns the lines of `numbered` without their sequences. Some lines are repeated.
+/// Returns the lines of `numbered` without their sequences, and with repeats of some lines.
 fn disturbed(numbered: &[String]) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     for (index, line) in numbered.iter().enumerate() {
@@ -46,8 +46,11 @@ fn disturbed(numbered: &[String]) -> Result<Vec<String>> {
         event.as_object_mut().expect("an event is an object").remove("sequence");
         lines.push((index, event.to_string()));
     }
-    let repeats: Vec<_> =
-        lines.iter().step_by(EVERY).map(|(index, line)| (index + LATER, line.clone())).collect();
+    let repeats: Vec<_> = lines
+        .iter()
+        .step_by(REPEAT_INTERVAL_LINES)
+        .map(|(index, line)| (index + REPEAT_DISTANCE_LINES, line.clone()))
+        .collect();
     lines.extend(repeats);
     // The sort is stable, so a repeat comes directly after the line with the same index.
     lines.sort_by_key(|(index, _)| *index);
@@ -62,7 +65,7 @@ fn repeats_are_recognized_by_id_across_runs() -> Result<()> {
     home.write("events.ndjson", &text)?;
     let report = home.run_once()?;
     assert_eq!(report["settled"], numbered.len());
-    assert_eq!(report["duplicates"], numbered.len().div_ceil(EVERY));
+    assert_eq!(report["duplicates"], numbered.len().div_ceil(REPEAT_INTERVAL_LINES));
     let out = home.read("out.ndjson");
     tally::check(&by_key(&numbered)?, &out)?;
 
@@ -74,7 +77,10 @@ fn repeats_are_recognized_by_id_across_runs() -> Result<()> {
     home.replace("events.ndjson", format!("\n{text}"))?;
     let report = home.run_once()?;
     assert_eq!(report["settled"], 0);
-    assert_eq!(report["duplicates"], numbered.len() + numbered.len().div_ceil(EVERY));
+    assert_eq!(
+        report["duplicates"],
+        numbered.len() + numbered.len().div_ceil(REPEAT_INTERVAL_LINES)
+    );
     assert_eq!(home.read("out.ndjson"), out);
     assert!(home.rows(&["dead", "list", "cases", "--json"])?.is_empty());
     Ok(())
@@ -89,7 +95,7 @@ fn ten_kills_lose_and_repeat_nothing() -> Result<()> {
         Ok(seed) => seed.parse()?,
         Err(_) => rand::random(),
     };
-    println!("seed of the moments: {seed} (ORDAIN_KILL_SEED={seed} uses it again)");
+    println!("seed of the delays: {seed} (ORDAIN_KILL_SEED={seed} uses it again)");
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut unfinished = 0;
     for _ in 0..10 {
@@ -125,7 +131,8 @@ fn events_of_sources() -> String {
     events.map(|event| format!("{event}\n")).concat()
 }
 
-/// The source and the id together identify an event. Events of two sources with the same id are two events.
+/// The source and the id together identify an event, so events of different sources with the same id are different
+/// events.
 #[test]
 fn same_id_from_another_source_is_another_event() -> Result<()> {
     let home = Home::new(&["tally"], CONFIG)?;
@@ -151,7 +158,7 @@ fn same_id_from_another_source_is_another_event_over_http() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     let address = ingress(&mut service)?;
     let last = event("/a", "last", 5);
-    // Each of the five events is repeated, and the last event comes after all repeats.
+    // The first two requests contain the same five events. The last event arrives after all repeats.
     for body in [events_of_sources(), events_of_sources(), format!("{last}\n")] {
         let answer = post(address, LINES, &body)?;
         ensure!(answer.status == 202, "{answer:?}");
@@ -184,9 +191,9 @@ fn same_id_from_another_source_is_another_published_event() -> Result<()> {
 }
 
 /// Two events have the same id, sequence and content, but come from different sources. Both are in conflict with an
-/// earlier event, and each has a dead letter of its own.
+/// earlier event, and each must have a dead letter of its own.
 #[test]
-fn dead_letters_of_two_sources_with_one_id_are_two() -> Result<()> {
+fn conflicting_events_of_two_sources_have_two_dead_letters() -> Result<()> {
     let home = Home::new(&["tally"], &CONFIG.replace("fifo", "sequenced"))?;
     let events = [("/a", 1), ("/b", 2), ("/c", 2)].map(|(source, n)| {
         let mut event = event(source, "1", n);

@@ -1,5 +1,5 @@
-//! A test of a file that grows in pieces. Meanwhile, the test repeatedly kills the process that reads the file. A piece
-//! may end within a line. No line may be lost, repeated or joined to another line.
+//! A test of a file that grows in pieces, while the test repeatedly kills the process that reads the file. A piece may
+//! end within a line. The host must execute each line once, and must not join two lines.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn file_written_in_pieces_survives_kills() -> Result<()> {
         Ok(seed) => seed.parse()?,
         Err(_) => rand::random(),
     };
-    println!("seed of the pieces and moments: {seed} (ORDAIN_KILL_SEED={seed} uses it again)");
+    println!("seed of the pieces and delays: {seed} (ORDAIN_KILL_SEED={seed} uses it again)");
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let lines = in_turn(60, 60);
     let disturbed = disturb(&lines, 50, 10, seed);

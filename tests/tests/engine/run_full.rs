@@ -1,5 +1,5 @@
 //! Tests of `overflow = "pause"` with a stopped key that has reached its limit of spilled events. A run with `--once`
-//! must report the key and end. A service must show the key, because all keys of its partition wait.
+//! must report the key and end. A service must report the key, because all keys of its partition wait.
 
 use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
@@ -31,7 +31,7 @@ path = "out.ndjson"
 fn full_key_ends_the_run() -> Result<()> {
     for on_exhausted in ["park", "wait"] {
         let home = Home::new(&["tally"], &config(on_exhausted, 2))?;
-        // Event 1 of `a` arrives after more events than the store may hold for the key.
+        // Before event 1 of `a`, more events of `a` arrive than the store may hold for a key.
         let order = (2..=9).map(|sequence| ("a", sequence)).chain([("b", 1), ("a", 1)]);
         let lines: Vec<String> = order.map(|(key, n)| line(key, n, &json!({ "n": n }))).collect();
         home.write("events.ndjson", lines.join("\n") + "\n")?;
@@ -50,12 +50,12 @@ fn full_key_ends_the_run() -> Result<()> {
     Ok(())
 }
 
-/// The full key `a` stops the only partition of the stream, so event 2 of the key `b` waits too. The log, a metric, the
-/// list of streams and `keys why` show this. With a higher limit, all events take effect.
+/// The full key `a` stops the only partition of the stream, so event 2 of the key `b` waits too. The log, two metrics,
+/// the list of streams and `keys why` must show this. With a higher limit, all events must take effect.
 #[test]
-fn full_key_of_a_service_is_shown() -> Result<()> {
+fn full_key_of_a_service_is_reported() -> Result<()> {
     let home = Home::new(&["tally"], &config("park", 2))?;
-    // Event 1 of `a` arrives after more events than the store may hold for the key.
+    // Before event 1 of `a`, more events of `a` arrive than the store may hold for a key.
     let order = [("b", 1)].into_iter().chain((2..=20).map(|sequence| ("a", sequence)));
     let order = order.chain([("b", 2), ("a", 1)]);
     let lines: Vec<String> = order.map(|(key, n)| line(key, n, &json!({ "n": n }))).collect();
@@ -65,7 +65,10 @@ fn full_key_of_a_service_is_shown() -> Result<()> {
     let full = || metric(address, "ordain_full_keys").ok().flatten();
     service.until("the full key", || full() == Some(1))?;
     service.until_says("stream blocked: key \"a\" is stopped at event 1, and ")?;
-    ensure!(metric(address, "ordain_stream_consuming")? == Some(0), "the metric of the source");
+    ensure!(
+        metric(address, "ordain_stream_consuming")? == Some(0),
+        "a blocked source must not count as consuming"
+    );
     // The process can still serve its other streams.
     ensure!(get(address, "/readyz")?.status == 200, "{}", service.stderr());
     let reason = "key \"a\" is stopped at event 1, and ";

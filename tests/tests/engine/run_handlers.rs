@@ -1,5 +1,5 @@
-//! Tests of all ways in which a handler can fail. The key stops or continues as configured, and other keys continue.
-//! `ordain keys why` reports the failure and the setting that applies.
+//! Tests of the ways in which a handler can fail. The key must stop or continue as configured, and other keys must
+//! continue. `ordain keys why` must report the failure and the setting that applies.
 
 use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
@@ -93,7 +93,7 @@ fn failing_key_stops_alone_and_its_cause_is_shown() -> Result<()> {
         let why = why(&home, key)?;
         ensure!(why.starts_with(&format!("key {key}: parked at event 1")), "{why}");
         for word in *words {
-            ensure!(why.contains(word), "{why}\nhas no {word:?}");
+            ensure!(why.contains(word), "{why}\nlacks {word:?}");
         }
         ensure!(why.contains("held in the store: 3 events between 1 and 3"), "{why}");
         ensure!(messages(&home, key) == 0, "{key}: a failed attempt published a message");
@@ -112,7 +112,7 @@ fn failing_key_stops_alone_and_its_cause_is_shown() -> Result<()> {
         "the whole event is kept: {rejected:?}"
     );
     ensure!(rejected[0]["version"].to_string().contains("faulty+"), "{rejected:?}");
-    // Another start changes nothing.
+    // Another run must change nothing.
     let again = home.run_once()?;
     assert_eq!(again["held"], report["held"]);
     assert_eq!(again["settled"], 0);

@@ -1,5 +1,5 @@
-//! Tests of lines that are not valid events. Each such line becomes one dead letter that names the line and the fault.
-//! The host processes all other lines.
+//! Tests of lines that are not valid events. Each such line must become one dead letter that names the line and the
+//! fault. The host must process all other lines.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -57,15 +57,15 @@ const BAD: &[(&[u8], &str, &str)] = &[
     (&[b'x'; 5_000], "unreadable", "5000 bytes, more than 4096 (runtime.event_size)"),
 ];
 
-/// Texts that [`mixed`] puts before the events in turn: blanks, and lines that contain only blanks. NULs count as
-/// blanks.
+/// Texts that [`mixed`] puts before the events, one after the other: blanks, and lines that contain only blanks. NULs
+/// count as blanks.
 const BLANKS: [&[u8]; 6] =
     [b"", b" \t \n", b"\xef\xbb\xbf\n", b"\xc2\xa0 \r\n", b"\0\0\0", b"\0\n \0\t"];
 
 /// Returns the text of a file with valid, invalid and blank lines. An invalid line follows each event whose index is a
 /// multiple of `every`. Also returns a map from the line number of each invalid line to its index in [`BAD`].
 fn mixed(good: &[String], every: usize) -> (Vec<u8>, BTreeMap<usize, usize>) {
-    // A byte order mark before the first line belongs to no event.
+    // The file begins with a byte order mark, which belongs to no event.
     let mut text = b"\xef\xbb\xbf".to_vec();
     let mut line = 0;
     let mut bad = BTreeMap::new();
@@ -101,7 +101,12 @@ fn home(good: &[String], every: usize) -> Result<(Home, BTreeMap<usize, usize>)>
 /// have no other dead letters.
 fn check_letters(home: &Home, bad: &BTreeMap<usize, usize>) -> Result<()> {
     let letters = home.rows(&["dead", "list", "cases", "--json", "--limit", "100000"])?;
-    ensure!(letters.len() == bad.len(), "{} letters of {} bad lines", letters.len(), bad.len());
+    ensure!(
+        letters.len() == bad.len(),
+        "{} dead letters of {} invalid lines",
+        letters.len(),
+        bad.len()
+    );
     let text = |letter: &Value, field: &str| -> Result<String> {
         Ok(letter[field].as_str().with_context(|| format!("no {field} in {letter}"))?.to_owned())
     };
@@ -112,7 +117,8 @@ fn check_letters(home: &Home, bad: &BTreeMap<usize, usize>) -> Result<()> {
     for (line, which) in bad {
         let (_, expected, words) = BAD[*which];
         let origin = format!("line {line} of events.ndjson");
-        let (cause, error) = by_origin.get(&origin).with_context(|| format!("none of {origin}"))?;
+        let (cause, error) =
+            by_origin.get(&origin).with_context(|| format!("no dead letter of {origin}"))?;
         ensure!(cause == expected && error.contains(words), "{origin}: {cause}: {error}");
     }
     Ok(())
@@ -131,7 +137,7 @@ fn each_bad_line_is_one_dead_letter() -> Result<()> {
 
     let again = home.run_once()?;
     assert_eq!((again["delivered"].as_u64(), again["dead_total"].as_u64()), (Some(0), Some(0)));
-    // Replaces the file by a copy without the byte order mark. The host reads every line again, and recognises every
+    // Replaces the file by a copy without the byte order mark. The host must read every line again, and recognise every
     // event.
     let text = std::fs::read(home.path("events.ndjson"))?;
     home.replace("events.ndjson", text.strip_prefix(b"\xef\xbb\xbf").context("the mark")?)?;
@@ -144,7 +150,7 @@ fn each_bad_line_is_one_dead_letter() -> Result<()> {
 #[test]
 fn bad_line_is_one_dead_letter_despite_kills() -> Result<()> {
     let seed: u64 = rand::random();
-    println!("seed of the moments: {seed}");
+    println!("seed of the delays: {seed}");
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let good = in_turn(50, 200);
     let (home, bad) = home(&good, 7)?;
@@ -161,7 +167,7 @@ fn bad_line_is_one_dead_letter_despite_kills() -> Result<()> {
     tally::check(&by_key(&good)?, &home.read("out.ndjson"))
 }
 
-/// The time of an event is optional, so a valid time that few producers send must not cost the event.
+/// The time of an event is optional. An event with a valid but unusual time must take effect.
 #[test]
 fn events_with_unusual_times_take_effect() -> Result<()> {
     let lines = with_unusual_times()?;
@@ -196,8 +202,9 @@ fn empty_file_ends_the_run() -> Result<()> {
     Ok(())
 }
 
-/// If a program truncates a file while another program appends to it, the file begins with NULs: a line that can be
-/// longer than any event. A run that ends between the NULs and the event resumes there.
+/// A program may truncate a file while another program writes to the file at its old position, that is, without
+/// appending. Then the file begins with NULs, which can be more bytes than an event may have. A run may end between the
+/// NULs and the next event; the next run must resume at this place.
 #[test]
 fn zeros_before_an_event_are_skipped() -> Result<()> {
     let good = in_turn(2, 4);
@@ -215,14 +222,14 @@ fn zeros_before_an_event_are_skipped() -> Result<()> {
     home.write("events.ndjson", &text)?;
     let report = home.run_once()?;
     assert_eq!((&report["settled"], &report["dead_total"]), (&6.into(), &0.into()));
-    // The next run continues behind the NULs.
+    // The next runs continue after the NULs.
     for line in &good[6..] {
         home.append("events.ndjson", format!(" {line} \n\0"))?;
         let report = home.run_once()?;
         assert_eq!((&report["delivered"], &report["settled"]), (&1.into(), &1.into()));
         assert_eq!(&report["dead_total"], 0);
     }
-    // A line that is too long is still one dead letter.
+    // A line that is too long must still become one dead letter.
     home.append("events.ndjson", [&zeros[..5_000], &[b'x'; 5_000], b"\n"].concat())?;
     let report = home.run_once()?;
     assert_eq!((&report["delivered"], &report["dead_total"]), (&1.into(), &1.into()));

@@ -16,9 +16,9 @@ const BUDGET_MIB: u64 = 32;
 /// The size of an event or a state, in bytes. The size is close to the default limit of an event and of a state, which
 /// is 1 MiB.
 const VALUE_BYTES: usize = 1_000_000;
-/// The memory that the process may use in addition to the budget, in MiB. Most of it belongs to the storage engine, for
-/// data that the engine has not yet written to its files. The rest is for events that are in progress when the budget
-/// is full.
+/// The memory that the process may use in addition to the budget, in MiB. The storage engine uses most of this memory,
+/// for data that the engine has not yet written to its files. The rest is for events that are in progress when the
+/// budget is full.
 const OVERHEAD_MIB: u64 = 352;
 /// The memory that the process may use in addition to the budget, in MiB, if the messages of each event have 4 MiB in
 /// total. Several copies of the messages exist at one time: in the handler's memory, as messages, as a record, in the
@@ -59,29 +59,29 @@ fn home_with(handler: &str, keys: u64, rounds: &[Line]) -> Result<Home> {
             )?;
         }
     }
-    events.into_inner().context("the events are written")?;
+    events.into_inner().context("cannot write the events")?;
     Ok(home)
 }
 
-/// Runs a handler over rounds of events. Checks that the peak memory is at most the sum of the budget and `besides`, in
-/// MiB.
-fn within_budget(handler: &str, keys: u64, rounds: &[Line], besides: u64) -> Result<()> {
+/// Runs a handler over rounds of events. Checks that the peak memory of the process is at most the sum of the budget
+/// and `overhead_mib`.
+fn within_budget(handler: &str, keys: u64, rounds: &[Line], overhead_mib: u64) -> Result<()> {
     let home = home_with(handler, keys, rounds)?;
     let run = ["--log", "warn", "run", "--once", "--json"];
     let mut service = Service::start(&home, &run)?;
     let peak = service.peak_memory()? >> 10;
     let report: Value = serde_json::from_str(&service.stdout())?;
     let expected = keys * rounds.len() as u64;
-    ensure!(report["settled"] == expected, "{report}, and {expected} events");
+    ensure!(report["settled"] == expected, "not all of {expected} events are settled: {report}");
     println!("{handler}: {peak} MiB");
-    ensure!(peak <= BUDGET_MIB + besides, "{peak} MiB with a budget of {BUDGET_MIB} MiB");
+    ensure!(peak <= BUDGET_MIB + overhead_mib, "{peak} MiB with a budget of {BUDGET_MIB} MiB");
     Ok(())
 }
 
 /// For each key, a large event waits in memory for a missing event.
 #[test]
 fn large_events_stay_within_the_budget() -> Result<()> {
-    // Random text, because the store compresses other text.
+    // The text is random, because the store would compress other text.
     let mut random = 1_u64;
     let mut digit = || {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -110,7 +110,7 @@ fn large_states_stay_within_the_budget() -> Result<()> {
 
 /// Each event emits many messages, 4 MiB in total.
 #[test]
-fn large_outcomes_stay_within_the_budget() -> Result<()> {
+fn large_messages_stay_within_the_budget() -> Result<()> {
     let emit = r#"{"do":"emit","messages":900,"bytes":4500}"#;
     within_budget("faulty", 512, &[("t", 1, emit.into())], OUTCOMES_OVERHEAD_MIB)
 }

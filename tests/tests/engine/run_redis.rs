@@ -41,9 +41,9 @@ fn password_from_the_environment_is_never_printed() -> Result<()> {
     Ok(())
 }
 
-/// While the host runs, the password changes in the server, and later in the file that the URL names. The host logs the
-/// server's own words until the file has the new password. If the file is missing, the host uses the previous password,
-/// and logs one warning, not one for each connection.
+/// While the host runs, the password changes in the server, and later in the file that the URL names. Until the file
+/// has the new password, the host must log the error of the server. If the file is missing, the host must use the
+/// previous password, and log one warning instead of one for each connection.
 #[test]
 fn rotated_password_is_read_from_its_file() -> Result<()> {
     let redis = Redis::with(&Options::new().password("first-secret"))?;
@@ -64,7 +64,7 @@ fn rotated_password_is_read_from_its_file() -> Result<()> {
     std::fs::remove_file(&file)?;
     for _ in 0..7 {
         operator.command(&["CLIENT", "KILL", "TYPE", "normal"])?;
-        wait_until("the host connects again", || {
+        wait_until("a new connection of the host", || {
             let clients = operator.command(&["CLIENT", "LIST", "TYPE", "normal"])?;
             Ok(clients.text().is_some_and(|clients| clients.lines().count() > 1))
         })?;

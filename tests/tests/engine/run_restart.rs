@@ -1,5 +1,5 @@
-//! Tests of runs that resume after the last acknowledged event of a file. Between the runs, the file grows or is
-//! replaced, and several streams may read it.
+//! Tests of runs that resume reading a file at the last checkpoint. Between the runs, the file grows or is replaced.
+//! Several streams may read the same file.
 
 use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
@@ -23,7 +23,7 @@ fn growing_file_is_followed() -> Result<()> {
     service.until("the first 100 messages", || home.lines("out.ndjson") == 100)?;
     home.append("events.ndjson", text(&lines[100..200]))?;
     service.until("the appended events", || home.lines("out.ndjson") == 200)?;
-    // While the host follows a file, a line counts as an event only when its line ending is written.
+    // While the host follows a file, it reads a line only after the line ending has been written.
     let (start, rest) = lines[200].split_at(40);
     home.append("events.ndjson", start)?;
     std::thread::sleep(std::time::Duration::from_millis(300));
@@ -66,14 +66,14 @@ fn another_file_is_read_from_its_beginning() -> Result<()> {
 }
 
 #[test]
-fn killed_run_resumes_near_its_end() -> Result<()> {
+fn run_after_a_kill_resumes_near_the_last_event() -> Result<()> {
     let lines = in_turn(10, 3_000);
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", text(&lines[..29_000]))?;
     let mut service = Service::start(&home, &["run"])?;
     service.until("all messages", || home.lines("out.ndjson") == 29_000)?;
-    // The test kills the host soon after its start. But the host has already written a checkpoint, because it writes
-    // one after a limited number of acknowledged events, even if little time has passed.
+    // The test kills the host soon after its start. But the host has already written a checkpoint, because it writes a
+    // checkpoint after a certain number of acknowledged events, even if little time has passed.
     service.kill()?;
     home.append("events.ndjson", text(&lines[29_000..]))?;
     let report = home.run_once()?;
@@ -113,8 +113,8 @@ source = { kind = "file", path = "events.ndjson" }
     Ok(())
 }
 
-/// The host writes checkpoints while it reads events. After a crash at any moment, the host reads at most `REPEATS`
-/// events again: the prefetch plus the number of events between two checkpoints.
+/// The host writes checkpoints while it reads events. After a crash at any moment, the next run must read at most
+/// `REPEATS` settled events again: the prefetch plus the number of events between two checkpoints.
 #[test]
 fn crash_repeats_few_events() -> Result<()> {
     const REPEATS: u64 = 4_000 + 1_024;
@@ -125,7 +125,7 @@ fn crash_repeats_few_events() -> Result<()> {
     for step in 1..8 {
         let mut service = Service::start(&home, &["run", "--once", "--json"])?;
         let enough = step * 20_000 + step * 997;
-        service.until("the moment of the kill", || home.lines("out.ndjson") >= enough)?;
+        service.until("the messages before the kill", || home.lines("out.ndjson") >= enough)?;
         if service.is_running()? {
             service.kill()?;
             killed += 1;
@@ -133,7 +133,9 @@ fn crash_repeats_few_events() -> Result<()> {
     }
     let report = home.run_once()?;
     let again = report["duplicates"].as_u64().unwrap_or(u64::MAX);
-    println!("killed {killed} times; the last crash brought {again} events again");
+    println!(
+        "killed {killed} times; the run after the last kill read {again} settled events again"
+    );
     ensure!(killed > 0 && again <= REPEATS, "{report}");
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }

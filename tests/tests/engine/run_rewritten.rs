@@ -1,5 +1,5 @@
-//! Tests of a file of events that is truncated or changed while the host reads it. No event may be lost or mixed with
-//! another event, and the host must not end.
+//! Tests of a file of events that a program truncates or rewrites while the host reads the file, or between two runs.
+//! No event may be lost or mixed with another event, and the host must not end.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -12,11 +12,11 @@ use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::json;
 
-/// A time in which the source certainly reads the file again. This time is longer than the source's polling interval.
+/// The time after which the source has read the file again. This time is longer than the source's polling interval.
 const REREAD_DELAY: Duration = Duration::from_millis(500);
 
-/// Runs the host with a file that contains the lines `before`, and applies `change` to the file. The host must log the
-/// words `reason`, and process the new lines `after`.
+/// Runs the host with a file that contains the lines `before`, and then calls `change`, which changes the file. The
+/// host must log the words `reason`, and execute the new lines `after`.
 fn expect_change_read(
     before: &[String],
     reason: &str,
@@ -39,7 +39,7 @@ fn expect_change_read(
     tally::check(&by_key(&all)?, &home.read("out.ndjson"))
 }
 
-/// A part of the log line of a file that the host reads from its beginning.
+/// A part of the log line about a changed file, which the host reads from its beginning.
 const CHANGED: &str = "no longer begins with the lines that Ordain had read";
 
 #[test]
@@ -60,7 +60,7 @@ fn file_rewritten_longer_is_read_from_its_beginning() -> Result<()> {
 
 #[test]
 fn file_truncated_and_longer_at_the_next_poll_is_read_from_its_beginning() -> Result<()> {
-    // All lines have the same length. So the host can detect the change only by the content of the first line.
+    // All lines have the same length, so the host can detect the change only by the content of the first line.
     let lines: Vec<String> = (10..60).map(|n| line(&format!("k{n}"), 1, &json!(n))).collect();
     expect_change_read(&lines[..1], CHANGED, &lines[1..], |home| {
         let mut file = File::options().write(true).open(home.path("events.ndjson"))?;
@@ -81,7 +81,8 @@ fn removed_half_line_is_not_joined_to_the_next_line() -> Result<()> {
     })
 }
 
-/// The file is truncated, so it no longer has the events that the host has read. The host must keep these events.
+/// Events that the host has read wait for a missing event. The file is rewritten and no longer contains these events.
+/// The host must keep them.
 #[test]
 fn waiting_events_of_a_truncated_file_are_kept() -> Result<()> {
     let lines = in_turn(1, 10);
@@ -120,8 +121,8 @@ fn incomplete_last_line_is_left_for_the_next_run() -> Result<()> {
     ensure!(output.status.success() && log.contains("the next run reads it again"), "{log}");
     assert_eq!(home.lines("out.ndjson"), 1);
 
-    // At the end of the file, the host processes a complete line even without a line ending. If a line ending is
-    // appended later, this line must not become a second event.
+    // At the end of the file, a run with `--once` executes a complete event even without a line ending. A line ending
+    // that is appended later must not make this event a second event.
     home.append("events.ndjson", format!("{rest}\n{}", lines[2]))?;
     let report = home.run_once()?;
     assert_eq!((&report["settled"], &report["dead_total"]), (&2.into(), &0.into()));

@@ -1,5 +1,5 @@
-//! Tests of signals. The first signal ends a run cleanly, and the second signal ends it immediately. In both cases, no
-//! event is lost or takes effect twice.
+//! Tests of signals. The first signal must end a run cleanly, and the second signal must end the run immediately. In
+//! both cases, no event may be lost or take effect twice.
 
 use std::os::unix::process::ExitStatusExt;
 
@@ -10,11 +10,11 @@ use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::{Value, json};
 
-/// A source that needs a broker.
+/// The settings of a source that needs a broker.
 const QUEUE: &str = "kind = \"amqp\", exchange = \"cases\", queue = \"cases\"";
 
-/// Returns a configuration for a handler that never returns. `timeout` is the timeout of the handler, and `grace` is
-/// the time that a shutdown waits for the handler.
+/// Returns a configuration with the handler `faulty`, which does not return from an event with the command `loop`.
+/// `timeout` is the timeout of the handler, and `grace` is the time for which a shutdown waits for the handler.
 fn stuck(timeout: &str, grace: &str) -> String {
     format!(
         r#"
@@ -68,10 +68,10 @@ fn interrupted_run_ends_in_order_and_resumes() -> Result<()> {
     Ok(())
 }
 
-/// Signals that end a process by default do not interrupt a handler call. If the signal does not mean that the process
-/// should stop, the exit code makes a supervisor start the process again.
+/// Other signals that end a process by default must also cause a clean shutdown. If a signal does not request the end
+/// of the service, the exit code must be 75, with which a supervisor starts the process again.
 #[test]
-fn no_signal_ends_a_run_without_a_shutdown() -> Result<()> {
+fn other_signals_cause_a_clean_shutdown() -> Result<()> {
     let lines = in_turn(50, 200);
     for (signal, code) in [
         ("QUIT", 0),
@@ -128,13 +128,13 @@ fn signals_that_were_ignored_at_the_start_stay_ignored() -> Result<()> {
     Ok(())
 }
 
-/// The operating system sends a signal (SIGXFSZ) when a file reaches the limit. If the process did not handle this
-/// signal, the signal would end it.
+/// The operating system sends the signal SIGXFSZ when a file reaches the limit. By default, this signal ends a process.
+/// The host must instead report the error of the write.
 #[test]
-fn limit_on_the_size_of_files_is_an_error() -> Result<()> {
+fn file_size_limit_is_reported_as_an_error() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", text(&in_turn(1, 1)))?;
-    // Let the host compile the handler before its files are limited.
+    // A first run compiles the handler, before the size of files is limited.
     home.run_once()?;
     std::fs::remove_dir_all(home.path("ordain-data"))?;
     let by = ["sh", "-c", "ulimit -f 1; exec \"$0\" \"$@\""].map(str::to_owned);
@@ -145,8 +145,8 @@ fn limit_on_the_size_of_files_is_an_error() -> Result<()> {
     Ok(())
 }
 
-/// Starts a service with two keys. The handler hangs on the first event of one key, and executes the two events of the
-/// other key. Waits until these two events have taken effect.
+/// Starts a service with two keys. The handler does not return from the first event of one key, and executes the two
+/// events of the other key. Waits until the messages of these two events are in the output.
 fn start_with_stuck_key(home: &Home) -> Result<Service> {
     let lines = [
         line("stuck", 1, &json!({ "do": "loop" })),
@@ -160,7 +160,8 @@ fn start_with_stuck_key(home: &Home) -> Result<Service> {
     Ok(service)
 }
 
-/// Checks that the next run still has every event. In this run, a short timeout stops the handler that hangs.
+/// Checks that the next run still has every event. In this run, a short timeout stops the handler call that does not
+/// return.
 fn expect_next_run_completes(home: &Home) -> Result<()> {
     home.write("ordain.toml", stuck("100ms", "30s"))?;
     home.run_once()?;
@@ -208,7 +209,7 @@ fn signal_ends_run_once() -> Result<()> {
     let lines = [line("k", 1, &json!({ "do": "loop" })), line("k", 2, &json!({ "do": "emit" }))];
     home.write("events.ndjson", lines.join("\n"))?;
     let mut service = Service::start(&home, &["run", "--once", "--json"])?;
-    service.until("the start of the service", || service_is_up(&home))?;
+    service.until("the opened store", || service_is_up(&home))?;
     service.signal("INT")?;
     let status = service.wait()?;
     ensure!(status.code() == Some(0), "{status}: {}", service.stderr());
@@ -218,18 +219,18 @@ fn signal_ends_run_once() -> Result<()> {
 }
 
 #[test]
-fn signal_does_not_wait_for_a_broker() -> Result<()> {
+fn shutdown_does_not_wait_for_a_broker() -> Result<()> {
     let config = tally::CONFIG.replace("kind = \"file\", path = \"events.ndjson\"", QUEUE);
     let home = Home::new(&["tally"], &format!("[broker]\nurl = \"amqp://127.0.0.1:1\"\n{config}"))?;
     let mut service = Service::start(&home, &["run"])?;
     service.until_says("broker unavailable")?;
-    // The signal must end the starting process cleanly. Without the signal, the start would fail when its time limit
-    // for reaching the broker runs out.
+    // The signal must end the starting process cleanly. Without the signal, the start would fail after its time limit
+    // for the broker.
     service.end()
 }
 
 #[test]
-fn signal_does_not_wait_for_the_compiler() -> Result<()> {
+fn shutdown_does_not_wait_for_the_compiler() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", in_turn(1, 1).join("\n"))?;
     let mut service = Service::start(&home, &["run", "--json"])?;

@@ -1,5 +1,5 @@
-//! A test of two streams that write to the same two sinks. The process is killed at random moments. Each message must
-//! be in its file once, and in order.
+//! Tests of two streams that write to the same two sinks, while the test kills the process. Each message must be in its
+//! file once, and in order.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,7 +13,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
-/// The commits are very small, so that after a kill, some messages are often committed but not published.
+/// The commits are very small, so that a kill often leaves messages that are committed but not published.
 const CONFIG: &str = r#"
 [runtime]
 batch = 3
@@ -36,11 +36,14 @@ kind = "file"
 path = "some.ndjson"
 "#;
 
+/// The number of keys of each stream.
 const KEYS: u64 = 7;
+/// The number of events of each key.
 const EVENTS: u64 = 300;
+/// The number of kills at random moments.
 const KILLS: u32 = 40;
 
-/// Returns the sink of an event's message. Every fifth event has no message.
+/// Returns the sink of the messages of an event. Every fifth event of a key has no messages.
 fn sink(sequence: u64) -> Option<&'static str> {
     match sequence % 5 {
         0 => None,
@@ -79,8 +82,8 @@ fn content(text: &str) -> Result<Content> {
     Ok(content)
 }
 
-/// Checks that the file of a sink begins with `other`, the data that it contained at the first start, and that each
-/// message of the sink follows once and in order.
+/// Checks that the file of a sink begins with `other`, the data that the file contained at the first start. Also checks
+/// that each message of the sink follows once, and in order.
 fn check_after(home: &Home, name: &str, other: &str) -> Result<()> {
     let wanted: Vec<(u64, u64)> = (1..=EVENTS)
         .filter(|sequence| sink(*sequence) == Some(name))
@@ -91,8 +94,13 @@ fn check_after(home: &Home, name: &str, other: &str) -> Result<()> {
         "" => Some(rest),
         _ => rest.strip_prefix('\n'),
     });
-    let content = content(own.with_context(|| format!("{name}: not after {other:?}"))?)?;
-    ensure!(content.len() == 2 * KEYS as usize, "{name}: of {:?}", content.keys());
+    let content =
+        content(own.with_context(|| format!("{name}: the file does not begin with {other:?}"))?)?;
+    ensure!(
+        content.len() == 2 * KEYS as usize,
+        "{name}: wrong streams and keys: {:?}",
+        content.keys()
+    );
     for (place, got) in content {
         ensure!(got == wanted, "{name}: {place:?} has {got:?}");
     }
@@ -103,8 +111,8 @@ fn check(home: &Home, name: &str) -> Result<()> {
     check_after(home, name, "")
 }
 
-/// The file of a sink contains data of another program without a line end, and the process is killed as soon as it has
-/// written to the file. Each message must have a line of its own, once and in order.
+/// The file of a sink contains data of another program, which does not end with a line end. The test kills the process
+/// as soon as the process has written to the file. Each message must have a line of its own, once and in order.
 #[test]
 fn kills_after_data_without_a_line_end_lose_and_repeat_nothing() -> Result<()> {
     const OTHER: &str = "data of another program";
@@ -130,12 +138,13 @@ fn kills_between_commit_and_publication_lose_and_repeat_nothing() -> Result<()> 
         Ok(seed) => seed.parse()?,
         Err(_) => rand::random(),
     };
-    println!("seed of the moments: {seed} (ORDAIN_KILL_SEED={seed} uses it again)");
+    println!("seed of the delays: {seed} (ORDAIN_KILL_SEED={seed} uses it again)");
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let home = Home::new(&["faulty"], CONFIG)?;
     for stream in ["left", "right"] {
         home.write(&format!("{stream}.ndjson"), events()?)?;
     }
+    // The events of two streams: two fifths of the events have two messages each for the sink `both`.
     let all = home.lines("left.ndjson") * 2 * 2 * 2 / 5;
     let mut left_over = 0;
     for kill in 1..=KILLS {

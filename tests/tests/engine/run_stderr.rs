@@ -1,4 +1,4 @@
-//! Tests of a host that cannot write to its standard error. The log lines are lost, and the host must continue.
+//! Tests of a host that cannot write to its standard error. The host must continue, although its log lines are lost.
 
 use std::fs::File;
 use std::process::Stdio;
@@ -33,7 +33,7 @@ fn home() -> Result<Home> {
 }
 
 #[test]
-fn full_disk_behind_stderr_does_not_stop_a_run() -> Result<()> {
+fn stderr_on_a_full_disk_does_not_stop_a_run() -> Result<()> {
     let home = home()?;
     for args in
         [&["run", "--once"][..], &["keys", "why", "cases", "absent"], &["run", "absent"], &["odd"]]

@@ -1,5 +1,5 @@
-//! Tests of standard input as a source, standard output as a sink, and a log in JSON. No other text may be mixed into
-//! the output or the log.
+//! Tests of standard input as a source, standard output as a sink, and a log in JSON. The output and the log must
+//! contain no other text.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
@@ -63,8 +63,8 @@ fn host_works_as_a_filter_in_a_pipe() -> Result<()> {
             tally::check(&by_key(&lines)?, messages)?;
             ensure!(log.contains("settled with effect          2000"), "{log}");
         } else {
-            // Standard input cannot resume at a position, so it delivers every event again. The host recognises all of
-            // them.
+            // The host cannot resume standard input at a position, so it reads every event again. It must recognise
+            // each event as a repeat.
             ensure!(messages.is_empty(), "{messages}");
             ensure!(log.contains(r#""duplicates":2000"#), "{log}");
         }
@@ -87,8 +87,8 @@ fn closed_stdout_ends_the_run_and_loses_nothing() -> Result<()> {
     let warning = "standard output, to which the sink tally writes, has no reader any more";
     ensure!(log.matches(warning).count() == 1 && log.contains("at the next start"), "{log}");
 
-    // The next run prints again the messages that were written after the reader had closed the pipe, because standard
-    // output delivers messages at least once.
+    // The host delivers each message to standard output at least once. So the next run must print the messages that
+    // this run could not write, and may print other messages again.
     let output = home.output(&["--log", "error", "run", "--once"])?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let rest = objects(&output.stdout)?.len();
@@ -130,7 +130,7 @@ fn json_log_has_only_json_lines() -> Result<()> {
 }
 
 #[test]
-fn log_is_not_on_standard_output() -> Result<()> {
+fn log_is_not_written_to_standard_output() -> Result<()> {
     let home = Home::new(&["faulty"], FAULTY)?;
     home.write("events.ndjson", line("k", 1, &json!({ "do": "emit" })))?;
     let output = home.output(&["run", "--once", "--json", "--log", "trace"])?;

@@ -29,8 +29,8 @@ fn live_line_shows_progress() -> Result<()> {
         let seen = home.read("seen");
         Ok(seen.split('\r').any(|line| wanted.iter().all(|words| line.contains(words))))
     });
-    // Sends Ctrl-C. If the test only closed the terminal, a process that ignores the hangup signal, as under `nohup`,
-    // would not end.
+    // The test sends Ctrl-C instead of only closing the terminal, because a process that ignores SIGHUP, as under
+    // `nohup`, would not end.
     terminal.stdin.take().context("an input")?.write_all(b"\x03")?;
     wait_until("the end of the process", || Ok(terminal.try_wait()?.is_some()))?;
     shown.with_context(|| home.read("seen"))

@@ -11,7 +11,7 @@ fn keda_example_has_the_fields_that_keda_reads() -> Result<()> {
     let documents = YamlLoader::load_from_str(&text)?;
     let of_kind = |kind: &str| {
         let found = documents.iter().find(|document| document["kind"].as_str() == Some(kind));
-        found.with_context(|| format!("a {kind}"))
+        found.with_context(|| format!("the example has no {kind}"))
     };
     let name =
         |document: &yaml_rust2::Yaml| document["metadata"]["name"].as_str().map(str::to_owned);
