@@ -1,4 +1,4 @@
-//! Tests of the sequencer with times that are too long for the simulation, and with gaps that are too wide for it.
+//! Tests of the sequencer with times that are too long, and gaps that are too wide, for the simulation.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -12,8 +12,8 @@ use ordain_core::{
     HandlerOutcome, Input, KeyRecord, KeySnapshot, Rollout, Sequencer, StateUpdate, TurnResult,
 };
 
-/// A sequencer, and the data that a store would return. After [`Rig::remember`] has stored a key record, later commits
-/// replace this record.
+/// A sequencer, and the answers of its store and its replay source. The store keeps no record until [`Rig::remember`]
+/// stores one; later commits replace this record.
 struct Rig {
     sequencer: Sequencer,
     delivery: u64,
@@ -22,11 +22,11 @@ struct Rig {
     acked: u64,
     loads: usize,
     /// The replay requests: the time of each request, and the requested ranges of sequences.
-    asked: Vec<(u64, Vec<RangeInclusive<u64>>)>,
-    /// The sequences of the events in the replay source. `page` is the maximum number of events in one answer.
+    requests: Vec<(u64, Vec<RangeInclusive<u64>>)>,
+    /// The sequences of the events that the replay source has. `page` is the maximum number of events in one answer.
     kept: BTreeSet<u64>,
     page: usize,
-    /// The number of further requests that the replay source is too busy to answer.
+    /// The number of further requests for which the replay source is too busy to search.
     busy: usize,
     /// The entries that the next read of the due index returns.
     due: Vec<(u64, ordain_core::Key)>,
@@ -39,7 +39,8 @@ impl Rig {
              source = {{ kind = \"file\", path = \"events.ndjson\" }}\n{stream}\n"
         );
         let loaded = LoadedConfig::parse(Path::new("ordain.toml"), &text, &|_| None)?;
-        let stream = loaded.config.streams.values().next().context("a stream")?;
+        let stream =
+            loaded.config.streams.values().next().context("the configuration has no stream")?;
         let share = PartitionParams {
             partition: 0,
             stream_partitions: 1,
@@ -55,7 +56,7 @@ impl Rig {
             batches: Vec::new(),
             acked: 0,
             loads: 0,
-            asked: Vec::new(),
+            requests: Vec::new(),
             kept: BTreeSet::new(),
             page: usize::MAX,
             busy: 0,
@@ -114,7 +115,7 @@ impl Rig {
                         found.truncate(self.page);
                         until = found[self.page - 1].0 + 1;
                     }
-                    self.asked.push((now, missing));
+                    self.requests.push((now, missing));
                     Input::Replayed { token, found, until, failed: None }
                 }
                 Effect::ReadDue { .. } => {
@@ -124,7 +125,7 @@ impl Rig {
                     self.acked = through;
                     continue;
                 }
-                effect => panic!("nothing here leads to {effect:?}"),
+                effect => panic!("these tests do not cause {effect:?}"),
             };
             self.sequencer.handle(now, answer);
         }
@@ -186,16 +187,17 @@ fn key_in_memory_is_forgotten_when_the_store_forgets_it() -> Result<()> {
     Ok(())
 }
 
-/// The answer to a read of the due index has one key more than there are free lanes, as if another key had taken a lane
-/// in the meantime. The sequencer must load the due key without a lane soon afterwards, and not only at the next poll.
+/// The answer to a read of the due index has one key more than the sequencer has free lanes, as if another key had
+/// taken a lane in the meantime. The sequencer must read the due index again soon and load the remaining key, and must
+/// not wait for the next regular read.
 #[test]
-fn due_keys_without_a_lane_are_read_again_soon() -> Result<()> {
+fn due_key_without_a_lane_is_read_again_soon() -> Result<()> {
     let lanes = 2;
     let mut rig = Rig::new(&format!("[runtime]\nmax_active_keys = {lanes}"))?;
     let due = |number: usize| (1, ordain_core::Key::from(format!("k{number}").as_str()));
     rig.due = (0..=lanes).map(due).collect();
     rig.pass(0, 0);
-    assert_eq!(rig.loads, lanes, "every lane has a key");
+    assert_eq!(rig.loads, lanes, "each lane has a due key");
     rig.due = vec![due(lanes)];
     rig.pass(0, 2_000);
     assert_eq!(rig.loads, lanes + 1);
@@ -213,9 +215,9 @@ fn next_event_of_a_silent_key_is_requested() -> Result<()> {
     );
     assert_eq!(rig.sequencer.poll_timeout(), Some(1_000));
     rig.sequencer.handle_timeout(1_000);
-    let asked = std::iter::from_fn(|| rig.sequencer.poll_effect())
+    let is_requested = std::iter::from_fn(|| rig.sequencer.poll_effect())
         .any(|effect| matches!(effect, Effect::Replay { missing, .. } if missing == [2..=2]));
-    assert!(asked);
+    assert!(is_requested);
     Ok(())
 }
 
@@ -247,8 +249,8 @@ fn gaps_that_open_together_are_skipped_together() -> Result<()> {
         rig.deliver(0, sequence);
     }
     rig.pass(0, 20_000);
-    assert_eq!(rig.asked.len(), 3, "three rounds for all gaps: {:?}", rig.asked);
-    assert!(rig.asked.iter().all(|(_, missing)| missing.len() == 99));
+    assert_eq!(rig.requests.len(), 3, "three rounds for all gaps together: {:?}", rig.requests);
+    assert!(rig.requests.iter().all(|(_, missing)| missing.len() == 99));
     let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
     assert_eq!(writes.map(|write| write.letters.len()).sum::<usize>(), 99);
     assert_eq!((rig.sequencer.stats().settled, rig.acked), (100, 100));
@@ -264,22 +266,26 @@ fn late_arrivals_cause_no_extra_replay_round() -> Result<()> {
     rig.remember()?;
     rig.deliver(0, 50);
     rig.pass(0, 1_000);
-    assert_eq!(rig.asked, [(1_000, vec![2..=49])]);
+    assert_eq!(rig.requests, [(1_000, vec![2..=49])]);
     for sequence in 2..=40 {
         rig.deliver(1_000 + sequence, sequence);
     }
-    assert_eq!(rig.asked.len(), 1, "{:?}", rig.asked);
+    assert_eq!(rig.requests.len(), 1, "{:?}", rig.requests);
     rig.pass(1_041, 3_100);
-    assert_eq!(rig.asked[1..], [(3_040, vec![41..=49])], "one backoff later");
+    assert_eq!(
+        rig.requests[1..],
+        [(3_040, vec![41..=49])],
+        "the second round must follow one backoff after the first answer"
+    );
     // Until all events of the gap have arrived, the gap history lists arrived and missing sequences in separate
     // entries.
     let listed = |rig: &Rig| -> Result<Vec<_>> {
         let record = &rig.batches.last().context("a commit")?.writes[0].record;
         Ok(record.gaps.iter().map(|gap| (gap.first, gap.last, gap.rounds, gap.end)).collect())
     };
-    let come = (2, 40, 1, GapEnd::Arrived);
+    let arrived = (2, 40, 1, GapEnd::Arrived);
     let open = (41, 49, 2, GapEnd::Open);
-    assert_eq!(listed(&rig)?, [come, open]);
+    assert_eq!(listed(&rig)?, [arrived, open]);
     for sequence in 41..=49 {
         rig.deliver(3_100 + sequence, sequence);
     }
@@ -290,8 +296,8 @@ fn late_arrivals_cause_no_extra_replay_round() -> Result<()> {
 const SKIPPING: &str = "gap = { timeout = \"1s\", attempts = 2, backoff = \"1s..1s\", \
                         on_exhausted = \"skip\" }\nspill_after = \"10m\"\n";
 
-/// A replay request contains a limited number of sequences of a gap. The later sequences of the gap are not requested
-/// yet, so the sequencer must not skip them.
+/// A replay request contains a limited number of sequences of a gap. The sequencer must not skip the later sequences of
+/// the gap before it has requested them.
 #[test]
 fn wide_gap_is_skipped_only_as_far_as_requested() -> Result<()> {
     let mut rig = Rig::new(SKIPPING)?;
@@ -326,10 +332,10 @@ fn events_cut_from_a_full_answer_are_not_skipped() -> Result<()> {
     Ok(())
 }
 
-/// The missing events arrive after the timeout of their gap, in any order. The gap history must then contain all their
-/// sequences.
+/// The missing events arrive after the timeout of their gap, in each possible order. The gap history must then contain
+/// all their sequences in one entry.
 #[test]
-fn gap_history_has_all_parts_of_a_gap() -> Result<()> {
+fn gap_history_lists_an_arrived_gap_as_one_entry() -> Result<()> {
     let gap = "gap = { timeout = \"1s\", attempts = 1, on_exhausted = \"wait\" }\nspill_after = \"10m\"\n";
     for order in [[2, 3, 4], [3, 2, 4], [4, 3, 2], [2, 4, 3], [3, 4, 2], [4, 2, 3]] {
         let mut rig = Rig::new(gap)?;
@@ -347,7 +353,7 @@ fn gap_history_has_all_parts_of_a_gap() -> Result<()> {
     Ok(())
 }
 
-/// While the stream's source is unavailable, the sequencer skips nothing, because the source may still deliver the
+/// While the stream's source is unavailable, the sequencer must skip nothing, because the source may still deliver the
 /// missing events.
 #[test]
 fn nothing_is_skipped_while_the_source_is_unavailable() -> Result<()> {
@@ -357,13 +363,13 @@ fn nothing_is_skipped_while_the_source_is_unavailable() -> Result<()> {
     rig.input(0, Input::SourceUnavailable(true));
     rig.input(0, Input::ArrivedEarly(event(4)));
     rig.pass(0, 60_000);
-    assert_eq!(rig.asked.len(), 2, "the number of rounds is unchanged: {:?}", rig.asked);
+    assert_eq!(rig.requests.len(), 2, "`gap.attempts` still limits the rounds: {:?}", rig.requests);
     rig.input(60_000, Input::SourceUnavailable(false));
     for sequence in 2..=3 {
         rig.deliver(60_500, sequence);
     }
     assert_eq!((rig.sequencer.stats().settled, rig.acked), (4, 3));
-    // If an event is still missing when the source is available again, the gap's timeout starts again in full.
+    // If an event is still missing when the source is available again, the gap clock starts again.
     rig.input(61_000, Input::SourceUnavailable(true));
     rig.input(61_000, Input::ArrivedEarly(event(6)));
     rig.pass(61_000, 70_000);
@@ -375,7 +381,7 @@ fn nothing_is_skipped_while_the_source_is_unavailable() -> Result<()> {
     Ok(())
 }
 
-/// If the replay source is too busy to search, the replay round does not count towards `gap.attempts`.
+/// If the replay source is too busy to search, the round must not count towards `gap.attempts`.
 #[test]
 fn round_with_a_busy_source_does_not_count() -> Result<()> {
     let mut rig = Rig::new(SKIPPING)?;
@@ -384,13 +390,13 @@ fn round_with_a_busy_source_does_not_count() -> Result<()> {
     rig.remember()?;
     rig.deliver(0, 3);
     rig.pass(0, 60_000);
-    assert_eq!((rig.asked.len(), rig.sequencer.stats().settled), (12, 2));
+    assert_eq!((rig.requests.len(), rig.sequencer.stats().settled), (12, 2));
     let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
     assert_eq!(writes.map(|write| write.letters.len()).sum::<usize>(), 1);
     Ok(())
 }
 
-/// The same rule applies if the missing event has the sequence 0: a replay round with a busy source does not count.
+/// The same rule holds if the missing event has the sequence 0.
 #[test]
 fn round_with_a_busy_source_does_not_count_for_event_zero() -> Result<()> {
     let mut rig = Rig::new(&format!("first = 0\n{SKIPPING}"))?;
@@ -399,12 +405,12 @@ fn round_with_a_busy_source_does_not_count_for_event_zero() -> Result<()> {
     rig.pass(0, 1_500);
     rig.remember()?;
     rig.pass(1_500, 60_000);
-    assert_eq!((rig.asked.len(), rig.sequencer.stats().settled), (12, 1));
+    assert_eq!((rig.requests.len(), rig.sequencer.stats().settled), (12, 1));
     Ok(())
 }
 
-/// If the due index lists a key whose lane waits for no timeout, the sequencer loads the key again, because a previous
-/// owner may have written the entry.
+/// If the due index lists a key whose lane waits for no timeout, the sequencer must load the key again, because a
+/// previous owner may have written the entry of the index.
 #[test]
 fn due_key_without_a_pending_timeout_is_loaded_again() -> Result<()> {
     let mut rig = Rig::new("gap = { timeout = \"10m\" }\nspill_after = \"10m\"")?;
@@ -415,7 +421,7 @@ fn due_key_without_a_pending_timeout_is_loaded_again() -> Result<()> {
     rig.due = vec![(5, "a".into())];
     rig.pass(0, 10_000);
     assert_eq!(rig.loads, loads + 1);
-    // If the lane waits for a gap, the lane handles the timeout itself. The sequencer does not load the key.
+    // A lane that waits for a missing event handles the timeout itself, so the sequencer must not load the key.
     rig.deliver(20_000, 3);
     rig.due = vec![(5, "a".into())];
     let loads = rig.loads;
@@ -431,7 +437,7 @@ fn event_between_spilled_events_is_accepted() -> Result<()> {
         rig.deliver(0, sequence);
     }
     rig.pass(0, 60_000);
-    assert_eq!(rig.acked, 3, "3 and 5 are spilled");
+    assert_eq!(rig.acked, 3, "events 3 and 5 are spilled");
     rig.deliver(60_000, 4);
     let batch = rig.batches.last().context("a commit")?;
     assert!(batch.letters.is_empty(), "the key is below its limit: {:?}", batch.letters);
@@ -440,7 +446,7 @@ fn event_between_spilled_events_is_accepted() -> Result<()> {
 }
 
 /// If the record of a `fifo` key leaves no free number, the sequencer must treat the record as damaged, because no key
-/// can use all numbers.
+/// can have used all numbers.
 #[test]
 fn fifo_key_without_free_numbers_is_damaged() -> Result<()> {
     for (next, last) in [(2, u64::MAX - 2), (u64::MAX - 1, 0), (u64::MAX, 0)] {

@@ -1,5 +1,5 @@
-//! Tests of how the ids of a `fifo` key's events expire. These tests need longer times and more events than the
-//! simulation has.
+//! Tests of the expiry of event ids of a `fifo` key. These tests need longer times and more events than the simulation
+//! has.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,8 +16,8 @@ use ordain_core::{
 const MINUTE_MS: u64 = 60_000;
 /// The time of the store's clock at the sequencer's time 0, in milliseconds.
 const STORE_EPOCH: u64 = 1_700_000_000_000;
-/// The number of newest ids that never expire: the default prefetch of a file plus the maximum number of events since
-/// the file's last checkpoint.
+/// The number of newest ids that do not expire: the default prefetch of a file source plus the number of events between
+/// two checkpoints. After a crash, the source may deliver the events with these ids again.
 const FLOOR: u64 = 4_000 + CHECKPOINT_INTERVAL_EVENTS as u64;
 
 /// A sequencer with one key, and the stored record of the key.
@@ -39,7 +39,8 @@ impl Rig {
                     source = { kind = \"file\", path = \"events.ndjson\" }\n\
                     id_window = 20_000\nid_ttl = \"1h\"\n";
         let loaded = LoadedConfig::parse(Path::new("ordain.toml"), text, &|_| None)?;
-        let stream = loaded.config.streams.values().next().context("a stream")?;
+        let stream =
+            loaded.config.streams.values().next().context("the configuration has no stream")?;
         let share = PartitionParams {
             partition: 0,
             stream_partitions: 1,
@@ -62,7 +63,7 @@ impl Rig {
         })
     }
 
-    /// Starts a new sequencer, as after a restart of the process. The clock of the new sequencer starts at 0 again.
+    /// Starts a new sequencer, as after a restart of the process. The clock of the new sequencer starts at 0.
     fn restart(&mut self) {
         self.sequencer = Sequencer::new(self.settings.clone(), &[self.commits], 0);
         self.delivery = 0;
@@ -109,8 +110,8 @@ impl Rig {
         Input::Committed { shard: batch.shard, number: batch.number, reply }
     }
 
-    /// Ends the silence of the store: applies the unanswered commits at the store's time `store_time`, and delivers the
-    /// replies at the sequencer's time `now`.
+    /// Makes the store answer again. The store applies the unanswered commits at its time `store_time`, and the
+    /// sequencer receives the replies at its time `now`.
     fn answer(&mut self, now: u64, store_time: u64) {
         self.is_silent = false;
         for batch in std::mem::take(&mut self.unanswered) {
@@ -149,7 +150,7 @@ impl Rig {
                 }
                 Effect::ReadDue { .. } => Input::DueRead { entries: Vec::new(), next_in: None },
                 Effect::Ack { .. } => continue,
-                effect => panic!("nothing here leads to {effect:?}"),
+                effect => panic!("these tests do not cause {effect:?}"),
             };
             self.sequencer.handle(now, answer);
         }
@@ -184,8 +185,9 @@ fn old_id_is_forgotten_unless_a_crash_can_repeat_its_event() -> Result<()> {
     Ok(())
 }
 
-/// The source and the id together identify an event. An event without a source repeats an event with the same id from
-/// any source, and the reverse.
+/// The source and the id together identify an event. But an event without a source counts as a repeat of an event with
+/// the same id from any source, and an event with a source counts as a repeat of an event with the same id without a
+/// source.
 #[test]
 fn source_and_id_identify_an_event() -> Result<()> {
     let mut rig = Rig::new()?;
@@ -224,7 +226,7 @@ fn ids_expire_while_no_process_runs() -> Result<()> {
     assert_eq!(
         rig.deliver(0, STORE_EPOCH + 75 * MINUTE_MS, [1]),
         1,
-        "the first event after the restart"
+        "the id of event 1 has expired"
     );
     assert_eq!(rig.deliver(0, STORE_EPOCH + 75 * MINUTE_MS, 11..=FLOOR + 10), 0);
     Ok(())
@@ -240,7 +242,7 @@ fn age_of_an_id_starts_with_its_commit() -> Result<()> {
     let (later, later_time) = at(100);
     assert_eq!(rig.deliver(now, time, 1..=10), 10);
     rig.is_silent = true;
-    assert_eq!(rig.deliver(now, time, 11..=20), 0, "the commit is under way");
+    assert_eq!(rig.deliver(now, time, 11..=20), 0, "the commit has no answer yet");
     rig.answer(later, later_time);
     assert_eq!(rig.sequencer.stats().settled, 20);
 

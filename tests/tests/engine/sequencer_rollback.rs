@@ -23,8 +23,8 @@ fn lost_commits_are_repeated_from_memory() {
     // The store loses every commit, including the one that created the record.
     rig.stored.clear();
     rig.deliver(6);
-    // Commit 6 was in flight, and may depend on records that the owner read after the loss. So commit 6 becomes empty,
-    // and its event is committed again in commit 7.
+    // Commit 6 was in flight, and may depend on records that the owner read after the loss. So the sequencer sends an
+    // empty commit 6, and commits the event in commit 7.
     assert_eq!(rig.numbers(), [1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!((rig.next(), rig.acked, &rig.stopped), (Some(7), 6, &None));
     assert_eq!(rig.sequencer.stats().recommitted, 5);
@@ -38,7 +38,7 @@ fn lost_commits_are_repeated_from_memory() {
 }
 
 #[test]
-fn lost_answers_during_recovery_are_survived() {
+fn recovery_completes_although_a_commit_gets_no_answer() {
     let mut rig = Rig::new(1 << 20);
     for sequence in 1..=5 {
         rig.deliver(sequence);
@@ -52,7 +52,7 @@ fn lost_answers_during_recovery_are_survived() {
 }
 
 #[test]
-fn lost_commits_outside_of_memory_end_ownership() {
+fn loss_of_commits_that_left_memory_ends_ownership() {
     let mut rig = Rig::new(2_000);
     for sequence in 1..=20 {
         rig.deliver(sequence);
@@ -65,11 +65,11 @@ fn lost_commits_outside_of_memory_end_ownership() {
     assert!(detail.contains("commits 3 to 20 are lost"), "{detail}");
     // The sequencer reports the time of commit 1, although this commit is no longer in memory.
     assert_eq!((last, stored, since), (20, Some(2), Some(rig.stored[0].1.time)));
-    assert_eq!((rig.stored.len(), rig.acked), (2, 20), "nothing more is written");
+    assert_eq!((rig.stored.len(), rig.acked), (2, 20), "the store must get no further commits");
 }
 
 #[test]
-fn shard_may_use_memory_that_others_do_not_need() {
+fn shard_can_use_commit_memory_that_other_shards_do_not_need() {
     let mut rig = Rig::with(SequencerSettings { shards: 4, ..settings(8_000) });
     for sequence in 1..=8 {
         rig.deliver(sequence);
@@ -101,9 +101,9 @@ fn commits_in_recovery_stay_in_memory() {
     let other = (0..100)
         .map(|number| format!("b{number}"))
         .find(|key| shard_of(key, 2) != shard_of("a", 2));
-    let other = other.expect("a key of the other shard");
+    let other = other.expect("one of 100 keys is in the other shard");
     let mut tried = 0;
-    // With some of these sizes, memory has room for exactly the three commits.
+    // With some of these sizes, the commit history has room for exactly the three commits.
     for keep_bytes in (500..5_000).step_by(20) {
         let mut rig = Rig::with(SequencerSettings { shards: 2, ..settings(keep_bytes) });
         (1..=3).for_each(|sequence| rig.deliver(sequence));
@@ -126,8 +126,9 @@ fn commits_in_recovery_stay_in_memory() {
     assert!(tried > 10, "{tried}");
 }
 
-/// Returns a rig in which commit 2 contains a dead letter. The first request for commit 2 gets no answer. The second
-/// request finds that the store has lost commit 1, and the owner repeats commit 1.
+/// Returns a rig in which commit 2 contains a dead letter. The first request for commit 2 gets no answer. By the answer
+/// to the second request, the sequencer detects that the store has lost commit 1. The sequencer repeats commit 1, and
+/// makes commit 2 void: it sends commit 2 again without the letter.
 fn rig_with_a_late_letter() -> Rig {
     let mut rig = Rig::with(SequencerSettings { forward_letters: true, ..settings(1 << 20) });
     rig.deliver(1);
@@ -153,7 +154,7 @@ fn rig_with_a_late_letter() -> Rig {
 }
 
 #[test]
-fn letter_of_a_late_applied_commit_is_published() {
+fn letter_of_a_commit_that_the_store_applied_late_is_published() {
     let mut rig = rig_with_a_late_letter();
     rig.commit(Arc::clone(&rig.sent[1]));
     rig.answer_commit();
@@ -165,7 +166,7 @@ fn letter_of_a_late_applied_commit_is_published() {
 }
 
 #[test]
-fn letter_of_a_void_commit_is_in_the_next_commit() {
+fn letter_of_a_void_commit_is_sent_in_the_next_commit() {
     let mut rig = rig_with_a_late_letter();
     rig.answer_commit();
     assert_eq!((rig.sent[5].number, rig.sent[5].letters.len(), rig.acked), (3, 1, 1));
@@ -173,13 +174,13 @@ fn letter_of_a_void_commit_is_in_the_next_commit() {
     assert_eq!((&rig.published[..], rig.acked), (&["the letter".to_owned()][..], 2));
 }
 
-/// Returns a rig in which commit 2 has spilled event 3, and the sequencer has acknowledged this event. If `still` is
-/// true, the store's clock does not advance.
-fn rig_with_a_spilled_event(still: bool) -> Rig {
+/// Returns a rig in which commit 2 has spilled event 3, and the sequencer has acknowledged this event. If
+/// `is_clock_stopped` is true, the clock of the store does not advance.
+fn rig_with_a_spilled_event(is_clock_stopped: bool) -> Rig {
     let settings = settings(1 << 20);
     let gap = GapSettings { timeout: 1_500, attempts: 1_000, ..settings.gap };
     let mut rig = Rig::with(SequencerSettings { spill_after: 10, gap, ..settings });
-    rig.still = still;
+    rig.is_clock_stopped = is_clock_stopped;
     rig.deliver(1);
     rig.deliver(3);
     assert_eq!((rig.numbers(), rig.acked), (vec![1, 2], 2));
@@ -194,7 +195,11 @@ fn records_read_before_the_loss_was_noticed_are_discarded() {
     rig.wait();
     rig.deliver(2);
     assert_eq!(rig.stopped, None);
-    assert_eq!((rig.next(), rig.acked), (Some(4), 3), "event 3 was acknowledged");
+    assert_eq!(
+        (rig.next(), rig.acked),
+        (Some(4), 3),
+        "event 3 must not be lost, because it was acknowledged"
+    );
 }
 
 #[test]
@@ -221,13 +226,13 @@ fn loss_is_noticed_without_new_events() {
 
 #[test]
 fn loss_of_the_newest_commit_is_noticed() {
-    for still in [false, true] {
-        let mut rig = rig_with_a_spilled_event(still);
+    for is_clock_stopped in [false, true] {
+        let mut rig = rig_with_a_spilled_event(is_clock_stopped);
         rig.stored.truncate(1);
         rig.wait();
         rig.handle(Input::StoreMayHaveRolledBack);
         assert_eq!(rig.numbers(), [1, 2, 3, 2, 3]);
-        assert_eq!(rig.sequencer.stats().recommitted, u64::from(!still));
+        assert_eq!(rig.sequencer.stats().recommitted, u64::from(!is_clock_stopped));
         rig.deliver(2);
         assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(4), 3, None));
     }
@@ -245,7 +250,11 @@ fn empty_commit_finds_a_loss_that_ends_ownership() {
                 rig.sent.last().map(|batch| (batch.number, batch.writes.len())),
                 Some((2, 0))
             );
-            assert_eq!(rig.stopped.is_some(), lost == 1, "commit 1 is not kept");
+            assert_eq!(
+                rig.stopped.is_some(),
+                lost == 1,
+                "only a loss ends ownership, because the sequencer has not kept commit 1"
+            );
             if lost == 0 {
                 assert!(!rig.sequencer.in_doubt());
                 rig.deliver(2);
@@ -259,10 +268,10 @@ fn empty_commit_finds_a_loss_that_ends_ownership() {
 fn store_is_in_doubt_until_each_shard_has_answered() {
     let mut rig = Rig::new(0);
     rig.deliver(1);
-    rig.unheard = true;
+    rig.loses_replies = true;
     rig.handle(Input::StoreMayHaveRolledBack);
     assert!(rig.sequencer.in_doubt(), "no shard has answered");
-    rig.unheard = false;
+    rig.loses_replies = false;
     (0..10).for_each(|_| rig.wait());
     assert!(!rig.sequencer.in_doubt());
 }
@@ -274,20 +283,20 @@ fn spilled_event_is_not_acknowledged_before_its_commit() {
     rig.deliver(2);
     assert_eq!((rig.numbers(), rig.acked), (vec![1, 2, 3], 3));
     assert_eq!(rig.reads.as_ref().map(Vec::len), Some(1), "event 3 is being read");
-    rig.unheard = true;
+    rig.loses_replies = true;
     rig.deliver(4);
     assert_eq!(rig.stored[3].0.writes[0].spill[0].0, 4);
     rig.answer_reads();
     assert_eq!(rig.acked, 3, "the store has event 4, but has not confirmed it");
     rig.stored.truncate(2);
-    rig.unheard = false;
-    // Waits several times, because the delay between two attempts to send an unanswered batch increases.
+    rig.loses_replies = false;
+    // Waits several times, because the delay before each further attempt to send an unanswered batch increases.
     (0..10).for_each(|_| rig.wait());
     assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(5), 4, None));
 }
 
 #[test]
-fn event_ahead_of_an_old_read_is_decided_again() {
+fn event_too_far_ahead_only_by_a_lost_record_takes_effect() {
     let settings = settings(1 << 20);
     let gap = GapSettings { max_width: 2, ..settings.gap };
     let mut rig = Rig::with(SequencerSettings { max_lanes: 1, gap, ..settings });
@@ -295,9 +304,9 @@ fn event_ahead_of_an_old_read_is_decided_again() {
         rig.deliver(sequence);
     }
     rig.stored.truncate(1);
-    // Key `b` displaces key `a` from memory. For event 7, the sequencer then loads `a` from the old record. By this
-    // record, event 7 is too far ahead. Before the dead letter, the sequencer writes the event's sequence to the
-    // record.
+    // Key `b` displaces key `a` from memory. For event 7, the sequencer then loads the old record of `a`. By this
+    // record, event 7 is too far ahead. Before the sequencer writes the dead letter, it writes the sequence of the
+    // event to the record.
     rig.handle(Input::Reload("b".into()));
     rig.deliver(7);
     assert_eq!(rig.sent[5].writes[0].record.ahead.as_deref().map(|ahead| ahead.last), Some(7));
@@ -309,8 +318,8 @@ fn event_ahead_of_an_old_read_is_decided_again() {
 }
 
 /// Memory is always full, so the lane evicts its state after each commit. When a spilled event arrives again, the
-/// record counts the repeat as a further event until the store has compared the repeat with the spilled event.
-/// Afterwards the record must not count the repeat any more.
+/// record counts the repeat as a further spilled event, until the store has compared the repeat with the spilled event.
+/// From then on, the record must count the event once.
 #[test]
 fn repeated_spilled_event_is_counted_once() {
     let settings = settings(0);
@@ -355,27 +364,32 @@ fn other_event(sequence: u64) -> Arc<Event> {
 }
 
 /// The store loses commits, and another event gets the sequence of a lost event. The key record no longer has the
-/// digest of the lost event. The other event must become a dead letter, even if it arrives before the sequencer notices
-/// the loss, and even if replies are lost during the recovery. A repeat of a lost event must count as a duplicate.
+/// digest of the lost event. The other event must become a dead letter, even if this event arrives before the sequencer
+/// notices the loss, and even if replies are lost during the recovery. A repeat of a lost event must count as a
+/// duplicate.
 #[test]
 fn other_event_with_a_lost_sequence_is_a_conflict() {
-    for (silent, unheard) in [(0, false), (2, false), (0, true)] {
+    for (silent, loses_replies) in [(0, false), (2, false), (0, true)] {
         let mut rig = Rig::with(SequencerSettings { digests: 2, ..settings(1 << 20) });
         for sequence in 1..=8 {
             rig.deliver(sequence);
         }
         rig.stored.truncate(3);
-        (rig.silent, rig.unheard) = (silent, unheard);
+        (rig.silent, rig.loses_replies) = (silent, loses_replies);
         for event in [other_event(4), other_event(6)] {
             rig.delivered += 1;
             rig.handle(Input::Arrived { delivery: rig.delivered, event });
-            rig.unheard = false;
+            rig.loses_replies = false;
         }
         rig.deliver(5);
         rig.deliver(9);
         let letters = rig.stored.iter().flat_map(|(batch, _)| &batch.letters);
         let causes: Vec<_> = letters.map(|letter| (letter.id.sequence, letter.cause)).collect();
-        assert_eq!(causes, [(4, Cause::Conflict), (6, Cause::Conflict)], "{silent} {unheard}");
+        assert_eq!(
+            causes,
+            [(4, Cause::Conflict), (6, Cause::Conflict)],
+            "{silent} {loses_replies}"
+        );
         assert_eq!((rig.next(), rig.acked, &rig.stopped), (Some(10), 12, &None));
         assert_eq!(rig.sequencer.stats().duplicates, 1);
     }

@@ -1,4 +1,4 @@
-//! Tests of a running host that checks the settings of its Redis servers again, after its start.
+//! Tests of a running host that checks the settings of its Redis servers again after its start.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use ordain_tests::service::Service;
 
 use super::check_connect::home;
 
-/// How long the group has no master. The host checks every five seconds whether a connection to the store broke, so at
-/// least one check finds no master.
+/// The time for which the group has no master. The host checks every five seconds whether a connection to the store
+/// broke, so at least one check finds no master.
 const OUTAGE: Duration = Duration::from_secs(8);
 /// The first words of the error about a setting that can make the store lose data.
 const AT_RISK: &str = "store may lose data: ";
@@ -47,9 +47,9 @@ fn eviction_policy_of_new_master_is_reported() -> Result<()> {
     service.end()
 }
 
-/// A running server begins to sync its log less often, and later to evict keys when its memory is full. No connection
-/// breaks, so only the regular check of the settings can find the changes. The host has a short interval between two
-/// such checks.
+/// The settings of a running server change: it syncs its append-only file less often, and later evicts keys when its
+/// memory is full. No connection breaks, so only the regular check of the settings can find the changes. The host has a
+/// short interval between two such checks.
 #[test]
 fn weaker_settings_of_running_server_are_reported() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -74,9 +74,9 @@ fn weaker_settings_of_running_server_are_reported() -> Result<()> {
     service.end()
 }
 
-/// While the host runs, its user loses the right to read the settings. The host must report that it cannot check the
-/// settings, and must not report that the store may lose data. When the user has the right again, the host must check
-/// the settings.
+/// While the host runs, its Redis user loses the right to read the settings. The host must report that it cannot check
+/// the settings, and must not report that the store may lose data. When the user has the right again, the host must
+/// check the settings.
 #[test]
 fn refused_check_of_settings_is_no_risk() -> Result<()> {
     let rights = "~ordain:* +@all -@dangerous +info +config|get";

@@ -21,18 +21,20 @@ pub(crate) struct Rig {
     pub(crate) sent: Vec<Arc<Batch>>,
     /// The batches that the store has applied in the shard, each with the store's answer.
     pub(crate) stored: Vec<(Arc<Batch>, AppliedCommit)>,
-    /// The commits of the shard that wait for an answer. If this is `None`, the rig answers each commit immediately.
+    /// The commits of the shard that wait for an answer. If this field is `None`, the rig answers each commit
+    /// immediately.
     pub(crate) commits: Option<VecDeque<Arc<Batch>>>,
     /// The errors in the published dead letters.
     pub(crate) published: Vec<String>,
     /// The number of further commits that the store neither applies nor answers.
     pub(crate) silent: u32,
     /// True if the store applies commits but does not answer them.
-    pub(crate) unheard: bool,
-    /// The reads of spilled events that wait for an answer. If this is `None`, the rig answers each read immediately.
+    pub(crate) loses_replies: bool,
+    /// The reads of spilled events that wait for an answer. If this field is `None`, the rig answers each read
+    /// immediately.
     pub(crate) reads: Option<Vec<(AttemptToken, u64)>>,
     /// True if the store's clock does not advance.
-    pub(crate) still: bool,
+    pub(crate) is_clock_stopped: bool,
     /// True if each record has a state, and each read of spilled events returns at most one event.
     pub(crate) with_state: bool,
     /// True if the store refuses the writes of the next commit.
@@ -49,7 +51,7 @@ pub(crate) fn settings(keep_bytes: usize) -> SequencerSettings {
     let text = "[store]\nkind = \"redis\"\nurl = \"redis://unused\"\nshards = 1\n\
                 [streams.s]\nhandler = \"h\"\nsource = { kind = \"file\", path = \"-\" }\n";
     let loaded = ordain_config::LoadedConfig::parse(Path::new("ordain.toml"), text, &|_| None)
-        .expect("a configuration");
+        .expect("a valid configuration");
     let stream = loaded.config.streams.values().next().expect("a stream");
     let share = PartitionParams {
         partition: 0,
@@ -62,7 +64,7 @@ pub(crate) fn settings(keep_bytes: usize) -> SequencerSettings {
     let settings = loaded.config.sequencer_settings(stream, &share);
     assert!(
         settings.commit_history_bytes > 1 << 20,
-        "a shared store may lose commits, so memory must keep them"
+        "a store in Redis may lose commits, so the sequencer must keep them in memory"
     );
     SequencerSettings { commit_history_bytes: keep_bytes, ..settings }
 }
@@ -82,9 +84,9 @@ impl Rig {
             commits: None,
             published: Vec::new(),
             silent: 0,
-            unheard: false,
+            loses_replies: false,
             reads: None,
-            still: false,
+            is_clock_stopped: false,
             with_state: false,
             refuses: false,
             now: 0,
@@ -118,8 +120,8 @@ impl Rig {
         self.wait();
     }
 
-    /// Advances the time by one second, and handles the timeouts in this time. If the delay before the next attempt is
-    /// shorter than this time, the sequencer sends unanswered batches again.
+    /// Advances the time by one second, and handles the timeouts in this second. The sequencer sends an unanswered
+    /// batch again if the delay before the next attempt ends within this second.
     pub(crate) fn wait(&mut self) {
         let until = self.now + 1_000;
         while let Some(at) = self.sequencer.poll_timeout().filter(|at| *at < until) {
@@ -130,7 +132,7 @@ impl Rig {
         self.now = until;
     }
 
-    /// Delivers an event, but performs none of the sequencer's effects.
+    /// Delivers an event of the key `a`, but performs none of the sequencer's effects.
     pub(crate) fn arrive(&mut self, sequence: u64) {
         let event = Event::new(&EventParts {
             key: "a",
@@ -216,7 +218,7 @@ impl Rig {
         }
     }
 
-    /// Answers the waiting reads with the current content of the store.
+    /// Answers the waiting reads with the current data of the store.
     pub(crate) fn answer_reads(&mut self) {
         for (token, from) in self.reads.take().unwrap_or_default() {
             let read = self.spilled(token, from);
@@ -252,7 +254,7 @@ impl Rig {
             self.silent -= 1;
             return CommitReply::Unknown;
         }
-        if number == last && !self.unheard {
+        if number == last && !self.loses_replies {
             return CommitReply::Applied(self.stored[last as usize - 1].1.clone());
         }
         if number == last {
@@ -261,7 +263,7 @@ impl Rig {
         if number != last + 1 {
             return CommitReply::RolledBack { found: "less".to_owned(), last: Some(last) };
         }
-        let time = if self.still { 1_000 } else { 1_000 + self.now };
+        let time = if self.is_clock_stopped { 1_000 } else { 1_000 + self.now };
         let mut applied = AppliedCommit { time, ..AppliedCommit::default() };
         let next = self.record().map(|(record, _)| record.next);
         let holds = |write: &KeyWrite| {
@@ -276,8 +278,8 @@ impl Rig {
         let spilled = self.record().map(|(_, spilled)| spilled).unwrap_or_default();
         for (at, write) in batch.writes.iter().enumerate() {
             for (sequence, event) in &write.spill {
-                if let Some(there) = spilled.get(sequence).filter(|_| holds(write)) {
-                    let same = there.content() == event.content();
+                if let Some(existing) = spilled.get(sequence).filter(|_| holds(write)) {
+                    let same = existing.content() == event.content();
                     applied.existing_spills.push(ordain_core::ExistingSpill {
                         write: at,
                         sequence: *sequence,
@@ -286,12 +288,12 @@ impl Rig {
                 }
             }
         }
-        let there = || self.stored.iter().flat_map(|(stored, _)| &stored.letters);
+        let stored_letters = || self.stored.iter().flat_map(|(stored, _)| &stored.letters);
         applied.existing_letters = (0..batch.letters.len())
-            .filter(|at| there().any(|letter| letter.id == batch.letters[*at].id))
+            .filter(|at| stored_letters().any(|letter| letter.id == batch.letters[*at].id))
             .collect();
         self.stored.push((batch, applied.clone()));
-        if self.unheard {
+        if self.loses_replies {
             return CommitReply::Unknown;
         }
         CommitReply::Applied(applied)
