@@ -156,7 +156,7 @@ fn metrics_count_the_events_of_a_run() -> Result<()> {
 }
 
 /// A source that waits for further events can deliver them. The metric must therefore be 1, and its description must
-/// not state that the source delivers events now.
+/// state that the source can deliver events.
 #[test]
 fn idle_source_counts_as_consuming() -> Result<()> {
     let home = home()?;
