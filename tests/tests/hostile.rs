@@ -1,6 +1,6 @@
 //! Tests of hostile handlers. The host must stop each hostile handler, report the cause, and process the events of
-//! other keys as usual. The test generates a table of the results and compares it with the table in
-//! docs/guide/handlers.md.
+//! other keys as usual. The test generates a table of the results. The guide (docs/guide/handlers.md) must contain this
+//! table.
 
 use std::fs;
 
@@ -73,8 +73,9 @@ fn commands() -> Vec<(&'static str, Value)> {
 /// A behaviour with which the event takes effect, but the log lacks a part of the handler's output.
 const LOGGING: &str = "logs 10,000 lines";
 
-/// Handlers that grow several memories or tables. Each row has the behaviour and three pairs. Each pair has the number
-/// of a memory or a table, and the number of pages or entries to add to it.
+/// Behaviours of the handler `memories`, which grows its memories and its table. Each row has the behaviour and three
+/// pairs. The first number of a pair names a memory (0 to 2) or the table (3). The second number is the number of pages
+/// or entries to add.
 const GROWTHS: [(&str, [(u32, u32); 3]); 2] = [
     ("grows three memories by 10, 5 and 5 MiB", [(0, 160), (1, 80), (2, 80)]),
     ("grows a table by 60,000 entries, and two memories", [(3, 60_000), (0, 160), (1, 90)]),
@@ -83,8 +84,8 @@ const GROWTHS: [(&str, [(u32, u32); 3]); 2] = [
 fn home() -> Result<Home> {
     let home = Home::new(&["tally", "faulty"], CONFIG)?;
     home.write("plugins/memories@1.0.0.wasm", guest("memories")?)?;
-    let innocent = in_turn(40, 25);
-    home.write("events.ndjson", text(&innocent))?;
+    let others = in_turn(40, 25);
+    home.write("events.ndjson", text(&others))?;
     let mut lines: Vec<String> =
         commands().iter().map(|(key, command)| line(key, 1, command)).collect();
     lines.push(line(LOGGING, 1, &json!({ "do": "log", "lines": 10_000, "bytes": 10 })));
@@ -111,7 +112,8 @@ fn home() -> Result<Home> {
     Ok(home)
 }
 
-/// Returns the table row for a parked key. The result column holds the first line of the key's error.
+/// Returns the table row for a key, which must be parked. The result column contains the cause, and the first line of
+/// the error without the names of the calling functions.
 fn parked(home: &Home, stream: &str, key: &str) -> Result<Row> {
     let rows = home.rows(&["keys", "show", stream, key, "--json"])?;
     let status = &rows[0]["status"];
@@ -124,7 +126,7 @@ fn parked(home: &Home, stream: &str, key: &str) -> Result<Row> {
     Ok((key.to_owned(), format!("the host parks the key (`{cause}`): {first}")))
 }
 
-/// Replaces numbers of more than six digits by `…`, because they differ between compiler versions.
+/// Replaces numbers of more than six digits by `…`, because these numbers differ between compiler versions.
 fn rounded(text: &str) -> String {
     let is_large = |word: &str| word.len() > 6 && word.bytes().all(|byte| byte.is_ascii_digit());
     let round = |word| if is_large(word) { "…" } else { word };
@@ -181,10 +183,10 @@ fn executed(home: &Home) -> Result<Vec<Row>> {
 fn hostile_handlers_are_contained() -> Result<()> {
     let home = home()?;
     let report = home.run_once()?;
-    let innocent = in_turn(40, 25);
-    tally::check(&by_key(&innocent)?, &home.read("out.ndjson"))?;
+    let others = in_turn(40, 25);
+    tally::check(&by_key(&others)?, &home.read("out.ndjson"))?;
     let fine = home.read("hostile-out.ndjson").matches("\"id\":\"hostile/fine").count();
-    ensure!(fine == 400, "{fine} of 400 events of other keys: {report}");
+    ensure!(fine == 400, "{fine} of 400 events of other keys took effect: {report}");
     let mut rows = executed(&home)?;
 
     // A second run gets the same random numbers, because they depend only on the event.
@@ -208,7 +210,7 @@ fn hostile_handlers_are_contained() -> Result<()> {
     }
     println!("{table}");
     let page = fs::read_to_string(root().join("docs/guide/handlers.md"))?;
-    ensure!(page.contains(&table), "docs/guide/handlers.md has another table than this:\n{table}");
+    ensure!(page.contains(&table), "docs/guide/handlers.md lacks this table:\n{table}");
     Ok(())
 }
 
@@ -258,7 +260,7 @@ fn loaded() -> Result<Vec<Row>> {
         let file = format!("unused@{number}.0.0.wasm");
         home.write(&format!("plugins/{file}"), bytes)?;
         let mut row = Value::Null;
-        wait_until(what, || {
+        wait_until(&format!("the state of a handler that {what}"), || {
             let plugins = http::get(address, "/v1/plugins")?.json()?;
             let found = plugins["handlers"].as_array().into_iter().flatten();
             let mut found = found.filter(|handler| {

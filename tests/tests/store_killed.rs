@@ -1,7 +1,7 @@
-//! Tests that kill a process with `kill -9` at random moments, while the process has an embedded store open. Afterwards
-//! the store must contain every answered commit completely. These tests form a separate program and run one after the
-//! other: between `fork` and `exec`, a child process holds the file locks of its parent, and an embedded store with a
-//! held lock cannot be opened.
+//! Tests that kill a process with `kill -9` while the process creates or uses an embedded store. Afterwards the store
+//! must open, and must contain every answered commit completely. These tests form a separate program and run one after
+//! the other: between `fork` and `exec`, a child process holds the file locks of its parent, and an embedded store with
+//! a held lock cannot be opened.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -17,6 +17,7 @@ use ordain_tests::conformance::{Owner, event, first_write, key_record, record_wr
 /// The environment variable that marks the child process. The variable's value is the folder of the store.
 const FOLDER: &str = "ORDAIN_TEST_CRASH_FOLDER";
 
+/// The number of times that the test kills a process that commits.
 const ROUNDS: u64 = 20;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -76,7 +77,7 @@ async fn answered_commits_survive_kill() {
     for round in 0..ROUNDS {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(round | 1);
         let answered = run_and_kill(folder.path(), Duration::from_micros(random >> 45));
-        assert!(answered > checked, "each round commits");
+        assert!(answered > checked, "the child must answer a new commit in each round");
         checked = check(folder.path(), answered, checked).await;
     }
 }
@@ -110,31 +111,31 @@ fn run_and_kill(folder: &Path, after: Duration) -> u64 {
     last
 }
 
-/// Checks that the store contains all answered commits, and each of its commits completely. Returns the number of
-/// commits in the store.
+/// Checks that the store contains all answered commits, and each of its commits completely. `checked` is the number of
+/// commits that earlier calls have already checked. Returns the number of commits in the store.
 async fn check(folder: &Path, answered: u64, checked: u64) -> u64 {
     let store = EmbeddedStore::open(EmbeddedOptions::new(folder)).expect("the store after a crash");
     let owner = Owner::claim(&store, "s", 0).await;
-    let held = owner.numbers[0];
-    assert!(held >= answered, "{answered} commits were answered, and the store has {held}");
+    let stored = owner.numbers[0];
+    assert!(stored >= answered, "{answered} commits were answered, and the store has {stored}");
     for key in ["left", "right"] {
         let loaded = owner.load(&store, key).await.expect("a key record");
-        assert_eq!(loaded.record.next, held + 1, "{key}");
-        assert_eq!(loaded.state.as_deref().and_then(|state| state.first()), Some(&(held as u8)));
+        assert_eq!(loaded.record.next, stored + 1, "{key}");
+        assert_eq!(loaded.state.as_deref().and_then(|state| state.first()), Some(&(stored as u8)));
     }
-    for number in checked + 1..=held {
+    for number in checked + 1..=stored {
         let key = format!("own-{number}");
         assert_eq!(owner.load(&store, &key).await.expect("a key record").record.next, 2);
         assert_eq!(owner.spilled(&store, &key, 0).await, [9]);
     }
-    assert_eq!(owner.load(&store, &format!("own-{}", held + 1)).await, None);
+    assert_eq!(owner.load(&store, &format!("own-{}", stored + 1)).await, None);
     let outbox = store.outbox(&owner.partition, 0, 0, 100).await.expect("the outbox");
     assert_eq!(
         outbox.last().map(|entry| entry.number),
-        Some(held),
-        "the last entry is not removed yet"
+        Some(stored),
+        "the outbox must still have the last entry"
     );
-    held
+    stored
 }
 
 #[test]
@@ -143,8 +144,8 @@ fn store_killed_during_creation_opens_again() {
     for round in 0..40 {
         let folder = tempfile::tempdir().expect("a folder");
         let mut child = child_in(folder.path());
-        // Each round kills the child 0.1 ms later than the round before. The rounds cover the time from the creation of
-        // the lock file until after the first commit.
+        // Each round kills the child 0.1 ms later than the round before. The rounds together cover the first 4 ms after
+        // the creation of the lock file.
         while !folder.path().join("lock").exists() {
             std::thread::yield_now();
         }

@@ -1,5 +1,5 @@
-//! Tests of the store in Redis: the conformance suite on one server and on a Cluster, and tests with failing servers,
-//! failing networks and damaged data.
+//! Tests of the store in Redis: the conformance suite on one server and on a Cluster, and tests of failing servers,
+//! failing networks, damaged data, rights of users, and TLS.
 
 mod store_redis {
     mod dedicated;

@@ -1,4 +1,5 @@
-//! Tests of keys that a limit of the configuration parked. The host must retry such a key when the limit has changed.
+//! Tests of keys that the host parked because a handler exceeded a limit of the configuration. The host must retry such
+//! a key after the limit has changed.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,7 @@ use ordain_tests::host::Home;
 use ordain_tests::log::line;
 use serde_json::{Value, json};
 
-/// The handler's version never changes, and would not count: `on_new_version` is false.
+/// The handler's version never changes. A new version would also cause no retry, because `on_new_version` is false.
 const CONFIG: &str = r#"
 [runtime]
 event_size = "64KiB"
@@ -91,8 +92,8 @@ fn key_is_retried_when_its_limit_has_changed() -> Result<()> {
     Ok(())
 }
 
-/// The event exceeds the changed limit too. The host tries the event once and parks the key again, and does not try the
-/// event again before the next change.
+/// The event exceeds the changed limit too. The host retries the event and parks the key again. Without a further
+/// change, the key stays parked.
 #[test]
 fn changed_limit_that_is_still_exceeded_parks_the_key_again() -> Result<()> {
     let home = home()?;

@@ -88,7 +88,7 @@ fn memory_has_a_limit() -> Result<()> {
     // events.
     let hoard = workers.run(turn("key", &[r#"{"do":"hoard","mib":20}"#; 4]));
     assert!(hoard.outcomes.len() < 4);
-    assert_failure(&hoard.failure.expect("it fails"), Limit, &["`plugins.memory` allows 64 MiB"]);
+    assert_failure(&hoard.failure.expect("a failure"), Limit, &["`plugins.memory` allows 64 MiB"]);
     Ok(())
 }
 
@@ -150,17 +150,18 @@ fn log_has_a_limit() -> Result<()> {
     let print = format!(r#"{{"do":"print","out":"{}","err":"x"}}"#, "x\\n".repeat(2_000));
     assert_eq!(workers.command(&print).failure, None);
     assert_cut(&workers.lines());
-    // The next event has a limit of its own.
+    // The limit applies to each event separately.
     assert_eq!(workers.command(r#"{"do":"log","lines":10,"bytes":1000}"#).failure, None);
     assert_eq!(workers.lines().len(), 10);
-    // If the event fails, the log still has the beginning of its output.
+    // If an event fails, the log still contains the beginning of the output of this event.
     let panic = format!(r#"{{"do":"panic","text":"{}"}}"#, "x".repeat(20_000));
     assert_failure(&workers.failure(&panic), Error, &["xxx"]);
     assert_cut(&workers.lines());
     Ok(())
 }
 
-/// Asserts that the lines keep the limit of 16 KiB, and that the last line reports that the host has cut the output.
+/// Asserts that the host has cut the output of a handler: the last line reports the cut, and the lines before it have
+/// at most 16 KiB. These are at most 1,025 lines, even if all of them are empty.
 fn assert_cut(lines: &[Line]) {
     let (last, written) = lines.split_last().expect("lines");
     assert!(
@@ -263,9 +264,9 @@ fn overlapping_elements_are_not_copied() -> Result<()> {
     });
     let cases = [
         aliased,
-        // The largest number of empty messages that fit into the memory.
+        // As many empty messages as fit into 58 MiB of the memory.
         messages(58 * MIB / message::SIZE),
-        // One message with the largest number of empty headers that fit into the memory.
+        // One message with as many empty headers as fit into 58 MiB of the memory.
         messages(1).list(1024 + message::HEADERS, 4096, 58 * MIB / 16),
         // A state that spans the whole memory.
         Pairs::new().pair(outcome::STATE, 1).list(outcome::STATE_DATA, 0, 60 * MIB),
@@ -318,7 +319,8 @@ fn strings_in_utf16_are_accepted() -> Result<()> {
     Ok(())
 }
 
-/// Runs a test alone in a child process, because other tests in the same process would change its memory usage.
+/// Runs a test alone in a child process, because other tests in the same process would change the memory usage of the
+/// process.
 fn run_alone(test: &str) -> Result<()> {
     let mut command = Command::new(std::env::current_exe()?);
     let output = command.args(["--exact", test]).env(CHILD_VARIABLE, "1").output()?;
@@ -327,7 +329,7 @@ fn run_alone(test: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the resident memory of this process, in bytes.
+/// Returns the resident memory of this process, in bytes. Assumes pages of 4 KiB.
 fn resident() -> Result<usize> {
     let statm = std::fs::read_to_string("/proc/self/statm")?;
     let pages: usize = statm.split(' ').nth(1).unwrap_or_default().parse()?;

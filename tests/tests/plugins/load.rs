@@ -1,4 +1,4 @@
-//! Tests of files that are loaded as handlers, and of the errors for files that are no usable handlers.
+//! Tests of the loading of handlers, and of the errors for files that the host cannot use as handlers.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn refusal(bytes: &[u8], settings: HandlerSettings) -> Result<String> {
     let path = dir.path().join("bad@1.0.0.wasm");
     std::fs::write(&path, bytes)?;
     let engine = HandlerEngine::new(settings)?;
-    let error = load(&engine, &path).expect_err("is refused").to_string();
+    let error = load(&engine, &path).expect_err("a refused file").to_string();
     assert!(error.contains("bad@1.0.0.wasm"), "the file is not named: {error}");
     Ok(error)
 }
@@ -66,7 +66,7 @@ fn compiled_code_is_cached_and_an_unusable_cache_is_ignored() -> Result<()> {
 }
 
 #[test]
-fn file_that_is_no_component_is_refused() -> Result<()> {
+fn file_that_is_not_a_component_is_refused() -> Result<()> {
     let component = std::fs::read(plugin("tally")?)?;
     let cases: [(&[u8], &[&str]); 6] = [
         (b"", &["is empty", "wasm32-wasip2"]),
@@ -81,7 +81,7 @@ fn file_that_is_no_component_is_refused() -> Result<()> {
     }
     let engine = HandlerEngine::new(settings())?;
     let missing = HandlerFile::from_path(Path::new("/nowhere/x.wasm")).expect("a name");
-    let error = engine.load(&missing.expect("a good one")).expect_err("is missing");
+    let error = engine.load(&missing.expect("a usable name")).expect_err("a missing file");
     assert_words(&error.to_string(), &["/nowhere/x.wasm", "cannot be read"]);
     Ok(())
 }
@@ -116,7 +116,7 @@ fn unknown_import_is_refused() -> Result<()> {
         let refusal = refusal(&guests::importing(import), settings())?;
         assert_words(&refusal, &[&format!("imports `{import}`"), given, "logging@0.1.0"]);
     }
-    // The host provides this import, so it reports the missing export instead.
+    // The host provides this import, so the error reports the missing export instead.
     let refusal = refusal(&guests::importing("wasi:cli/environment@0.2.99"), settings())?;
     assert_words(&refusal, &["does not export"]);
     Ok(())

@@ -26,6 +26,7 @@ fn home(redis: &Redis, version: &str) -> Result<Home> {
     Ok(home)
 }
 
+/// Adds a version of `tally` to the handlers of a home.
 fn add(home: &Home, version: &str) -> Result<()> {
     Ok(fs::write(
         home.path(&format!("plugins/tally@{version}.wasm")),
@@ -54,12 +55,13 @@ fn until_runs(service: &mut Service, version: &str) -> Result<u64> {
 /// number of this rollout to another version. Afterwards, both instances must execute events with the version in the
 /// store, under the same rollout number.
 #[test]
-fn instances_agree_after_a_number_was_assigned_twice() -> Result<()> {
+fn instances_agree_after_a_rollout_number_was_assigned_twice() -> Result<()> {
     let redis = Redis::start(&[])?;
     let homes = [home(&redis, "1.0.0")?, home(&redis, "2.0.0")?];
     let mut first = Service::start(&homes[0], &["run"])?;
     ensure!(until_runs(&mut first, "tally@1.0.0")? == 1);
-    // The instance must have its claims before the snapshot, because an instance ends if the store loses its claim.
+    // The instance must have its claims before the snapshot, because an instance ends if the store loses one of its
+    // claims.
     http::ready(&mut first)?;
     let early = redis.snapshot()?;
     add(&homes[0], "1.5.0")?;
@@ -67,7 +69,10 @@ fn instances_agree_after_a_number_was_assigned_twice() -> Result<()> {
     first.pause()?;
     redis.go_back(&early)?;
     let mut second = Service::start(&homes[1], &["run"])?;
-    ensure!(until_runs(&mut second, "tally@2.0.0")? == 2, "the number is assigned twice");
+    ensure!(
+        until_runs(&mut second, "tally@2.0.0")? == 2,
+        "the second instance must assign number 2 again"
+    );
     add(&homes[0], "2.0.0")?;
     first.resume()?;
     until_runs(&mut first, "tally@2.0.0")?;

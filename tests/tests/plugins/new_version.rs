@@ -19,8 +19,9 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// The number of keys. One search of the store returns fewer keys.
+/// The number of keys. A page of the host's search for parked keys has fewer keys, so the search needs several pages.
 const KEYS: usize = 700;
+/// The number of events of each key.
 const EVENTS: usize = 4;
 /// A part of the log line that the host writes at the level `debug` when it searches the store for parked keys.
 const SEARCH: &str = "searching for parked keys to retry";
@@ -67,7 +68,7 @@ fn parked_keys_are_retried_under_another_version() -> Result<()> {
     assert_eq!(report["held"]["parked_keys"], KEYS, "{report}");
     let (report, searched) = run(&home)?;
     assert_eq!(report["held"]["parked_keys"], KEYS, "{report}");
-    assert!(!searched, "the version is the same");
+    assert!(!searched, "a run with the same version must not search");
 
     // The new version is a handler that accepts every event.
     fs::copy(plugin("tally")?, home.path("plugins/faulty@2.0.0.wasm"))?;
@@ -90,7 +91,7 @@ fn parked_keys_are_retried_under_another_version() -> Result<()> {
 /// rollout to another version. The keys that the old version parked must be retried under a rollout with a higher
 /// number.
 #[test]
-fn parked_keys_are_retried_under_a_number_that_was_assigned_twice() -> Result<()> {
+fn parked_keys_are_retried_under_a_rollout_number_that_was_assigned_twice() -> Result<()> {
     let redis = Redis::start(&[])?;
     let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
     let home = Home::new(&[], &format!("{store}{}", CONFIG.replace("out.ndjson", "-")))?;

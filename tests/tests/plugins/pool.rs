@@ -13,6 +13,7 @@ use ordain_tests::plugins::plugin;
 use ordain_tests::workers::{SINKS, Workers, load, settings, text, turn};
 use ordain_wasm::{ActiveVersion, HandlerSettings, InstancePolicy, StreamContext, TurnResults};
 
+// Instructions for the handler `faulty`.
 const LOOP: &str = r#"{"do":"loop"}"#;
 const OK: &str = r#"{"do":"ok"}"#;
 const STATE: &str = r#"{"do":"state"}"#;
@@ -20,7 +21,7 @@ const CALLS: &str = r#"{"do":"calls"}"#;
 
 /// Returns the texts of all messages that a turn emitted.
 fn texts(done: &TurnResult) -> Vec<String> {
-    let messages = done.outcomes.iter().flat_map(|verdict| match verdict {
+    let messages = done.outcomes.iter().flat_map(|outcome| match outcome {
         HandlerOutcome::Effect { messages, .. } => messages.as_slice(),
         HandlerOutcome::Rejected(_) => &[],
     });
@@ -138,7 +139,7 @@ fn turn_with_large_output_ends_early() -> Result<()> {
 }
 
 #[test]
-fn paused_queue_starts_nothing_and_blocks_no_other() -> Result<()> {
+fn paused_queue_starts_no_turn_and_blocks_no_other_queue() -> Result<()> {
     let workers = Workers::faulty()?;
     let (send, results) = channel();
     let done = Box::new(move |done: TurnResults| {
@@ -174,7 +175,7 @@ fn pending_results_pause_their_queue() -> Result<()> {
     let mut untaken = vec![results.recv_timeout(Duration::from_secs(30))?];
     for _ in 0..10 {
         // While this event of another stream is executed, the worker could start more of the 40 turns. The worker must
-        // start no more of them, because nothing takes their results.
+        // start no more of them, because the test has not taken the results of the earlier turns.
         workers.command(OK);
     }
     untaken.extend(results.try_iter());
@@ -250,7 +251,7 @@ fn handler_is_replaced_between_turns() -> Result<()> {
     let newer = dir.path().join("tally@2.0.0.wasm");
     std::fs::copy(plugin("tally")?, &newer)?;
     let tally = load(&workers.engine, &newer)?;
-    // If no handler replaces the old one, the pool returns the turns that no worker has started, without results.
+    // If no handler replaces the old handler, the pool returns the turns that no worker has started, without results.
     workers.turns.pause(true);
     workers.turns.submit(vec![turn("waits", &[OK])]);
     let undone = workers.turns.switch_version(None);

@@ -30,9 +30,9 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// Instructions that make the handler fail, so that the host parks the key. A new version can repair all these
-/// failures. The list contains neither `gap` nor `reject`: a gap does not depend on the handler, and a rejection is
-/// final.
+/// Instructions that make the handler fail, so that the host parks the key. Each row has the key, and the instruction
+/// in the second event of this key. A new version can repair all these failures. The list contains neither `gap` nor
+/// `reject`: a gap does not depend on the handler, and a rejection is final.
 const FAILING: [(&str, &str); 5] = [
     ("trap", r#"{ "do": "trap" }"#),
     ("panic", r#"{ "do": "panic" }"#),
@@ -74,8 +74,8 @@ fn keys_parked_for_failures_are_retried() -> Result<()> {
     service.end()?;
     assert_eq!(parked(&home)?, ["gap"]);
     let rows = home.rows(&["keys", "list", "cases", "--status", "active", "--json"])?;
-    let mended = rows.iter().filter(|row| row["version"] == "faulty@1.2.3" && row["next"] == 4);
-    ensure!(mended.count() == FAILING.len(), "{rows:?}");
+    let repaired = rows.iter().filter(|row| row["version"] == "faulty@1.2.3" && row["next"] == 4);
+    ensure!(repaired.count() == FAILING.len(), "{rows:?}");
     let report = home.run_once()?;
     assert_eq!((report["settled"].as_u64(), home.lines("out.ndjson")), (Some(0), expected));
     assert_eq!(home.rows(&["dead", "list", "cases", "--json"])?.len(), 1);
