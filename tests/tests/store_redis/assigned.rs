@@ -1,5 +1,5 @@
-//! Tests of a producer that writes the events of one request in several calls, while the server loses some of these
-//! calls.
+//! Tests of a writer whose request needs several calls or several shards, while the servers lose some of the written
+//! events, or a reply. At the end, the store must have each event of the request.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -47,8 +47,8 @@ pub(super) fn assigner(
     }
 }
 
-/// Returns the ids of all waiting events of a shard, in order. If an event is in the store twice, this function returns
-/// its id once.
+/// Returns the ids of all events that wait in the queue of a partition in a shard, in the order of the queue. Returns
+/// an id that occurs several times only once, at its first place.
 pub(super) async fn ids(store: &RedisStore, partition: &Partition, shard: u32) -> Vec<u32> {
     let mut known = HashSet::new();
     let mut ids = Vec::new();
@@ -66,8 +66,9 @@ pub(super) async fn ids(store: &RedisStore, partition: &Partition, shard: u32) -
     }
 }
 
-/// The server loses some calls of a request after it has answered them. The later calls of the request must wait until
-/// the lost events are written again, because a stream without sequences executes its events in the order of the queue.
+/// The server loses the events of some calls of a request after it has answered these calls. The later calls of the
+/// request must wait until the lost events are written again, because a stream without sequences executes its events in
+/// the order of the queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_of_many_calls_keeps_its_order_over_a_loss() {
     let dedicated = DedicatedStore::start().await;
@@ -143,9 +144,10 @@ impl SplitWriter {
         self.keys.iter().map(event).collect()
     }
 
-    /// Writes one event for each shard while a network split replaces the master. The old master gets the events of all
-    /// shards except the last. Then the Sentinel promotes the replica, `meanwhile` runs, and the split ends. Checks
-    /// that the new master then has the event of each shard, although it had none of them when it became master.
+    /// Writes one event for each shard during a network split, in which the Sentinel replaces the master. The old
+    /// master gets the events of all shards except the last. Then the Sentinel promotes the replica, `meanwhile` runs,
+    /// and the split ends. Checks that the new master then has the event of each shard, although the new master had
+    /// none of these events when it was promoted.
     async fn split_during_call(
         &self,
         numbering: Option<NumberingSettings>,
@@ -182,7 +184,7 @@ impl SplitWriter {
             self.group.until_replaced().expect("another master");
         });
         meanwhile().await;
-        assert!(!writing.is_finished(), "the call ended before the split");
+        assert!(!writing.is_finished(), "the call ended before the end of the split");
         tokio::task::block_in_place(|| self.group.heal_split()).expect("the end of the split");
         let result = writing.await.expect("a result");
         assert!(result.error.is_none(), "{:?}", result.error);
@@ -197,13 +199,13 @@ impl SplitWriter {
 /// A call has events for all shards. The old master gets some of them, and is replaced before it gets the others. When
 /// the call ends without an error, which a host would answer with 202, the new master must have all events.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn call_during_a_split_loses_no_part() {
+async fn call_during_a_split_loses_no_event() {
     SplitWriter::start().await.split_during_call(None, async || {}).await;
 }
 
-/// The test [`call_during_a_split_loses_no_part`] with events that the store numbers.
+/// The test [`call_during_a_split_loses_no_event`] with events that the store numbers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn call_with_numbers_during_a_split_loses_no_part() {
+async fn call_with_numbers_during_a_split_loses_no_event() {
     let numbering = Some(NumberingSettings::default());
     SplitWriter::start().await.split_during_call(numbering, async || {}).await;
 }
@@ -238,10 +240,10 @@ async fn call_during_a_split_does_not_trust_removed_numbers() {
 
 /// A call has one event for each of two shards of a Cluster. The first shard accepts its event. The queue of the second
 /// shard is full, so the call waits. A replica that lacks the event replaces the first shard's node. No connection
-/// breaks. If both shards have the same node, the old master redirects the call for the second shard. Otherwise the
-/// test removes the events from the queue of the second shard, whose node stays the same. When the call ends without an
-/// error, which a host would answer with 202, the Cluster must have both events, although no call for the first shard
-/// was redirected.
+/// breaks. If both shards have the same node, the old master redirects the call for the second shard, and the new
+/// master lacks the events that filled the queue. Otherwise the test removes the events from the queue of the second
+/// shard, whose node stays the same. When the call ends without an error, which a host would answer with 202, the
+/// Cluster must have both events, although no call for the first shard was redirected.
 async fn take_over_during_call(numbering: Option<NumberingSettings>, is_same_node: bool) {
     let mut cluster = Cluster::start(3).expect("a Cluster");
     cluster.add_replicas().expect("replicas");
@@ -254,10 +256,12 @@ async fn take_over_during_call(numbering: Option<NumberingSettings>, is_same_nod
     };
     // There are more shards than nodes, so two shards have the same node.
     let shards = 0..store.shards();
-    let mut pairs = shards.clone().flat_map(|one| (one + 1..shards.end).map(move |two| (one, two)));
-    let is_wanted = |(one, two): &(u32, u32)| (node_of(*one) == node_of(*two)) == is_same_node;
-    let (one, two) = pairs.find(is_wanted).expect("a pair");
-    let node = node_of(one);
+    let mut pairs =
+        shards.clone().flat_map(|first| (first + 1..shards.end).map(move |second| (first, second)));
+    let is_wanted =
+        |(first, second): &(u32, u32)| (node_of(*first) == node_of(*second)) == is_same_node;
+    let (first, second) = pairs.find(is_wanted).expect("a pair");
+    let node = node_of(first);
     let key = |shard| {
         let mut names = (0..).map(|number| format!("key-{number}"));
         names.find(|key| shard_of(key, store.shards()) == shard).expect("a key of the shard")
@@ -274,14 +278,14 @@ async fn take_over_during_call(numbering: Option<NumberingSettings>, is_same_nod
         assigner
     };
     let filler = limited(2);
-    let fill = [item(&filler, &key(two), 1), item(&filler, &key(two), 2)];
+    let fill = [item(&filler, &key(second), 1), item(&filler, &key(second), 2)];
     assert!(filler.assign(&fill).await.error.is_none());
     let assigner = limited(2);
-    let items = [item(&assigner, &key(one), 3), item(&assigner, &key(two), 3)];
+    let items = [item(&assigner, &key(first), 3), item(&assigner, &key(second), 3)];
     let writing = tokio::spawn(async move { assigner.assign(&items).await });
     tokio::task::block_in_place(|| {
         wait_until("the event of the first shard in the old master", || {
-            let queue = format!("{prefix}:{{{one}}}:log:stream/s");
+            let queue = format!("{prefix}:{{{first}}}:log:stream/s");
             Ok(cluster.master(node).command(&["HGET", &queue, "w"])?.text() == Some("1"))
         })
         .expect("the event of the first shard in the old master");
@@ -290,32 +294,32 @@ async fn take_over_during_call(numbering: Option<NumberingSettings>, is_same_nod
     });
     if !is_same_node {
         let start = QueuePosition::default();
-        let page = store.read_queue(&owner.partition, two, start, 10, 1 << 20).await;
+        let page = store.read_queue(&owner.partition, second, start, 10, 1 << 20).await;
         let page = page.expect("a page");
         let (last, _) = page.entries.last().expect("the events of the second shard");
-        let removed = store.dequeue(&owner.partition, owner.claim, two, 0, *last).await;
+        let removed = store.dequeue(&owner.partition, owner.claim, second, 0, *last).await;
         assert_eq!(removed.expect("an answer"), DequeueResult::Done);
     }
     let result = writing.await.expect("a result");
     assert!(result.error.is_none(), "{:?}", result.error);
-    for shard in [one, two] {
+    for shard in [first, second] {
         assert_eq!(ids(&store, &partition(), shard).await, [3], "shard {shard}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn call_during_a_takeover_in_a_cluster_loses_no_part() {
+async fn call_during_a_takeover_in_a_cluster_loses_no_event() {
     take_over_during_call(None, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn call_during_a_takeover_of_one_of_its_nodes_loses_no_part() {
+async fn call_during_a_takeover_of_one_of_its_nodes_loses_no_event() {
     take_over_during_call(None, false).await;
 }
 
-/// The test [`call_during_a_takeover_in_a_cluster_loses_no_part`] with events that the store numbers.
+/// The test [`call_during_a_takeover_in_a_cluster_loses_no_event`] with events that the store numbers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn call_with_numbers_during_a_takeover_in_a_cluster_loses_no_part() {
+async fn call_with_numbers_during_a_takeover_in_a_cluster_loses_no_event() {
     take_over_during_call(Some(NumberingSettings::default()), true).await;
 }
 
@@ -324,7 +328,7 @@ async fn call_with_numbers_during_a_takeover_in_a_cluster_loses_no_part() {
 /// full, so the call waits. Meanwhile the other node restarts and loses the event of the first shard. When the call
 /// ends without an error, the other node must have the event again, although it was not the master of the slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn call_during_a_migration_loses_no_part() {
+async fn call_during_a_migration_loses_no_event() {
     let cluster = Cluster::start(3).expect("a Cluster");
     let store = Arc::new(RedisStore::open(options(&cluster.urls()[0])).await.expect("the store"));
     let moving_shard = 0;
@@ -383,8 +387,8 @@ async fn call_during_a_migration_loses_no_part() {
 }
 
 /// A node of a Cluster writes the event of a call, and the connection breaks before the reply arrives. Then the slot
-/// moves to another node, and the call is repeated there. The other node numbers the events, so it must recognise the
-/// event by its id, and must not put it into the queue again.
+/// moves to another node, and the call is repeated there. The store numbers the events, so the other node must
+/// recognise the event by its id, and must not put the event into the queue again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn event_of_a_lost_reply_is_recognised_after_its_slot_has_moved() {
     let cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");

@@ -1,5 +1,5 @@
 //! Tests of numbered messages between streams in Redis. The data that the store keeps for an outbox must not grow
-//! without limit, and the store must name damaged data.
+//! without limit, and the errors of the store must name damaged fields.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ fn assign(commit: u64, done: u64) -> Arc<AssignRequest> {
 }
 
 #[tokio::test]
-async fn assigned_numbers_are_removed_with_outbox() {
+async fn assigned_numbers_of_published_messages_are_removed() {
     let dedicated = DedicatedStore::start().await;
     let log = dedicated.name(0, "log:stream/next");
     let blocks = || {
@@ -66,7 +66,7 @@ async fn assigned_numbers_are_removed_with_outbox() {
 }
 
 #[tokio::test]
-async fn damaged_records_are_named() {
+async fn damaged_fields_are_named() {
     let dedicated = DedicatedStore::start().await;
     let store = &dedicated.store;
     let log = dedicated.name(0, "log:stream/next");

@@ -9,8 +9,8 @@ use rand_chacha::ChaCha8Rng;
 
 use super::dedicated::{DedicatedStore, numbers, step};
 
-/// The size of the shortest valid key record, in bytes.
-const SHORTEST: usize = 74;
+/// A size, in bytes, that is too small for a stored key record. The shortest valid record is a little longer.
+const TOO_SHORT_BYTES: usize = 74;
 
 /// Returns damaged forms of `right`, of four kinds: `right` truncated at each length; `right` with one changed bit, for
 /// each bit; random bytes of many lengths; and `right` with one changed bit and up to two more bytes at the end.
@@ -54,11 +54,11 @@ async fn damaged_record_is_reported() {
     let put = format!("redis.call('HSET', name, 'j{}', bytes)", keys[0]);
     for (at, bytes) in (2..).zip(garbage(&right)) {
         dedicated.lua(&put, &data, &bytes);
-        let is_cut = right.starts_with(&bytes);
+        let is_truncated = right.starts_with(&bytes);
         let loaded = store.load(&owner.partition, &keys, usize::MAX).await.expect("a load");
         assert_eq!(loaded.len(), 2, "{bytes:?}");
         assert!(loaded[1].is_ok(), "{bytes:?}");
-        assert!(!is_cut || loaded[0].is_err(), "{bytes:?}: {:?}", loaded[0]);
+        assert!(!is_truncated || loaded[0].is_err(), "{bytes:?}: {:?}", loaded[0]);
         let row = store.key("s", &keys[0]).await.expect("a read");
         let is_error = row.map(|(row, _)| row.record.is_err());
         assert_eq!(is_error.unwrap_or(false), loaded[0].is_err(), "{bytes:?}");
@@ -78,9 +78,9 @@ async fn damaged_record_is_reported() {
         let applied = owner.commit(store, vec![write, step(&keys[1], at)]).await;
         let refused = applied.refused.first();
         assert!(refused.is_none_or(|(at, _)| *at == 0), "{refused:?}");
-        if bytes.len() < SHORTEST {
-            let is_said = matches!(refused, Some((0, WriteRefusal::Corrupt(words))) if words.contains("record"));
-            assert!(is_said, "{bytes:?}: {refused:?}");
+        if bytes.len() < TOO_SHORT_BYTES {
+            let is_reported = matches!(refused, Some((0, WriteRefusal::Corrupt(words))) if words.contains("record"));
+            assert!(is_reported, "{bytes:?}: {refused:?}");
         }
     }
 }

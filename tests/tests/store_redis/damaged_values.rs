@@ -43,7 +43,8 @@ async fn damaged_spilled_events_and_ids_are_reported() {
             "{bytes:?}: {loaded:?}"
         );
     }
-    // The shard continues. The key continues too, because its next record refers to none of the damaged ids.
+    // The store accepts further commits of the shard. The store also accepts a commit of the key, because the key's
+    // next record refers to none of the damaged ids.
     dedicated.put_field(&ids, b"a\0\0\0\0\0\0\0\0", b"cut off");
     owner.write(store, step("b", 1)).await;
     let mut write = step("a", 2);
@@ -55,7 +56,7 @@ async fn damaged_spilled_events_and_ids_are_reported() {
 }
 
 #[tokio::test]
-async fn removed_index_of_spilled_events_is_written_again() {
+async fn removed_index_of_spilled_events_is_written_again_by_the_next_read() {
     let dedicated = DedicatedStore::start().await;
     let store = &dedicated.store;
     let mut owner = Owner::claim(store, "s", 0).await;

@@ -1,5 +1,5 @@
-//! A Redis server that one test has for itself, so that the test can make it fail. The module also contains helpers for
-//! such tests.
+//! A Redis server that only one test uses, so that the test can make the server fail. The module also contains helpers
+//! for such tests.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -125,7 +125,8 @@ pub(super) fn letter(key: &str, sequence: u64, tag: u64) -> DeadLetter {
     }
 }
 
-/// Sends a batch repeatedly, until the store answers it.
+/// Sends a batch repeatedly, until the store answers it. Returns [`CommitReply::Unknown`] if the store has not answered
+/// within [`WAIT_TIMEOUT`].
 pub(super) async fn until_answered(
     store: &dyn Store,
     owner: &Owner,
@@ -142,7 +143,8 @@ pub(super) async fn until_answered(
     }
 }
 
-/// Sends a batch repeatedly, until the store answers it. Checks that the store has applied the batch.
+/// Sends a batch repeatedly, until the store answers it or the time [`WAIT_TIMEOUT`] is over. Checks that the store has
+/// applied the batch.
 pub(super) async fn until_applied(
     store: &dyn Store,
     owner: &Owner,

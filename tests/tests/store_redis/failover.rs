@@ -1,4 +1,4 @@
-//! Tests of commits while a Sentinel replaces the master.
+//! Tests of commits, and of the start of a store, while a Sentinel replaces the master.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +65,7 @@ async fn store_switches_from_a_demoted_master() {
     work.finish(&*store).await;
 }
 
-/// During a failover, no server is the master. A start must wait.
+/// During a part of a failover, no server is a master. The start of a store must wait for a master.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn start_waits_for_master() {
     let group = Sentinel::start().expect("a group");
@@ -82,9 +82,9 @@ async fn start_waits_for_master() {
 }
 
 /// If commits do not wait for replicas, a failover loses the commits that the replica lacks. The next commit must
-/// report the loss.
+/// report the loss, and commits of another shard must continue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lost_tail_is_detected() {
+async fn commits_lost_in_a_failover_are_detected() {
     let group = Sentinel::start().expect("a group");
     let store = open(&group, 0).await;
     let mut owner = Owner::claim(&*store, "s", 0).await;
@@ -92,7 +92,7 @@ async fn lost_tail_is_detected() {
     until_replicated(&group);
     // With this password, the replica cannot reconnect to its master, because the master expects no password.
     group.replica().command(&["CONFIG", "SET", "masterauth", "wrong"]).expect("a setting");
-    group.replica().command(&["CLIENT", "KILL", "TYPE", "master"]).expect("a cut");
+    group.replica().command(&["CLIENT", "KILL", "TYPE", "master"]).expect("a closed connection");
     wait_until("a disconnected replica", || {
         let info = group.replica().info("replication")?;
         Ok(info.get("master_link_status").is_some_and(|status| status == "down"))
@@ -124,7 +124,7 @@ async fn store_switches_from_a_silent_master() {
     owner.write(&*store, step("a", 1)).await;
     until_replicated(&group);
     group.down_after(Duration::from_secs(1)).expect("a setting");
-    first.set(ordain_servers::Mode::HalfOpen).expect("silence");
+    first.set(ordain_servers::Mode::HalfOpen).expect("a silent master");
     let batch = owner.batch(vec![step("a", 2)]);
     let reply = until_answered(&*store, &owner, &batch).await;
     assert!(matches!(reply, CommitReply::Applied(_)), "{reply:?}");

@@ -38,9 +38,9 @@ async fn foreign_value_stops_shard_until_removed() {
     // store.
     for name in names[1..].iter().chain(&names) {
         sequence += 1;
-        let is_there = dedicated.command(&["EXISTS", name]).int() == Some(1);
-        assert_eq!(is_there, sequence > 1, "{name}");
-        if is_there {
+        let exists = dedicated.command(&["EXISTS", name]).int() == Some(1);
+        assert_eq!(exists, sequence > 1, "{name}");
+        if exists {
             dedicated.command(&["RENAME", name, "aside"]);
         }
         dedicated.command(&["SADD", name, "foreign"]);
@@ -52,22 +52,22 @@ async fn foreign_value_stops_shard_until_removed() {
         };
         let batch = Arc::new(batch);
         assert_eq!(owner.send(store, &batch).await, CommitReply::Unknown, "{name}");
-        // If only the cleanup after the commit finds the foreign value, the commit itself is already made.
-        let is_made = owner.send(store, &batch).await != CommitReply::Unknown;
+        // If only the cleanup after the commit finds the foreign value, the store has already made the commit.
+        let is_committed = owner.send(store, &batch).await != CommitReply::Unknown;
         assert_eq!(
             dedicated.command(&["TYPE", name]).text(),
             Some("set"),
             "the store must not change the value"
         );
         let is_read = ["data:s", "ids:s"].iter().any(|rest| name.ends_with(rest));
-        if !is_read && !is_made {
+        if !is_read && !is_committed {
             assert_eq!(next_of(store, &keys[1]).await, sequence, "{name}");
             let last = numbers(store, &owner, &keys[0]).await.last().copied();
             assert_eq!(last.unwrap_or(0), sequence - 1, "{name}");
         }
 
         dedicated.command(&["DEL", name]);
-        if is_there {
+        if exists {
             dedicated.command(&["RENAME", "aside", name]);
         }
         let applied = until_applied(store, &owner, &batch).await;
@@ -82,8 +82,8 @@ async fn foreign_value_stops_shard_until_removed() {
     assert_eq!(loaded.ids.len() as u64, sequence);
 }
 
-/// The store removes old data after it has made a commit. A foreign value that stops this cleanup must not hide the
-/// reply to the commit.
+/// The store removes old data after it has made a commit. If a foreign value stops this cleanup, the first attempt of
+/// the commit gets no reply. The second attempt must get the reply to the commit.
 #[tokio::test]
 async fn foreign_value_in_cleanup_loses_no_reply() {
     let dedicated = DedicatedStore::start().await;
@@ -131,7 +131,7 @@ async fn foreign_value_is_named() {
 }
 
 /// A key has moved to another partition. The new partition does not need the due index of the previous partition, so a
-/// foreign value there must not matter.
+/// foreign value there must not stop the commits of the new partition.
 #[tokio::test]
 async fn foreign_value_of_previous_partition_is_ignored() {
     let dedicated = DedicatedStore::start().await;

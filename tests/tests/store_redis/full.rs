@@ -1,4 +1,5 @@
-//! Tests of a server without free memory, which rejects commits but serves requests that need no memory.
+//! Tests of a server that refuses writes, because it has no free memory or cannot write its snapshot. Such a server
+//! still serves requests that need no memory. The module also tests a server that evicts keys when its memory is full.
 
 use std::time::Duration;
 
@@ -13,13 +14,14 @@ use ordain_tests::conformance::{Owner, event, lease};
 use super::dedicated::{DedicatedStore, Server, next_of, numbers, step, until_applied};
 use super::support::options;
 
-fn limit(dedicated: &DedicatedStore, bytes: u64) {
+/// Sets the memory limit of the server; 0 is no limit.
+fn set_memory_limit(dedicated: &DedicatedStore, bytes: u64) {
     dedicated.command(&["CONFIG", "SET", "maxmemory", &bytes.to_string()]);
 }
 
 /// Returns whether a request still has no answer after 200 ms, because the store retries it.
-async fn is_unanswered(asked: impl Future) -> bool {
-    tokio::time::timeout(Duration::from_millis(200), asked).await.is_err()
+async fn is_unanswered(request: impl Future) -> bool {
+    tokio::time::timeout(Duration::from_millis(200), request).await.is_err()
 }
 
 #[tokio::test]
@@ -35,7 +37,7 @@ async fn full_server_writes_no_part_of_commit_and_serves_reads() {
     owner.write(store, step(&keys[0], 2)).await;
 
     let epoch = lease(store, &owner.partition).await.expect("a lease");
-    limit(&dedicated, 1);
+    set_memory_limit(&dedicated, 1);
     let before = dedicated.digest();
     let batch = owner.batch(vec![step(&keys[0], 3), step(&keys[1], 1), step(&keys[2], 1)]);
     for _ in 0..3 {
@@ -62,7 +64,7 @@ async fn full_server_writes_no_part_of_commit_and_serves_reads() {
         .expect("a removal without new memory");
     assert_eq!(numbers(store, &owner, &keys[0]).await, [2]);
 
-    limit(&dedicated, 0);
+    set_memory_limit(&dedicated, 0);
     let applied = until_applied(store, &owner, &batch).await;
     assert_eq!(applied.refused, []);
     assert_eq!(owner.send(store, &batch).await, CommitReply::Applied(applied));
@@ -73,14 +75,14 @@ async fn full_server_writes_no_part_of_commit_and_serves_reads() {
 
 /// The server reaches its memory limit while values grow. Each commit must then be complete or absent.
 #[tokio::test]
-async fn commit_that_reaches_memory_limit_is_whole() {
+async fn commit_that_reaches_the_memory_limit_is_complete_or_absent() {
     let dedicated = DedicatedStore::start().await;
     let store = &dedicated.store;
     let mut owner = Owner::claim(store, "s", 0).await;
     let keys = owner.keys(4);
     let info = dedicated.server.info("memory").expect("INFO");
     let used: u64 = info["used_memory"].parse().expect("a number");
-    limit(&dedicated, used + (12 << 20));
+    set_memory_limit(&dedicated, used + (12 << 20));
     let mut sequence = 0;
     let refused = loop {
         sequence += 1;
@@ -101,7 +103,7 @@ async fn commit_that_reaches_memory_limit_is_whole() {
     for key in &keys {
         assert_eq!(next_of(store, key).await, sequence, "{key}");
     }
-    limit(&dedicated, 0);
+    set_memory_limit(&dedicated, 0);
     until_applied(store, &owner, &refused).await;
     for key in &keys {
         assert_eq!(next_of(store, key).await, sequence + 1, "{key}");
@@ -130,9 +132,9 @@ async fn load_that_takes_over_waits_for_memory() {
     let store = &dedicated.store;
     Owner::claim(store, "s", 0).await.write(store, step("a", 1)).await;
     let new = Owner::claim(store, "s", 1).await;
-    limit(&dedicated, 1);
+    set_memory_limit(&dedicated, 1);
     assert!(is_unanswered(store.load(&new.partition, &["a".into()], usize::MAX)).await);
-    limit(&dedicated, 0);
+    set_memory_limit(&dedicated, 0);
     assert_eq!(new.load(store, "a").await.expect("a key record").record.takeovers, 1);
 }
 

@@ -1,5 +1,5 @@
 //! Tests of clocks that jump, and of wrong values with the right Redis type that another program has written. The store
-//! must name or skip such values, and they must not keep the server busy.
+//! must name or skip such values, and the values must not keep the server busy.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use super::dedicated::{DedicatedStore, letter, numbers, step};
 /// busy.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Returns a write that settles the event `sequence` of a key, and spills the event `held`.
 fn spilling(key: &str, sequence: u64, held: u64) -> KeyWrite {
     let mut write = step(key, sequence);
     write.spill = vec![(held, event(key, held, "held"))];
@@ -50,7 +51,7 @@ async fn wrong_outbox_number_is_named() {
     dedicated.command(&["HDEL", &data, "q0"]);
     assert_eq!(numbers(store, &owner, "a").await, [1, 2, 3]);
     assert!(matches!(owner.send(store, &batch).await, CommitReply::Applied(_)));
-    // Removes the fence, which is the documented repair of an unreadable fence.
+    // Removes the fence, as an operator can do to repair an unreadable fence.
     dedicated.command(&["HDEL", &data, "f0"]);
     let mut next = Owner::claim(store, "s", 0).await;
     next.write(store, step("a", 5)).await;
@@ -154,8 +155,8 @@ async fn wrong_entries_of_one_key_affect_no_other() {
     let dedicated = DedicatedStore::start().await;
     let store = &dedicated.store;
     let mut owner = Owner::claim(store, "s", 0).await;
-    let mates: Vec<String> = (0..).map(|number| format!("a{number}")).take(64).collect();
-    let other = mates.iter().find(|key| owner.shard(key) == owner.shard("a")).expect("a key");
+    let candidates: Vec<String> = (0..).map(|number| format!("a{number}")).take(64).collect();
+    let other = candidates.iter().find(|key| owner.shard(key) == owner.shard("a")).expect("a key");
     owner.write(store, spilling(other, 1, 3)).await;
     let shard = owner.shard("a");
     let [data, spilled, due, age] =
@@ -205,9 +206,10 @@ async fn wrong_entries_of_one_key_affect_no_other() {
     assert_eq!(store.letters("s", None, None, 10).await.expect("letters").rows.len(), 1);
 }
 
-/// A record looks valid, but states enormous lengths. The store must reject it quickly.
+/// The first 64 bytes of a record are valid. The 60 million bytes after them make all further numbers of the record
+/// enormous: no number of variable width ends. The store must reject the record, and must not keep the server busy.
 #[tokio::test]
-async fn endless_record_is_rejected_quickly() {
+async fn record_with_an_endless_number_is_rejected_quickly() {
     let dedicated = DedicatedStore::start().await;
     let store = &dedicated.store;
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -262,7 +264,7 @@ async fn wrong_epoch_is_named() {
         let name = dedicated.name(0, common);
         dedicated.command(&["DEL", &name]);
         dedicated.command(&["SET", &name, "foreign"]);
-        let asked = match common {
+        let reply = match common {
             "marks" => store.mark("m").await.map(drop),
             "instances" | "about" => {
                 let lease = Duration::from_secs(1);
@@ -273,13 +275,14 @@ async fn wrong_epoch_is_named() {
             }
             _ => claim(store, &owner.partition).await.map(drop),
         };
-        let Err(StoreError::Corrupt(words)) = asked else { panic!("{common}: {asked:?}") };
+        let Err(StoreError::Corrupt(words)) = reply else { panic!("{common}: {reply:?}") };
         assert!(words.contains(&name) && words.contains("is a string"), "{words}");
         dedicated.command(&["DEL", &name]);
     }
 }
 
-/// Wrong values that another program wrote into the data of instances must not stop a heartbeat.
+/// Wrong values that another program wrote into the data of instances must not stop a heartbeat. If the epoch of a
+/// lease is too high, an error must name the lease.
 #[tokio::test]
 async fn wrong_instance_values_stop_no_heartbeat() {
     let dedicated = DedicatedStore::start().await;
@@ -310,14 +313,14 @@ async fn wrong_instance_values_stop_no_heartbeat() {
     let partition = Partition { stream: "s".into(), number: 0 };
     let leases = dedicated.name(0, "leases");
     dedicated.command(&["HSET", &leases, "0:s", "4503599627370495 - 0"]);
-    let asked = store.lease(&partition, id).await;
-    let Err(StoreError::Corrupt(words)) = asked else { panic!("{asked:?}") };
+    let reply = store.lease(&partition, id).await;
+    let Err(StoreError::Corrupt(words)) = reply else { panic!("{reply:?}") };
     assert!(words.contains(&leases) && words.contains("remove it"), "{words}");
     dedicated.command(&["DEL", &leases]);
     assert!(matches!(store.lease(&partition, id).await, Ok(LeaseReply::Granted(_))));
 }
 
-/// A key may expire and be created again. Each time, it must get a higher incarnation, even if the clock was ahead
+/// A key may expire and be created again. Each time, the key must get a higher incarnation, even if the clock was ahead
 /// earlier and has been set back. Otherwise messages of different incarnations could have the same ids.
 #[tokio::test]
 async fn incarnations_increase_after_clock_was_ahead() {
@@ -327,21 +330,21 @@ async fn incarnations_increase_after_clock_was_ahead() {
     dedicated.options.clock_offset_ms.store(1_000_000_000, Ordering::Relaxed);
     owner.write(store, step("a", 1)).await;
     dedicated.options.clock_offset_ms.store(0, Ordering::Relaxed);
-    let mates: Vec<String> = (0..).map(|number| format!("b{number}")).take(64).collect();
-    let key = mates.iter().find(|key| owner.shard(key) == owner.shard("a")).expect("a key");
-    let mut lives = Vec::new();
+    let candidates: Vec<String> = (0..).map(|number| format!("b{number}")).take(64).collect();
+    let key = candidates.iter().find(|key| owner.shard(key) == owner.shard("a")).expect("a key");
+    let mut incarnations = Vec::new();
     for _ in 0..3 {
         let mut write = step(key, 1);
         write.state = StateUpdate::Put("x".into());
         write.expire_in = Some(1_000);
         write.due_in = None;
         owner.write(store, write).await;
-        lives.push(owner.load(store, key).await.expect("a key record").record.incarnation);
+        incarnations.push(owner.load(store, key).await.expect("a key record").record.incarnation);
         // The key expires by the current clock, although its incarnation is ahead of that clock.
         dedicated.options.clock_offset_ms.fetch_add(2_000, Ordering::Relaxed);
         assert_eq!(owner.load(store, key).await, None);
     }
-    assert!(lives.is_sorted_by(|a, b| a < b), "{lives:?}");
+    assert!(incarnations.is_sorted_by(|a, b| a < b), "{incarnations:?}");
 }
 
 /// Creates a store whose due index has 50,000 other entries before the due key `a`. The due index lists keys with the
@@ -364,7 +367,7 @@ async fn due_behind(entries: &str, statement: &str) -> (DedicatedStore, Owner, S
     (dedicated, owner, due)
 }
 
-/// The store must remove entries of the due index that contradict the key records.
+/// The store must remove entries of the due index whose keys have no key record.
 #[tokio::test]
 async fn outdated_due_entries_are_removed() {
     let (dedicated, owner, due) = due_behind("'gone-' .. i", "").await;

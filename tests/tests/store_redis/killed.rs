@@ -11,6 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use super::dedicated::{DedicatedStore, Server, step, until_answered};
 use super::work::{Work, pause};
 
+/// The number of kills of the server.
 const KILLS: usize = 10;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -31,7 +32,8 @@ async fn answered_commits_survive_killed_server() {
     work.finish(&*store).await;
 }
 
-/// A server without persistence is empty after a restart. The store must report this.
+/// A server without persistence is empty after a restart. The store must report the loss, and must not create a new
+/// store on the empty server.
 #[tokio::test]
 async fn server_without_persistence_is_detected() {
     let options = ordain_servers::Options::new().without_persistence();

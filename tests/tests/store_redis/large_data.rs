@@ -103,10 +103,10 @@ async fn entry_is_found_behind_orphan_index_entries() {
     assert_eq!(dedicated.command(&["SLOWLOG", "LEN"]).int(), Some(0));
 }
 
-/// The commits write only letters of events without a key, and no key records. Each of these commits must nevertheless
-/// remove more expired letters than it adds.
+/// The commits write only orphan dead letters, and no key records. Each commit must nevertheless remove the expired
+/// letters of earlier commits, so that the number of stored letters does not grow.
 #[tokio::test]
-async fn expired_letters_do_not_pile_up() {
+async fn expired_letters_do_not_accumulate() {
     const COUNT: u64 = 200;
     let dedicated = DedicatedStore::start().await;
     let store = &dedicated.store;

@@ -13,6 +13,7 @@ use tokio::time::{sleep, timeout};
 use super::dedicated::until_applied;
 use super::support::{keys_of_shards, options};
 
+/// Writes the mark `m`. Returns whether the store accepted the write.
 async fn put(store: &RedisStore, value: &str) -> bool {
     let mark = Mark { name: "m".to_owned(), value: value.to_owned().into() };
     store.put_marks(&[mark]).await.is_ok()
@@ -44,8 +45,8 @@ async fn idle_connections_survive_the_timeout_of_the_server() {
     assert_eq!(store.disconnects(), 0);
 }
 
-/// In a Cluster, a process that only accepts events may use no connection to some nodes for a long time. These
-/// connections must stay open nevertheless.
+/// In a Cluster, a process that only accepts events may leave its connections to some nodes unused for a long time.
+/// These connections must nevertheless stay open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_connections_to_a_cluster_survive_the_timeout_of_the_nodes() {
     let cluster = Cluster::with(3, &Options::new().line("timeout 4")).expect("a Cluster");
@@ -143,13 +144,13 @@ async fn masters_are_found_through_the_configured_address() {
         proxy.set(Mode::Refuse).expect("refused");
     }
     let started = Instant::now();
-    let comes_back = async {
+    let reconnects = async {
         while !put(&store, "after").await {
             sleep(Duration::from_millis(200)).await;
         }
     };
-    // If the store did not query the configured address, this call would never end.
-    timeout(Duration::from_mins(1), comes_back).await.expect("the store reconnects");
+    // If the store did not query the configured address, this loop would never end.
+    timeout(Duration::from_mins(1), reconnects).await.expect("the store reconnects");
     println!("the store reconnected after {:?}", started.elapsed());
     assert_eq!(store.mark("m").await.expect("a mark"), Some("after".into()));
 }
@@ -225,5 +226,5 @@ async fn store_switches_from_a_replaced_master_that_still_replies() {
         put(&store, "after").await;
         sleep(Duration::from_millis(200)).await;
     }
-    println!("the store followed after {:?}", started.elapsed());
+    println!("the store switched to the new master after {:?}", started.elapsed());
 }

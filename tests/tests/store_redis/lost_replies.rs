@@ -78,7 +78,8 @@ async fn commit_is_applied_once() {
     assert_eq!((counts.replies_lost, counts.requests_lost), (2, 1));
 }
 
-/// A claim takes several requests, and each of them may be lost. The next claim must nevertheless get a higher epoch.
+/// A claim takes several requests. Each request or its reply may be lost. The next claim must nevertheless get a higher
+/// epoch.
 #[tokio::test]
 async fn claim_is_higher_after_any_loss() {
     let rig = LossyStore::start().await;
@@ -87,21 +88,21 @@ async fn claim_is_higher_after_any_loss() {
     let mut owner = Owner::claim(through, "s", 0).await;
     owner.write(through, step("a", 1)).await;
     let fence = rig.first_key(1, 2, "data:s");
-    for step_of_it in ["SADD", "\r\nHGET\r\n", "}:leases", &fence] {
+    for request in ["SADD", "\r\nHGET\r\n", "}:leases", &fence] {
         for reply in [true, false] {
             let id = InstanceId::random();
             let lease = Duration::from_mins(1);
             let beat = HeartbeatRequest { id, info: "", report: None, lease, known_version: 0 };
             direct.heartbeat(beat).await.expect("a beat");
             if reply {
-                rig.proxy.lose_replies(1, step_of_it);
+                rig.proxy.lose_replies(1, request);
             } else {
-                rig.proxy.lose_requests(1, step_of_it);
+                rig.proxy.lose_requests(1, request);
             }
             let leased = through.lease(&owner.partition, id).await.expect("a lease");
             let LeaseReply::Granted(epoch) = leased else { panic!("the partition has no owner") };
             let claimed = through.claim(&owner.partition, epoch).await.expect("a claim");
-            direct.remove_instance(id).await.expect("forgotten");
+            direct.remove_instance(id).await.expect("a removed instance");
             let partition = owner.partition.clone();
             let claim = claimed.claim;
             let next = Owner { partition, claim, numbers: claimed.commits };
@@ -180,7 +181,7 @@ async fn removed_outbox_entries_and_marks_persist() {
     assert_eq!((counts.replies_lost, counts.requests_lost), (3, 2));
 }
 
-/// A reply to the write of a checkpoint is lost, so the write is repeated, and finds the checkpoint of the first try.
+/// The reply to the write of a mark is lost, so the store repeats the write, and finds the mark of the first attempt.
 /// The store must not conclude that it went back in time.
 #[tokio::test]
 async fn mark_in_shards_persists_after_a_lost_reply() {

@@ -105,9 +105,9 @@ async fn waiting_commit_follows_its_slot() {
     let store = RedisStore::open(options).await.expect("the store");
     let mut owner = Owner::claim(&store, "s", 0).await;
     let batch = owner.batch(vec![step("a", 1)]);
-    assert_eq!(owner.send(&store, &batch).await, CommitReply::Unknown, "there is no replica");
+    assert_eq!(owner.send(&store, &batch).await, CommitReply::Unknown, "no replica exists");
     cluster.migrate(slot, to).expect("a migration").finish().expect("an end");
-    follow(&cluster, spare, to);
+    make_replica(&cluster, spare, to);
     until_applied(&store, &owner, &batch).await;
     owner.write(&store, step("a", 2)).await;
     assert_eq!(next_of(&store, "a").await, 3);
@@ -116,7 +116,7 @@ async fn waiting_commit_follows_its_slot() {
 
 /// Moves the slots of the node `spare`, which has no keys, to the node `master`. Then makes `spare` a replica of
 /// `master`.
-fn follow(cluster: &Cluster, spare: usize, master: usize) {
+fn make_replica(cluster: &Cluster, spare: usize, master: usize) {
     let count = 16_384 / cluster.nodes().len();
     let [first, last] = [spare * count, (spare + 1) * count - 1].map(|slot| slot.to_string());
     for node in cluster.nodes() {

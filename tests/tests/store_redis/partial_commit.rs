@@ -1,7 +1,7 @@
 //! Tests of incomplete commits: the server has executed only the first commands of a commit. This happens if a script
 //! ends half-way, or if the log of the server was truncated. With a truncated log, Redis executes these first commands
-//! after the second restart. The tests try each possible number of first commands. If the same owner sends the commit
-//! again, the result must be the same as after one complete commit. If the commit was not made and another owner
+//! after the second restart. Two of the tests try each possible number of first commands. If the same owner sends the
+//! commit again, the result must be the same as after one complete commit. If the commit was not made and another owner
 //! commits, the result must be the same as if the incomplete commit had never been sent.
 
 use std::fs;
@@ -31,7 +31,7 @@ fn take_id(write: &mut KeyWrite, from: u64, sequence: u64) {
 }
 
 /// Returns the writes of the commit before the incomplete one. These writes create a key with all kinds of data, an
-/// expired key with all kinds of data, and a key with little data.
+/// expired key with all of them except dead letters, and a key with little data.
 fn before(keys: &[Key]) -> Vec<KeyWrite> {
     let [mut full, mut expired, mut plain] = [0, 1, 2].map(|at| step(&keys[at], 1));
     for write in [&mut full, &mut expired] {
@@ -48,7 +48,7 @@ fn before(keys: &[Key]) -> Vec<KeyWrite> {
 }
 
 /// Returns the writes and the dead letters of the commit that becomes incomplete. The commit changes all keys of
-/// [`before`], and creates another key.
+/// [`before`], creates another key, and adds an orphan dead letter.
 fn last(keys: &[Key]) -> (Vec<KeyWrite>, Vec<DeadLetter>) {
     let [mut full, mut again, mut plain] =
         [step(&keys[0], 2), step(&keys[1], 1), step(&keys[2], 2)];
@@ -84,7 +84,7 @@ fn other(keys: &[Key]) -> Vec<KeyWrite> {
 
 /// Returns a text for comparisons with the data of a shard: the records, states, ids and spilled events of `keys`, the
 /// due keys, the ids of the dead letters, the outbox and the listed keys. The text states whether a key has a due time
-/// and an expiry time, but not these times.
+/// and an expiry time, but contains neither these times nor the incarnations.
 async fn visible_data(store: &RedisStore, owner: &Owner, keys: &[Key]) -> String {
     let mut seen = Vec::new();
     let loaded = store.load(&owner.partition, keys, usize::MAX).await.expect("a load");

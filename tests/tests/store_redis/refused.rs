@@ -29,7 +29,7 @@ async fn refused(options: &RedisOptions) -> String {
 }
 
 #[tokio::test]
-async fn store_of_other_shape_or_schema_is_refused() {
+async fn store_with_another_shard_count_or_schema_is_refused() {
     let dedicated = DedicatedStore::start().await;
     let name = dedicated.name(0, "store");
     let mut other = dedicated.options.clone();
@@ -94,7 +94,7 @@ async fn wrong_login_is_refused() {
         assert!(words.contains("permission"), "{login}: {words}");
     }
     assert_eq!(server.command(&["DBSIZE"]).expect("a size").int(), Some(0));
-    RedisStore::open(at(":secret@")).await.expect("the right one");
+    RedisStore::open(at(":secret@")).await.expect("the store with the right password");
 
     let open = Server::start(&[]).expect("a server");
     let url = format!("redis://:secret@127.0.0.1:{}", open.port());
@@ -105,7 +105,7 @@ async fn wrong_login_is_refused() {
 
 /// A start waits for an operator who corrects a login.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refused_login_is_waited_for() {
+async fn start_waits_for_a_corrected_login() {
     let server = Server::with(&ordain_servers::Options::new().password("old")).expect("a server");
     let url = format!("redis://:new@127.0.0.1:{}", server.port());
     let opening = tokio::spawn(RedisStore::open(options(&url)));
@@ -143,7 +143,7 @@ async fn server_with_too_many_clients_is_unavailable() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn stopped_server_is_waited_for() {
+async fn start_waits_for_a_stopped_server() {
     let server = Server::start(&[]).expect("a server");
     let options = options(&server.url());
     server.stop().expect("an end");
@@ -180,7 +180,7 @@ async fn claim_in_emptied_store_is_refused() {
         words.contains("lost everything") && words.contains(&dedicated.name(0, "store")),
         "{words}"
     );
-    assert_eq!(dedicated.command(&["DBSIZE"]).int(), Some(0), "nothing is written");
+    assert_eq!(dedicated.command(&["DBSIZE"]).int(), Some(0), "the store must write nothing");
     let reopened = RedisStore::open(dedicated.options.clone()).await.expect("a new store");
     Owner::claim(&reopened, "s", 0).await;
 }
@@ -218,7 +218,7 @@ async fn two_servers_are_refused() {
 /// A server may be a replica only for a moment, for example after a failover. A start must therefore wait until the
 /// server is a master.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replica_is_waited_for() {
+async fn start_waits_until_a_replica_is_a_master() {
     let master = Server::start(&[]).expect("a server");
     let replica = ordain_servers::Options::new().replica_of(&master);
     let replica = Server::with(&replica).expect("a replica");
@@ -235,7 +235,7 @@ async fn replica_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cluster_without_slots_is_waited_for() {
+async fn start_waits_for_the_slots_of_a_cluster() {
     let lines = ordain_servers::Options::new().line("cluster-enabled yes");
     let server = Server::with(&lines).expect("a node");
     let opening = tokio::spawn(RedisStore::open(options(&server.url())));

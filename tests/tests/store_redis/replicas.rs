@@ -150,7 +150,10 @@ async fn master_without_replica_refuses_writes_until_it_is_back() {
     }
     let other = Arc::clone(&store);
     let mut putting = tokio::spawn(async move { other.assign(put("second", shards)).await });
-    assert!(timeout(Duration::from_secs(1), &mut putting).await.is_err(), "no replica has it");
+    assert!(
+        timeout(Duration::from_secs(1), &mut putting).await.is_err(),
+        "the store must not confirm the event"
+    );
     let is_named = |refused: Result<(), StoreError>| {
         let Err(StoreError::Unavailable(words)) = refused else { panic!("{refused:?}") };
         assert!(words.contains("NOREPLICAS Not enough good replicas"), "{words}");
@@ -159,7 +162,7 @@ async fn master_without_replica_refuses_writes_until_it_is_back() {
     let retry_timeout = Some(Duration::from_millis(200));
     let impatient = RedisOptions { retry_timeout, ..dedicated.options.clone() };
     is_named(RedisStore::open(impatient).await.map(drop));
-    assert_eq!(dedicated.digest(), before, "nothing is written");
+    assert_eq!(dedicated.digest(), before, "the store must write nothing");
     assert_eq!(next_of(&*store, "a").await, 2, "the store still answers reads");
 
     replica.resume().expect("a resumed replica");

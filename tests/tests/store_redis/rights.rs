@@ -104,8 +104,8 @@ async fn expire_key(store: &RedisStore, owner: &mut Owner) {
     owner.write(store, step(&mate.expect("a key"), 1)).await;
 }
 
-/// Reads all kinds of data of the store, removes outbox entries, writes marks and heartbeats, and acquires a lease.
-/// Also takes over a key.
+/// Reads all kinds of data of the store, removes outbox entries, writes marks and heartbeats, and acquires and releases
+/// a lease. Also takes over a key.
 async fn read_everything(store: &RedisStore, owner: &mut Owner) {
     assert_eq!(owner.spilled(store, "a", 0).await, [] as [u64; 0]);
     let due = store.due(&owner.partition, Some(&(5, "x".into())), 10, true).await;
@@ -146,8 +146,8 @@ async fn read_everything(store: &RedisStore, owner: &mut Owner) {
     else {
         panic!("the partition has no owner")
     };
-    store.release(&owner.partition, id, epoch).await.expect("given back");
-    store.remove_instance(id).await.expect("forgotten");
+    store.release(&owner.partition, id, epoch).await.expect("a released lease");
+    store.remove_instance(id).await.expect("a removed instance");
     let other = Owner::claim(store, "s", 1).await;
     assert_eq!(other.load(store, "a").await.expect("a key record").record.takeovers, 1);
 }
@@ -185,7 +185,7 @@ async fn user_with_least_rights_can_do_everything() {
 async fn missing_right_is_named_at_start() {
     let server = start(&rules(&[RIGHTS, WITH_DATABASE]));
     // The loop below leaves out three rights. Without `evalsha` or `eval`, no request is possible. Without
-    // `config|get`, the store opens, and its log reports the missing information.
+    // `config|get`, the store opens, and the description of its durability names the missing information.
     let outside = ["evalsha", "eval", "config|get"];
     for right in RIGHTS.split_whitespace().filter(|right| !outside.contains(right)) {
         server.command(&["ACL", "SETUSER", "shop", &format!("-{right}")]).expect("a rule");
@@ -209,7 +209,7 @@ async fn missing_right_is_named_at_start() {
 
 /// A right is revoked while a commit needs it. When the right is granted again, the commit must be made once.
 #[tokio::test]
-async fn revoked_right_is_waited_for() {
+async fn commit_waits_for_a_revoked_right() {
     let server = start(&rules(&[RIGHTS, WITH_DATABASE]));
     let store = RedisStore::open(options_of(&server)).await.expect("the store");
     let mut owner = Owner::claim(&store, "s", 0).await;
@@ -237,8 +237,8 @@ async fn revoked_right_is_waited_for() {
     assert_eq!(numbers(&store, &owner, "a").await.len(), taken.len());
 }
 
-/// Tests an ACL rule that is easier to write: all commands except the dangerous ones. Under this rule, the store lacks
-/// some information.
+/// Tests an ACL rule that is easier to write: `INFO`, and all commands except the dangerous ones. Under this rule, the
+/// store lacks some information.
 #[tokio::test]
 async fn user_without_dangerous_commands_can_do_everything() {
     let server = start("~ordain:* +@all -@dangerous +info");

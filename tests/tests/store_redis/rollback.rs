@@ -31,7 +31,7 @@ async fn expect_rolled_back(
     let batch = owner.batch(vec![step("a", sequence)]);
     let reply = until_answered(&dedicated.store, owner, &batch).await;
     let CommitReply::RolledBack { found, last } = reply else { panic!("{reply:?}") };
-    assert_eq!(dedicated.digest(), before, "nothing is written");
+    assert_eq!(dedicated.digest(), before, "the store must write nothing");
     (found, last)
 }
 
@@ -111,9 +111,9 @@ async fn checkpoint_waits_until_owner_knows_of_reconnect() {
     let dedicated = DedicatedStore::start().await;
     let store = &dedicated.store;
     let owner = Owner::claim(store, "s", 0).await;
-    let put = async |breaks, value: &'static str| {
+    let put = async |disconnects, value: &'static str| {
         let mark = Mark { name: "m".into(), value: value.into() };
-        let put = store.put_checkpoint(&owner.partition, owner.claim, breaks, &mark).await;
+        let put = store.put_checkpoint(&owner.partition, owner.claim, disconnects, &mark).await;
         (put.expect("an answer"), store.mark("m").await.expect("a mark"))
     };
     let before = store.disconnects();
@@ -137,8 +137,8 @@ async fn checkpoint_is_written_in_a_cluster_after_a_broken_connection() {
     let store = RedisStore::open(options).await.expect("the store");
     let owner = Owner::claim(&store, "s", 0).await;
     let mark = Mark { name: "m".into(), value: "1".into() };
-    let put = async |breaks| {
-        let put = store.put_checkpoint(&owner.partition, owner.claim, breaks, &mark).await;
+    let put = async |disconnects| {
+        let put = store.put_checkpoint(&owner.partition, owner.claim, disconnects, &mark).await;
         put.expect("an answer")
     };
     let before = store.disconnects();
@@ -185,7 +185,7 @@ async fn lost_number_is_given_again_after_commits_were_repeated() {
     assert_eq!(next_of(store, "a").await, 4);
     assert_eq!(assign(&dedicated, &to, "2", &["s"]).await, AssignItemReply::New(2));
     assert_eq!(assign(&dedicated, &to, "3", &["s"]).await, AssignItemReply::New(3));
-    // Even after the ids of the lost events have expired, the store gives no number twice.
+    // Even after the ids of the lost events have expired, the store must not assign a number of a settled event.
     owner.write(store, step("a", 4)).await;
     let retain = NumberingSettings::default().retain;
     dedicated.options.clock_offset_ms.fetch_add(2 * retain, Ordering::Relaxed);

@@ -14,8 +14,10 @@ use ordain_tests::conformance::{DEAD_TTL, Fixture};
 static SINGLE_SERVER: LazyLock<ordain_servers::Redis> =
     LazyLock::new(|| ordain_servers::Redis::start(&[]).expect("a server"));
 
+/// One Cluster of three masters for all tests.
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(3).expect("a Cluster"));
 
+/// The number of prefixes that tests have taken.
 static PREFIXES: AtomicU64 = AtomicU64::new(0);
 
 /// A store under test, on servers that the stores of other tests use too.

@@ -33,8 +33,8 @@ fn sleep(ms: u64) {
 /// A function that starts or ends a failure of a node.
 type Fault = fn(&Cluster, usize);
 
-/// Makes a node fail for `lasts` milliseconds. Checks that only the shards of this node wait, and that all other shards
-/// continue.
+/// Makes a node fail for at least `lasts` milliseconds. Checks that only the shards of this node wait, and that all
+/// other shards continue.
 async fn only_its_shards_wait(cluster: Cluster, fault: Fault, lasts: u64, end: Fault) {
     let store = RedisStore::open(options(&cluster.urls()[0])).await.expect("the store");
     let store = Arc::new(store);

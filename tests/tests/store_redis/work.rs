@@ -32,7 +32,7 @@ pub(super) struct Work {
 
 #[derive(Default)]
 struct Shared {
-    ends: AtomicBool,
+    must_stop: AtomicBool,
     answered: AtomicU64,
 }
 
@@ -83,7 +83,7 @@ impl Work {
     /// Waits until all commits in progress are answered, and stops the workers. Compares the answered commits with the
     /// stored data.
     pub(super) async fn finish(self, store: &dyn Store) -> Vec<Worker> {
-        self.shared.ends.store(true, Ordering::Relaxed);
+        self.shared.must_stop.store(true, Ordering::Relaxed);
         let workers = self.tasks.join_all().await;
         for worker in &workers {
             worker.check(store).await;
@@ -107,7 +107,7 @@ impl Worker {
     }
 
     async fn run(mut self, store: Arc<RedisStore>, shared: Arc<Shared>) -> Self {
-        while !shared.ends.load(Ordering::Relaxed) {
+        while !shared.must_stop.load(Ordering::Relaxed) {
             let started = Instant::now();
             self.commit(&*store).await;
             self.longest = self.longest.max(started.elapsed());

@@ -26,7 +26,8 @@ const FIELD: &str = "r0000000000000007";
 /// The id of another writer. The calls of this writer remove expired records.
 const OTHER_WRITER: u64 = 8;
 const MINUTE_MS: u64 = 60_000;
-/// The time between two calls of the other writer. The store would treat a longer step as a jump of the clock.
+/// The time between two calls of the other writer. Between two calls, the clock by which the records of writers expire
+/// advances by at most this time.
 const STEP_MINUTES: u64 = 5;
 
 /// Makes a call of a writer that adds one entry to a queue. Returns false if the queue is full.
@@ -86,7 +87,7 @@ async fn record_has_exactly_the_calls_that_arrived() {
 /// A record has at most 64 ranges of calls. Above this limit, the oldest missing calls count as processed. So the store
 /// never reports a loss that did not happen.
 #[tokio::test]
-async fn oldest_missing_calls_are_forgotten_beyond_the_limit() {
+async fn oldest_missing_calls_count_as_processed_above_the_limit() {
     let dedicated = DedicatedStore::start().await;
     for call in (1..200).step_by(2) {
         accepted(&dedicated, WRITER, call).await;
@@ -158,13 +159,13 @@ async fn record_of_silent_writer_expires() {
 #[tokio::test]
 async fn record_survives_jumps_of_the_clock() {
     let dedicated = DedicatedStore::start().await;
-    let show = |hours: u64| {
+    let set_clock = |hours: u64| {
         dedicated.options.clock_offset_ms.store(hours * 60 * MINUTE_MS, Ordering::Relaxed);
     };
-    show(10);
+    set_clock(10);
     accepted(&dedicated, WRITER, 1).await;
     for (call, hours) in (1..).zip([12, 10, 2, 10, 20]) {
-        show(hours);
+        set_clock(hours);
         accepted(&dedicated, OTHER_WRITER, call).await;
         let stored = calls(&dedicated, WRITER).await.expect("an answer");
         assert!(stored.contains(1), "the record is lost at hour {hours}");
