@@ -81,11 +81,11 @@ prop_compose! {
         gaps in vec(gap(), 0..4),
         ahead in option::of((0..SEQUENCE_END, 0..SEQUENCE_END)),
         ids in vec(any::<(u64, u64)>(), 0..=IdTimes::STRETCHES_LIMIT),
-        is_settling in any::<bool>(),
+        is_newest_unset in any::<bool>(),
     ) -> KeyRecord {
         // A time of 0 stands for the time of the commit. Only the newest time may be 0.
         let mut ids: Vec<_> = ids.into_iter().map(|(from, since)| (from, since.max(1))).collect();
-        if let Some(newest) = ids.last_mut().filter(|_| is_settling) {
+        if let Some(newest) = ids.last_mut().filter(|_| is_newest_unset) {
             newest.1 = 0;
         }
         let holes = holes.into_iter().map(|(a, b)| (a.min(b), a.max(b)));
@@ -168,7 +168,7 @@ prop_compose! {
 }
 
 #[test]
-fn impossible_bounds_are_rejected() {
+fn impossible_bounds_of_spilled_events_are_rejected() {
     let parse = |count, first, last| {
         let spilled = SpillExtent { count, first, last };
         let mut record = Vec::new();
@@ -185,13 +185,14 @@ fn impossible_bounds_are_rejected() {
     }
 }
 
-/// Decodes the bytes as each kind of record, one after the other. No decoder may panic.
+/// Decodes the bytes as each kind of record, one after the other. No decoder may panic, and the text of each error must
+/// begin with `the`.
 fn decode_all(bytes: &[u8]) {
     let bytes = Bytes::copy_from_slice(bytes);
     if let Ok(view) = KeyRecordView::parse(&bytes) {
         view.to_key_record();
     }
-    let words = [
+    let errors = [
         KeyRecordView::parse(&bytes).err(),
         decode_letter(&bytes).err(),
         decode_outbox(1, &bytes).err(),
@@ -201,7 +202,7 @@ fn decode_all(bytes: &[u8]) {
         OriginRecord::decode(&bytes).err(),
         decode_assigned(&bytes).err(),
     ];
-    for error in words.into_iter().flatten() {
+    for error in errors.into_iter().flatten() {
         assert!(error.to_string().starts_with("the "), "{error}");
     }
     letter_time(&bytes);
@@ -209,7 +210,7 @@ fn decode_all(bytes: &[u8]) {
 }
 
 fn position() -> impl Strategy<Value = OutboxPosition> {
-    any::<(u64, u32)>().prop_map(|(commit, part)| OutboxPosition { commit, chunk: part })
+    any::<(u64, u32)>().prop_map(|(commit, chunk)| OutboxPosition { commit, chunk })
 }
 
 prop_compose! {
@@ -254,8 +255,8 @@ fn retained_record(event: &Event, sequence: Option<u64>) -> Vec<u8> {
 
 /// Generates a record of any kind.
 fn records() -> impl Strategy<Value = Vec<u8>> {
-    let chains = (origin(), vec(assigned_chunk(), 0..4), retained());
-    (0..8, key_record(), letter(), fence(), vec(emitted(), 0..4), chains).prop_map(
+    let assignments = (origin(), vec(assigned_chunk(), 0..4), retained());
+    (0..8, key_record(), letter(), fence(), vec(emitted(), 0..4), assignments).prop_map(
         |(kind, record, letter, fence, messages, (origin, assigned, (event, sequence)))| {
             let mut out = Vec::new();
             match kind {
@@ -355,7 +356,7 @@ proptest! {
     }
 
     #[test]
-    fn counts_and_origins_round_trip(
+    fn counters_origins_and_assigned_chunks_round_trip(
         (next, end) in any::<(u64, u64)>(),
         origin in origin(),
         assigned in vec(assigned_chunk(), 0..5),

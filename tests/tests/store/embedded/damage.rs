@@ -19,6 +19,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::support::Rig;
 
+/// The number of commits, or of accepted events, of a test.
 const COMMITS: u64 = 40;
 
 /// Creates a store with [`COMMITS`] commits, each of a key with a state of `size` bytes. Returns the store, and a copy
@@ -142,7 +143,7 @@ fn restore(folder: &Path, path: &Path, bytes: &[u8]) {
     for entry in fs::read_dir(folder.join("data")).expect("a folder") {
         let entry = entry.expect("an entry").path();
         if entry.extension().is_some_and(|end| end == "jnl") {
-            fs::remove_file(entry).expect("gone");
+            fs::remove_file(entry).expect("removed");
         }
     }
     fs::write(path, bytes).expect("a file");
@@ -178,9 +179,10 @@ async fn damaged_journal_is_detected() {
     assert!(refused > 20, "{refused}");
 }
 
-/// The store accepts events of a producer without a commit. The store must also detect the loss of such events.
+/// The store writes events of a producer into a queue without a commit. The store must also detect the loss of such
+/// events.
 #[tokio::test]
-async fn damaged_acceptance_is_detected() {
+async fn lost_events_of_a_queue_are_detected() {
     let rig = Rig::open();
     for number in 0..COMMITS {
         let accepted = event(&format!("key-{number}"), 1, "data");
@@ -286,7 +288,7 @@ async fn damaged_table_is_detected() {
     rig.close();
     let image = copy_of(&rig);
     let mut random = ChaCha8Rng::seed_from_u64(3);
-    let mut noticed = 0;
+    let mut detected = 0;
     for round in 0..8 {
         let damaged = tempfile::tempdir().expect("a folder");
         copy_all(image.path(), damaged.path()).expect("a copy");
@@ -302,9 +304,9 @@ async fn damaged_table_is_detected() {
             bytes[at] ^= 0x10;
             fs::write(path, bytes).expect("a file");
         }
-        noticed += usize::from(!load_all(damaged.path()).await);
+        detected += usize::from(!load_all(damaged.path()).await);
     }
-    assert!(noticed > 4, "{noticed}");
+    assert!(detected > 4, "{detected}");
 }
 
 /// Returns true if every key loads as it was written, and false if the store reports an error. A wrong answer fails the
@@ -356,11 +358,11 @@ async fn unclosed_journal_is_rewritten() {
     let before = inode();
     assert!(!copy.path().join("closed").exists());
     assert_eq!(open_and_count(copy.path()).await, Ok(COMMITS as usize));
-    let anew = inode();
-    assert_ne!(anew, before);
+    let rewritten = inode();
+    assert_ne!(rewritten, before);
     assert!(copy.path().join("closed").exists() && !copy.path().join("data.before").exists());
     assert_eq!(open_and_count(copy.path()).await, Ok(COMMITS as usize));
-    assert_eq!(inode(), anew, "the journal was closed");
+    assert_eq!(inode(), rewritten, "the store must not rewrite a closed journal");
 
     // Imitates a crash while the store copies a journal.
     for left in ["0.anew", "7.anew"] {
@@ -380,9 +382,9 @@ async fn unclosed_journal_is_rewritten() {
 }
 
 /// A refused start has left copies of journals in the folder. An operator restores the database from a backup, but does
-/// not remove these copies. The store must ignore them.
+/// not remove these copies. The store must ignore and remove the copies.
 #[tokio::test]
-async fn journals_of_other_time_are_ignored() {
+async fn journals_that_a_refused_start_left_are_ignored() {
     let (rig, copy) = crashed(300).await;
     let mut owner = Owner::claim(rig.store(), "s", 0).await;
     owner.write(rig.store(), first_write("later")).await;

@@ -20,10 +20,10 @@ fn letter(sequence: u64, tag: u64) -> DeadLetter {
     }
 }
 
-/// The commits write only letters of events without a key, and no key records. Each of these commits must nevertheless
-/// remove more expired letters than it adds.
+/// The commits write only orphan dead letters, and no key records. After each commit, the store must nevertheless
+/// remove the expired letters of earlier commits, so that the number of stored letters does not grow.
 #[tokio::test]
-async fn expired_letters_do_not_pile_up() {
+async fn expired_letters_do_not_accumulate() {
     const COUNT: u64 = 200;
     let mut rig = Rig::open();
     let mut owner = Owner::claim(rig.store(), "s", 0).await;

@@ -7,7 +7,7 @@ use ordain_tests::conformance::{DEAD_TTL, Fixture, Owner, first_write};
 
 use super::support::Rig;
 
-/// The number of large letters. All but the last letter fill a page.
+/// The number of large letters. All of them except the last fill a page together.
 const LARGE_LETTERS: usize = 9;
 
 fn letter(key: &str, sequence: u64, bytes: usize) -> DeadLetter {
@@ -21,7 +21,7 @@ fn letter(key: &str, sequence: u64, bytes: usize) -> DeadLetter {
     }
 }
 
-/// A page must read a limited number of bytes, also if all letters of the page have expired.
+/// The read of a page must end at its size limit, even if all letters that it has read have expired.
 #[tokio::test]
 async fn page_of_expired_letters_ends_at_size_limit() {
     let mut rig = Rig::open();
@@ -38,7 +38,11 @@ async fn page_of_expired_letters_ends_at_size_limit() {
 
     let store = rig.store();
     let first = store.letters("s", None, None, 10).await.expect("a page");
-    assert_eq!(first.rows.len(), 0, "the page has read all letters");
+    assert_eq!(
+        first.rows.len(),
+        0,
+        "the first page must end before the letter that has not expired"
+    );
     let cursor = first.cursor.expect("further letters");
     let last = store.letters("s", None, Some(&cursor), 10).await.expect("a page");
     let keys: Vec<&str> = last.rows.iter().map(|row| &*row.letter.id.key).collect();

@@ -31,7 +31,7 @@ const CHECK_LIMIT: usize = 600;
 /// data. The only exception is the oldest journal after a crash, because the engine may itself have removed this
 /// journal before the crash.
 #[tokio::test]
-async fn missing_file_loses_nothing() {
+async fn missing_file_is_detected_or_loses_nothing() {
     for is_closed in [true, false] {
         let whole = filled(is_closed).await;
         for name in entries(whole.path()) {
@@ -52,7 +52,7 @@ async fn missing_file_loses_nothing() {
 /// Replaces one file of a store by an empty file. The store must either refuse to open and name its folder, or have all
 /// its data.
 #[tokio::test]
-async fn empty_file_loses_nothing() {
+async fn empty_file_is_detected_or_loses_nothing() {
     for is_closed in [true, false] {
         let whole = filled(is_closed).await;
         for name in entries(whole.path()) {

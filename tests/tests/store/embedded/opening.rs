@@ -1,4 +1,5 @@
-//! Tests of folders that the store must refuse to open, with a reason, and of unusual folders that it must open.
+//! Tests of folders that the store must refuse to open, with a reason, and of unusual folders that the store must open.
+//! The module also tests the clock of the store, and a folder that disappears while the store is open.
 
 use std::fs;
 use std::path::Path;
@@ -63,27 +64,28 @@ fn foreign_folder_is_refused() {
 }
 
 #[tokio::test]
-async fn other_schema_or_shape_is_refused() {
+async fn another_schema_or_shard_count_is_refused() {
     let mut rig = Rig::open();
     rig.close();
-    let marker = rig.path().join("ordain.store");
-    let text = fs::read_to_string(&marker).expect("the identity file");
+    let identity_file = rig.path().join("ordain.store");
+    let text = fs::read_to_string(&identity_file).expect("the identity file");
 
     let words = refusal(EmbeddedOptions { shards: 4, ..rig.options() });
     assert!(words.contains("created with 1 shards"), "{words}");
-    fs::write(&marker, text.replace("schema = ", "schema = 9")).expect("a file");
+    fs::write(&identity_file, text.replace("schema = ", "schema = 9")).expect("a file");
     let words = refusal(rig.options());
     assert!(words.contains("has schema 9"), "{words}");
     for damaged in ["", "something else", "ordain embedded store\nschema = x\n"] {
-        fs::write(&marker, damaged).expect("a file");
+        fs::write(&identity_file, damaged).expect("a file");
         let words = refusal(rig.options());
         assert!(words.contains("ordain.store"), "{words}");
     }
-    fs::write(&marker, text).expect("a file");
+    fs::write(&identity_file, text).expect("a file");
     rig.reopen().await;
 }
 
-/// If a crash interrupts the creation of a store at any moment, the next start must complete the folder of the store.
+/// If a crash interrupts the creation of a store, the next start must complete the folder of the store. The test
+/// imitates crashes at three moments.
 #[tokio::test]
 async fn unfinished_folder_is_completed() {
     let mut rig = Rig::open();
@@ -102,7 +104,8 @@ async fn unfinished_folder_is_completed() {
     rig.close();
     for entry in ["data", "answered", "closed", "ordain.store"] {
         let path = rig.path().join(entry);
-        if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.expect("gone");
+        if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+            .expect("removed");
     }
     fs::write(rig.path().join("ordain.store.new"), b"ordain").expect("a file");
     rig.reopen().await;
@@ -228,7 +231,7 @@ async fn wrong_clock_expires_nothing() {
         assert!(owner.load(rig.store(), "a").await.is_some(), "with the right clock");
     }
     assert_eq!(owner.write(rig.store(), first_write("b")).await.time, time + 1_000);
-    // If the clock is still ahead after a while, the time has really passed.
+    // If the clock is still ahead after an hour, the store must accept its time.
     rig.set_clock(time + 8 * DAY_MS);
     assert!(owner.load(rig.store(), "a").await.is_some());
     rig.advance_clock(HOUR_MS).await;
@@ -277,12 +280,12 @@ async fn missing_table_is_detected() {
 async fn missing_folder_stops_store() {
     let parent = tempfile::tempdir().expect("a folder");
     let path = parent.path().join("store");
-    for puts_another in [false, true] {
+    for is_replaced in [false, true] {
         let store = open_released(&path).await.expect("a store");
         let mut owner = Owner::claim(&store, "s", 0).await;
-        owner.write(&store, first_write(&format!("key-{puts_another}"))).await;
+        owner.write(&store, first_write(&format!("key-{is_replaced}"))).await;
         fs::rename(&path, parent.path().join("moved")).expect("renamed");
-        if puts_another {
+        if is_replaced {
             fs::create_dir(&path).expect("a folder");
             fs::write(path.join("lock"), "").expect("a file");
         }
@@ -301,12 +304,12 @@ async fn missing_database_stops_store() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
     let aside = folder.path().join("aside");
-    for puts_another in [false, true] {
+    for is_replaced in [false, true] {
         let store = open_released(folder.path()).await.expect("a store");
         let mut owner = Owner::claim(&store, "s", 0).await;
-        owner.write(&store, first_write(&format!("key-{puts_another}"))).await;
+        owner.write(&store, first_write(&format!("key-{is_replaced}"))).await;
         fs::rename(&data, &aside).expect("renamed");
-        if puts_another {
+        if is_replaced {
             fs::create_dir(&data).expect("a folder");
         }
         assert_misses_folder(&store).await;
@@ -315,8 +318,8 @@ async fn missing_database_stops_store() {
             panic!("the store opened although its database is missing")
         };
         assert!(words.contains("from a complete backup"), "{words}");
-        assert_eq!(data.exists(), puts_another, "the store made another database");
-        if puts_another {
+        assert_eq!(data.exists(), is_replaced, "the store made another database");
+        if is_replaced {
             fs::remove_dir(&data).expect("removed");
         }
         fs::rename(&aside, &data).expect("renamed");

@@ -15,7 +15,7 @@ async fn outdated_write_changes_no_record() {
     let store: Arc<dyn Store> = Arc::new(EmbeddedStore::open(options).expect("the store"));
     let records = QueueRecords::new(&store, &"s".into());
     let consumed = QueueRecord::Consumed { queue: "q".to_owned(), has_marker: true };
-    let lose = async |before: &SharedRecord<QueueRecord>| {
+    let record_loss = async |before: &SharedRecord<QueueRecord>| {
         let put = records.put_loss(before, "q".to_owned(), "removed".to_owned()).await;
         put.expect("an answer")
     };
@@ -25,12 +25,12 @@ async fn outdated_write_changes_no_record() {
     assert!(records.replace(&nothing, &consumed).await.expect("an answer"));
 
     let before = records.get(0).await.expect("a record");
-    assert!(lose(&before).await);
+    assert!(record_loss(&before).await);
     assert!(!records.replace(&before, &consumed).await.expect("an answer"));
     assert_eq!(losses().await, [(0, "removed".to_owned())]);
 
     assert_eq!(records.resume(1).await.expect("losses"), [(0, "removed".to_owned())]);
-    assert!(!lose(&before).await);
+    assert!(!record_loss(&before).await);
     assert!(losses().await.is_empty());
     assert!(records.resume(1).await.expect("losses").is_empty());
 }

@@ -50,7 +50,7 @@ impl Rig {
         self.folder.path()
     }
 
-    /// Sets the wall clock of the store.
+    /// Sets the wall clock of the store, in milliseconds.
     pub(super) fn set_clock(&self, now: u64) {
         self.wall.store(now, Ordering::Relaxed);
     }
