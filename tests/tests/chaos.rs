@@ -1,8 +1,8 @@
 //! Chaos tests. A producer loses, repeats, delays and shuffles events. Meanwhile `kill -9` ends hosts, their store and
 //! the broker at random moments. Hosts join, leave and pause. Links between a host and the servers are cut, become slow
 //! or silent, or lose replies. At the end of each round, the test counts the effects in the output of the hosts and in
-//! the store. The counting code shares nothing with the host. Apart from the output and the store, its only input is
-//! the list of the sent events.
+//! the store. The counting code is independent of the code of the host. Its only inputs are the output, the list of the
+//! sent events, and the store, which the test reads by the commands `ordain keys list` and `ordain dead list`.
 //!
 //! In other rounds, Redis loses the writes of its last seconds while one to four hosts run (`rollbacks.rs`). In some of
 //! these rounds, the test also kills hosts. Each round draws at random how its events reach the hosts: over HTTP,
@@ -16,13 +16,13 @@
 //! restored. In `names.rs`, the host name of the servers does not resolve. In the rounds of `removed.rs`, `folder.rs`
 //! and `names.rs`, the events arrive on all routes except those of `ordain publish`. In `operator.rs`, the operator of
 //! RabbitMQ makes mistakes: the broker loses exchanges, bindings, queues or its virtual host, drops messages, refuses
-//! the hosts, or ends. The events arrive from RabbitMQ. In `rotation.rs`, the events arrive from a file, and the files of
-//! the source and the sink are rotated.
+//! the hosts, or ends. The events arrive from RabbitMQ. In `rotation.rs`, the events arrive from a file, and the files
+//! of the source and the sink are rotated.
 //!
 //! Three environment variables control the test. `ORDAIN_CHAOS_SEED` sets the seed, and `ORDAIN_CHAOS_ROUND` sets the
 //! first round. The test plays rounds until `ORDAIN_CHAOS_SECONDS` seconds have passed, and at least one round. The
-//! seed and the round determine the sent events, the settings of the host and the delays between kills. The number of
-//! kills in a round also depends on the speed of the machine.
+//! seed and the round determine the sent events, the settings of the hosts, and the delays between faults. The number
+//! of faults in a round, and in most kinds of rounds the number of events, also depends on the speed of the machine.
 
 mod chaos {
     mod check;

@@ -25,7 +25,7 @@ const GAPS_END_DELAY: Duration = Duration::from_secs(8);
 const LISTED_LIMIT: usize = 5;
 
 /// Waits until each expected message has arrived, and checks the results of the round. Returns a text with the numbers
-/// of keys, events and messages.
+/// of keys, events, dead letters and repeated messages.
 pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
     // If one event of a key was never sent, the later events of the key take no effect.
     let mut expected = by_key(&plan.lines)?;
@@ -71,8 +71,8 @@ pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
     world.restart_hosts()?;
     let lost = plan.keys.values().filter(|key| key.lost.is_some()).count();
     Ok(format!(
-        "{} keys, {settled} events with effect, {} of them found by replay, {lost} keys held, {} dead \
-         letters, {repeats} messages came again",
+        "{} keys, {settled} events with effect, {} of them found by replay, {lost} keys with \
+         a lost event, {} dead letters, {repeats} repeated messages",
         plan.keys.len(),
         plan.dropped.len(),
         plan.broken.len(),
@@ -91,12 +91,12 @@ fn missing(
     expected: &BTreeMap<String, BTreeMap<u64, Line>>,
     out: &BTreeMap<String, Message>,
 ) -> Vec<String> {
-    let came: BTreeSet<(&str, u64)> =
+    let arrived: BTreeSet<(&str, u64)> =
         out.values().map(|message| (message.key.as_str(), message.sequence)).collect();
     let events = expected
         .iter()
         .flat_map(|(key, events)| events.keys().map(|sequence| (key.as_str(), *sequence)));
-    let missing = events.filter(|event| !came.contains(event)).take(LISTED_LIMIT);
+    let missing = events.filter(|event| !arrived.contains(event)).take(LISTED_LIMIT);
     missing.map(|(key, sequence)| format!("{key}/{sequence}")).collect()
 }
 
@@ -110,8 +110,8 @@ fn take(world: &mut World, out: &mut BTreeMap<String, Message>) -> Result<usize>
         let id = message["id"].as_str().context("an id")?.to_owned();
         let key = message["data"]["key"].as_str().context("a key")?.to_owned();
         let sequence = message["data"]["sequence"].as_u64().context("a sequence")?;
-        // The handler emits one message for each event. The key and the `X-Sequence-ID` of the message must be those of
-        // the event.
+        // The handler emits one message for each event. The `X-Sequence-ID` of the message must be the sequence of the
+        // event. `tally::check` compares the keys.
         let number = header(&delivery, "X-Sequence-ID").context("a number")?;
         ensure!(number == sequence.to_string(), "number {number} of {line}");
         let message = Message { key, sequence, line: line.clone() };
@@ -124,7 +124,8 @@ fn take(world: &mut World, out: &mut BTreeMap<String, Message>) -> Result<usize>
 }
 
 /// Checks the state of each key of the round in the store. A key without a lost event has completed or waits for new
-/// events. A key with a lost event waits at its sequence, and the store holds all later events of the key.
+/// events. A key with a lost event waits at the sequence of this event, and the store holds all later events of the
+/// key.
 fn keys(world: &World, plan: &Plan) -> Result<()> {
     let listed = ["keys", "list", "cases", "--json", "--limit", "1000000"];
     let rows = world.home().rows(&listed)?;

@@ -14,14 +14,14 @@ use super::events::{AcceptedEvent, SentEvents};
 use super::receiver::Receiver;
 use super::routes::Route;
 
-/// How long a round waits for late effects before it counts the lost events. The time is longer than any polling
-/// interval and any retry delay of the host.
+/// How long a round waits for late effects before it counts the lost events. Most polling intervals and retry delays of
+/// the host are shorter, but not all: for example, a host queries the Sentinels every five seconds.
 pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(4);
 /// The hashes in the messages, for each key and each count. Each message contains a count: the number of events that
 /// the key's state had counted. If the store lost writes, several messages of a key may have the same count.
 pub(crate) type Effects = BTreeMap<String, BTreeMap<u64, Vec<u64>>>;
 /// The number of events that took effect, for each key.
-pub(crate) type Taken = BTreeMap<String, usize>;
+pub(crate) type EffectCounts = BTreeMap<String, usize>;
 
 /// Reads the messages in the outputs of the hosts. Returns an error if two messages have the same id and different
 /// content.
@@ -63,8 +63,8 @@ pub(crate) struct Demands {
 
 /// Checks that each event took effect at most once and in the order of its key. Also checks that every event that must
 /// take effect has done so. Returns how many events of each key took effect.
-fn count_taken(sent: &SentEvents, effects: &Effects, demands: Demands) -> Result<Taken> {
-    let mut all = Taken::new();
+fn count_taken(sent: &SentEvents, effects: &Effects, demands: Demands) -> Result<EffectCounts> {
+    let mut all = EffectCounts::new();
     for (key, events) in sent {
         let of_key = effects.get(key);
         let taken = count_effects(key, events, of_key, demands)?;
@@ -154,7 +154,9 @@ struct PartialChain {
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) accepted: usize,
+    /// The number of events that were accepted while the servers could lose no writes.
     pub(crate) safe: usize,
+    /// The number of accepted events without an effect. In `operator.rs`, events that wait in the store do not count.
     pub(crate) lost: usize,
 }
 
@@ -165,7 +167,11 @@ pub(crate) fn effects_of(hosts: &[Receiver]) -> Result<Effects> {
 }
 
 /// Returns how many events of each key took effect. Returns an error if an event that must take effect has not done so.
-pub(crate) fn taken(hosts: &[Receiver], sent: &SentEvents, demands: Demands) -> Result<Taken> {
+pub(crate) fn taken(
+    hosts: &[Receiver],
+    sent: &SentEvents,
+    demands: Demands,
+) -> Result<EffectCounts> {
     count_taken(sent, &effects_of(hosts)?, demands)
 }
 
@@ -181,7 +187,7 @@ pub(crate) fn until_taken(hosts: &[Receiver], sent: &SentEvents, demands: Demand
 
 impl Counts {
     /// Returns the counts of a round in which the events in `taken` took effect.
-    pub(crate) fn of(sent: &SentEvents, taken: &Taken) -> Self {
+    pub(crate) fn of(sent: &SentEvents, taken: &EffectCounts) -> Self {
         let all = sent.values().flatten();
         let taken: usize = taken.values().sum();
         let accepted = all.clone().count();
@@ -194,7 +200,7 @@ impl fmt::Display for Counts {
         let Self { accepted, safe, lost } = self;
         write!(
             f,
-            "{accepted} events accepted, {safe} of them while no writes were lost, {lost} lost"
+            "{accepted} events accepted, {safe} of them while the servers could lose no writes, {lost} lost"
         )
     }
 }

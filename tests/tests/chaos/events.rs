@@ -16,6 +16,7 @@ use super::event_target::EventTarget;
 use super::receiver::Backlog;
 use super::routes::Route;
 
+/// The number of keys.
 const KEYS: usize = 40;
 /// The prefix of the keys whose events the handler `tally` executes slowly.
 const SLOW: &str = "slow-";
@@ -35,8 +36,8 @@ const RETRY_DELAY: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct AcceptedEvent {
     pub(crate) number: u64,
-    /// True if the servers could not lose writes during the last attempt to send the event. In this attempt, the event
-    /// was accepted.
+    /// True if the target accepted the event in an attempt during which the servers could not lose writes. `removed.rs`
+    /// sets the value to false if a later fault could lose the event.
     pub(crate) is_safe: bool,
     /// True if the servers could lose writes during at least one attempt to send the event.
     pub(crate) is_at_risk: bool,
@@ -151,8 +152,8 @@ impl Producer {
     fn run(&self, sent: &Mutex<SentEvents>, random: &mut ChaCha8Rng) -> Result<()> {
         let mut held = Vec::new();
         while !self.is_over.load(Ordering::SeqCst) {
-            // In a phase in which the servers may lose events, a high rate makes events accumulate, so that many are
-            // lost.
+            // In a phase in which the servers may lose events, a high rate makes events accumulate, so that many events
+            // are lost.
             let is_risky = !is_calm(self.phase.load(Ordering::SeqCst));
             let is_fast = self.backlog != Backlog::None && is_risky;
             if self.route.is_file() && is_risky {

@@ -52,8 +52,8 @@ impl Fleet {
         victims.iter().try_for_each(|number| self.hosts[*number].begin_again())
     }
 
-    /// Restarts the hosts that ended because the store lost their claims. The only host of a round must not end: it
-    /// wrote its claims long before the writes that the store may lose.
+    /// Restarts the hosts that ended because the store lost their claims. If the round has only one host, this host
+    /// must not end, because it wrote its claims long before the writes that the store may lose.
     pub(crate) fn restart_ended(&mut self) -> Result<()> {
         let are_several = self.hosts.len() > 1;
         for host in &mut self.hosts {

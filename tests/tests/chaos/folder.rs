@@ -15,8 +15,8 @@
 //!
 //! RabbitMQ does not deliver an acknowledged event again. If the events pass through RabbitMQ, all of them must
 //! therefore have taken effect before the test makes the copy. In these rounds, the folder is never absent at a start.
-//! Without the folder, the host would create a new store, and execute and acknowledge the waiting events. Then the test
-//! would discard the new store, and the events would be lost.
+//! Without the folder, the host would create a new store, and would execute and acknowledge the waiting events. The
+//! test then discards the new store, so the events would be lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -52,8 +52,8 @@ const LISTED: &str = "listed";
 const LACKS_LINES: &str = "THE STORE WENT BACK IN TIME: it lacks the last messages of the file";
 /// The file of the sink.
 const OUT: &str = "out.ndjson";
-/// How long a host may continue to run without its folder. The host checks the folder three times a second. The rest of
-/// the limit allows for a busy machine.
+/// How long a host may continue to run without its folder. The host checks the folder every 300 ms. The rest of the
+/// limit allows for a busy machine.
 const NOTICED_LIMIT: Duration = Duration::from_secs(3);
 /// How long a host without its folder may continue to accept events. The host's log promises at most one second. The
 /// other second allows for a busy machine.
@@ -337,9 +337,9 @@ impl Round {
             host.begin_again()?;
             let status = host.service.wait()?;
             let log = host.service.stderr();
-            let is_said =
+            let is_reported =
                 log.contains("has no file keyspaces/") && log.contains("so it is damaged");
-            ensure!(!status.success() && is_said, "the start ended with {status}: {log}");
+            ensure!(!status.success() && is_reported, "the start ended with {status}: {log}");
             Ok(())
         })?;
         fs::rename(&aside, &file)?;
@@ -384,15 +384,18 @@ impl Round {
             rest.split_whitespace().next()?.parse::<u64>().ok()
         };
         let logged: u64 = warnings.filter_map(number).sum();
-        ensure!(logged == lost, "the store lacks {lost} lines, but the log says {logged}: {log}");
+        ensure!(
+            logged == lost,
+            "the store lacks {lost} lines, but the log reports {logged}: {log}"
+        );
         Ok(())
     }
 
-    /// Calls `what`, and checks that the sink's file then has all the lines that it had before. The last lines may be
+    /// Calls `action`, and checks that the sink's file then has all the lines that it had before. The last lines may be
     /// in another order: if the store lacks their messages, each partition publishes its messages again.
-    fn keep_lines(&mut self, what: impl FnOnce(&mut Receiver) -> Result<()>) -> Result<()> {
+    fn keep_lines(&mut self, action: impl FnOnce(&mut Receiver) -> Result<()>) -> Result<()> {
         let before = self.host.output();
-        what(&mut self.host)?;
+        action(&mut self.host)?;
         wait_until("the earlier lines of the file", || {
             let after = self.host.output();
             let same = before.bytes().zip(after.bytes()).take_while(|(one, other)| one == other);

@@ -70,7 +70,7 @@ impl Host {
         self.home.path(&format!("plugins/tally@{version}.0.0.wasm"))
     }
 
-    pub(crate) fn is_well(&self) -> bool {
+    pub(crate) fn is_undisturbed(&self) -> bool {
         self.fault.is_none()
     }
 

@@ -1,9 +1,9 @@
-//! A round in which the host name of the servers does not resolve for ten seconds. Meanwhile the test breaks all
-//! connections to the servers. Afterwards, the name resolves to another address.
+//! A round in which the host name of the Redis servers does not resolve for ten seconds. Meanwhile the test breaks all
+//! connections to these servers. Afterwards, the name resolves to another address.
 //!
 //! A library that the host preloads replaces the name resolution of libc for this name. The servers listen at both
-//! addresses. Events arrive over HTTP, through the inbox, through a chain, or from RabbitMQ, whose name resolves all
-//! the time. The store loses nothing, so each accepted event must take effect once and in order.
+//! addresses. Events arrive over HTTP, through the inbox, through a chain, or from RabbitMQ, whose name always
+//! resolves. The store loses nothing, so each accepted event must take effect once and in order.
 
 use std::sync::Arc;
 use std::thread::sleep;
@@ -23,7 +23,7 @@ use super::events::{Producer, SentEvents, while_producing};
 use super::receiver::{Kind, Receiver, explain, redis};
 use super::routes::Route;
 
-/// The host name of all servers.
+/// The host name of all Redis servers.
 const NAME: &str = "store.test";
 /// The time during which the name does not resolve.
 const OUTAGE_TIME: Duration = Duration::from_secs(10);
@@ -35,7 +35,7 @@ const OUTAGE_TIME: Duration = Duration::from_secs(10);
 const RETURN_LIMIT: Duration = Duration::from_secs(10);
 /// How long a host may take to become ready again. After the host has reconnected, it takes its partitions again.
 const READY_LIMIT: Duration = Duration::from_secs(30);
-/// How long a host without its servers may count as ready. The host checks its store every second, and waits two
+/// How long a host without its Redis servers may count as ready. The host checks its store every second, and waits two
 /// seconds for an answer (`runtime/http/src/admin/health.rs`). The rest of the limit allows for a busy machine.
 const NOTICED_LIMIT: Duration = Duration::from_secs(5);
 
@@ -198,7 +198,10 @@ impl Round {
         while started.elapsed() < OUTAGE_TIME {
             self.servers.cut()?;
             if self.route != Route::Exchange || started.elapsed() > NOTICED_LIMIT {
-                ensure!(!self.in_service()?.contains(&true), "a host works without servers");
+                ensure!(
+                    !self.in_service()?.contains(&true),
+                    "a host accepts events, or is ready, without its servers"
+                );
             }
             sleep(Duration::from_millis(500));
         }

@@ -59,7 +59,7 @@ const EXCHANGE: &str = "cases";
 const DROPPED_QUEUE: &str = "cases.dropped";
 /// A regular expression for the queues of the stream, without the queue [`DROPPED_QUEUE`].
 const STREAM_QUEUES: &str = r"^cases(\.[0-9]+)?$";
-/// The lease of the hosts. It is longer than any pause of a host on a busy machine, so that no partition changes its
+/// The lease of the hosts. The lease is longer than any pause of a host on a busy machine, so no partition changes its
 /// owner.
 const LEASE: &str = "10s";
 /// The part of the machine's memory that the broker may use.

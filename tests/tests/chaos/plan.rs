@@ -9,7 +9,9 @@ use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
+/// The number of keys of a round.
 const KEY_COUNT: Range<usize> = 20..300;
+/// The number of events of a key, including events that are never sent.
 const EVENTS_PER_KEY: Range<u64> = 1..60;
 /// The probability that an event is sent after all others.
 const LATE_PROBABILITY: f64 = 0.02;
@@ -23,7 +25,9 @@ const ENDED_PROBABILITY: f64 = 0.7;
 const REPEAT_INTERVAL: usize = 20;
 /// The number of successive events that are shuffled among each other.
 const SHUFFLE_WINDOW: usize = 100;
+/// The number of messages in a burst.
 const BURST_SIZE: Range<usize> = 1..400;
+/// The pause before a burst, in milliseconds.
 const BURST_DELAY_MS: Range<u64> = 0..400;
 /// The number of messages that are not valid events. The lower bound of 2 gives at least one message of each of the two
 /// kinds.
@@ -33,7 +37,7 @@ const BROKEN_COUNT: Range<usize> = 2..20;
 pub(crate) struct Key {
     /// The number of events of the key.
     pub(crate) events: u64,
-    /// The sequence of the event that is never sent.
+    /// The sequence of the event that is never sent; `None` if no event is lost.
     pub(crate) lost: Option<u64>,
     /// True if the last event is marked as the last event of its key.
     pub(crate) is_ended: bool,

@@ -18,7 +18,8 @@ use super::routes::{PARTITIONS, Route};
 /// store went back in time.
 pub(crate) const WENT_BACK: &str = "the store went back in time";
 
-/// The memory limit of a host. All commits that a store can lose in a round fit into it, so a host can repeat them.
+/// The memory limit of a host. All commits that a store can lose in a round fit into this memory, so a host can repeat
+/// them.
 const MEMORY_BUDGET: &str = "4GiB";
 
 /// The number of shards of the store.
@@ -115,7 +116,7 @@ impl Receiver {
         Ok(Self { home, service, address, by, args, file, earlier, earlier_logs, _port: port })
     }
 
-    /// Starts the host again after its end, and waits until it is ready.
+    /// Starts the host again after its end, and waits until the host is ready.
     pub(crate) fn start_again(&mut self) -> Result<()> {
         self.begin_again()?;
         http::ready(&mut self.service).map(drop)
@@ -157,15 +158,15 @@ impl Receiver {
         answer.is_ok_and(|answer| answer.status == 200)
     }
 
-    /// Checks that the host has counted `lost` events as lost since its start.
+    /// Checks that the host has counted `lost` events as lost since its last start.
     pub(crate) fn check_lost(&mut self, lost: usize) -> Result<()> {
         let counted = self.lost_and_logged()?;
         ensure!(counted == lost as u64, "{lost} events are lost, but the host counted {counted}");
         Ok(())
     }
 
-    /// Returns how many events the host has counted as lost since its start. Returns an error if the records in the
-    /// host's log state another number.
+    /// Returns how many events the host has counted as lost since its last start. Returns an error if the records in
+    /// the host's log state another number.
     pub(crate) fn lost_and_logged(&mut self) -> Result<u64> {
         let counted = self.lost()?;
         let stated = lost_events(&records(&self.service.stderr())?);

@@ -56,7 +56,7 @@ struct Settings {
 /// The possible consequences of the removals so far.
 #[derive(Debug, Default)]
 struct Consequences {
-    /// The number of removed Redis keys that held key records. Each of these removals may make every key of the stream
+    /// The number of removed Redis keys that held key records. Each of these removals may make each key of its shard
     /// begin anew once.
     resets: u32,
     /// True if hosts may have ended and restarted, so that their counters are incomplete.
@@ -90,10 +90,10 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     };
     let settings = Settings {
         route,
-        // With a `sequenced` stream, the test sends all events again. If the first stage of a chain has forgotten an
-        // event, it executes the repeat of the event, and the repeat takes effect in the second stage too. So chains
-        // are `fifo`. Restarts may change the order in which RabbitMQ delivers events; a `sequenced` stream restores
-        // this order.
+        // With a `sequenced` stream, the test sends all events again. If the first stage of a chain no longer knows an
+        // event, this stage executes the repeat of the event, and the repeat takes effect in the second stage too. So
+        // chains are `fifo`. Restarts may change the order in which RabbitMQ delivers events; a `sequenced` stream
+        // restores this order.
         is_fifo: route == CHAIN || !route.uses_broker() && random.random_bool(0.6),
         backlog: match random.random_range(0..3) {
             0 => Backlog::LowPrefetch,
@@ -204,7 +204,8 @@ impl Round {
         let done = while_producing(&producer, &mut sent, seed, |producing| {
             let done = meanwhile(self);
             producing.end();
-            // Only `watch` restarts hosts that end. Without this call, the producer could wait for a host in vain.
+            // Only `watch` restarts hosts that end. Without this call, the producer could wait for a host that never
+            // starts.
             while !producing.is_finished() {
                 self.watch(POLL_INTERVAL)?;
             }

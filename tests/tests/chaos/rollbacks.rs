@@ -17,7 +17,8 @@
 //! - If there is one host, it must not report an event that has an effect or waits. If this host never ends, its
 //!   reports are therefore exact.
 //! - If there are several hosts, a host may report an event that another host had read before the loss. But if no
-//!   partition can move to another host, a host must not report such an event of a partition that it reads itself.
+//!   partition can move to another host (in `split.rs`), a host must not report such an event of a partition that it
+//!   reads itself.
 //! - The inbox with a `sequenced` stream is an exception: a host may report an event as lost, and then fetch it by
 //!   replay.
 //! - With a `sequenced` stream, each safe event must have an effect or wait before the test sends the events again.

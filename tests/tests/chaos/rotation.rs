@@ -1,10 +1,12 @@
-//! A round over files. A program writes events to a file, which is rotated: renamed and created again, or copied and
-//! truncated. The file of the sink is renamed too. Meanwhile the host is stopped, killed and paused, so it often reads
-//! old files. At the end, each event must have one message in the files of the sink, in order within its key.
+//! A round in which the events arrive from a file. A program writes events to the file. The file is rotated: renamed
+//! and created again, or copied and truncated. The file of the sink is renamed too. Meanwhile the host is stopped,
+//! killed and paused, so the host often reads old files. At the end, each event must have one message in the files of
+//! the sink, in order within its key.
 //!
 //! The stream is `sequenced` or `fifo`. In a `fifo` stream, no number shows that a line is missing, so only the reading
-//! of the files provides order and completeness. The program writes no line between the copy and the truncation of a
-//! file, and nothing removes a file: these two actions lose events by themselves.
+//! of the files provides order and completeness. A line that is written between the copy and the truncation of a file
+//! is lost, and so are the unread lines of a removed file. So the program writes no line between these two steps, and
+//! the test removes no file.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -28,12 +30,12 @@ const OUT: &str = "out.ndjson";
 const KEYS: usize = 20;
 /// The number of events of each key.
 const EVENTS_PER_KEY: u64 = 500;
-/// More rotations than a round has.
+/// The highest number of an old file for which the test searches. A round has fewer rotations.
 const FILES_LIMIT: u32 = 10_000;
 /// The largest number of lines that the program writes at once.
 const MAX_LINES_AT_ONCE: usize = 150;
 
-/// An event that happens to the files or the host.
+/// A step of a round. A step changes the files or the host, or only waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Step {
     Write,
@@ -68,10 +70,11 @@ struct Round {
     home: Home,
     /// The lines of all events.
     lines: Vec<String>,
+    /// The number of lines that the program has written.
     written: usize,
     service: Option<Service>,
     is_paused: bool,
-    /// The taken steps, each with the number of lines that were written after it.
+    /// The steps so far, each with the number of lines that the program had written by the end of the step.
     steps: Vec<(Step, usize)>,
     /// The logs of all hosts of the round.
     logs: String,
@@ -170,7 +173,7 @@ impl Round {
         text
     }
 
-    /// Appends to the file of events, or creates it.
+    /// Appends text to the file of events. Creates the file if it is missing.
     fn append(&self, text: &str) -> Result<()> {
         let path = self.home.path(EVENTS);
         let mut file = File::options().create(true).append(true).open(&path)?;
@@ -221,7 +224,7 @@ impl Round {
         fs::metadata(self.home.path(name)).map_or(true, |metadata| metadata.len() == 0)
     }
 
-    /// Ends the host.
+    /// Ends the host. Returns false if no host is running.
     fn end(&mut self, end: impl FnOnce(&mut Service) -> Result<()>) -> Result<bool> {
         let Some(mut service) = self.service.take() else { return Ok(false) };
         if self.is_paused {

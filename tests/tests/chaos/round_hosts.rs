@@ -13,7 +13,7 @@ use ordain_tests::service::wait_until;
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 
-use super::effects::{Counts, Demands, SETTLE_TIME, Taken, effects_of, taken};
+use super::effects::{Counts, Demands, EffectCounts, SETTLE_TIME, effects_of, taken};
 use super::event_target::EventTarget;
 use super::events::{Producer, RunningProducer, SentEvents, unsafe_events};
 use super::fleet::Fleet;
@@ -21,8 +21,8 @@ use super::losses::{ExactReports, KeyFate, KeyFates, ReportedLosses, stored_fate
 use super::receiver::{Backlog, Kind, redis};
 use super::routes::Route;
 
-/// Settings of a `sequenced` stream with a short gap timeout. When the timeout is over, the store soon holds the later
-/// events of the key.
+/// Settings of a `sequenced` stream with a short gap timeout. When the timeout is over, the host soon moves the later
+/// events of the key into the store.
 pub(crate) const SHORT_GAPS: &str =
     "spill_after = \"1s\"\ngap = { timeout = \"500ms\", attempts = 2, backoff = \"20ms..100ms\" }";
 
@@ -183,7 +183,7 @@ impl RoundHosts {
 
     /// Waits until no more events take effect, because an event that still waits must not count as lost. Returns how
     /// many events of each key took effect.
-    fn until_quiet(&mut self, sent: &SentEvents) -> Result<Taken> {
+    fn until_quiet(&mut self, sent: &SentEvents) -> Result<EffectCounts> {
         let mut before = None;
         loop {
             let count = taken(&self.fleet.hosts, sent, self.setup.demands())?;
@@ -260,7 +260,7 @@ impl RoundHosts {
 }
 
 /// Returns the fates of the events of a `fifo` stream. Such a stream does not wait for a lost event.
-fn fates_of(taken: &Taken) -> KeyFates {
+fn fates_of(taken: &EffectCounts) -> KeyFates {
     let fate =
         |(key, taken): (&String, &usize)| (key.clone(), KeyFate { taken: *taken as u64, held: 0 });
     taken.iter().map(fate).collect()

@@ -23,13 +23,13 @@ use super::plan::Plan;
 const PUBLISH_TIMEOUT: Duration = Duration::from_mins(3);
 /// The setting `runtime.lease`: a host without heartbeats keeps its partitions for this time.
 const LEASE: Duration = Duration::from_secs(2);
-/// The number of hosts at the start, if the store is in Redis. The number of hosts never falls below this number. With
-/// an embedded store, one host runs.
+/// The number of hosts at the start, if the store is in Redis. Hosts join and leave during a round, but at least this
+/// number of hosts remains. Some of them may be paused or killed for a while. With an embedded store, one host runs.
 const HOSTS: usize = 3;
 /// The largest number of hosts at one time, if the store is in Redis.
 const HOST_LIMIT: usize = 5;
-/// How many of 1,000 requests to the archive of dropped events fail. With `ROUNDS` replay rounds, a host still finds
-/// each event.
+/// How many of 1,000 requests to the archive of dropped events fail. It is very unlikely that all `ROUNDS` replay
+/// rounds of a gap fail, so a host still finds each event.
 const FAILING_PER_MILLE: u32 = 333;
 /// The setting `gap.attempts`: the largest number of replay rounds for a gap.
 const ROUNDS: u32 = 20;
@@ -124,7 +124,7 @@ impl World {
             let sent = producer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             disturbed.and(sent)
         })?;
-        self.count("publications tried again", sent);
+        self.count("repeated publications", sent);
         self.restore()
     }
 
@@ -154,7 +154,7 @@ impl World {
         // A kill of the broker rarely falls between a commit and the publication of its messages if the host keeps up
         // with the events. So the test pauses a host until the broker is dead. Meanwhile events accumulate in the
         // host's connection; the host then commits them, but cannot publish their messages.
-        match self.hosts.iter().find(|host| host.is_well()) {
+        match self.hosts.iter().find(|host| host.is_undisturbed()) {
             Some(host) => host.while_paused(kill)?,
             None => kill()?,
         }
@@ -184,7 +184,7 @@ impl World {
         }
         if self.hosts.len() > HOSTS {
             let at = random.random_range(0..self.hosts.len());
-            if self.hosts[at].is_well() {
+            if self.hosts[at].is_undisturbed() {
                 self.count("leaves", 1);
                 let mut host = self.hosts.swap_remove(at);
                 return host.end();
@@ -222,10 +222,10 @@ impl World {
             35..60 => (HostFault::Paused, "pauses of a host"),
             60..75 => (HostFault::Store(mode), "links to the store disturbed"),
             75..90 => (HostFault::Broker(mode), "links to the broker disturbed"),
-            _ => (HostFault::Stopped, "restarts in order"),
+            _ => (HostFault::Stopped, "clean restarts"),
         };
         let host = &mut self.hosts[at];
-        if host.is_well() && host.disturb(fault, lasts)? {
+        if host.is_undisturbed() && host.disturb(fault, lasts)? {
             self.count(what, 1);
             if lasts > LEASE {
                 self.count("disturbances longer than the lease", 1);
@@ -236,9 +236,9 @@ impl World {
 
     /// Puts the newest version of the handler into the folder of every host, and ends all disturbances of hosts.
     fn restore(&mut self) -> Result<()> {
-        let whenever = Instant::now() + 10 * LEASE;
+        let after_all_faults = Instant::now() + 10 * LEASE;
         self.hosts.iter().try_for_each(|host| host.put(self.version))?;
-        self.hosts.iter_mut().try_for_each(|host| host.end_expired_disturbance(whenever))
+        self.hosts.iter_mut().try_for_each(|host| host.end_expired_disturbance(after_all_faults))
     }
 
     /// Ends the disturbances whose time has passed. Restarts hosts that ended because a server was unavailable for too
@@ -256,7 +256,7 @@ impl World {
         Ok(())
     }
 
-    /// Waits until the hosts own all partitions, and each host owns an even share.
+    /// Waits until the hosts own all partitions, and each host owns an even share. Does nothing with an embedded store.
     pub(crate) fn until_shared(&self) -> Result<()> {
         if self.redis.is_none() {
             return Ok(());
