@@ -7,7 +7,9 @@ use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 
-fn runs(rig: &Rig) -> Result<()> {
+/// Runs a host while some events arrive twice or out of order. Each event must take effect once, in the order of its
+/// key.
+fn check_exactly_once(rig: &Rig) -> Result<()> {
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     let lines = in_turn(40, 50);
@@ -19,18 +21,18 @@ fn runs(rig: &Rig) -> Result<()> {
 
 #[test]
 fn events_take_effect_once_and_in_order() -> Result<()> {
-    runs(&Rig::new()?)
+    check_exactly_once(&Rig::new()?)
 }
 
 #[test]
 fn events_take_effect_once_with_redis_store() -> Result<()> {
     let redis = Redis::start(&[])?;
     let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"", redis.url());
-    runs(&Rig::with(&store, "", "")?)
+    check_exactly_once(&Rig::with(&store, "", "")?)
 }
 
-/// Four partitions have a backlog, and the broker restarts. Later events of a key must arrive in the same queue as its
-/// earlier events.
+/// While the host is stopped, the four queues of a stream have a backlog, and the broker restarts. The later events of
+/// each key must arrive in the same queue as its earlier events, so the partition of the key must not change.
 #[test]
 fn keys_stay_in_their_partitions() -> Result<()> {
     let mut rig = Rig::with_private_broker("", "", "partitions = 4")?;
@@ -78,10 +80,10 @@ fn tls_requires_trusted_certificate() -> Result<()> {
     let rabbit = Rabbit::with(&RabbitOptions::new().tls())?;
     let authority = rabbit.certificates().map(ordain_servers::Certificates::authority);
     let rig = Rig::on(rabbit, "", "", "")?;
-    let mut refused = rig.home.ordain(&["run"])?;
-    let refused = refused.output()?;
-    let stderr = String::from_utf8_lossy(&refused.stderr);
-    ensure!(!refused.status.success() && stderr.contains("ertificate"), "{stderr}");
+    let mut command = rig.home.ordain(&["run"])?;
+    let output = command.output()?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(!output.status.success() && stderr.contains("ertificate"), "{stderr}");
     let trusts = [("SSL_CERT_FILE", authority.unwrap_or_default())];
     let mut service = Service::start_with(&rig.home, &["run"], &trusts)?;
     rig.until_declared()?;

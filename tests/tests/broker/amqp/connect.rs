@@ -1,4 +1,4 @@
-//! Tests of `ordain check --connect`, which reports the state of the broker and changes nothing in it.
+//! Tests of `ordain check --connect`. The command reports the state of the broker, and changes nothing in the broker.
 
 use anyhow::{Context, Result, ensure};
 use lapin::ExchangeKind;
@@ -93,8 +93,9 @@ fn new_and_declared_topologies_are_reported_and_unchanged() -> Result<()> {
     Ok(())
 }
 
-/// The broker has objects whose form differs from the configuration, so a host could not start. The check reports all
-/// differences at once, in the broker's words.
+/// The broker has a queue and an exchange whose form differs from the configuration, and two exchanges of the
+/// configuration are missing, so a host could not start. The check must report all these problems at once, and must
+/// report a difference in form in the words of the broker.
 #[test]
 fn objects_in_another_form_are_errors() -> Result<()> {
     let rig = Rig::new()?;
@@ -131,7 +132,7 @@ fn missing_exchange_of_a_sink_is_unavailable() -> Result<()> {
     ensure_contains(&errors, &["the exchange \"none\" of the sink tally cannot be used"])
 }
 
-/// A start also waits for a missing exchange of `bind`.
+/// A start also waits for a missing exchange that `bind` names.
 #[test]
 fn missing_exchange_of_bind_is_unavailable() -> Result<()> {
     let rig = Rig::with("", "", "bind = [{ exchange = \"nowhere\" }]")?;
@@ -147,9 +148,9 @@ fn missing_exchange_of_bind_is_unavailable() -> Result<()> {
 fn missing_objects_without_declarations_are_unavailable() -> Result<()> {
     let rig = Rig::with("", "", "declare = false")?;
     let [_, errors] = check(&rig.home, 75)?;
-    for what in ["queue", "exchange"] {
+    for kind in ["queue", "exchange"] {
         let words = format!(
-            "the {what} \"cases\" of stream cases does not exist, and the source has declare = false"
+            "the {kind} \"cases\" of stream cases does not exist, and the source has declare = false"
         );
         ensure!(errors.contains(&words), "{errors}");
     }
@@ -157,8 +158,9 @@ fn missing_objects_without_declarations_are_unavailable() -> Result<()> {
     Ok(())
 }
 
-/// With `declare = false`, Ordain uses a queue as it is. The check reports the arguments that make the queue lose
-/// events. The check reports a queue of type stream as an error.
+/// With `declare = false`, Ordain uses a queue in its present form. The check must list the arguments of the queue, and
+/// must warn of the arguments with which the broker may drop events. The check must report a queue of type stream as an
+/// error.
 #[test]
 fn foreign_queue_is_described() -> Result<()> {
     let rig = Rig::with("", "", "declare = false")?;
@@ -200,8 +202,8 @@ fn wrong_login_is_unavailable_without_the_password() -> Result<()> {
     Ok(())
 }
 
-/// A user who has only the documented rights can run the check. If the user has no right to declare an object, the
-/// broker may refuse to compare this object with the configuration. The check must succeed nevertheless.
+/// A user who has only the documented rights can run the host and the check. The broker may refuse to compare an object
+/// with the configuration if the user has no right to declare the object. The check must succeed nevertheless.
 #[test]
 fn user_with_narrow_rights_can_check() -> Result<()> {
     let rig = Rig::new()?;

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 /// The time attribute of an event whose line has no time, as text and in milliseconds since 1970.
 const TIME: (&str, u64) = ("2026-01-31T12:00:00.125Z", 1_769_860_800_125);
 
-/// Converts a line to a CloudEvent in binary mode, with the attributes in headers that begin with `prefix`. The AMQP
-/// properties of the message have other values, which the host must ignore.
+/// Converts a line to a CloudEvent in binary mode: the attributes are in headers whose names begin with `prefix`. The
+/// AMQP properties of the message have other values, which the host must ignore.
 fn binary(line: &str, prefix: &str) -> Result<Outgoing> {
     let event: Value = serde_json::from_str(line)?;
     let mut headers = FieldTable::default();
@@ -43,8 +43,9 @@ fn binary(line: &str, prefix: &str) -> Result<Outgoing> {
     Ok(Outgoing { routing_key, properties, body: event["data"].to_string().into_bytes() })
 }
 
-/// Converts lines to CloudEvents in binary mode. The headers of the events begin with the two valid prefixes in turn.
-fn binaries(lines: &[String]) -> Result<Vec<Outgoing>> {
+/// Converts lines to CloudEvents in binary mode. The names of the headers begin with one of the two valid prefixes. The
+/// prefix changes from event to event.
+fn all_binary(lines: &[String]) -> Result<Vec<Outgoing>> {
     let prefixes = ["cloudEvents:", "cloudEvents_"].into_iter().cycle();
     lines.iter().zip(prefixes).map(|(line, prefix)| binary(line, prefix)).collect()
 }
@@ -60,7 +61,7 @@ fn binary_cloud_events_take_effect_in_order() -> Result<()> {
     };
     // The number of keys is odd, so each key has events with both prefixes.
     let lines: Vec<String> = in_turn(7, 21).into_iter().map(end).collect();
-    rig.client.publish("cases", &binaries(&lines)?)?;
+    rig.client.publish("cases", &all_binary(&lines)?)?;
     let taken = rig.client.take("out", lines.len())?;
     let out: Vec<String> = taken.iter().map(to_line).collect::<Result<_>>()?;
     tally::check(&by_key(&lines)?, &out.join("\n"))?;
@@ -82,7 +83,7 @@ fn cloud_event_attributes_reach_handler_and_dead_letter() -> Result<()> {
     let keys = ["a", "b"];
     let events = |sequence, data: Value| keys.map(|key| line(key, sequence, &data));
     let lines = [events(1, json!({ "do": "senses" })), events(2, json!({ "do": "reject" }))];
-    rig.client.publish("cases", &binaries(&lines.concat())?)?;
+    rig.client.publish("cases", &all_binary(&lines.concat())?)?;
     for message in rig.client.take("out", keys.len())? {
         let senses: Value = serde_json::from_slice(&message.data)?;
         ensure!(senses["time_ms"] == TIME.1, "{senses}");
@@ -102,14 +103,14 @@ fn cloud_event_attributes_reach_handler_and_dead_letter() -> Result<()> {
     Ok(())
 }
 
-/// The time of an event is optional, so a valid time that few producers send must not cost the event.
+/// The time of an event is optional. A valid time that few producers send must therefore not make the event unreadable.
 #[test]
 fn cloud_events_with_unusual_times_take_effect() -> Result<()> {
     let rig = Rig::new()?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     let lines = with_unusual_times()?;
-    rig.client.publish("cases", &binaries(&lines)?)?;
+    rig.client.publish("cases", &all_binary(&lines)?)?;
     rig.check(&lines)?;
     rig.until_empty()?;
     service.end()
@@ -139,13 +140,14 @@ fn key_is_read_from_header() -> Result<()> {
     service.end()?;
     let letters = rig.home.rows(&["dead", "list", "cases", "--json"])?;
     ensure!(letters.len() == 1 && letters[0]["cause"] == "no-key", "{letters:?}");
-    let error = letters[0]["error"].as_str().context("why")?;
+    let error = letters[0]["error"].as_str().context("an error")?;
     ensure!(error.contains("the header \"case\""), "{error}");
     ensure!(letters[0].to_string().contains("no header"), "{letters:?}");
     Ok(())
 }
 
-/// Converts a line to a message whose key and sequence can be read, but not its mark of the last event.
+/// Converts a line to a message that is not a valid event: its key and its sequence are readable, but the header
+/// `X-End-Of-Sequence` has an invalid value.
 fn unreadable(line: &str) -> Result<Outgoing> {
     let mut message = from_line(line)?;
     let mut headers = message.properties.headers().clone().unwrap_or_default();
@@ -154,8 +156,8 @@ fn unreadable(line: &str) -> Result<Outgoing> {
     Ok(message)
 }
 
-/// A message that is no valid event, but names a key and a sequence, makes a gap in the key. `keys why` explains the
-/// gap with this message.
+/// A message that is not a valid event, but has a readable key and sequence, leaves a gap in its key. `ordain keys why`
+/// must report that the missing event arrived and is unreadable. `ordain dead show` must show the message.
 #[test]
 fn unreadable_message_explains_its_gap() -> Result<()> {
     let rig = Rig::with("", "gap = { timeout = \"20ms\", attempts = 1 }", "")?;
@@ -166,19 +168,19 @@ fn unreadable_message_explains_its_gap() -> Result<()> {
     rig.client.publish("cases", &messages)?;
     service.until_says("key parked: ")?;
     let outputs = run_all(&rig.home, &service.stderr())?;
-    let of = |verb: &str| {
+    let output_of = |verb: &str| {
         let output = outputs.iter().find(|(command, _)| command.starts_with(verb));
         output.map(|(_, output)| output.as_str()).unwrap_or_default()
     };
-    let why = of("ordain keys why ");
+    let why = output_of("ordain keys why ");
     ensure!(why.starts_with("key -a: parked at event 2\n"), "{outputs:?}");
     ensure!(why.contains("event 2 arrived, but cannot be read: "), "{why}");
-    ensure!(of("ordain dead show ").contains("maybe"), "{outputs:?}");
+    ensure!(output_of("ordain dead show ").contains("maybe"), "{outputs:?}");
     service.end()
 }
 
-/// A queue counts the deliveries of a message in a header, so this header differs in each delivery. A message that is
-/// not a valid event must nevertheless result in only one dead letter.
+/// A quorum queue counts the deliveries of a message in a header. Two copies of an invalid message that differ only in
+/// this header must result in only one dead letter.
 #[test]
 fn redelivered_message_has_one_dead_letter() -> Result<()> {
     let rig = Rig::new()?;

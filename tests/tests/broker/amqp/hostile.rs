@@ -1,4 +1,4 @@
-//! Tests of AMQP messages with invalid UTF-8 or deeply nested headers, which could make the host fail.
+//! Tests of AMQP messages with invalid UTF-8 or with deeply nested headers. Such a message must not make the host fail.
 
 use anyhow::{Result, ensure};
 use ordain_tests::log::in_turn;
@@ -22,13 +22,13 @@ fn invalid_utf8_and_deep_headers_become_dead_letters() -> Result<()> {
     raw.publish("cases", &[0x80; 255], &table(numbered), b"{\"n\":2}")?;
     let name = [numbered, &[(b"\xc3", &one)]].concat();
     raw.publish("cases", b"name", &table(&name), b"{\"n\":3}")?;
-    let no_text = text(b"\xff");
-    let id = [numbered, &[(b"cloudEvents:id", &no_text)]].concat();
+    let not_utf8 = text(b"\xff");
+    let id = [numbered, &[(b"cloudEvents:id", &not_utf8)]].concat();
     raw.publish("cases", b"id", &table(&id), b"{\"n\":4}")?;
     let deep = nested(20_000);
     let deep = [numbered, &[(b"deep", &deep)]].concat();
-    // The host does not decode arrays below the 32nd level of nesting, but keeps them as bytes. These bytes make the
-    // event too large.
+    // The host does not decode arrays that are nested more than 32 levels deep, but keeps these arrays as bytes. The
+    // bytes make the event too large.
     raw.publish("cases", b"deep", &table(&deep), b"{\"n\":5}")?;
 
     rig.publish(rest)?;

@@ -13,7 +13,8 @@ use ordain_tests::rig::Rig;
 use ordain_tests::service::{Service, wait_until};
 use serde_json::json;
 
-fn has(letter: &Delivery, headers: &[(&str, &str)]) -> Result<()> {
+/// Checks that a dead letter has these headers with these values.
+fn ensure_headers(letter: &Delivery, headers: &[(&str, &str)]) -> Result<()> {
     for (name, value) in headers {
         let found = header(letter, name);
         ensure!(found.as_deref() == Some(*value), "{name} is {found:?} in {letter:?}");
@@ -24,36 +25,36 @@ fn has(letter: &Delivery, headers: &[(&str, &str)]) -> Result<()> {
 #[test]
 fn dead_letters_are_published_with_reason() -> Result<()> {
     let rig = Rig::with("", "dead_letter = \"dead\"", "")?;
-    rig.client.exchange("graves", ExchangeKind::Topic)?;
-    rig.client.queue("graves")?;
-    rig.client.bind("graves", "graves", "grave.#")?;
+    rig.client.exchange("letters", ExchangeKind::Topic)?;
+    rig.client.queue("letters")?;
+    rig.client.bind("letters", "letters", "letter.#")?;
     let sink =
-        "[sinks.dead]\nkind = \"amqp\"\nexchange = \"graves\"\nrouting_key = \"grave.{key}\"\n";
+        "[sinks.dead]\nkind = \"amqp\"\nexchange = \"letters\"\nrouting_key = \"letter.{key}\"\n";
     let config = rig.home.read("ordain.toml").replace("\"tally\"", "\"faulty\"");
     rig.home.write("ordain.toml", config + sink)?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
 
-    let why = "no, thank you. ".repeat(30);
-    let rejected = from_line(&line("a", 1, &json!({ "do": "reject", "reason": why })))?;
+    let explanation = "no, thank you. ".repeat(30);
+    let rejected = from_line(&line("a", 1, &json!({ "do": "reject", "reason": explanation })))?;
     let mut unnumbered = from_line(&line("b", 1, &json!({ "do": "ok" })))?;
     unnumbered.properties = unnumbered.properties.with_headers(FieldTable::default());
     let mut keyless = from_line(&line("", 1, &json!("no key")))?;
     keyless.body = b"\xff\xfe".to_vec();
     rig.client.publish("cases", &[rejected, unnumbered, keyless])?;
 
-    let taken = rig.client.take("graves", 3)?;
+    let taken = rig.client.take("letters", 3)?;
     let letter = |cause: &str, routing_key: &str| {
         let found =
             taken.iter().find(|message| header(message, "deadcause").as_deref() == Some(cause));
         let found = found.filter(|message| message.routing_key.as_str() == routing_key);
         found.with_context(|| format!("no letter {cause} under {routing_key} in {taken:?}"))
     };
-    let rejected = letter("rejected", "grave.a")?;
-    has(
+    let rejected = letter("rejected", "letter.a")?;
+    ensure_headers(
         rejected,
         &[
-            ("deaderror", &why),
+            ("deaderror", &explanation),
             ("deadsequence", "1"),
             ("deadid", "a-1"),
             ("X-Sequence-ID", "1"),
@@ -68,13 +69,13 @@ fn dead_letters_are_published_with_reason() -> Result<()> {
     ensure!(text(properties.kind()).as_deref() == Some("test"), "{properties:?}");
     ensure!(text(properties.content_type()).as_deref() == Some("application/json"));
     let data: serde_json::Value = serde_json::from_slice(&rejected.data)?;
-    ensure!(data == json!({ "do": "reject", "reason": why }), "{data}");
+    ensure!(data == json!({ "do": "reject", "reason": explanation }), "{data}");
 
-    let unnumbered = letter("no-sequence", "grave.b")?;
-    has(unnumbered, &[("X-Key", "b"), ("deadid", "b-1")])?;
+    let unnumbered = letter("no-sequence", "letter.b")?;
+    ensure_headers(unnumbered, &[("X-Key", "b"), ("deadid", "b-1")])?;
     ensure!(header(unnumbered, "X-Sequence-ID").is_none(), "{unnumbered:?}");
-    let keyless = letter("no-key", "grave.")?;
-    has(keyless, &[("deadorigin", "queue cases")])?;
+    let keyless = letter("no-key", "letter.")?;
+    ensure_headers(keyless, &[("deadorigin", "queue cases")])?;
     ensure!(text(keyless.properties.kind()).as_deref() == Some("ordain.dead-letter"));
     let whole: serde_json::Value = serde_json::from_slice(&keyless.data)?;
     ensure!(whole["body"] == "//4=" && whole["properties"]["message_id"] == "-1", "{whole}");
@@ -88,7 +89,8 @@ fn dead_letters_are_published_with_reason() -> Result<()> {
 
 /// Two streams write their dead letters to one file. When the process ends, the first stream still has an unroutable
 /// message, so the host has not marked the first stream's line in the file as published. The host must also not mark
-/// any later line of the file as published, even if the line belongs to the second stream.
+/// any later line of the file as published, even if the line belongs to the second stream. After the next start, the
+/// file must have each line once.
 #[test]
 fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
     let rig = Rig::with("", "dead_letter = \"dead\"", "partitions = 1")?;
@@ -109,12 +111,14 @@ fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
     rig.client.publish("cases", &[event("a", 1, emit)?])?;
     service.until_says("no queue takes")?;
     rig.client.publish("cases", &[event("a", 2, reject.clone())?])?;
-    service.until("a letter of the first", || letters() == 1)?;
+    service.until("a dead letter of the first stream", || letters() == 1)?;
     rig.client.publish("others", &[event("b", 1, reject)?])?;
-    service.until("a letter of the second", || letters() == 2)?;
-    // The shutdown must come before the host retries the message of the first stream, which happens about 12 seconds
-    // after the first attempt. The looping event keeps the second stream busy, so that the second stream ends after the
-    // first stream.
+    service.until("a dead letter of the second stream", || letters() == 2)?;
+    // The host retries the message of the first stream about 6 and about 13 seconds after the first attempt. The last
+    // of these retries must come after the end of the first stream and before the end of the second stream. A stream
+    // that is ending waits 5 seconds for the publication of its messages, so the first stream ends about 9 seconds
+    // after the first attempt. The looping event keeps the second stream busy until `plugins.timeout` (5 seconds), so
+    // the second stream ends about 14 seconds after the first attempt.
     std::thread::sleep(Duration::from_secs(4));
     rig.client.publish("others", &[event("c", 1, json!({ "do": "loop" }))?])?;
     std::thread::sleep(Duration::from_millis(300));
@@ -130,26 +134,26 @@ fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
     Ok(())
 }
 
-/// An operator binds the queue of a stream to the exchange for the stream's dead letters. The host does not know this
-/// binding. A dead letter may come back as an event once, because an operator may send it again after a repair of the
-/// handler. If this event fails too, its dead letter must not come back again.
+/// An operator binds the queue of a stream to the exchange for the stream's dead letters. This binding is not in the
+/// configuration. The dead letter of an event may return as an event once, because an operator may send the dead letter
+/// again after a correction of the handler. If this event fails too, its dead letter must not return again.
 #[test]
 fn returned_dead_letters_do_not_circulate() -> Result<()> {
     let admin_section = "[admin]\nlisten = \"127.0.0.1:0\"\n";
     let rig = Rig::with(admin_section, "ordering = \"fifo\"\ndead_letter = \"dead\"", "")?;
-    rig.client.exchange("graves", ExchangeKind::Fanout)?;
-    let sink = "[sinks.dead]\nkind = \"amqp\"\nexchange = \"graves\"\n";
+    rig.client.exchange("letters", ExchangeKind::Fanout)?;
+    let sink = "[sinks.dead]\nkind = \"amqp\"\nexchange = \"letters\"\n";
     let config = rig.home.read("ordain.toml").replace("\"tally\"", "\"faulty\"");
     rig.home.write("ordain.toml", config + sink)?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
-    rig.client.bind("cases", "graves", "")?;
+    rig.client.bind("cases", "letters", "")?;
     let url = format!("http://{}", admin(&mut service)?);
 
     let rejected = from_line(&line("a", 1, &json!({ "do": "reject" })))?;
-    let mut nameless = from_line(&line("b", 1, &json!({ "do": "ok" })))?;
-    nameless.properties = BasicProperties::default();
-    rig.client.publish("cases", &[rejected, nameless])?;
+    let mut without_id = from_line(&line("b", 1, &json!({ "do": "ok" })))?;
+    without_id.properties = BasicProperties::default();
+    rig.client.publish("cases", &[rejected, without_id])?;
     let causes = || -> Result<Vec<String>> {
         let rows = rig.home.rows(&["dead", "list", "cases", "--json", "--admin", &url])?;
         let mut causes: Vec<String> =
@@ -161,7 +165,7 @@ fn returned_dead_letters_do_not_circulate() -> Result<()> {
     // twice). Two dead letters return and must not circulate (`returned` twice): the second dead letter `rejected`, and
     // the dead letter `no-id`.
     let expected = ["no-id", "rejected", "rejected", "returned", "returned"];
-    wait_until("the letters", || Ok(causes()? == expected))?;
+    wait_until("the dead letters", || Ok(causes()? == expected))?;
     std::thread::sleep(Duration::from_secs(2));
     ensure!(causes()? == expected, "{:?}", causes()?);
     service.end()

@@ -1,5 +1,5 @@
-//! Tests of connections on which the broker no longer answers. The host must replace such a connection, even if the
-//! client library has not noticed the silence.
+//! Tests of connections on which the broker does not answer, and of a broker whose address changes. The host must
+//! replace a silent connection, even if the client library has not detected the silence.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
@@ -18,26 +18,26 @@ use serde_json::json;
 
 /// The host name of the broker in the test in which the broker's address changes.
 const NAME: &str = "broker.test";
-/// The time limit for a host to use the broker again, counted from the moment from which a new connection to the broker
+/// The time limit for a host to use the broker again, counted from the time from which a new connection to the broker
 /// works. The host waits at most 10 seconds between two attempts.
 const RETURN_LIMIT: Duration = Duration::from_secs(45);
-/// Settings with which the client library and the broker notice a silent connection only after ten minutes.
+/// Settings with which the client library and the broker detect a silent connection only after ten minutes.
 const RARE_HEARTBEATS: [&str; 2] = ["[runtime]\nlease = \"10m\"\n", "heartbeat = \"5m\"\n"];
-/// A second stream with the same sink. The stream's events come from a file, so the sink gets new messages even if no
-/// event arrives from the broker.
-const LINES: &str = "[streams.lines]\nhandler = \"tally\"\n\
-                     source = { kind = \"file\", path = \"lines.ndjson\" }\n";
-/// A part of the error of a connection attempt that got no answer.
-const SILENT: &str = "does not answer within 5s";
+/// The configuration of a second stream with the same sink. The events of this stream come from a file, so the sink
+/// gets new messages even if no event arrives from the broker.
+const FILE_STREAM: &str = "[streams.lines]\nhandler = \"tally\"\n\
+                           source = { kind = \"file\", path = \"lines.ndjson\" }\n";
+/// A part of the error after a connection attempt to which the server does not answer.
+const NO_ANSWER: &str = "does not answer within 5s";
 /// The name of the thread that the client library starts for each connection.
 const LIBRARY_THREAD: &str = "lapin-io-loop";
 /// The largest number of connections that a host with one queue and one sink may have open or attempt at one time. The
 /// host uses connections for the queue, the sink, the retries of the sink, and the check of the broker.
-const CONNECTIONS: usize = 8;
+const CONNECTION_LIMIT: usize = 8;
 
-/// Returns a configuration with the broker at `url`. `sections` holds additional sections, and `broker` holds
-/// additional settings of the broker.
-fn at(url: &str, [sections, broker]: [&str; 2]) -> String {
+/// Returns a configuration with the broker at `url`. The first text of the array has additional sections, and the
+/// second text has additional settings of the broker.
+fn config_at(url: &str, [sections, broker]: [&str; 2]) -> String {
     let text = config(url, sections, "", "");
     text.replace("[streams.cases]", &format!("{broker}[streams.cases]"))
 }
@@ -87,7 +87,7 @@ fn until_ready(service: &mut Service, address: SocketAddr) -> Result<()> {
 fn library_threads(service: &Service) -> Result<usize> {
     let mut count = 0;
     for task in std::fs::read_dir(format!("/proc/{}/task", service.id()))? {
-        // If the thread has ended meanwhile, its file is missing.
+        // If a thread has ended meanwhile, its file is missing.
         let name = std::fs::read_to_string(task?.path().join("comm")).unwrap_or_default();
         count += usize::from(name.trim() == LIBRARY_THREAD);
     }
@@ -95,12 +95,12 @@ fn library_threads(service: &Service) -> Result<usize> {
 }
 
 /// Silences only the connection of the sink, for the rest of the test. The sink must connect again, and all messages
-/// must arrive, in order within each key. While the sink has no connection, the stream must continue to execute events,
-/// and the messages wait in the outbox.
+/// must arrive, in order within each key. While the sink has no working connection, the stream must continue to execute
+/// events, and the messages must wait in the outbox.
 fn silent_sink_connects_again(settings: [&str; 2]) -> Result<()> {
     let rig = Rig::new()?;
     let proxy = Proxy::start(rig.rabbit.port())?;
-    rig.home.write("ordain.toml", at(&rig.rabbit.url_at(proxy.port()), settings))?;
+    rig.home.write("ordain.toml", config_at(&rig.rabbit.url_at(proxy.port()), settings))?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     rig.until_declared()?;
     let address = ready(&mut service)?;
@@ -111,7 +111,10 @@ fn silent_sink_connects_again(settings: [&str; 2]) -> Result<()> {
     rig.take(&mut out, first.len())?;
     until_outbox(&mut service, address, "an empty outbox", |count| count == 0)?;
 
-    ensure!(proxy.silence("ordain sink tally") == 1, "the sink has one connection");
+    ensure!(
+        proxy.silence("ordain sink tally") == 1,
+        "the sink does not have exactly one connection"
+    );
     rig.publish(rest)?;
     let started = Instant::now();
     until_outbox(&mut service, address, "messages in the outbox", |count| count > 0)?;
@@ -131,24 +134,24 @@ fn silent_sink_connects_again(settings: [&str; 2]) -> Result<()> {
 }
 
 #[test]
-fn sink_with_a_silent_link_connects_again() -> Result<()> {
+fn sink_with_a_silent_connection_connects_again() -> Result<()> {
     silent_sink_connects_again(["", ""])
 }
 
 /// The sink has its own time limit for the broker's answers. This limit does not depend on the heartbeats of the client
 /// library.
 #[test]
-fn sink_with_a_silent_link_connects_again_without_heartbeats() -> Result<()> {
+fn sink_with_a_silent_connection_connects_again_without_heartbeats() -> Result<()> {
     silent_sink_connects_again(RARE_HEARTBEATS)
 }
 
 /// Silences only the connection of the source, for the rest of the test. The source must subscribe on a new connection.
 /// Each event takes effect once.
 #[test]
-fn source_with_a_silent_link_subscribes_again() -> Result<()> {
+fn source_with_a_silent_connection_subscribes_again() -> Result<()> {
     let rig = Rig::new()?;
     let proxy = Proxy::start(rig.rabbit.port())?;
-    rig.home.write("ordain.toml", at(&rig.rabbit.url_at(proxy.port()), ["", ""]))?;
+    rig.home.write("ordain.toml", config_at(&rig.rabbit.url_at(proxy.port()), ["", ""]))?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     rig.until_declared()?;
     let address = ready(&mut service)?;
@@ -161,7 +164,10 @@ fn source_with_a_silent_link_subscribes_again() -> Result<()> {
     // complete.
     rig.until_empty()?;
 
-    ensure!(proxy.silence("ordain cases 0") == 1, "the source has one connection");
+    ensure!(
+        proxy.silence("ordain cases 0") == 1,
+        "the source does not have exactly one connection"
+    );
     rig.publish(rest)?;
     service.until_says("queue consumed again")?;
     until_ready(&mut service, address)?;
@@ -171,9 +177,9 @@ fn source_with_a_silent_link_subscribes_again() -> Result<()> {
     service.end()
 }
 
-/// The broker moves. First its host name does not resolve and the old address refuses connections; later the name
-/// resolves to another address. The source and the sink must resolve the name again for each attempt. No event is lost
-/// or takes effect twice.
+/// The address of the broker changes. At first, the host name of the broker does not resolve, and the old address
+/// refuses connections. Later, the name resolves to another address. The source and the sink must resolve the name
+/// again for each attempt. No event may be lost or take effect twice.
 #[test]
 fn broker_that_moves_to_another_address_is_found() -> Result<()> {
     let name = Name(NAME);
@@ -181,7 +187,7 @@ fn broker_that_moves_to_another_address_is_found() -> Result<()> {
     let old = Proxy::start(rig.rabbit.port())?;
     let new = old.start_beside(SECOND_ADDRESS.parse::<Ipv4Addr>()?)?;
     let url = rig.rabbit.url_at(old.port()).replace(FIRST_ADDRESS, NAME);
-    rig.home.write("ordain.toml", at(&url, ["", ""]) + LINES)?;
+    rig.home.write("ordain.toml", config_at(&url, ["", ""]) + FILE_STREAM)?;
     let others = other_lines(1..=40);
     let (other_first, other_rest) = others.split_at(others.len() / 2);
     rig.home.write("lines.ndjson", text(other_first))?;
@@ -223,8 +229,8 @@ fn start_ends_if_logins_stay_unanswered() -> Result<()> {
     let status = service.wait()?;
     let log = service.stderr();
     ensure!(status.code() == Some(75), "{status}: {log}");
-    let waits = format!("broker unavailable: amqp://{server} {SILENT}; waiting for it");
-    let gives_up = format!("amqp://{server} {SILENT}. The broker stayed unavailable");
+    let waits = format!("broker unavailable: amqp://{server} {NO_ANSWER}; waiting for it");
+    let gives_up = format!("amqp://{server} {NO_ANSWER}. The broker stayed unavailable");
     ensure!(log.contains(&waits) && log.contains(&gives_up), "{log}");
     listener.set_nonblocking(true)?;
     let attempts = std::iter::from_fn(|| listener.accept().ok()).count();
@@ -233,13 +239,16 @@ fn start_ends_if_logins_stay_unanswered() -> Result<()> {
 }
 
 /// While a running host connects again, the server accepts connections but never answers a login. Each attempt must end
-/// after a time limit, which the log states, and must leave no thread of the client library running. The host continues
-/// when the server answers.
+/// after a time limit, which the log states. An abandoned attempt must leave no thread of the client library behind.
+/// The host must continue when the server answers.
 #[test]
 fn unanswered_login_is_abandoned_and_retried() -> Result<()> {
     let rig = Rig::new()?;
     let proxy = Proxy::start(rig.rabbit.port())?;
-    rig.home.write("ordain.toml", at(&rig.rabbit.url_at(proxy.port()), ["", ""]) + LINES)?;
+    rig.home.write(
+        "ordain.toml",
+        config_at(&rig.rabbit.url_at(proxy.port()), ["", ""]) + FILE_STREAM,
+    )?;
     let others = other_lines(1..=40);
     let (other_first, other_rest) = others.split_at(others.len() / 2);
     rig.home.write("lines.ndjson", text(other_first))?;
@@ -256,13 +265,16 @@ fn unanswered_login_is_abandoned_and_retried() -> Result<()> {
     rig.publish(rest)?;
     rig.home.append("lines.ndjson", text(other_rest))?;
     let server = format!("amqp://{FIRST_ADDRESS}:{}", proxy.port());
-    service.until_lines(1, &["queue not consumed", &server, SILENT])?;
+    service.until_lines(1, &["queue not consumed", &server, NO_ANSWER])?;
     service.until_lines(1, &["messages not published", &server, "does not answer within"])?;
     until_not_consumed(&mut service, address)?;
-    let attempts = 2 * CONNECTIONS as u64;
+    let attempts = 2 * CONNECTION_LIMIT as u64;
     service.until("more attempts", || proxy.counts().accepted >= before + attempts)?;
     let threads = library_threads(&service)?;
-    ensure!(threads <= CONNECTIONS, "{threads} threads for connections after {attempts} attempts");
+    ensure!(
+        threads <= CONNECTION_LIMIT,
+        "{threads} threads for connections after {attempts} attempts"
+    );
 
     proxy.set(Mode::Pass)?;
     until_ready(&mut service, address)?;

@@ -8,6 +8,7 @@ use ordain_tests::log::in_turn;
 use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 
+/// Returns a message with this header `X-Sequence-ID` and an additional header.
 fn outgoing(key: &str, sequence: AMQPValue, body: &[u8]) -> Outgoing {
     let mut headers = FieldTable::default();
     headers.insert("X-Sequence-ID".into(), sequence);
@@ -16,6 +17,8 @@ fn outgoing(key: &str, sequence: AMQPValue, body: &[u8]) -> Outgoing {
     Outgoing { routing_key: key.to_owned(), properties, body: body.to_vec() }
 }
 
+/// The dead letter of a message that is not a valid event must contain the whole message: the body, the headers and the
+/// exchange.
 #[test]
 fn unreadable_message_is_kept_whole() -> Result<()> {
     let rig = Rig::new()?;
@@ -49,7 +52,8 @@ fn unreadable_message_is_kept_whole() -> Result<()> {
     Ok(())
 }
 
-/// Unroutable messages wait until a queue is bound, even after a crash. Meanwhile the host publishes other messages.
+/// Unroutable messages must wait until a queue is bound, even after a crash, and must then be published once. Until
+/// then, the host must acknowledge the deliveries of the events.
 #[test]
 fn unroutable_message_is_kept() -> Result<()> {
     let rig = Rig::new()?;
@@ -77,10 +81,10 @@ fn unroutable_message_is_kept() -> Result<()> {
     service.end()
 }
 
-/// The same commits contain messages for an exchange and dead letters for a file. While the messages wait for a queue,
-/// the host writes the dead letters to the file. But the host does not advance the position to which the next start
-/// truncates the file, because the next start publishes these commits again. After a kill, the file must contain each
-/// dead letter once.
+/// The commits contain both messages for an exchange and dead letters for a file. While the messages wait for a queue,
+/// the host writes the dead letters to the file, but must not advance the position to which the next start truncates
+/// the file, because the next start publishes these commits again. After a kill, the file must contain each dead letter
+/// once.
 #[test]
 fn file_stays_exact_while_messages_wait_for_queue() -> Result<()> {
     let rig = Rig::with("", "dead_letter = \"dead\"", "")?;
@@ -100,12 +104,13 @@ fn file_stays_exact_while_messages_wait_for_queue() -> Result<()> {
         let bad: Vec<_> = (0..10).map(|number| bad(10 * part + number)).collect();
         rig.client.publish("cases", &bad)?;
     }
-    service.until("the letters of the file", || rig.home.lines("dead.ndjson") == 40)?;
+    service.until("the dead letters in the file", || rig.home.lines("dead.ndjson") == 40)?;
     rig.until_empty()?;
     for _ in 0..2 {
         service.kill()?;
         service = Service::start(&rig.home, &["run"])?;
-        service.until("the letters after a restart", || rig.home.lines("dead.ndjson") == 40)?;
+        service
+            .until("the dead letters after a restart", || rig.home.lines("dead.ndjson") == 40)?;
     }
     rig.client.queue("out")?;
     rig.client.bind("out", "out", "#")?;
@@ -119,8 +124,8 @@ fn file_stays_exact_while_messages_wait_for_queue() -> Result<()> {
     Ok(())
 }
 
-/// An AMQP routing key has at most 255 bytes. If the routing key of a message is longer, the host parks the key of the
-/// event. If the routing key of a dead letter is longer, the host truncates the routing key.
+/// An AMQP routing key has at most 255 bytes. If the routing key of a message is longer, the host must park the key of
+/// the event. If the routing key of a dead letter is longer, the host must truncate the routing key.
 #[test]
 fn too_long_routing_key_parks_key_and_is_cut_for_dead_letter() -> Result<()> {
     let rig = Rig::with("", "dead_letter = \"dead\"", "key = \"header:case\"")?;
