@@ -15,11 +15,12 @@ fn declare_out(rig: &mut Rig) -> Result<()> {
         rig.client.queue("out")?;
         rig.client.bind("out", "out", "#")
     };
-    // The broker may still close connections because of the deletion of the former virtual host.
+    // Because of the deletion of the former virtual host, the broker may still close connections.
     wait_until("the queue of the sink", || Ok(rig.reconnect().is_ok() && declare(rig).is_ok()))
 }
 
-/// Publishes events, and receives the messages about them.
+/// Publishes events, and waits until the host has published their messages and acknowledged their deliveries. Adds the
+/// messages to `out`.
 fn execute(rig: &Rig, lines: &[String], out: &mut Vec<String>) -> Result<()> {
     rig.publish(lines)?;
     let count = out.len() + lines.len();
@@ -57,8 +58,8 @@ fn stream_of_a_rebuilt_virtual_host_continues() -> Result<()> {
     service.end()
 }
 
-/// While the virtual host is missing, the host must report this repeatedly, in the broker's own words, and must not be
-/// ready. When the virtual host exists again, the host continues.
+/// While the virtual host is missing, the host must report the problem repeatedly, in the words of the broker, and must
+/// not be ready. When the virtual host exists again, the host must continue.
 #[test]
 fn missing_virtual_host_is_reported_until_it_returns() -> Result<()> {
     let mut rig = Rig::new()?;

@@ -1,5 +1,5 @@
-//! Tests of the records about queues that the host keeps in the store. An error of the store must not be reported as an
-//! error of the broker.
+//! Tests of the records about queues and exchanges that the host keeps in the store. The host must not report an error
+//! of the store as an error of the broker. A lost reply of the store must not hide the loss of an exchange.
 
 use anyhow::{Result, ensure};
 use ordain_servers::{Proxy, Redis};
@@ -8,7 +8,7 @@ use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service, wait_until};
 
 const FIFO: &str = "ordering = \"fifo\"";
-/// The record in the store that names the exchange with a marker.
+/// The name of the record in the store that lists the exchanges of the stream that have a marker.
 const MARKER_RECORD: &str = "amqp-exchange/cases";
 /// The part of a Redis request that records that the exchange has no marker: the record's name, and an empty value.
 const MARKER_REMOVAL: &str = "amqp-exchange/cases\r\n$0\r\n";
@@ -30,8 +30,8 @@ fn until_marked(redis: &Redis) -> Result<()> {
     })
 }
 
-/// A starting host waits for the broker. When the broker answers, the store no longer does. The host must report that
-/// the store is unavailable, and must continue when the store answers again.
+/// A starting host waits for the broker. When the broker is available, the store does not answer. The host must report
+/// that the store is unavailable, and must continue when the store answers again.
 #[test]
 fn silent_store_is_reported_while_queues_are_prepared() -> Result<()> {
     let redis = Redis::start(&[])?;

@@ -9,8 +9,9 @@ use ordain_tests::log::in_turn;
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 
-/// Checks that a start fails with the exit code `code`, and that its log contains each of `parts`. Returns the log.
-fn refused(home: &Home, code: i32, parts: &[&str]) -> Result<String> {
+/// Starts a host. Checks that the start fails with the exit code `code`, and that the log contains each of `parts`.
+/// Returns the log.
+fn ensure_refused(home: &Home, code: i32, parts: &[&str]) -> Result<String> {
     let output = home.output(&RUN_WITH_SHORT_WAITS)?;
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(output.status.code() == Some(code), "{:?}: {stderr}", output.status);
@@ -29,27 +30,31 @@ fn missing_plugin_is_refused() -> Result<()> {
         rig.until_declared()?;
         return service.end();
     }
-    refused(&rig.home, 78, &["rabbitmq-plugins enable rabbitmq_sharding", "exchange \"cases\""])
-        .map(drop)
+    ensure_refused(
+        &rig.home,
+        78,
+        &["rabbitmq-plugins enable rabbitmq_sharding", "exchange \"cases\""],
+    )
+    .map(drop)
 }
 
 #[test]
 fn mismatched_objects_are_refused() -> Result<()> {
     let rig = Rig::new()?;
     rig.client.queue_with("cases", FieldTable::default())?;
-    refused(&rig.home, 78, &["queue \"cases\"", "inequivalent arg", "declare = false"])?;
+    ensure_refused(&rig.home, 78, &["queue \"cases\"", "inequivalent arg", "declare = false"])?;
     rig.client.exchange("other", ExchangeKind::Fanout)?;
     let url = rig.rabbit.url();
     let other = config(&url, "", "", "partitions = 4");
     let other = other
         .replace("exchange = \"cases\", queue = \"cases\"", "exchange = \"other\", queue = \"q\"");
     rig.home.write("ordain.toml", other)?;
-    refused(&rig.home, 78, &["exchange \"other\"", "inequivalent arg", "declare = false"])?;
+    ensure_refused(&rig.home, 78, &["exchange \"other\"", "inequivalent arg", "declare = false"])?;
 
-    // A start with a mismatched queue fails at once, even if the exchange of a sink is missing too.
+    // A start with a mismatched queue must fail with exit code 78, even if the exchange of a sink is missing too.
     let other = config(&url, "", "", "").replace("exchange = \"out\"", "exchange = \"none\"");
     rig.home.write("ordain.toml", other)?;
-    refused(&rig.home, 78, &["queue \"cases\"", "inequivalent arg"]).map(drop)
+    ensure_refused(&rig.home, 78, &["queue \"cases\"", "inequivalent arg"]).map(drop)
 }
 
 /// The exchange of a sink belongs to another program, which may declare the exchange later. A start therefore waits for
@@ -67,7 +72,7 @@ fn missing_exchange_of_a_sink_is_a_temporary_failure() -> Result<()> {
         let rig = Rig::new()?;
         let text = config(&rig.rabbit.url(), "", ordering, "") + sink;
         rig.home.write("ordain.toml", text.replace("exchange = \"out\"", "exchange = \"none\""))?;
-        let stderr = refused(&rig.home, 75, &words)?;
+        let stderr = ensure_refused(&rig.home, 75, &words)?;
         ensure!(stderr.contains("request refused by the broker"), "{stderr}");
         // The start succeeds as soon as the exchanges exist.
         let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
@@ -85,8 +90,9 @@ fn missing_exchange_of_a_sink_is_a_temporary_failure() -> Result<()> {
     Ok(())
 }
 
-/// Other programs declare the exchanges of `bind` and, with `declare = false`, the queues and the exchange of a stream.
-/// A start therefore waits for a missing one, in the same way as for the exchange of a sink.
+/// Other programs declare the exchanges that `bind` names and, with `declare = false`, the queues and the exchange of a
+/// stream. If such a queue or exchange is missing, a start therefore waits in the same way as for the exchange of a
+/// sink.
 #[test]
 fn missing_objects_of_other_programs_are_a_temporary_failure() -> Result<()> {
     const FOREIGN: &str = "declare = false";
@@ -99,7 +105,7 @@ fn missing_objects_of_other_programs_are_a_temporary_failure() -> Result<()> {
         if has_queue {
             rig.client.queue("cases")?;
         }
-        refused(&rig.home, 75, &[words])?;
+        ensure_refused(&rig.home, 75, &[words])?;
         // The start succeeds as soon as the queue and the exchanges exist.
         let mut service = Service::start(&rig.home, &["run"])?;
         service.until_says("request refused by the broker")?;
@@ -125,13 +131,16 @@ fn wrong_login_and_unreachable_broker_are_refused() -> Result<()> {
     let rig = Rig::new()?;
     let wrong = rig.rabbit.url().replace("guest:guest", "guest:secret");
     rig.home.write("ordain.toml", config(&wrong, "", "", ""))?;
-    let stderr =
-        refused(&rig.home, 75, &["refused by the broker", "user \"guest\"", "ACCESS_REFUSED"])?;
+    let stderr = ensure_refused(
+        &rig.home,
+        75,
+        &["refused by the broker", "user \"guest\"", "ACCESS_REFUSED"],
+    )?;
     ensure!(!stderr.contains("secret"), "the log contains the password: {stderr}");
 
-    let nobody = rig.rabbit.url().replace(&rig.rabbit.port().to_string(), "1");
-    rig.home.write("ordain.toml", config(&nobody, "", "", ""))?;
-    refused(&rig.home, 75, &["broker unavailable", "127.0.0.1:1"]).map(drop)
+    let closed_port = rig.rabbit.url().replace(&rig.rabbit.port().to_string(), "1");
+    rig.home.write("ordain.toml", config(&closed_port, "", "", ""))?;
+    ensure_refused(&rig.home, 75, &["broker unavailable", "127.0.0.1:1"]).map(drop)
 }
 
 /// The host can run as a user who may declare only the objects of the stream. On RabbitMQ 4.0 and later, the user may

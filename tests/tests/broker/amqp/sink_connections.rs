@@ -1,5 +1,5 @@
-//! Tests of sinks whose connection the broker closes or refuses. The log must state the reason in the broker's own
-//! words.
+//! Tests of sinks whose connection the broker closes or refuses. The log must state the reason in the words of the
+//! broker.
 
 use std::thread;
 use std::time::Duration;
@@ -16,11 +16,13 @@ use ordain_tests::tally;
 const SINK: &str = "ordain sink tally";
 /// The beginning of the log line about a sink that cannot publish.
 const NOT_PUBLISHED: &str = "messages not published";
-/// Parts of log lines that hide the broker's own words.
+/// Parts of log lines that the host must not write in these tests. The first two texts are errors of the client
+/// library, which would hide the reason of the broker. The third text belongs to a report that the broker is unusable,
+/// which would be wrong, because the host still consumes its queue.
 const MISLEADING: [&str; 3] =
     ["invalid channel state", "invalid connection state", "longer than the lease"];
 
-/// Returns whether a client has an open connection with this name.
+/// Returns whether the virtual host has an open connection with this name.
 fn is_open(rig: &Rig, name: &str) -> Result<bool> {
     Ok(rig.rabbit.open_connections()?.iter().any(|open| open == name))
 }
@@ -31,8 +33,8 @@ fn close(rig: &Rig, name: &str) -> Result<()> {
     wait_until(&format!("the end of the connection {name:?}"), || Ok(!is_open(rig, name)?))
 }
 
-/// Checks that no log line hides the broker's own words.
-fn ensure_plain_words(service: &Service) -> Result<()> {
+/// Checks that the log contains no text of [`MISLEADING`].
+fn ensure_not_misleading(service: &Service) -> Result<()> {
     let log = service.stderr();
     for words in MISLEADING {
         ensure!(!log.contains(words), "{words:?} in {log}");
@@ -40,10 +42,10 @@ fn ensure_plain_words(service: &Service) -> Result<()> {
     Ok(())
 }
 
-/// The broker refuses a message of the sink, then closes the connection of the sink, and then refuses its next
-/// connections. Each time, the log must state this reason, and not an earlier one. While the broker also refuses the
-/// connection of the host's health check, the host consumes its queue, so the host must not report the broker as
-/// unusable.
+/// The broker refuses a message of the sink, then closes the connection of the sink, and then refuses the next
+/// connections of the sink. Each time, the log must state the present reason, and not an earlier reason. The broker
+/// also refuses the connection of the host's health check, and the metric must report this. But the host still consumes
+/// its queue, so the host must not log that the broker is unusable.
 #[test]
 fn sink_reports_each_reason_in_the_words_of_the_broker() -> Result<()> {
     let rig = Rig::new()?;
@@ -61,7 +63,7 @@ fn sink_reports_each_reason_in_the_words_of_the_broker() -> Result<()> {
     rig.publish(&lines[1..2])?;
     rig.take(&mut out, 1)?;
 
-    // The sink notices the end of its connection only when it publishes the next message.
+    // The sink detects the end of its connection only when it publishes the next message.
     close(&rig, SINK)?;
     rig.publish(&lines[2..3])?;
     service.until_lines(1, &[NOT_PUBLISHED, "CONNECTION_FORCED"])?;
@@ -79,11 +81,11 @@ fn sink_reports_each_reason_in_the_words_of_the_broker() -> Result<()> {
     rig.rabbit.limit_connections("sinker", None)?;
     rig.take(&mut out, lines.len())?;
     tally::check(&by_key(&lines)?, &out.join("\n"))?;
-    ensure_plain_words(&service)?;
+    ensure_not_misleading(&service)?;
     service.end()
 }
 
-/// The broker closes the connection of the sink again and again while many messages are on their way.
+/// The broker closes the connection of the sink again and again while many messages wait for their confirms.
 #[test]
 fn busy_sink_reports_the_reason_in_the_words_of_the_broker() -> Result<()> {
     let rig = Rig::new()?;
@@ -105,6 +107,6 @@ fn busy_sink_reports_the_reason_in_the_words_of_the_broker() -> Result<()> {
     })?;
     rig.check(&lines)?;
     service.until_lines(1, &[NOT_PUBLISHED, "CONNECTION_FORCED"])?;
-    ensure_plain_words(&service)?;
+    ensure_not_misleading(&service)?;
     service.end()
 }

@@ -43,13 +43,17 @@ fn resume(rig: &Rig, service: &mut Service) -> Result<()> {
     service.until_says("stream resumed by an operator")
 }
 
-/// Publishes the events of `lines` after the first 30. Checks that none of these events takes effect before the stream
+/// Publishes all events of `lines` after the first 30. Checks that none of these events takes effect before the stream
 /// is resumed, and that all of them take effect afterwards. Ends the host.
-fn executes_after_resume(rig: &Rig, mut service: Service, lines: &[String]) -> Result<()> {
+fn check_stopped_until_resumed(rig: &Rig, mut service: Service, lines: &[String]) -> Result<()> {
     let (before, later) = lines.split_at(30);
     rig.publish(later)?;
     std::thread::sleep(std::time::Duration::from_secs(2));
-    ensure!(rig.client.take_all("out")?.is_empty(), "an event took effect: {}", service.stderr());
+    ensure!(
+        rig.client.take_all("out")?.is_empty(),
+        "an event took effect before the stream was resumed: {}",
+        service.stderr()
+    );
     resume(rig, &mut service)?;
     let mut out = Vec::new();
     rig.take(&mut out, lines.len() - before.len())?;
@@ -65,6 +69,8 @@ fn execute_first(rig: &Rig) -> Result<Vec<String>> {
     Ok(lines)
 }
 
+/// Another program deletes the queue of one of two `fifo` streams. Only this stream must stop. The log, `/readyz`, the
+/// metrics and `ordain streams list` must report the stopped stream.
 #[test]
 fn fifo_stream_stops_alone_without_its_queue() -> Result<()> {
     let rig = rig()?;
@@ -106,7 +112,7 @@ fn fifo_stream_stops_alone_without_its_queue() -> Result<()> {
     service.end()?;
     let mut service = start(&rig)?;
     service.until_says(STOPPED)?;
-    executes_after_resume(&rig, service, &lines)
+    check_stopped_until_resumed(&rig, service, &lines)
 }
 
 /// Another program removes the queue and declares a classic queue of the same name. The stream stops, and the log
@@ -117,7 +123,7 @@ fn fifo_stream_stops_if_its_queue_is_replaced() -> Result<()> {
     let mut service = start(&rig)?;
     rig.until_declared()?;
     let lines = execute_first(&rig)?;
-    // The test pauses the host, because a running host would declare the queue at once after the deletion.
+    // The test pauses the host. A running host could declare the queue immediately after the deletion.
     service.pause()?;
     rig.client.delete_queue("cases")?;
     rig.client.queue_with("cases", FieldTable::default())?;
@@ -125,14 +131,15 @@ fn fifo_stream_stops_if_its_queue_is_replaced() -> Result<()> {
     service.until_says(STOPPED)?;
     service.until_lines(1, &["topology not as configured", "inequivalent arg"])?;
     rig.until_declared()?;
-    executes_after_resume(&rig, service, &lines)
+    check_stopped_until_resumed(&rig, service, &lines)
 }
 
-fn reconnected(rabbit: &Rabbit) -> Result<ordain_tests::amqp::Client> {
+/// Opens a connection to the broker.
+fn new_client(rabbit: &Rabbit) -> Result<ordain_tests::amqp::Client> {
     ordain_tests::amqp::Client::connect(&rabbit.url_at(rabbit.port()))
 }
 
-/// The queue is replaced while the host does not run. The host must detect this at its next start.
+/// The queue is replaced while the host does not run. The host must detect the replacement at its next start.
 #[test]
 fn fifo_stream_whose_queue_was_replaced_before_its_start_stops() -> Result<()> {
     let rig = rig()?;
@@ -176,10 +183,10 @@ fn fifo_stream_of_a_rebuilt_broker_stops_and_resumes() -> Result<()> {
     rig.client.queue("out")?;
     rig.client.bind("out", "out", "#")?;
     rig.until_declared()?;
-    executes_after_resume(&rig, service, &lines)
+    check_stopped_until_resumed(&rig, service, &lines)
 }
 
-/// If a partition loses its queue, only this partition of the stream stops.
+/// If a partition loses its queue, only this partition of the stream must stop.
 #[test]
 fn other_partitions_of_a_fifo_stream_continue() -> Result<()> {
     let rig = Rig::with(ADMIN, FIFO, "partitions = 2")?;
@@ -203,14 +210,14 @@ fn other_partitions_of_a_fifo_stream_continue() -> Result<()> {
         printed.contains("partition 1 resumed") && !printed.contains("partition 0"),
         "{printed}"
     );
-    service.until("consumption", || {
+    service.until("readiness", || {
         get(address, "/readyz").is_ok_and(|response| response.status == 200)
     })?;
     service.end()
 }
 
-/// A process without the right to declare the marker runs nevertheless. The process logs that it cannot detect a
-/// replaced queue.
+/// A process without the right to declare the marker must run nevertheless. The process must log that it cannot detect
+/// a replaced queue.
 #[test]
 fn fifo_stream_without_right_to_a_marker_runs() -> Result<()> {
     let rig = rig()?;
@@ -221,13 +228,14 @@ fn fifo_stream_without_right_to_a_marker_runs() -> Result<()> {
     rig.until_declared()?;
     execute_first(&rig)?;
     service.until_says("queue without a marker")?;
-    // Without a marker, the process still detects that a queue is missing.
+    // Without a marker, the process must still detect that a queue is missing.
     rig.client.delete_queue("cases")?;
     service.until_says(STOPPED)?;
     service.end()
 }
 
-/// An operator grants the right to declare the marker. The next subscription declares the marker, without a restart.
+/// An operator grants the right to declare the marker. At its next subscription, the process must declare the marker,
+/// without a restart.
 #[test]
 fn fifo_stream_declares_its_marker_when_the_right_is_granted() -> Result<()> {
     let rig = rig()?;
@@ -242,8 +250,8 @@ fn fifo_stream_declares_its_marker_when_the_right_is_granted() -> Result<()> {
     service.end()
 }
 
-/// A `sequenced` stream also runs if the process has no right to declare the marker. The process declares a deleted
-/// queue again.
+/// A `sequenced` stream must also run if the process has no right to declare the marker. The process must declare a
+/// deleted queue again.
 #[test]
 fn sequenced_stream_without_right_to_a_marker_runs() -> Result<()> {
     let rig = Rig::with(ADMIN, "", "")?;
@@ -261,8 +269,8 @@ fn sequenced_stream_without_right_to_a_marker_runs() -> Result<()> {
     service.end()
 }
 
-/// The broker refuses new connections because of a connection limit. The limit is temporary: a `fifo` stream must not
-/// stop, and a start must wait and then end with exit code 75.
+/// The broker refuses new connections because of a connection limit. This condition is temporary: the limit must not
+/// stop a stream, and a start must wait and then end with exit code 75.
 #[test]
 fn connection_limit_stops_no_stream() -> Result<()> {
     for (user, ordering) in [("limited", FIFO), ("limited-too", "")] {
@@ -284,7 +292,7 @@ fn connection_limit_stops_no_stream() -> Result<()> {
         rig.rabbit.limit_connections(user, Some(0))?;
         rig.rabbit.close_connections()?;
         service.until_says("limit (0) is reached")?;
-        let rig = Rig { client: reconnected(&rig.rabbit)?, ..rig };
+        let rig = Rig { client: new_client(&rig.rabbit)?, ..rig };
         rig.publish(&lines[30..])?;
         ensure!(service.is_running()?, "{}", service.stderr());
         rig.rabbit.limit_connections(user, None)?;
@@ -344,7 +352,7 @@ fn queue_of_rabbitmq_3_is_used_under_rabbitmq_4() -> Result<()> {
         ensure!(is_limited == (rig.rabbit.version()? >= (4, 0)), "{}", service.stderr());
         let policy = " ordain-no-delivery-limit-cases '^(cases)$' '{\"delivery-limit\": -1}' ";
         ensure!(is_limited == service.stderr().contains(policy), "{}", service.stderr());
-        // The next start must use the same queue.
+        // The next start must use the same queue too.
         service.end()?;
         let mut service = start(&rig)?;
         rig.publish(&lines[30..])?;
@@ -355,8 +363,8 @@ fn queue_of_rabbitmq_3_is_used_under_rabbitmq_4() -> Result<()> {
     Ok(())
 }
 
-/// A process that does not reach its broker is not ready, because it receives no events from the queue. But it accepts
-/// events over HTTP.
+/// A process that does not reach its broker must not be ready, because it receives no events from the queue. The
+/// process must nevertheless accept events over HTTP.
 #[test]
 fn process_without_its_broker_is_not_ready_but_accepts_events() -> Result<()> {
     let sections = format!("{ADMIN}[ingress]\nlisten = \"127.0.0.1:0\"\n");
@@ -378,7 +386,7 @@ fn process_without_its_broker_is_not_ready_but_accepts_events() -> Result<()> {
             status(address, "/readyz/ingress") == 200 && status(address, "/readyz") == 503
         })?;
         if is_running {
-            service.until("the metric", || {
+            service.until("the metric of a disconnected broker", || {
                 let metrics = get(address, "/metrics").map(|page| page.body).unwrap_or_default();
                 metrics.contains("\nordain_broker_connected 0\n")
             })?;
@@ -389,8 +397,8 @@ fn process_without_its_broker_is_not_ready_but_accepts_events() -> Result<()> {
     service.end()
 }
 
-/// The host is killed at different moments after the removal of the queue: before or after the host has recorded the
-/// loss, and before or after the host has declared the new queue. The next start must stop the stream in all cases.
+/// The host is killed at different times after the removal of the queue: the host may or may not have recorded the
+/// loss, and may or may not have declared the new queue. In each case, the next start must stop the stream.
 #[test]
 fn loss_of_the_queue_stops_the_stream_after_a_kill() -> Result<()> {
     let rig = rig()?;
@@ -409,8 +417,8 @@ fn loss_of_the_queue_stops_the_stream_after_a_kill() -> Result<()> {
         rig.until_declared()?;
         rig.publish(&[line(&key, 1, &json!({ "n": 1 }))])?;
         std::thread::sleep(std::time::Duration::from_millis(300));
-        // The killed host may have published the message of the round before without recording it. The message is then
-        // published again.
+        // The host that was killed may have published the message of the previous round without recording the
+        // publication. The next host then publishes this message again.
         let is_of_round = |delivery: &Delivery| Ok(to_line(delivery)?.contains(&key));
         for delivery in rig.client.take_all("out")? {
             ensure!(!is_of_round(&delivery)?, "{}", service_after.stderr());

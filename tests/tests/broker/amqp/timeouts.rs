@@ -9,19 +9,19 @@ use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 use serde_json::json;
 
-/// A part of the reason that the broker reports when it closes the channel.
-const TIMED_OUT: &str = "delivery acknowledgement";
+/// A part of the reason that the broker states when it closes the channel.
+const TIMEOUT_REASON: &str = "delivery acknowledgement";
 
-/// Starts a broker that closes a channel if a delivery stays unacknowledged for `seconds` seconds. The broker checks
-/// this twice a second.
+/// Returns a broker that closes a channel if a delivery stays unacknowledged for `seconds` seconds. The broker checks
+/// the deliveries twice a second.
 fn broker_with_consumer_timeout(seconds: u64) -> Result<Rabbit> {
     let limit = format!("consumer_timeout = {seconds}000");
     let options = RabbitOptions::new().line(&limit).parameter("channel_tick_interval", "500");
     Rabbit::shared_with(&options)
 }
 
-/// An event of a key is missing. Long before the timeout, the host spills the later events of the key into the store,
-/// and acknowledges their deliveries. So the channel stays open.
+/// An event of a key is missing. Long before the timeout, the host must spill the later events of the key into the
+/// store, and acknowledge their deliveries. The channel therefore stays open.
 #[test]
 fn waiting_key_is_acknowledged_before_consumer_timeout() -> Result<()> {
     let stream = "spill_after = \"500ms\"\ngap = { timeout = \"5m\" }";
@@ -35,12 +35,12 @@ fn waiting_key_is_acknowledged_before_consumer_timeout() -> Result<()> {
     rig.check(&lines)?;
     rig.until_empty()?;
     service.end()?;
-    ensure!(!service.stderr().contains(TIMED_OUT), "{}", service.stderr());
+    ensure!(!service.stderr().contains(TIMEOUT_REASON), "{}", service.stderr());
     Ok(())
 }
 
 /// With a long `spill_after`, the host does not spill the waiting events before the timeout, so the broker closes the
-/// channel. No event is lost.
+/// channel. No event may be lost.
 #[test]
 fn channel_closed_by_consumer_timeout_loses_nothing() -> Result<()> {
     let stream = "spill_after = \"10m\"\ngap = { timeout = \"5m\" }";
@@ -50,7 +50,7 @@ fn channel_closed_by_consumer_timeout_loses_nothing() -> Result<()> {
     let lines = in_turn(10, 30);
     let (first, rest) = lines.split_at(200);
     rig.publish(&first[1..])?;
-    service.until_says(TIMED_OUT)?;
+    service.until_says(TIMEOUT_REASON)?;
     rig.publish(rest)?;
     service.until_says("queue consumed again")?;
     rig.publish(&first[..1])?;
@@ -59,8 +59,8 @@ fn channel_closed_by_consumer_timeout_loses_nothing() -> Result<()> {
     service.end()
 }
 
-/// A timeout does not stop a `fifo` stream either. After the timeout, the broker redelivers some events to which the
-/// host has already assigned numbers.
+/// A timeout must not stop a `fifo` stream either. After the timeout, the broker redelivers events to which the host
+/// has already assigned numbers.
 #[test]
 fn fifo_stream_continues_after_consumer_timeout() -> Result<()> {
     let stream = "ordering = \"fifo\"\nspill_after = \"10m\"\n\
@@ -69,10 +69,10 @@ fn fifo_stream_continues_after_consumer_timeout() -> Result<()> {
     rig.home.write("ordain.toml", rig.home.read("ordain.toml").replace("tally", "faulty"))?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
-    let event = |key, number, what| from_line(&line(key, number, &json!({ "do": what })));
+    let event = |key, number, action| from_line(&line(key, number, &json!({ "do": action })));
     let slow = [event("slow", 1, "retry")?, event("slow", 2, "emit")?];
     rig.client.publish("cases", &slow)?;
-    service.until_says(TIMED_OUT)?;
+    service.until_says(TIMEOUT_REASON)?;
     service.until_says("queue consumed again")?;
     rig.client.publish("cases", &[event("slow", 3, "emit")?, event("other", 1, "emit")?])?;
     let mut ids: Vec<String> = Vec::new();
