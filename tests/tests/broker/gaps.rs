@@ -1,4 +1,5 @@
-//! Tests of missing events that the host finds by replay in the store, finds on a server over HTTP, or never finds.
+//! Tests of missing events. Depending on the test, the host finds them by replay in the store or on a server over HTTP,
+//! or does not find them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -17,7 +18,8 @@ use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::Value;
 
-const TOKEN: &str = "Bearer of good news";
+/// The value of the header `Authorization` that the replay server requires.
+const TOKEN: &str = "Bearer a secret token";
 
 /// Returns the row that `ordain keys show` prints for a key.
 fn show_key(home: &Home, key: &str) -> Result<Value> {
@@ -25,8 +27,8 @@ fn show_key(home: &Home, key: &str) -> Result<Value> {
     rows.pop().context("a row")
 }
 
-/// Returns all entries of the gap histories of keys. Checks that no gap has the end `passed`, which means that another
-/// owner settled the missing sequences or that the key ended.
+/// Returns all entries of the gap histories of these keys. Checks that no gap has the end `passed`, which means that
+/// another owner settled the missing sequences or that the key ended.
 fn gaps<'a>(home: &Home, keys: impl IntoIterator<Item = &'a String>) -> Result<Vec<Value>> {
     let mut gaps = Vec::new();
     for key in keys {
@@ -37,18 +39,18 @@ fn gaps<'a>(home: &Home, keys: impl IntoIterator<Item = &'a String>) -> Result<V
     Ok(gaps)
 }
 
-/// Returns the total number of events that replay sources have found for these gaps. Counts only the replay sources
-/// whose names begin with `source`.
-fn found(gaps: &[Value], source: &str) -> u64 {
+/// Returns the total number of events that replay sources have found for these gaps. Counts only replay sources whose
+/// names begin with `source`.
+fn found_events(gaps: &[Value], source: &str) -> u64 {
     let answers = gaps.iter().filter_map(|gap| gap["answers"].as_array()).flatten();
     let of_source = answers
         .filter(|answer| answer["source"].as_str().is_some_and(|name| name.starts_with(source)));
     of_source.filter_map(|answer| answer["found"].as_u64()).sum()
 }
 
-/// Removes one of every `nth` lines, except in the last tenth of the lines, so that the last line of each key remains.
+/// Removes one of every `nth` lines, except in the last tenth of the lines, so that the last event of each key remains.
 /// Returns the remaining lines and the removed lines.
-fn without(lines: &[String], nth: usize) -> (Vec<String>, Vec<String>) {
+fn split_lost(lines: &[String], nth: usize) -> (Vec<String>, Vec<String>) {
     let end = lines.len() * 9 / 10;
     let enumerated = lines.iter().cloned().enumerate();
     let (lost, left): (Vec<_>, Vec<_>) =
@@ -59,8 +61,8 @@ fn without(lines: &[String], nth: usize) -> (Vec<String>, Vec<String>) {
     )
 }
 
-/// Returns whether `without` removes the line at index `at`. The formula selects one of every `nth` lines, each time at
-/// another position, so the lines belong to different keys.
+/// Returns whether [`split_lost`] removes the line at index `at`. The formula selects one of every `nth` lines, each
+/// time at another position, so the lines belong to different keys.
 fn is_lost(at: usize, nth: usize) -> bool {
     at % nth == at / nth * 37 % nth
 }
@@ -70,9 +72,9 @@ fn keys(lines: &[String]) -> Result<BTreeSet<String>> {
     Ok(by_key(lines)?.into_keys().collect())
 }
 
-/// Publishes the events of 1,000 keys with `ordain publish`. The broker loses one event in a hundred. The store still
-/// has these events, so the host finds them by replay.
-fn expect_replay_from_log(sections: &str) -> Result<()> {
+/// Publishes 10,000 events of 1,000 keys with `ordain publish`. The broker loses 90 of these events. The store still
+/// has the lost events, so the host must find them by replay.
+fn check_replay_from_store(sections: &str) -> Result<()> {
     let stream = "gap = { timeout = \"200ms\", backoff = \"10ms..50ms\" }";
     let rig = Rig::with(sections, stream, "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
@@ -89,32 +91,33 @@ fn expect_replay_from_log(sections: &str) -> Result<()> {
     rig.check(&lines)?;
     rig.until_empty()?;
     service.end()?;
-    let gaps = gaps(&rig.home, &keys(&without(&lines, 100).1)?)?;
+    let gaps = gaps(&rig.home, &keys(&split_lost(&lines, 100).1)?)?;
     ensure!(gaps.len() == 90, "{} gaps: {:?}", gaps.len(), gaps.first());
     ensure!(gaps.iter().all(|gap| gap["end"] == "replayed" && gap["rounds"] == 1), "{gaps:?}");
-    ensure!(found(&gaps, "store") == 90);
+    ensure!(found_events(&gaps, "store") == 90);
     Ok(())
 }
 
 #[test]
-fn lost_event_is_replayed_from_log() -> Result<()> {
-    expect_replay_from_log("")
+fn lost_event_is_replayed_from_embedded_store() -> Result<()> {
+    check_replay_from_store("")
 }
 
 #[test]
-fn lost_event_is_replayed_from_redis_log() -> Result<()> {
+fn lost_event_is_replayed_from_redis() -> Result<()> {
     let redis = Redis::start(&[])?;
-    expect_replay_from_log(&format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url()))
+    check_replay_from_store(&format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url()))
 }
 
-/// Only a replay server has the lost events, and one in three requests to this server fails.
+/// Only a replay server has the lost events, and on average one in three requests to this server fails. The host must
+/// find the lost events, keep the limit of concurrent requests, and write no token into the gap histories.
 #[test]
 fn lost_event_is_replayed_from_server() -> Result<()> {
     let lines = in_turn(1_000, 10);
     let archive = Archive::start(&lines, 333, Some(TOKEN))?;
     let stream = format!(
         "gap = {{ timeout = \"200ms\", attempts = 40, backoff = \"10ms..50ms\", replay = [\"store\", \
-         {{ url = \"{}\", authorization = \"Bearer ${{NEWS:-of good news}}\", concurrency = 3 }}] }}",
+         {{ url = \"{}\", authorization = \"Bearer ${{REPLAY_TOKEN:-a secret token}}\", concurrency = 3 }}] }}",
         archive.url()
     );
     let redis = Redis::start(&[])?;
@@ -122,7 +125,7 @@ fn lost_event_is_replayed_from_server() -> Result<()> {
     let rig = Rig::with(&sections, &stream, "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
-    let (left, lost) = without(&lines, 100);
+    let (left, lost) = split_lost(&lines, 100);
     rig.publish(&left)?;
     rig.check(&lines)?;
     rig.until_empty()?;
@@ -130,7 +133,7 @@ fn lost_event_is_replayed_from_server() -> Result<()> {
     let gaps = gaps(&rig.home, &keys(&lost)?)?;
     let of_lost: Vec<&Value> = gaps.iter().filter(|gap| gap["end"] == "replayed").collect();
     ensure!(of_lost.len() == lost.len(), "{} of {}", of_lost.len(), lost.len());
-    ensure!(found(&gaps, "http://127.0.0.1") == lost.len() as u64);
+    ensure!(found_events(&gaps, "http://127.0.0.1") == lost.len() as u64);
     let failed = gaps.iter().filter_map(|gap| gap["answers"][1]["failed"].as_u64()).sum::<u64>();
     ensure!(failed > 10, "{failed} requests failed, of {}", archive.requests());
     let errors: BTreeSet<&str> =
@@ -145,13 +148,14 @@ fn lost_event_is_replayed_from_server() -> Result<()> {
     Ok(())
 }
 
-/// One event in a thousand is lost, and no replay source has it. Depending on `gap.on_exhausted`, the key of a lost
-/// event is parked, continues without the event, or waits. The events of all other keys take effect.
+/// Nine of 10,000 events are lost, and no replay source has them. Depending on `gap.on_exhausted`, the key of a lost
+/// event must be parked, continue without the event, or wait. The events of all other keys must take effect. In a
+/// parked or waiting key, a lost event that arrives late must fill the gap.
 #[test]
 fn permanently_lost_event_parks_skips_or_waits() -> Result<()> {
     let lines = in_turn(500, 20);
     let archive = Archive::start(&[], 0, None)?;
-    let (left, lost) = without(&lines, 1_000);
+    let (left, lost) = split_lost(&lines, 1_000);
     let of_lost = keys(&lost)?;
     let of_key = by_key(&lines)?;
     for (on_exhausted, end) in [("park", "parked"), ("skip", "skipped"), ("wait", "waiting")] {
@@ -174,7 +178,7 @@ fn permanently_lost_event_parks_skips_or_waits() -> Result<()> {
             });
         let mut out = Vec::new();
         rig.take(&mut out, reached.sum())?;
-        wait_for_command("the reported gap of each lost event", || {
+        wait_for_command("a reported gap for each lost event", || {
             let admin = format!("http://{}", http::admin(&mut service)?);
             let show = |key: &String| {
                 let row =
@@ -189,12 +193,12 @@ fn permanently_lost_event_parks_skips_or_waits() -> Result<()> {
                 .all(|is_shown| is_shown))
         })?;
         if on_exhausted == "wait" {
-            expect_waiting_keys_reported(&rig.home, &mut service, &of_lost)?;
+            check_reports_of_waiting_keys(&rig.home, &mut service, &of_lost)?;
         }
         if on_exhausted == "skip" {
             tally::check(&right, &out.join("\n"))?;
         } else {
-            // The lost events arrive late and fill the gaps.
+            // The lost events arrive late, and must fill the gaps.
             rig.publish(&lost)?;
             rig.take(&mut out, lines.len())?;
             tally::check(&of_key, &out.join("\n"))?;
@@ -213,7 +217,7 @@ fn permanently_lost_event_parks_skips_or_waits() -> Result<()> {
 
 /// Checks that the log reports each of the waiting keys exactly once, and that `ordain keys why` explains why they
 /// wait.
-fn expect_waiting_keys_reported(
+fn check_reports_of_waiting_keys(
     home: &Home,
     service: &mut Service,
     keys: &BTreeSet<String>,
@@ -225,7 +229,8 @@ fn expect_waiting_keys_reported(
                      waits for the events; see `ordain keys why cases";
         service.stderr().matches(&format!("{words} {key}`")).count()
     };
-    let complete = wait_until("a line of each key", || Ok(keys.iter().all(|key| lines(key) == 1)));
+    let complete =
+        wait_until("a log line about each key", || Ok(keys.iter().all(|key| lines(key) == 1)));
     complete.with_context(|| service.stderr())?;
     for key in keys {
         let why = home.output(&["keys", "why", "cases", key, "--admin", &admin])?;
@@ -236,8 +241,8 @@ fn expect_waiting_keys_reported(
 }
 
 /// A later event of a key has arrived, and the missing event is in the broker's queue when the broker is killed. While
-/// the broker is unavailable, the host must not skip the missing event, whether the stream accepts events over HTTP or
-/// not. When the broker is back, the missing event must take effect.
+/// the broker is unavailable, the host must not skip the missing event, whether or not the stream accepts events over
+/// HTTP. When the broker is available again, the missing event must take effect.
 #[test]
 fn event_in_the_queue_of_an_unavailable_broker_is_not_skipped() -> Result<()> {
     const ROUNDS: u64 = 4;
@@ -256,7 +261,7 @@ fn event_in_the_queue_of_an_unavailable_broker_is_not_skipped() -> Result<()> {
         rig.until_declared()?;
         let lines = in_turn(2, 2);
         let [missing, other, later, _] = &lines[..] else { bail!("{lines:?}") };
-        // The host moves the later event to the store, and acknowledges it.
+        // The host spills the later event into the store, and acknowledges its delivery.
         rig.publish(std::slice::from_ref(later))?;
         rig.until_empty()?;
         // Because of the prefetch, the broker sends the paused host only the event of the other key.
@@ -283,10 +288,10 @@ fn event_in_the_queue_of_an_unavailable_broker_is_not_skipped() -> Result<()> {
     Ok(())
 }
 
-/// If the last event of a key is lost, no later event shows the gap. The host requests the next event of the key from
-/// the replay sources when no event of the key has arrived for the time `gap.tail`.
+/// If the last event of a key is lost, no later event shows the gap. If no event of a key has arrived for the time
+/// `gap.tail`, the host must request the next event of the key from the replay sources.
 #[test]
-fn lost_last_event_is_found() -> Result<()> {
+fn lost_last_event_is_replayed() -> Result<()> {
     let lines = in_turn(20, 5);
     let archive = Archive::start(&lines, 0, None)?;
     let stream = format!("gap = {{ tail = \"1s\", replay = [\"store\", \"{}\"] }}", archive.url());
@@ -302,13 +307,13 @@ fn lost_last_event_is_found() -> Result<()> {
     Ok(())
 }
 
-/// Events are missing from a file. One run over the file finds them by replay. The gap history records how long each
-/// gap lasted.
+/// Events are missing from a file. One run over the file must find them by replay. The gap history must state how long
+/// each gap lasted.
 #[test]
 fn events_missing_from_file_are_replayed() -> Result<()> {
     let lines = in_turn(50, 20);
     let archive = Archive::start(&lines, 333, None)?;
-    let (left, lost) = without(&lines, 50);
+    let (left, lost) = split_lost(&lines, 50);
     let gap = format!(
         "gap = {{ attempts = 40, backoff = \"1ms..5ms\", replay = [\"store\", \"{}\"] }}\n[sinks",
         archive.url()
@@ -327,10 +332,10 @@ fn events_missing_from_file_are_replayed() -> Result<()> {
     Ok(())
 }
 
-/// A server refuses the requests for the first missing events. The host must still request the later events from this
-/// server, and must find them.
+/// A replay server refuses the requests for the first five missing events. The host must nevertheless request the later
+/// events from this server, and must find them.
 #[test]
-fn events_behind_refusals_are_found() -> Result<()> {
+fn events_after_refused_requests_are_found() -> Result<()> {
     let lines = in_turn(1, 60);
     for status in ["403 Forbidden", "500 Internal Server Error"] {
         let archive = Archive::refusing(&lines[6..], status)?;
@@ -353,15 +358,16 @@ fn events_behind_refusals_are_found() -> Result<()> {
     Ok(())
 }
 
-/// A replay server never answers, announces a huge body, or sends endless headers or an endless body. The host must
-/// count each such answer as failed, within a time limit and with little memory.
+/// Depending on the request, a replay server does not answer, announces a huge body, or sends endless headers or an
+/// endless body. The host must count each such answer as failed, within a time limit, and must use less than 300 MiB of
+/// memory.
 #[test]
 fn hostile_server_counts_as_failed() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     thread::spawn(move || {
         for (number, stream) in listener.incoming().flatten().enumerate() {
-            // When the host closes the connection, a write fails and ends the thread. The test ignores this error.
+            // When the host closes the connection, a write fails and ends the thread. Ignore this error.
             thread::spawn(move || drop(send_hostile_answer(number, stream)));
         }
     });
@@ -386,6 +392,7 @@ fn hostile_server_counts_as_failed() -> Result<()> {
     Ok(())
 }
 
+/// Sends a hostile answer to the request `number`. The requests get four kinds of answers in turn.
 fn send_hostile_answer(number: usize, mut stream: TcpStream) -> Result<()> {
     let mut request = [0; 4 << 10];
     let _ = stream.read(&mut request)?;
@@ -393,9 +400,11 @@ fn send_hostile_answer(number: usize, mut stream: TcpStream) -> Result<()> {
     match number % 4 {
         // Sends no answer.
         0 => thread::sleep(Duration::from_secs(5)),
+        // Sends endless headers.
         1 => loop {
             write!(stream, "{ok}x-more: {}\r\n", "y".repeat(1 << 10))?;
         },
+        // Announces a huge body, and sends it as fast as possible.
         2 => {
             write!(stream, "{ok}content-length: 99999999999\r\n\r\n")?;
             loop {

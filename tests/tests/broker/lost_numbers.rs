@@ -1,5 +1,6 @@
 //! Tests of a Redis that goes back in time while no process runs. Ordain numbers the events that it publishes to an
-//! exchange, and the counters are in Redis. So Ordain assigns the numbers of lost events a second time.
+//! exchange, and the counters for these numbers are in Redis. After the loss, Ordain therefore assigns the numbers of
+//! lost events a second time.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -12,9 +13,9 @@ use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 use serde_json::{Value, json};
 
-/// The events that Redis still has after it went back in time.
+/// The events that Redis still has after the loss.
 const KEPT: RangeInclusive<u64> = 1..=2;
-/// The events that Redis loses. Before the loss, they have the numbers 3 and 4.
+/// The events that Redis loses. Before the loss, these events have the numbers 3 and 4.
 const LOST: RangeInclusive<u64> = 3..=4;
 /// Later events, which get the numbers 3 and 4 after the loss.
 const OTHER: RangeInclusive<u64> = 5..=6;
@@ -49,8 +50,8 @@ impl NumberingRig {
         self.rig.home.rows(&["publish", self.first, &file, "--json"]).map(drop)
     }
 
-    /// Runs the host until it has published the messages of two more events. Returns these messages. `known` holds the
-    /// messages of earlier events, which the host may publish again.
+    /// Runs the host until it has published the messages of two more events. Returns these messages. `known` contains
+    /// the messages of earlier events, which the host may publish again.
     fn run(&self, known: &[String]) -> Result<Vec<String>> {
         let mut service = Service::start(&self.rig.home, &["run"])?;
         let mut out = known.to_vec();
@@ -60,10 +61,10 @@ impl NumberingRig {
         Ok(out.split_off(known.len()))
     }
 
-    /// Tests two cases after a loss. In the first case, other events get the numbers of the lost events, and the
-    /// messages of the other events must have new ids. In the second case, the test publishes the lost events again,
-    /// and their messages must be the same as before the loss. In the second case, `disturb` runs after the events are
-    /// published and before the host starts.
+    /// Tests two cases after a loss. In the first case, other events get the numbers of the lost events. The messages
+    /// of the other events must have new ids. In the second case, the test publishes the lost events again. Their
+    /// messages must be the same as before the loss. In the second case, `disturb` runs after the test has published
+    /// the events and before the host starts.
     fn check(&self, disturb: impl FnOnce() -> Result<()>) -> Result<()> {
         self.publish(KEPT)?;
         let kept = self.run(&[])?;
@@ -104,8 +105,8 @@ fn ids(messages: &[String]) -> Result<BTreeSet<String>> {
 }
 
 /// `ordain publish` numbers the events. If another event gets the number of a lost event, the messages of the other
-/// event have new ids. If the lost event itself is published again, its messages have the same ids as before. The ids
-/// are the same even if the broker loses this event and replay finds it in the store.
+/// event must have new ids. If the lost event itself is published again, its messages must have the same ids as before,
+/// even if the broker loses this event and the host finds it by replay in the store.
 #[test]
 fn published_events_with_reused_numbers_have_new_message_ids() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;
@@ -117,8 +118,8 @@ fn published_events_with_reused_numbers_have_new_message_ids() -> Result<()> {
 }
 
 /// A sink with `sequenced = true` numbers the events of the second stream. If another event gets the number of a lost
-/// event, the messages of the other event have new ids. If the first stream executes the lost event again, the messages
-/// of the second stream have the same ids as before.
+/// event, the messages of the other event must have new ids. If the first stream executes the lost event again, the
+/// messages of the second stream must have the same ids as before.
 #[test]
 fn sink_events_with_reused_numbers_have_new_message_ids() -> Result<()> {
     let sections = "[streams.first]\nhandler = \"faulty\"\nsource = { kind = \"stream\" }\n\

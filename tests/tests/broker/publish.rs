@@ -1,5 +1,5 @@
-//! Tests of `ordain publish`. The store assigns numbers to the events, and the broker confirms the events. If the
-//! command runs again, it does not publish an event a second time.
+//! Tests of `ordain publish` and of the library `ordain_publisher`. The store assigns numbers to the events. If the
+//! command runs again, it must not publish an event a second time.
 
 use std::fs;
 use std::io::Write as _;
@@ -33,7 +33,7 @@ fn publish(rig: &Rig, args: &[&str]) -> Result<Value> {
 }
 
 /// Runs `ordain publish`, which must fail. Returns its exit code and its log.
-fn refused(rig: &Rig, args: &[&str]) -> Result<(i32, String)> {
+fn publish_refused(rig: &Rig, args: &[&str]) -> Result<(i32, String)> {
     let output = rig.home.output(&[&["publish"], args].concat())?;
     let log = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(!output.status.success(), "{args:?}: {log}");
@@ -45,19 +45,20 @@ fn file_without_numbers_is_published_once() -> Result<()> {
     let (_redis, rig) = rig("")?;
     let lines = in_turn(40, 60);
     rig.home.write("events.ndjson", text(&unnumbered(&lines)?))?;
-    // The stream has never run, so the command declares the queues.
+    // No host of the stream has run yet, so the command declares the queues.
     let done = publish(&rig, &["events.ndjson"])?;
     ensure!(done == json!({"published": 2_400, "known": 0, "lines_before": 0}), "{done}");
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.check(&lines)?;
-    // A second run publishes nothing. If lines are appended, the next run continues after the last published line.
+    // A second run must publish nothing. After lines were appended, the next run must continue after the last published
+    // line.
     let done = publish(&rig, &["events.ndjson"])?;
     ensure!(done == json!({"published": 0, "known": 0, "lines_before": 2_400}), "{done}");
     let more = in_turn(40, 70);
     rig.home.write("events.ndjson", text(&unnumbered(&more)?))?;
     let done = publish(&rig, &["events.ndjson"])?;
     ensure!(done == json!({"published": 400, "known": 0, "lines_before": 2_400}), "{done}");
-    // The command recognises the events of a file with another name by their ids.
+    // The command must recognise the events in a file with another name by their ids.
     rig.home.write("copy.ndjson", text(&unnumbered(&more)?))?;
     let done = publish(&rig, &["copy.ndjson"])?;
     ensure!(done == json!({"published": 0, "known": 2_800, "lines_before": 0}), "{done}");
@@ -99,8 +100,8 @@ fn killed_command_resumes_without_duplicates() -> Result<()> {
     Ok(())
 }
 
-/// Command-line options describe one event. The test publishes an event twice, publishes another event with the same
-/// id, and publishes events with sequences of the producer.
+/// Command-line options describe one event. The command must publish a repeated event only once, must refuse another
+/// event with the same id or sequence, and must accept the next sequence from the producer.
 #[test]
 fn single_event_is_published_once() -> Result<()> {
     let (_redis, rig) = rig("")?;
@@ -115,19 +116,20 @@ fn single_event_is_published_once() -> Result<()> {
     ensure!(own["sequence"] == 3 && own["new"] == true, "{own}");
 
     let other = ["cases", "--key", "a", "--type", "test", "--data", "{\"n\":2}", "--id", "one"];
-    let (code, words) = refused(&rig, &other)?;
+    let (code, words) = publish_refused(&rig, &other)?;
     ensure!(
         code == 1 && words.contains("the id \"one\" of key \"a\"") && words.contains("sequence 1")
     );
     let taken = ["cases", "--key", "a", "--type", "other", "--sequence", "2"];
-    let (code, words) = refused(&rig, &taken)?;
+    let (code, words) = publish_refused(&rig, &taken)?;
     ensure!(code == 1 && words.contains("sequence 2 of key \"a\""), "{words}");
-    let (code, words) = refused(&rig, &["cases", "--key", "a", "--type", "x", "--data", "{"])?;
+    let (code, words) =
+        publish_refused(&rig, &["cases", "--key", "a", "--type", "x", "--data", "{"])?;
     ensure!(code == 1 && words.contains("is not JSON"), "{words}");
-    let (code, words) = refused(&rig, &["case", "--key", "a", "--type", "x"])?;
+    let (code, words) = publish_refused(&rig, &["case", "--key", "a", "--type", "x"])?;
     ensure!(code == 78 && words.contains("its streams are: cases"), "{words}");
-    ensure!(refused(&rig, &["cases", "--key", "a"])?.0 == 2);
-    ensure!(refused(&rig, &["cases"])?.0 == 2);
+    ensure!(publish_refused(&rig, &["cases", "--key", "a"])?.0 == 2);
+    ensure!(publish_refused(&rig, &["cases"])?.0 == 2);
 
     let mut service = Service::start(&rig.home, &["run"])?;
     let mut out = Vec::new();
@@ -143,10 +145,10 @@ fn single_event_is_published_once() -> Result<()> {
 }
 
 /// A producer that numbers its events publishes them to the exchange, without the store. If the store numbered later
-/// events of the same keys, it would give the producer's numbers again. The command and the library therefore refuse
-/// such events without numbers, and name the next number.
+/// events of the same keys, it would assign the producer's numbers a second time. The command and the library must
+/// therefore refuse events without numbers for these keys, and must name the next number of the key.
 #[test]
-fn number_of_another_producer_is_refused() -> Result<()> {
+fn unnumbered_event_of_a_key_with_numbers_of_a_producer_is_refused() -> Result<()> {
     let (_redis, rig) = rig("")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
@@ -156,14 +158,14 @@ fn number_of_another_producer_is_refused() -> Result<()> {
     // The new event has the same data as the producer's first event, or other data.
     for data in ["{\"n\":1}", "{\"n\":9}"] {
         let (code, words) =
-            refused(&rig, &["cases", "--key", "k0", "--type", "test", "--data", data])?;
+            publish_refused(&rig, &["cases", "--key", "k0", "--type", "test", "--data", data])?;
         let is_named = words.contains("sequence 4") && words.contains("\"k0\"");
         ensure!(code == 1 && is_named, "{words}");
     }
-    // If such an event is in a file, the command refuses this event, but publishes the events of other keys.
+    // If such an event is in a file, the command must refuse this event, but publish the events of other keys.
     let file = [line("k1", 4, &json!({ "n": 4 })), line("k2", 1, &json!({ "n": 1 }))];
     rig.home.write("events.ndjson", text(&unnumbered(&file)?))?;
-    let (code, words) = refused(&rig, &["cases", "events.ndjson"])?;
+    let (code, words) = publish_refused(&rig, &["cases", "events.ndjson"])?;
     ensure!(code == 1 && words.contains("line 1") && words.contains("sequence 4"), "{words}");
     let runtime = tokio::runtime::Runtime::new()?;
     runtime.block_on(async {
@@ -179,8 +181,8 @@ fn number_of_another_producer_is_refused() -> Result<()> {
         anyhow::Ok(publisher.close().await?)
     })?;
 
-    // The command publishes the event if the user gives the event the next number of its key. The store then numbers
-    // the following event.
+    // The command must publish the event if the user gives the event the next number of its key. The store must then
+    // number the following event.
     let data = "{\"n\":4}";
     let own = publish(
         &rig,
@@ -199,10 +201,10 @@ fn number_of_another_producer_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// The command stops at an invalid line, after it has published all earlier lines. After the line is corrected, the
-/// next run continues at this line.
+/// The command must stop at an invalid line, after it has published all earlier lines. After a correction of the line,
+/// the next run must continue at this line.
 #[test]
-fn bad_line_stops_command_until_corrected() -> Result<()> {
+fn invalid_line_stops_command_until_corrected() -> Result<()> {
     let (_redis, rig) = rig("")?;
     let mut lines = unnumbered(&in_turn(10, 30))?;
     let right = std::mem::replace(&mut lines[200], "{\"specversion\":\"1.0\"}".into());
@@ -215,9 +217,10 @@ fn bad_line_stops_command_until_corrected() -> Result<()> {
     let no_key: Value = serde_json::from_str(&right)?;
     lines[200] = right.replace(&format!("\"subject\":{}", no_key["subject"]), "\"subject2\":\"x\"");
     rig.home.write("events.ndjson", text(&lines))?;
-    let (code, words) = refused(&rig, &["cases", "events.ndjson"])?;
+    let (code, words) = publish_refused(&rig, &["cases", "events.ndjson"])?;
     ensure!(code == 1 && words.contains("line 201") && words.contains("subject"), "{words}");
-    // The command publishes the events that precede a conflicting event in the file, and reports them as published.
+    // The command must publish the events that precede a conflicting event in the file, and must report them as
+    // published.
     let known: Value = serde_json::from_str(&lines[0])?;
     let conflict = json!({"specversion": "1.0", "id": known["id"], "source": known["source"],
         "type": "other", "subject": known["subject"]});
@@ -230,13 +233,13 @@ fn bad_line_stops_command_until_corrected() -> Result<()> {
     rig.home.write("events.ndjson", text(&lines))?;
     let done = publish(&rig, &["events.ndjson"])?;
     ensure!(done == json!({"published": 99, "known": 1, "lines_before": 200}), "{done}");
-    let (code, words) = refused(&rig, &["cases", "nothing.ndjson"])?;
+    let (code, words) = publish_refused(&rig, &["cases", "nothing.ndjson"])?;
     ensure!(code == 1 && words.contains("nothing.ndjson"), "{words}");
     Ok(())
 }
 
-/// A `fifo` stream numbers its events itself, so the producer's events need only ids. The events of each key stay in
-/// order.
+/// A `fifo` stream numbers its events itself, so the producer's events need only ids. The events of each key must stay
+/// in order.
 #[test]
 fn fifo_events_need_ids_but_no_sequences() -> Result<()> {
     let (_redis, rig) = rig("ordering = \"fifo\"")?;
@@ -255,8 +258,8 @@ fn fifo_events_need_ids_but_no_sequences() -> Result<()> {
     Ok(())
 }
 
-/// The events of the stream wait in a queue of the store. The command publishes events until the queue is full. The
-/// command publishes the rest after the stream has executed events.
+/// The events of the stream wait in a queue in the store. The command must publish events until the queue is full, and
+/// must publish further events after the stream has executed some.
 #[test]
 fn full_queue_accepts_rest_after_run() -> Result<()> {
     let source = "source = { kind = \"file\", path = \"events.ndjson\" }";
@@ -285,8 +288,8 @@ fn full_queue_accepts_rest_after_run() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
-/// The command reads lines as a file source does: it skips blanks before, after and between events, and counts blanks
-/// as published together with the event before them.
+/// The command must read lines as a file source does: it skips blanks before, after and between events, and counts
+/// blank lines as published together with the event before them.
 #[test]
 fn blank_lines_are_skipped() -> Result<()> {
     let source = "source = { kind = \"file\", path = \"events.ndjson\" }";
@@ -312,7 +315,8 @@ fn blank_lines_are_skipped() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
-/// A signal ends the command between two batches. The next run publishes the rest, and each event takes effect once.
+/// A signal must end the command between two batches. The next run must publish the rest, and each event must take
+/// effect once.
 #[test]
 fn signal_ends_command_between_batches() -> Result<()> {
     let source = "source = { kind = \"file\", path = \"events.ndjson\" }";
@@ -323,9 +327,10 @@ fn signal_ends_command_between_batches() -> Result<()> {
     let mut command = home.ordain(&["publish", "cases", "-", "--json"])?;
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut publishing = command.spawn()?;
-    let mut input = publishing.stdin.take().context("it is piped")?;
+    let mut input = publishing.stdin.take().context("the input is no pipe")?;
     input.write_all(text(&numbered[..60]).as_bytes())?;
-    // The input stays open, so the command waits for further lines. SIGTERM has the number 15.
+    // The input stays open, so the command waits for further lines. The number of SIGTERM is 15, so the bit 14 of the
+    // mask shows its handler.
     let status = format!("/proc/{}/status", publishing.id());
     wait_until("a handler of the signal", || {
         let status = fs::read_to_string(&status)?;
@@ -359,8 +364,9 @@ fn signal_ends_command_between_batches() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
-/// Log rotation renames the file between two runs of the command. The next run first publishes the rest of each older
-/// file, in order. A blank rest does not stop the command, and an incomplete last line stops it until it is corrected.
+/// Log rotation renames the file between two runs of the command. The next run must first publish the rest of each
+/// older file, in order. A blank rest must not stop the command. An incomplete last line must stop the command until
+/// the line is complete.
 #[test]
 fn rests_of_rotated_files_are_published_first() -> Result<()> {
     const LIVE: &str = "events.ndjson";
@@ -372,7 +378,7 @@ fn rests_of_rotated_files_are_published_first() -> Result<()> {
     let publish = || home.rows(&["publish", "cases", LIVE, "--json"]);
     home.write(LIVE, text(&numbered[..3]))?;
     ensure!(publish()?[0]["published"] == 3);
-    // Two rotations between two runs.
+    // The file is rotated twice between two runs.
     home.append(LIVE, text(&numbered[3..5]))?;
     fs::rename(home.path(LIVE), home.path("events.ndjson.2"))?;
     home.write("events.ndjson.1", text(&numbered[5..9]))?;
@@ -385,7 +391,7 @@ fn rests_of_rotated_files_are_published_first() -> Result<()> {
     home.write(LIVE, text(&numbered[12..14]))?;
     let rows = publish()?;
     ensure!(rows[0]["published"] == 2 && rows[0]["known"] == 0, "{rows:?}");
-    // The last run had nothing to read in the file.
+    // The file is renamed, and its rest is empty. The new file is empty too.
     fs::rename(home.path(LIVE), home.path("events.ndjson-20260102"))?;
     home.write(LIVE, "")?;
     ensure!(publish()?[0]["published"] == 0);
@@ -408,9 +414,9 @@ fn rests_of_rotated_files_are_published_first() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
-/// A file is moved out of its folder before a run has published its last lines. The next run publishes a new file at
-/// the path. If the old file returns under the name of an older file, the following run publishes the rest of the old
-/// file.
+/// A file is moved out of its folder before the command has published its last lines. The next run must publish a new
+/// file at the path. If the old file returns under the name of a rotated file, the following run must publish the rest
+/// of the old file.
 #[test]
 fn rest_of_returned_file_is_published() -> Result<()> {
     const LIVE: &str = "events.ndjson";
@@ -439,7 +445,7 @@ fn rest_of_returned_file_is_published() -> Result<()> {
     home.append(LIVE, text(&new[2..4]))?;
     let done = publish()?;
     ensure!(done == json!({"published": 4, "known": 0, "lines_before": 5}), "{done}");
-    // The run has published the old file to its end, so the next run does not read it.
+    // The previous run has published the old file to its end, so the next run does not read the old file.
     home.append(LIVE, text(&new[4..]))?;
     let done = publish()?;
     ensure!(done == json!({"published": 1, "known": 0, "lines_before": 4}), "{done}");
@@ -447,25 +453,25 @@ fn rest_of_returned_file_is_published() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
-/// If another process has the store open, the command's error names the store. If the broker does not run, the error
-/// names the broker.
+/// If another process has the store open, the error of the command must name the store. If the broker does not run, the
+/// error must name the broker.
 #[test]
 fn busy_store_and_missing_broker_are_named() -> Result<()> {
     let rig = Rig::with_private_broker("", "", "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
-    let (code, words) = refused(&rig, &["cases", "--key", "a", "--type", "x"])?;
+    let (code, words) = publish_refused(&rig, &["cases", "--key", "a", "--type", "x"])?;
     ensure!(code == 75 && words.contains("has the store") && words.contains("redis"), "{words}");
     service.end()?;
     let done = publish(&rig, &["--key", "a", "--type", "x"])?;
     ensure!(done["sequence"] == 1, "{done}");
     rig.rabbit.stop()?;
-    let (code, words) = refused(&rig, &["cases", "--key", "a", "--type", "x"])?;
+    let (code, words) = publish_refused(&rig, &["cases", "--key", "a", "--type", "x"])?;
     ensure!(code == 75 && words.contains("amqp://"), "{words}");
     Ok(())
 }
 
-/// A program that uses the library `ordain_publisher` gets the same guarantees as a user of the command.
+/// A program that uses the library `ordain_publisher` must get the same guarantees as a user of the command.
 #[test]
 fn library_publishes_like_command() -> Result<()> {
     let (_redis, rig) = rig("")?;
@@ -485,7 +491,7 @@ fn library_publishes_like_command() -> Result<()> {
         ensure!(numbers(&receipts) == right, "{receipts:?}");
         publisher.close().await?;
 
-        // A new publisher knows nothing of the first publisher's events, so the store must recognise them.
+        // A new publisher does not know the events of the first publisher, so the store must recognise them.
         let mut publisher = Publisher::open(&config, "cases").await?;
         let receipts = publisher.publish(&[event("a", 2)?, event("a", 3)?]).await?;
         ensure!(numbers(&receipts) == [(Some(2), false), (Some(3), true)], "{receipts:?}");

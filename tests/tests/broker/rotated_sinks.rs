@@ -1,4 +1,4 @@
-//! Tests of the file of a sink that another program renames while messages wait for an exchange.
+//! A test of the file of a sink that another program renames. Meanwhile, a message of another sink waits for a queue.
 
 use std::collections::HashSet;
 use std::fs;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 const EVENTS: &str = "events.ndjson";
 const OUT: &str = "out.ndjson";
 
-/// Appends the next `count` events to the input.
+/// Appends the next `count` events to the input. `written` is the number of all appended events.
 fn append(home: &Home, written: &mut usize, count: usize) -> Result<()> {
     for _ in 0..count {
         *written += 1;
@@ -28,7 +28,8 @@ fn append(home: &Home, written: &mut usize, count: usize) -> Result<()> {
 }
 
 /// The message of the first event waits, because no queue is bound to its exchange. The messages of the later events
-/// are therefore in files, and also stay in the store. No rotation and no crash may repeat one of these messages.
+/// are written to files, and also stay in the store, because they follow the waiting message. No rotation and no crash
+/// may repeat or lose one of these messages.
 #[test]
 fn renamed_files_keep_the_messages_that_wait_in_the_store() -> Result<()> {
     let rabbit = Rabbit::shared()?;
@@ -60,8 +61,8 @@ fn renamed_files_keep_the_messages_that_wait_in_the_store() -> Result<()> {
         append(&home, &mut written, 2)?;
         service.until("messages in the new file", || home.lines(OUT) == 2)?;
     }
-    // The file is renamed after a kill. In each later run, the message of the new event follows the messages of the
-    // store.
+    // After the first of these kills, the file is renamed. In each run, the host first skips the messages in the store
+    // that are already in the files, and then writes the message of the new event.
     for is_renamed in [true, false, false] {
         service.kill()?;
         if is_renamed {
@@ -71,7 +72,7 @@ fn renamed_files_keep_the_messages_that_wait_in_the_store() -> Result<()> {
         append(&home, &mut written, 1)?;
         service.until("the new message", || lines(&files) >= written - 1)?;
     }
-    // The host follows a rotation after it has skipped the messages of the older files.
+    // The host must also follow a rotation after it has skipped the messages in the older files.
     rename(&mut files)?;
     append(&home, &mut written, 1)?;
     service.until("a message in the new file", || home.lines(OUT) == 1)?;
@@ -85,7 +86,7 @@ fn renamed_files_keep_the_messages_that_wait_in_the_store() -> Result<()> {
     let mut ids = HashSet::new();
     for line in output.lines() {
         let message: Value = serde_json::from_str(line)?;
-        ensure!(ids.insert(message["id"].to_string()), "{line} is in two places");
+        ensure!(ids.insert(message["id"].to_string()), "the message is in the files twice: {line}");
     }
     ensure!(ids.len() == written - 1, "{} of {} messages", ids.len(), written - 1);
     Ok(())
