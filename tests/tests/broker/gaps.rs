@@ -72,8 +72,8 @@ fn keys(lines: &[String]) -> Result<BTreeSet<String>> {
     Ok(by_key(lines)?.into_keys().collect())
 }
 
-/// Publishes 10,000 events of 1,000 keys with `ordain publish`. The broker loses 90 of these events. The store still
-/// has the lost events, so the host must find them by replay.
+/// Publishes 10,000 events of 1,000 keys with `ordain publish`. The test removes 90 of these events from the broker's
+/// queue. The store still has the removed events, so the host must find them by replay.
 fn check_replay_from_store(sections: &str) -> Result<()> {
     let stream = "gap = { timeout = \"200ms\", backoff = \"10ms..50ms\" }";
     let rig = Rig::with(sections, stream, "")?;

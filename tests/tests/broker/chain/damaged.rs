@@ -1,5 +1,5 @@
-//! Tests of events that wait in the store for a stream. Another program damages these events, or the counters that
-//! number them.
+//! Tests of events that wait in the store for a stream. Another program damages these events, or the counters with
+//! which the store numbers events.
 
 use anyhow::{Context, Result, ensure};
 use ordain_servers::Redis;
@@ -7,7 +7,7 @@ use ordain_tests::host::Home;
 use ordain_tests::service::Service;
 use serde_json::json;
 
-/// Returns the configuration of a stream whose events wait in the store. The test publishes these events.
+/// Returns the configuration of a stream whose events wait in the store. The tests publish these events.
 fn config(redis: &Redis) -> String {
     format!(
         "[store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 1\n[streams.orders]\nhandler = \"ledger\"\n\
@@ -18,15 +18,17 @@ fn config(redis: &Redis) -> String {
     )
 }
 
+/// Publishes an event of a key with `ordain publish`, which must succeed.
 fn publish(home: &Home, key: &str) -> Result<()> {
     let data = json!({"month": "2026-01", "cents": 5}).to_string();
     let args = ["publish", "orders", "--key", key, "--type", "transaction", "--data", &data];
     home.rows(&[&args[..], &["--json"]].concat()).map(drop)
 }
 
-/// An unreadable event becomes a dead letter that holds the bytes of the event. The events after it take effect.
+/// Another program overwrites a waiting event and removes another waiting event. Both must become dead letters, and the
+/// other events must take effect.
 #[test]
-fn unreadable_queued_event_becomes_dead_letter() -> Result<()> {
+fn damaged_queued_events_become_dead_letters() -> Result<()> {
     let redis = Redis::start(&[])?;
     let home = Home::new(&["ledger"], &config(&redis))?;
     for key in ["a", "b", "c", "d"] {
@@ -47,8 +49,8 @@ fn unreadable_queued_event_becomes_dead_letter() -> Result<()> {
     Ok(())
 }
 
-/// If the counter of a key is damaged, the store assigns no numbers to events of the key, and the error names the
-/// counter. After the repair, the store assigns numbers again.
+/// If the counter of a key is damaged, the store must assign no numbers to events of the key, and the error must name
+/// the counter. Other keys must not be affected. After the repair, all waiting events must take effect.
 #[test]
 fn damaged_counter_stops_numbering_until_repaired() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -64,7 +66,7 @@ fn damaged_counter_stops_numbering_until_repaired() -> Result<()> {
     publish(&home, "b")?;
     redis.command(&["HDEL", log, "ca"])?;
     publish(&home, "b")?;
-    // The test puts a string in the place of the Redis hash that holds the queues and the counters of the stream.
+    // Another program replaces the Redis hash with the queues and the counters of the stream by a string.
     redis.command(&["RENAME", log, "aside"])?;
     redis.command(&["SET", log, "something else"])?;
     let failed = home.output(&["publish", "orders", "--key", "c", "--type", "transaction"])?;
@@ -73,7 +75,7 @@ fn damaged_counter_stops_numbering_until_repaired() -> Result<()> {
     redis.command(&["DEL", log])?;
     redis.command(&["RENAME", "aside", log])?;
     let mut service = Service::start(&home, &["run"])?;
-    ordain_servers::wait_for_command("all waiting events", || {
+    ordain_servers::wait_for_command("the effects of all waiting events", || {
         let rows = home.rows(&["keys", "list", "orders", "--json"])?;
         let next =
             |key: &str| rows.iter().find(|row| row["key"] == key).map(|row| row["next"].clone());

@@ -1,4 +1,4 @@
-//! A test of a store that loses messages, and of a process that has only some of these messages in memory.
+//! A test of a store that loses more messages than the process that emitted the messages keeps in memory.
 
 use anyhow::{Context, Result, bail, ensure};
 use jiff::Timestamp;
@@ -10,19 +10,21 @@ use ordain_tests::log::{line, text};
 use ordain_tests::service::{Service, wait_until};
 use serde_json::{Value, json};
 
-/// The number of lost messages. Together they are larger than the 16 MiB of messages that a process keeps in memory.
+/// The number of lost messages. Together, these messages are larger than the 16 MiB of messages that a process keeps in
+/// memory.
 const LOST: u64 = 60;
-const BYTES: usize = 512 << 10;
+/// The size of the data of each message, in bytes.
+const MESSAGE_BYTES: usize = 512 << 10;
 
 /// Returns the lines of events that each emit one large message.
 fn lines(from: u64, to: u64) -> String {
-    let event = |sequence| line("a", sequence, &json!({ "do": "emit", "bytes": BYTES }));
+    let event = |sequence| line("a", sequence, &json!({ "do": "emit", "bytes": MESSAGE_BYTES }));
     text(&(from..=to).map(event).collect::<Vec<_>>())
 }
 
-/// Redis loses messages that one stream has sent to another. The process no longer has all of these messages in memory.
-/// The process therefore cannot send all of them again, and ends. The log of the process has a record of the loss with
-/// the destination, the commits that emitted the messages, and a time before the first of these commits.
+/// Redis loses messages that one stream has sent to another stream. The process no longer has all of these messages in
+/// memory, so the process cannot send all of them again, and must end. The log must have a record of the loss with the
+/// destination, the commits that emitted the messages, and a time before the first of these commits.
 #[test]
 fn record_of_messages_beyond_memory_states_their_commits() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -41,8 +43,8 @@ fn record_of_messages_beyond_memory_states_their_commits() -> Result<()> {
     let home = Home::new(&["faulty", "tally"], &config)?;
     home.write("cases.ndjson", "")?;
     let mut service = Service::start(&home, &["run"])?;
-    // The process must have its claim before the snapshot. If the store lost the claim, the process would end for that
-    // reason.
+    // The process must have its claim before the snapshot. Otherwise the store would also lose the claim, and the
+    // process would end for that reason.
     http::ready(&mut service)?;
     let until_effects = |service: &Service, count: u64| {
         let printed = wait_until("the effects of all messages", || {

@@ -40,8 +40,8 @@ fn statements(home: &Home) -> Result<Vec<Value>> {
     file.lines().map(|line| serde_json::from_str(line).with_context(|| line.to_owned())).collect()
 }
 
-/// Checks that `statements` contains `right` different statements, and that the numbers of each order are consecutive
-/// from 1 on.
+/// Checks that there are `right` statements, that they differ, and that the numbers of each order are consecutive from
+/// 1 on.
 fn check_numbers(statements: &[Value], right: usize) -> Result<()> {
     let rows = statements.iter().map(|statement| {
         let part = |name: &str| Some(statement[name].as_str()?.to_owned());
@@ -54,6 +54,7 @@ fn check_numbers(statements: &[Value], right: usize) -> Result<()> {
     Ok(())
 }
 
+/// `run --once` must end only after all stages have executed all events.
 #[test]
 fn run_ends_after_all_stages() -> Result<()> {
     let home = Home::new(&["ledger"], &config("sequenced", true))?;
@@ -73,14 +74,14 @@ fn run_ends_after_all_stages() -> Result<()> {
     Ok(())
 }
 
-/// Appends a part of the input, starts a process and kills it soon afterwards. Repeats this until the whole input is in
-/// the file.
-fn kill_on_the_way(home: &Home, ledger: &Ledger, seed: u64) -> Result<()> {
+/// Appends a part of the input, starts a process, and kills the process soon afterwards. Repeats these steps until the
+/// whole input is in the file.
+fn run_with_kills(home: &Home, ledger: &Ledger, seed: u64) -> Result<()> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     home.write("ledger.ndjson", "")?;
     for part in ledger.batches.chunks(ledger.batches.len().div_ceil(12)) {
         home.append("ledger.ndjson", text(part))?;
-        // Kills each process only after its handlers and its store are ready.
+        // Kills each process only after its handler is active.
         let mut service = Service::start(home, &["run"])?;
         service.until_says("handler version active")?;
         std::thread::sleep(Duration::from_millis(rng.random_range(0..120)));
@@ -89,12 +90,12 @@ fn kill_on_the_way(home: &Home, ledger: &Ledger, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// The test ends the process by `kill -9` several times. The file must contain each statement once.
+/// The process is killed several times. The file must contain each statement once.
 #[test]
 fn killed_process_numbers_each_statement_once() -> Result<()> {
     let home = Home::new(&["ledger"], &config("sequenced", true))?;
     let ledger = ledger(2);
-    kill_on_the_way(&home, &ledger, 2)?;
+    run_with_kills(&home, &ledger, 2)?;
     home.run_once()?;
     let statements = statements(&home)?;
     ledger.check(statements.iter().map(|statement| statement["data"].clone()))?;
@@ -102,8 +103,8 @@ fn killed_process_numbers_each_statement_once() -> Result<()> {
     check_stages(&home, &ledger)
 }
 
-/// The sinks assign no numbers. Each `fifo` stream numbers its events itself, and recognises repeated events by their
-/// ids.
+/// The sinks between the streams assign no numbers. Each `fifo` stream numbers its events itself, and must recognise
+/// repeated events by their ids.
 #[test]
 fn fifo_streams_need_no_numbers() -> Result<()> {
     let home = Home::new(&["ledger"], &config("fifo", false))?;
@@ -116,14 +117,15 @@ fn fifo_streams_need_no_numbers() -> Result<()> {
             "ledgers = { handler = \"ledger\", ordering = \"fifo\",",
         ),
     )?;
-    kill_on_the_way(&home, &ledger, 3)?;
+    run_with_kills(&home, &ledger, 3)?;
     home.run_once()?;
     let statements = statements(&home)?;
     ledger.check(statements.iter().map(|statement| statement["data"].clone()))?;
     check_stages(&home, &ledger)
 }
 
-/// If a stage is slower than the previous stage, the previous stage waits. So no queue grows without limit.
+/// Each queue has room for only 100 messages. If a queue is full, the previous stage must wait, and must continue
+/// later, so that all events take effect.
 #[test]
 fn full_queue_delays_previous_stage() -> Result<()> {
     let config = config("sequenced", true)
@@ -137,13 +139,14 @@ fn full_queue_delays_previous_stage() -> Result<()> {
     check_stages(&home, &ledger)
 }
 
-/// An event that one stage rejects becomes a dead letter of this stage. All stages continue with the other events.
+/// An event that a stage rejects must become a dead letter of this stage. All stages must continue with the other
+/// events.
 #[test]
 fn rejected_event_stays_in_its_stage() -> Result<()> {
     let home = Home::new(&["ledger"], &config("sequenced", true))?;
     let mut ledger = ledger(5);
-    // The handler rejects the events of batch 60, because their month is earlier than the month of the events before
-    // them.
+    // The second stage rejects the transactions of the batch with the index 60, because their month is earlier than the
+    // month of the transactions before them.
     let batches = std::mem::take(&mut ledger.batches);
     let broken: Vec<String> = batches
         .iter()

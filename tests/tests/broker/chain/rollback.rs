@@ -1,4 +1,4 @@
-//! Tests of a Redis that goes back in time while it holds the messages between three streams.
+//! Tests of a Redis that goes back in time while messages between three streams wait in it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use super::support::check_stages;
 const SHARDS: u32 = 2;
 
 /// Creates a home with three streams (stages). The messages of each stage are the events of the next stage. The second
-/// stage is slow, so messages wait for it in the store.
+/// stage is slow, so its events wait in the store.
 fn home(redis: &Redis) -> Result<Home> {
     let config = format!(
         r#"
@@ -43,7 +43,7 @@ statements = {{ kind = "file", path = "-", sequenced = true }}
     Ok(home)
 }
 
-/// Returns how many messages wait for the second stage.
+/// Returns how many messages of the first stage wait for the second stage.
 fn waiting(redis: &Redis) -> Result<u64> {
     let mut all = 0;
     for shard in 0..SHARDS {
@@ -71,6 +71,8 @@ fn statements(service: &Service) -> Result<Vec<Value>> {
     Ok(statements.into_values().collect())
 }
 
+/// Waits until all statements are published, and checks the statements. Ends the host, and checks the state of each
+/// stage.
 fn finish(home: &Home, ledger: &Ledger, mut service: Service) -> Result<()> {
     let all =
         wait_until("all statements", || Ok(statements(&service)?.len() >= ledger.statements()));
@@ -87,7 +89,8 @@ fn lost_messages_are_assigned_again() -> Result<()> {
     let redis = Redis::start(&[])?;
     let home = home(&redis)?;
     let mut service = Service::start(&home, &["run"])?;
-    // The process must have its claims before the snapshot, because a process ends if the store loses its claim.
+    // The process must have its claims before the snapshot, because a process ends if the store loses a claim of the
+    // process.
     http::ready(&mut service)?;
     let ledger = Ledger::new(11, 4_000, 100, 50);
     let (some, rest) = ledger.batches.split_at(ledger.batches.len() / 2);
@@ -106,15 +109,16 @@ fn lost_messages_are_assigned_again() -> Result<()> {
     finish(&home, &ledger, service)
 }
 
-/// The store goes back in time several times, while all stages are busy.
+/// The store goes back in time several times, while all stages are busy. No message may be lost, and no event may take
+/// effect twice.
 #[test]
 fn rollbacks_lose_and_repeat_nothing() -> Result<()> {
     for seed in 0..2 {
         let redis = Redis::start(&[])?;
         let home = home(&redis)?;
         let mut service = Service::start(&home, &["run"])?;
-        // The process must have its claims before the first snapshot, because a process ends if the store loses its
-        // claim.
+        // The process must have its claims before the first snapshot, because a process ends if the store loses a claim
+        // of the process.
         http::ready(&mut service)?;
         let ledger = Ledger::new(seed, 4_000, 200, 25);
         let mut rng = ChaCha8Rng::seed_from_u64(seed);

@@ -1,5 +1,5 @@
 //! Tests of three streams in two processes with RabbitMQ and Redis. The messages of each stream are the events of the
-//! next stream. The tests kill both processes several times.
+//! next stream. The tests kill each process several times.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ struct Pair {
     hosts: [Service; 2],
 }
 
-/// The configuration of the second and the third stream, which receive their events from the broker.
+/// The configuration of the second and the third stream, if they receive their events from the broker.
 const OVER_THE_BROKER: &str = r#"
 [streams.orders]
 handler = "ledger"
@@ -40,6 +40,7 @@ transactions = { kind = "amqp", exchange = "transactions", sequenced = true }
 postings = { kind = "amqp", exchange = "postings", sequenced = true }
 "#;
 
+/// The configuration of the second and the third stream, if they receive their events from queues in the store.
 const OVER_THE_STORE: &str = r#"
 [streams.orders]
 handler = "ledger"
@@ -53,6 +54,8 @@ postings = { kind = "stream", stream = "months", sequenced = true }
 "#;
 
 impl Pair {
+    /// Starts the servers and both hosts, and waits until each host owns partitions. `between` is the configuration of
+    /// the second and the third stream.
     fn start(between: &str) -> Result<Self> {
         let redis = Redis::start(&[])?;
         let rabbit = Rabbit::shared()?;
@@ -74,7 +77,7 @@ impl Pair {
         );
         let home = Home::new(&["ledger"], &text)?;
         let hosts = [Self::host(&home)?, Self::host(&home)?];
-        wait_for_command("partitions of each host", || {
+        wait_for_command("a partition of each host", || {
             let rows = home.rows(&["instances", "--json"])?;
             let has = |row: &Value| {
                 row["partitions"].as_array().is_some_and(|partitions| !partitions.is_empty())
@@ -84,27 +87,29 @@ impl Pair {
         Ok(Self { redis, rabbit, client, home, hosts })
     }
 
+    /// Starts a host, and waits until its handler is active.
     fn host(home: &Home) -> Result<Service> {
         let mut host = Service::start(home, &["run"])?;
         host.until_says("handler version active")?;
         Ok(host)
     }
 
+    /// Publishes batches as events of the first stream.
     fn publish(&self, batches: &[String]) -> Result<()> {
         let batches: Vec<_> =
             batches.iter().map(|batch| from_line(batch)).collect::<Result<_>>()?;
         self.client.publish("ledgers", &batches)
     }
 
-    /// Kills the host with the index `which`, and starts a new host in its place.
-    fn kill(&mut self, which: usize) -> Result<()> {
-        self.hosts[which].kill()?;
-        self.hosts[which] = Self::host(&self.home)?;
+    /// Kills the host with this index, and starts a new host in its place.
+    fn kill(&mut self, index: usize) -> Result<()> {
+        self.hosts[index].kill()?;
+        self.hosts[index] = Self::host(&self.home)?;
         Ok(())
     }
 
     /// Returns how many keys of the last stream are completed.
-    fn ended(&self) -> Result<usize> {
+    fn completed_keys(&self) -> Result<usize> {
         let list =
             ["keys", "list", "months", "--json", "--status", "completed", "--limit", "100000"];
         Ok(self.home.rows(&list)?.len())
@@ -125,7 +130,7 @@ impl Pair {
 
     /// Waits until the last stream has emitted all statements, ends the hosts, and checks all results.
     fn check(mut self, ledger: &Ledger) -> Result<()> {
-        wait_for_command("all statements", || Ok(self.ended()? >= ledger.statements()))?;
+        wait_for_command("all statements", || Ok(self.completed_keys()? >= ledger.statements()))?;
         for host in &mut self.hosts {
             host.end()?;
         }
@@ -163,28 +168,29 @@ fn row(delivery: &Delivery) -> Result<(String, u64, String)> {
     Ok((header(delivery, "X-Key").context("a key")?, number, id))
 }
 
-fn killed_on_the_way(between: &str, seed: u64) -> Result<()> {
+/// Publishes the input in parts. After each part, kills one of the hosts. Then checks all results.
+fn check_with_kills(between: &str, seed: u64) -> Result<()> {
     let mut pair = Pair::start(between)?;
     let ledger = ledger(seed);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let order = [0, 1, 0, 1, 1, 0];
     // Before each kill, the hosts get new events.
-    for (which, part) in
+    for (index, part) in
         order.into_iter().zip(ledger.batches.chunks(ledger.batches.len().div_ceil(order.len())))
     {
         pair.publish(part)?;
         std::thread::sleep(Duration::from_millis(rng.random_range(20..200)));
-        pair.kill(which)?;
+        pair.kill(index)?;
     }
     pair.check(&ledger)
 }
 
 #[test]
 fn killed_hosts_lose_nothing_over_broker() -> Result<()> {
-    killed_on_the_way(OVER_THE_BROKER, 11)
+    check_with_kills(OVER_THE_BROKER, 11)
 }
 
 #[test]
 fn killed_hosts_lose_nothing_over_store() -> Result<()> {
-    killed_on_the_way(OVER_THE_STORE, 12)
+    check_with_kills(OVER_THE_STORE, 12)
 }

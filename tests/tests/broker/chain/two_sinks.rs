@@ -22,6 +22,8 @@ q = { kind = "stream", stream = "second", sequenced = true }
 tally = { kind = "file", path = "tally.ndjson", sequenced = true }
 "#;
 
+/// The first stream emits the messages of each key to both sinks in a random order. The host is killed several times.
+/// The second stream must have executed each message once, and must not wait for a missing number.
 #[test]
 fn messages_of_both_sinks_are_numbered_once() -> Result<()> {
     let home = Home::new(&["faulty", "tally"], CONFIG)?;
@@ -31,7 +33,7 @@ fn messages_of_both_sinks_are_numbered_once() -> Result<()> {
     for sequence in 1..=400 {
         for key in 0..10 {
             let sink = if rng.random() { "p" } else { "q" };
-            // The type of the message shows which event caused the message.
+            // The type of the message names the event that caused the message.
             let data = json!({ "do": "emit", "sink": sink, "type": format!("{sequence}") });
             lines.push(line(&format!("k{key}"), sequence, &data));
             *keys.entry(format!("k{key}")).or_default() += 1;

@@ -8,8 +8,11 @@ use ordain_tests::log::{disturb, in_turn};
 
 use super::support::{Fleet, while_published};
 
+/// The pause between two batches of published events.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
 
+/// Two hosts join. Then one host leaves, and another host is killed. Each event must take effect once, and the logs
+/// must state why the partitions had no owner.
 #[test]
 fn events_take_effect_once_while_instances_change() -> Result<()> {
     let fleet = Fleet::new("lease = \"2s\"", "")?;
@@ -27,8 +30,8 @@ fn events_take_effect_once_while_instances_change() -> Result<()> {
         fleet.until_shared(&[&first, &second, &third])?;
         first.service.end()?;
         fleet.until_shared(&[&second, &third])?;
-        // If a process started on the same machine after the kill, it could detect the death of the host at once. In
-        // this test no process starts, so the lease must expire.
+        // A process that starts on the same machine after the kill would detect the death of the host at once. In this
+        // test, no process starts, so the partitions change owners only after the lease has expired.
         second.service.kill()?;
         fleet.until_shared(&[&third])?;
         let owner = format!("/{}\"", second.service.id());
@@ -44,7 +47,8 @@ fn events_take_effect_once_while_instances_change() -> Result<()> {
     fleet.rig.until_empty()
 }
 
-/// Events of a `fifo` stream have no sequences, so the hosts must execute the events in the order of the queues.
+/// Events of a `fifo` stream have no sequences, so the hosts must execute the events in the order of the queues, even
+/// while partitions change owners.
 #[test]
 fn fifo_stream_keeps_order_when_handed_over() -> Result<()> {
     let fleet = Fleet::new("lease = \"2s\"", "ordering = \"fifo\"")?;
@@ -72,10 +76,10 @@ fn fifo_stream_keeps_order_when_handed_over() -> Result<()> {
     fleet.rig.until_empty()
 }
 
-/// The replies of the store are slow or lost while partitions change owners. Each event must nevertheless take effect
-/// once.
+/// The requests to the store are slow, or the replies of the store are lost, while partitions change owners. Each event
+/// must nevertheless take effect once.
 #[test]
-fn handovers_survive_slow_and_lost_replies() -> Result<()> {
+fn handovers_survive_slow_requests_and_lost_replies() -> Result<()> {
     let fleet = Fleet::new("", "")?;
     let first = fleet.start()?;
     fleet.rig.until_declared()?;
@@ -105,6 +109,8 @@ fn handovers_survive_slow_and_lost_replies() -> Result<()> {
     fleet.rig.until_empty()
 }
 
+/// The lease is much longer than the test. A host that starts after a kill on the same machine must detect the death of
+/// the earlier process, and must release its leases.
 #[test]
 fn restarted_process_waits_for_no_lease() -> Result<()> {
     let fleet = Fleet::new("lease = \"10m\"", "")?;
@@ -125,6 +131,8 @@ fn restarted_process_waits_for_no_lease() -> Result<()> {
     fleet.rig.check(&lines)
 }
 
+/// The commands, the HTTP endpoints and the metrics must report the instances, their partitions, and the wanted number
+/// of instances.
 #[test]
 fn instances_and_wanted_count_are_reported() -> Result<()> {
     let fleet = Fleet::new("", "lag_per_instance = 10")?;
@@ -159,7 +167,7 @@ fn instances_and_wanted_count_are_reported() -> Result<()> {
     let page = host.get("/metrics")?.body;
     ensure!(page.contains("# TYPE ordain_wanted_instances gauge"), "{page}");
 
-    // An unroutable message delays the shutdown for a moment, so that the test can observe the leaving instance.
+    // Unroutable messages delay the shutdown for about five seconds, so that the test can observe the leaving instance.
     fleet.rig.client.delete_queue("out")?;
     fleet.rig.publish(&in_turn(20, 1))?;
     other.service.until_says("no queue takes")?;
@@ -168,7 +176,7 @@ fn instances_and_wanted_count_are_reported() -> Result<()> {
         let rows = fleet.rig.home.rows(&["instances", "--json"])?;
         Ok(rows.iter().any(|row| row["state"] == state))
     };
-    wait_until("the leaving state", || state("leaves"))?;
+    wait_until("an instance in the state `leaves`", || state("leaves"))?;
     wait_until("an instance without its full share", || Ok(host.get("/readyz")?.status == 503))?;
     ensure!(other.service.wait()?.success());
     fleet.until_shared(&[&host])?;
@@ -176,7 +184,7 @@ fn instances_and_wanted_count_are_reported() -> Result<()> {
     Ok(())
 }
 
-/// Two instances with one store may run different streams. The store may even hold unpublished messages of a stream
+/// Two instances with one store may run different streams. The store may even contain unpublished messages of a stream
 /// that only one of the instances runs. But all instances of a stream must configure the same number of partitions.
 #[test]
 fn instances_may_run_different_streams() -> Result<()> {
@@ -184,7 +192,7 @@ fn instances_may_run_different_streams() -> Result<()> {
     let mut first = fleet.start()?;
     fleet.rig.until_declared()?;
     fleet.until_shared(&[&first])?;
-    let refused = |code: i32, words: &str| {
+    let check_refused = |code: i32, words: &str| {
         let mut host =
             fleet.start_with(|config| config.replace("partitions = 4", "partitions = 8"))?;
         let status = host.service.wait()?;
@@ -194,13 +202,13 @@ fn instances_may_run_different_streams() -> Result<()> {
     };
     // The first refusal is temporary (exit code 75), because its cause is another running instance. The second refusal
     // is permanent (exit code 78), because the data in the store was written with four partitions.
-    refused(75, "runs stream cases with source.partitions = 4")?;
+    check_refused(75, "runs stream cases with source.partitions = 4")?;
     fleet.rig.client.delete_queue("out")?;
     let lines = in_turn(5, 5);
     fleet.rig.publish(&lines)?;
     first.service.until_says("no queue takes")?;
     fleet.rig.until_empty()?;
-    refused(78, "written with source.partitions = 4")?;
+    check_refused(78, "written with source.partitions = 4")?;
 
     let mut other = fleet.start_with(|config| config.replace("cases", "others"))?;
     ordain_tests::http::ready(&mut other.service)?;

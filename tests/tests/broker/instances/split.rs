@@ -1,10 +1,10 @@
 //! A test of two hosts whose Redis servers run under a Sentinel. For longer than the default lease, a network split
-//! separates the master and one of the hosts from the Sentinel, the replica and the other host. The replica becomes
+//! separates the master and one of the hosts from the Sentinel, the replica and the other host. The replica becomes the
 //! master.
 //!
-//! During the split, the two hosts use different masters: the separated host uses the old master, and the other host
-//! uses the new master. In its own master, each host takes over the partitions of the other host. When the split ends,
-//! the Sentinel's master lacks the claims that the separated host wrote during the split. The separated host then ends
+//! During the split, the two hosts use different masters: the separated host uses the old master, and the connected
+//! host uses the new master. In its own master, each host takes over the partitions of the other host. When the split
+//! ends, the new master lacks the claims that the separated host wrote during the split. The separated host then ends
 //! with an error, and its supervisor (here the test) starts the host again.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ const KEYS: usize = 40;
 /// The number of events of a key in each part of the test: before, during and after the split.
 const EVENTS_IN_PART: u64 = 5;
 
-/// A host with its own proxy to the Sentinel. The port for events stays the same after a restart.
+/// A host with its own proxy to the Sentinel. The host accepts events on the same port after a restart.
 struct Host {
     home: Home,
     service: Service,
@@ -39,7 +39,8 @@ struct Host {
     earlier: String,
 }
 
-/// Returns the configuration of a host. The section `[runtime]` is absent, so the host has the default lease.
+/// Returns the configuration of a host. The configuration has no section `[runtime]`, so the host has the default
+/// lease.
 fn config(sentinel: u16, port: u16) -> String {
     format!(
         "[ingress]\nlisten = \"127.0.0.1:{port}\"\n\
@@ -110,13 +111,13 @@ fn clients(connection: &mut Connection) -> Result<BTreeSet<String>> {
 
 /// Closes connections to the replaced master. Their clients cannot connect to this master again, because the Sentinel
 /// names another master.
-fn disconnect(cut_off: &mut CutOff, links: &BTreeSet<String>) -> Result<()> {
+fn disconnect(cut_off: &mut CutOff, client_ids: &BTreeSet<String>) -> Result<()> {
     let mut closed = 0;
-    for id in links {
+    for id in client_ids {
         let reply = cut_off.connection().command(&["CLIENT", "KILL", "ID", id])?;
         closed += reply.int().unwrap_or(0);
     }
-    ensure!(closed > 0, "the host was not connected to the replaced master");
+    ensure!(closed > 0, "the host had no connection to the replaced master");
     Ok(())
 }
 
@@ -180,8 +181,8 @@ fn until_effects(hosts: [&Host; 2], lines: &[String]) -> Result<()> {
     arrived.with_context(|| format!("{last:?}\n{}", logs()))
 }
 
-/// Returns events for the replaced master. These events have keys of their own, because the store loses the effects of
-/// these events.
+/// Returns events for the replaced master. The keys of these events differ from the keys of all other events, because
+/// the store loses the effects of these events.
 fn events_of_old_master() -> Vec<String> {
     let event = |number| {
         (0..KEYS).map(move |key| line(&format!("old{key}"), number, &json!({ "n": number })))
@@ -192,8 +193,8 @@ fn events_of_old_master() -> Vec<String> {
 /// During the split, each host accepts events and takes over all partitions in its own master. After the split, the
 /// host of the replaced master ends and is started again. All events that the hosts accept before and after the split,
 /// and all events that the connected host accepts during the split, must take effect once and in the order of their
-/// keys. The events that the separated host accepts during the split must take effect once, in the replaced master
-/// only.
+/// keys. The events that the separated host accepts during the split must take effect once, but the new master does not
+/// contain their effects.
 #[test]
 fn owners_of_two_masters_lose_no_event_of_the_new_master() -> Result<()> {
     let group = Sentinel::start()?;
@@ -218,7 +219,8 @@ fn owners_of_two_masters_lose_no_event_of_the_new_master() -> Result<()> {
     let old = events_of_old_master();
     separated.post(&old)?;
     connected.post(second)?;
-    // These events belong to all partitions. So their effects show that each host has taken over all partitions.
+    // The keys of these events belong to all partitions. The effects of the events therefore show that each host has
+    // taken over all partitions.
     let mut accepted = [first, second, &old[..]].concat();
     until_effects([&connected, &separated], &accepted)?;
 

@@ -1,4 +1,4 @@
-//! Tests of instances that still act as the owner of a partition after another instance has become its owner.
+//! Tests of instances that still act as the owner of a partition after another instance has become the owner.
 
 use std::time::{Duration, Instant};
 
@@ -10,17 +10,19 @@ use serde_json::json;
 
 use super::support::{Fleet, Host, PARTITIONS, while_published};
 
+/// The pause between two batches of published events.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
+/// A part of the log line with which an instance reports that it has lost a partition to another process.
 const TAKEN_OVER: &str = "another process owns the partition now";
 /// The interval between two heartbeats of a host.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
-/// The number of heartbeats within which a lost lease must be acquired again. These heartbeats take less time than a
-/// lease, so the test fails if an instance acquires the lease only after an expiry.
+/// The number of heartbeats within which an instance must acquire a lost lease again. These heartbeats take less time
+/// than a lease, so the test fails if an instance acquires the lease only after an expiry.
 const HEARTBEAT_LIMIT: u32 = 20;
 
-/// Isolates one of two hosts with `isolate`, for longer than the lease of this host. The other host takes over all
-/// partitions. After `release`, the first host gets its share again. If `is_reported` is true, the log of the first
-/// host must report each of its two lost partitions.
+/// Isolates one of two hosts with `isolate`, until after the lease of this host has expired. The other host must take
+/// over all partitions. After `release`, the first host must get its share again. If `is_reported` is true, the log of
+/// the first host must report each of its two lost partitions once. Otherwise the log may report them.
 fn check_takeover(
     isolate: impl Fn(&Host) -> Result<()>,
     release: impl Fn(&Host) -> Result<()>,
@@ -60,8 +62,13 @@ fn paused_owner_is_fenced() -> Result<()> {
     check_takeover(|host| host.service.signal("STOP"), |host| host.service.signal("CONT"), true)
 }
 
-/// Changes leases directly in Redis, to imitate a store that went back in time. Returns the number of changed leases.
-fn rewrite(fleet: &Fleet, row: impl Fn(&[String; 3]) -> Option<[String; 3]>) -> Result<usize> {
+/// Changes leases directly in Redis, to imitate a store that went back in time. For each lease, `row` gets the epoch,
+/// the instance and the time of the lease, and returns the new values, or `None` to keep the lease. Returns the number
+/// of changed leases.
+fn rewrite_leases(
+    fleet: &Fleet,
+    row: impl Fn(&[String; 3]) -> Option<[String; 3]>,
+) -> Result<usize> {
     let leases = "ordain:{0}:leases";
     let about = "ordain:{0}:about";
     let mut changed = 0;
@@ -79,16 +86,17 @@ fn rewrite(fleet: &Fleet, row: impl Fn(&[String; 3]) -> Option<[String; 3]>) -> 
 }
 
 /// Returns the id under which a host appears in the leases.
-fn id(fleet: &Fleet, host: &Host) -> Result<String> {
+fn instance_id(fleet: &Fleet, host: &Host) -> Result<String> {
     let name = format!("/{}", host.service.id());
     let rows = fleet.rig.home.rows(&["instances", "--json"])?;
     let row =
         rows.iter().find(|row| row["name"].as_str().is_some_and(|found| found.ends_with(&name)));
-    let id = row.and_then(|row| row["instance"].as_str()).context("its row")?;
+    let id = row.and_then(|row| row["instance"].as_str()).context("no row of the host")?;
     Ok(id.to_owned())
 }
 
-fn expect_recovery(fleet: &Fleet, hosts: &[&Host]) -> Result<()> {
+/// Waits until the hosts have equal shares again, and checks that later events take effect.
+fn check_recovery(fleet: &Fleet, hosts: &[&Host]) -> Result<()> {
     std::thread::sleep(Duration::from_secs(1));
     fleet.until_shared(hosts)?;
     let lines = in_turn(50, 20);
@@ -97,7 +105,7 @@ fn expect_recovery(fleet: &Fleet, hosts: &[&Host]) -> Result<()> {
     fleet.rig.until_empty()
 }
 
-/// The test assigns the leases of one host to another host in the store. Neither host knows of the change.
+/// The test assigns the leases of one host to another host in the store, and notifies neither host.
 #[test]
 fn lease_of_unaware_instance_is_resolved() -> Result<()> {
     let fleet = Fleet::new("", "")?;
@@ -105,17 +113,17 @@ fn lease_of_unaware_instance_is_resolved() -> Result<()> {
     let second = fleet.start()?;
     fleet.rig.until_declared()?;
     fleet.until_shared(&[&first, &second])?;
-    let from = id(&fleet, &first)?;
-    let to = id(&fleet, &second)?;
-    let changed = rewrite(&fleet, |[epoch, holder, since]| {
+    let from = instance_id(&fleet, &first)?;
+    let to = instance_id(&fleet, &second)?;
+    let changed = rewrite_leases(&fleet, |[epoch, holder, since]| {
         (*holder == from).then(|| [epoch.clone(), to.clone(), since.clone()])
     })?;
-    ensure!(changed == 2, "{changed} rows are changed");
-    expect_recovery(&fleet, &[&first, &second])
+    ensure!(changed == 2, "{changed} leases were changed");
+    check_recovery(&fleet, &[&first, &second])
 }
 
-/// One host releases leases and another host acquires them. The store then loses both changes, so it shows the first
-/// host as the owner again.
+/// One host releases leases, and another host acquires them. The store then loses both changes, so the store names the
+/// first host as the owner again.
 #[test]
 fn reappeared_lease_is_resolved() -> Result<()> {
     let fleet = Fleet::new("", "")?;
@@ -124,17 +132,17 @@ fn reappeared_lease_is_resolved() -> Result<()> {
     fleet.until_shared(&[&first])?;
     let second = fleet.start()?;
     fleet.until_shared(&[&first, &second])?;
-    let from = id(&fleet, &first)?;
-    let to = id(&fleet, &second)?;
-    let changed = rewrite(&fleet, |[epoch, holder, since]| {
+    let from = instance_id(&fleet, &first)?;
+    let to = instance_id(&fleet, &second)?;
+    let changed = rewrite_leases(&fleet, |[epoch, holder, since]| {
         let before = epoch.parse::<u64>().ok()? - 1;
         (*holder == to).then(|| [before.to_string(), from.clone(), since.clone()])
     })?;
-    ensure!(changed == 2, "{changed} rows are changed");
-    expect_recovery(&fleet, &[&first, &second])
+    ensure!(changed == 2, "{changed} leases were changed");
+    check_recovery(&fleet, &[&first, &second])
 }
 
-/// The store loses the leases of active owners, but no commit. Each owner acquires its leases again.
+/// The store loses the leases of active owners, but no commit. Each owner must acquire its leases again.
 #[test]
 fn lost_leases_are_acquired_again() -> Result<()> {
     let fleet = Fleet::new("", "")?;
@@ -151,10 +159,11 @@ fn lost_leases_are_acquired_again() -> Result<()> {
         fleet.redis.command(&["HSET", "ordain:{0}:about", "generation", &generation])?;
         std::thread::sleep(Duration::from_millis(300));
     }
-    expect_recovery(&fleet, &[&first, &second])
+    check_recovery(&fleet, &[&first, &second])
 }
 
-/// Returns the lease of each partition as the store keeps it. For a partition without a lease, the text is empty.
+/// Returns the lease of each partition, in the form in which the store keeps the lease. The text of a partition without
+/// a lease is empty.
 fn leases(fleet: &Fleet) -> Result<Vec<String>> {
     let lease = |partition: usize| -> Result<String> {
         let field = format!("{partition}:cases");
@@ -164,8 +173,8 @@ fn leases(fleet: &Fleet) -> Result<Vec<String>> {
     (0..PARTITIONS).map(lease).collect()
 }
 
-/// The store loses the lease of one partition after the other. Within some heartbeats, the owner must hand the
-/// partition over, and an instance must acquire the lease again. The other partitions keep their leases.
+/// The store loses the lease of one partition after the other. Within 20 heartbeats, the owner must release the
+/// partition, and an instance must acquire the lease again. The other partitions must keep their leases.
 #[test]
 fn each_lost_lease_is_acquired_again_within_some_heartbeats() -> Result<()> {
     let fleet = Fleet::new("", "")?;
@@ -192,11 +201,11 @@ fn each_lost_lease_is_acquired_again_within_some_heartbeats() -> Result<()> {
         after[partition].clone_from(&before[partition]);
         ensure!(after == before, "{before:?} and {after:?}");
     }
-    expect_recovery(&fleet, &[&first, &second])
+    check_recovery(&fleet, &[&first, &second])
 }
 
-/// The host does not reach the store, but its AMQP channels stay open. So no other consumer gets messages from the
-/// host's queues until the host itself releases these queues.
+/// The isolated host does not reach the store, but its AMQP channels stay open. No other consumer gets messages from
+/// the queues of this host until the host itself closes its subscriptions.
 #[test]
 fn owner_with_silent_store_is_replaced() -> Result<()> {
     check_takeover(
@@ -206,8 +215,8 @@ fn owner_with_silent_store_is_replaced() -> Result<()> {
     )
 }
 
-/// The isolated host does not reach the broker. The host still reaches the store, and writes there that it does not
-/// reach the broker.
+/// The isolated host does not reach the broker. The host still reaches the store, and records in the store that it does
+/// not reach the broker.
 #[test]
 fn owner_with_silent_broker_is_replaced() -> Result<()> {
     check_takeover(
@@ -235,8 +244,8 @@ fn owner_without_store_is_replaced() -> Result<()> {
     )
 }
 
-/// The paused owner committed messages that it could not publish. The new owner publishes them. When the paused owner
-/// continues, it must not publish them again.
+/// The paused owner committed messages that it could not publish. The new owner must publish them. When the paused
+/// owner continues, the paused owner must not publish them again.
 #[test]
 fn backlog_of_paused_owner_is_published_once() -> Result<()> {
     let fleet = Fleet::new("lease = \"2s\"", "")?;
@@ -253,8 +262,8 @@ fn backlog_of_paused_owner_is_published_once() -> Result<()> {
     stale.service.signal("STOP")?;
     fleet.until_shared(&[&other])?;
     other.service.until_says("no queue takes")?;
-    // Waits until no message is on the way to the broker. When the queue is declared again, such a message could
-    // overtake an earlier message that was unroutable.
+    // Waits until no message is on the way to the broker. Otherwise, when the queue is declared again, such a message
+    // could overtake an earlier message that was unroutable.
     std::thread::sleep(Duration::from_secs(1));
     fleet.rig.client.queue("out")?;
     fleet.rig.client.bind("out", "out", "#")?;
@@ -264,16 +273,15 @@ fn backlog_of_paused_owner_is_published_once() -> Result<()> {
 
     stale.service.signal("CONT")?;
     fleet.until_shared(&[&stale, &other])?;
-    // Waits longer than the delay after which a host retries an unroutable message.
+    // Waits longer than the maximum delay (10 seconds) after which a host retries an unroutable message.
     std::thread::sleep(Duration::from_secs(12));
     let again = fleet.rig.client.take_all("out")?;
     ensure!(again.is_empty(), "{} messages were published again", again.len());
     stale.service.end()
 }
 
-/// A host retries a refused message over a separate connection. While this connection is being established, the lease
-/// of the host expires, and another owner publishes the message. The first host, whose lease has expired, must then not
-/// publish the message again.
+/// A host retries a refused message over a separate connection. Before this connection is open, the lease of the host
+/// expires, and another owner publishes the message. The first host must then not publish the message again.
 #[test]
 fn isolated_retry_of_stale_owner_publishes_nothing() -> Result<()> {
     let fleet = Fleet::on(Rabbit::start()?, "lease = \"2s\"", "")?;
@@ -293,8 +301,8 @@ fn isolated_retry_of_stale_owner_publishes_nothing() -> Result<()> {
     };
     fleet.rig.until_empty()?;
 
-    // The host retries 30 seconds after the refusal. The servers stop replying to the host just before the retry, so
-    // the host's lease is still valid when the retry begins.
+    // The host retries 30 seconds after the refusal. From just before the retry, no reply of a server reaches the host.
+    // The lease of the host is still valid when the retry begins.
     until(29.2);
     stale.to_rabbit.set(Mode::HalfOpen)?;
     stale.to_redis.set(Mode::HalfOpen)?;
@@ -302,7 +310,8 @@ fn isolated_retry_of_stale_owner_publishes_nothing() -> Result<()> {
     let other = fleet.start_with(faulty)?;
     fleet.until_shared(&[&other])?;
     fleet.rig.client.take("out", 1)?;
-    // At this time, the host still waits for the separate connection.
+    // At this time, the host still waits for the separate connection, because the time limit of the attempt is 5
+    // seconds.
     until(33.5);
     stale.to_rabbit.set(Mode::Pass)?;
     std::thread::sleep(Duration::from_secs(5));

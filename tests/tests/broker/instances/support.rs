@@ -1,4 +1,4 @@
-//! A broker, a store in Redis, and any number of hosts.
+//! Helpers that start a broker, a store in Redis, and any number of hosts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,18 +32,18 @@ pub(super) struct Host {
 }
 
 impl Fleet {
-    /// Starts the servers of a fleet. `runtime` holds settings of the section `[runtime]`, and `stream` holds settings
-    /// of the stream.
+    /// Starts the servers of a fleet, on a broker that other tests share. `runtime` has settings of the section
+    /// `[runtime]`, and `stream` has settings of the stream.
     pub(super) fn new(runtime: &str, stream: &str) -> Result<Self> {
         Self::on(Rabbit::shared()?, runtime, stream)
     }
 
-    /// Starts the servers of a fleet that uses an already running broker.
+    /// Starts the servers of a fleet as [`Self::new`] does, on the broker `rabbit`.
     pub(super) fn on(rabbit: Rabbit, runtime: &str, stream: &str) -> Result<Self> {
         let redis = Redis::start(&[])?;
         let sections = format!("[runtime]\n{runtime}\n");
         let store = format!("{sections}[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
-        // No host runs in the home of the rig. The test runs commands there.
+        // No host runs in the home of the rig. The tests run commands there.
         let rig = Rig::on(rabbit, &store, stream, &source())?;
         Ok(Self { redis, rig, sections, stream: stream.to_owned() })
     }
@@ -81,11 +81,11 @@ impl Fleet {
         Ok(owners)
     }
 
-    /// Waits until these hosts own all partitions, and each host owns an even share.
+    /// Waits until these hosts own all partitions in even shares.
     pub(super) fn until_shared(&self, hosts: &[&Host]) -> Result<()> {
         let even = PARTITIONS / hosts.len()..=PARTITIONS.div_ceil(hosts.len());
         let mut owners = BTreeMap::new();
-        let shared = wait_for_command("shares", || {
+        let shared = wait_for_command("even shares", || {
             owners = self.owners()?;
             let has = |host: &&Host| owners.get(&host.service.id()).map_or(0, Vec::len);
             let all: usize = hosts.iter().map(has).sum();
@@ -121,12 +121,13 @@ pub(super) fn while_published<T>(
     })
 }
 
+/// Returns the settings of the source of the stream.
 fn source() -> String {
     format!("partitions = {PARTITIONS}")
 }
 
 impl Host {
-    /// Sends a request to the host's HTTP listener for operators. Returns the answer.
+    /// Sends a request to the host's HTTP listener for operators. Returns the response.
     pub(super) fn get(&mut self, path: &str) -> Result<http::Answer> {
         http::get(http::admin(&mut self.service)?, path)
     }
