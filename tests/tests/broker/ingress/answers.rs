@@ -1,5 +1,6 @@
-//! Tests of answers that a client must receive although the ingress does not read the whole request, and of the answer
-//! to a service that requests the permission to send webhooks.
+//! Tests of refusals that the ingress sends before it has read the whole request. The client must receive them, even if
+//! the client does not read before it has sent the whole request. The module also tests the answer to a service that
+//! requests the permission to send webhooks.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -31,7 +32,7 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// Returns the start of a request: its first line, and all headers except those that state the length of the body.
+/// Returns the beginning of a request: its first line, and all headers except those that state the length of the body.
 fn head(method: &str, stream: &str, token: &str, kind: &str) -> String {
     format!(
         "{method} /v1/streams/{stream}/events HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
@@ -39,7 +40,7 @@ fn head(method: &str, stream: &str, token: &str, kind: &str) -> String {
     )
 }
 
-/// Posts a body of `size` bytes. With chunked encoding, rounds the size up to whole chunks of 64 KiB.
+/// Sends a request with a body of `size` bytes. With chunked encoding, rounds the size up to whole chunks of 64 KiB.
 fn post(address: SocketAddr, head: &str, size: usize, chunked: bool) -> Result<Answer> {
     let mut request = head.as_bytes().to_vec();
     if chunked {
@@ -77,8 +78,8 @@ fn client_receives_the_refusal_of_a_body_of_any_size() -> Result<()> {
     }
     let head = head("POST", "cases", TOKEN, ONE);
     for chunked in [false, true] {
-        wait_until("a full memory for requests", || {
-            // Another client occupies the memory for requests, unless the host reads the request below first.
+        wait_until("the refusal of a request because the memory for requests is full", || {
+            // Another client occupies the memory for requests, unless the host reads the following request first.
             let mut slow = TcpStream::connect(address)?;
             write!(slow, "{head}content-length: 1000000\r\n\r\n")?;
             slow.write_all(&vec![b'x'; 900_000])?;
@@ -91,7 +92,8 @@ fn client_receives_the_refusal_of_a_body_of_any_size() -> Result<()> {
     service.end()
 }
 
-/// Services that send webhooks send `OPTIONS` before they send events, as CloudEvents defines it.
+/// Services that send webhooks send a request with the method `OPTIONS` before they send events, as the CloudEvents
+/// specification defines. The ingress must permit these services to send events if they send the token.
 #[test]
 fn webhook_sender_with_the_token_may_send_events() -> Result<()> {
     let home = Home::new(&["tally"], CONFIG)?;

@@ -1,4 +1,4 @@
-//! Tests of a store in Redis while the clock of the Redis server jumps.
+//! A test of a store in Redis while the clock of the Redis server jumps.
 
 use anyhow::{Context, Result, ensure};
 use ordain_servers::{Clock, Options, Redis};
@@ -11,14 +11,15 @@ use serde_json::json;
 
 use super::support::{SECTIONS, ingress, metric, post_all, printed};
 
+/// An hour, in seconds.
 const HOUR: i64 = 3_600;
-/// The differences between the clock of the server and the clock of the system, in hours. The test sets these
-/// differences one after the other.
+/// The differences between the clock of the server and the clock of the system, in hours. The test sets one difference
+/// after the other.
 const OFFSETS: [i64; 4] = [2, 0, -2, 0];
 
 /// Three hosts accept events while the clock of the server jumps forward and back. The first host owns the only
-/// partition, and must keep it. Each event takes effect once and in order. At the end, the server loses some events,
-/// and only these events may count as lost.
+/// partition, and must keep it. Each event must take effect once and in order. At the end, the server loses some
+/// events, and the hosts must count exactly these events as lost.
 #[test]
 fn events_take_effect_while_the_clock_of_redis_jumps() -> Result<()> {
     const LOST: u64 = 400;
@@ -53,8 +54,9 @@ fn events_take_effect_while_the_clock_of_redis_jumps() -> Result<()> {
         Ok(sent)
     };
     for hours in OFFSETS {
-        // When the clock jumps, the reader of the queue has read the events of the second host, but the second host
-        // does not know this yet. After the jump, the two other hosts call the store before the second host does.
+        // When the clock jumps, the first host may have read the events of the second host from the queue, while the
+        // second host does not know yet that they were read. After the jump, the two other hosts call the store before
+        // the second host does.
         post_part(1)?;
         clock.set(hours * HOUR)?;
         post_part(2)?;
@@ -67,8 +69,8 @@ fn events_take_effect_while_the_clock_of_redis_jumps() -> Result<()> {
     tally::check(&by_key(&lines)?, &printed(&services))?;
     ensure!(services[1..].iter().all(|service| service.stdout().is_empty()), "the partition moved");
 
-    // The second host accepts these events, and the server loses them. When the second host has counted these events as
-    // lost, the host has also checked all events that it accepted earlier.
+    // The second host accepts these events, and the server loses them. Before the second host counts these events as
+    // lost, it checks all events that it accepted earlier.
     let early = redis.snapshot()?;
     services[0].pause()?;
     let unread: Vec<String> = (0..LOST)
@@ -83,7 +85,11 @@ fn events_take_effect_while_the_clock_of_redis_jumps() -> Result<()> {
     services[0].resume()?;
     for (service, count) in services.iter_mut().zip([0, LOST, 0]) {
         let lost = metric(service, "ordain_events_lost_total")?;
-        ensure!(lost == count, "{lost} events count as lost, {count} are: {}", service.stderr());
+        ensure!(
+            lost == count,
+            "{lost} events were counted as lost, but {count} are lost: {}",
+            service.stderr()
+        );
     }
     services.iter_mut().try_for_each(Service::end)
 }

@@ -1,4 +1,5 @@
-//! A stream with the default settings and a store in Redis, events of 60 keys in turn, and a check of their effects.
+//! Helpers for a stream with the default settings and a store in Redis: events of 60 keys in turn, and a check of their
+//! effects.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +27,7 @@ pub(super) fn default_home(ordering: &str, store: &str) -> Result<Home> {
     Home::new(&["tally"], &config)
 }
 
-/// Returns events of 60 keys in turn. All keys begin with `name`.
+/// Returns `count` events of 60 keys in turn. All keys begin with `name`.
 pub(super) fn events_in_turn(name: &str, count: usize) -> Vec<String> {
     let event = |at: usize| {
         line(&format!("{name}{}", at % KEYS), (at / KEYS) as u64 + 1, &json!({ "n": at }))
@@ -34,8 +35,8 @@ pub(super) fn events_in_turn(name: &str, count: usize) -> Vec<String> {
     (0..count).map(event).collect()
 }
 
-/// Returns the messages of the keys that begin with `name`. If the host has published a message repeatedly, this
-/// function returns the message once.
+/// Returns the messages of the keys that begin with `name`, each message once, even if the host has published the
+/// message several times.
 pub(super) fn messages(service: &Service, name: &str) -> Result<Vec<String>> {
     let mut ids = BTreeSet::new();
     let mut messages = Vec::new();
@@ -55,7 +56,8 @@ pub(super) fn check_effects(service: &Service, name: &str, lines: &[String]) -> 
     tally::check(&by_key(lines)?, &text(&messages(service, name)?))
 }
 
-/// Posts events, and waits until each of them has taken effect.
+/// Posts events, and waits until each event has taken effect. The keys of these events, and no other keys, begin with
+/// `name`.
 pub(super) fn post_until_effects(
     service: &mut Service,
     name: &str,

@@ -12,22 +12,22 @@ use ordain_tests::tally;
 
 use super::support::{ONE, SECTIONS, inbox_events, ingress, into_file, post, post_all};
 
-/// Calls `stop`, which makes the broker unavailable, and later `come_back`, which makes the broker available again.
+/// Calls `stop`, which makes the broker unavailable, and later `restore`, which makes the broker available again.
 /// Between the two calls, events that arrive over HTTP must take effect. The stream has one partition, so the host can
 /// process the events of all keys while the broker is unavailable.
-fn broker_goes(
+fn check_broker_outage(
     stop: impl Fn(&Rabbit) -> Result<()>,
-    come_back: impl Fn(&Rabbit) -> Result<()>,
+    restore: impl Fn(&Rabbit) -> Result<()>,
 ) -> Result<()> {
     let rig = Rig::with_private_broker("", "", "")?;
-    let text_of = into_file(&config(&rig.rabbit.url(), SECTIONS, "", ""), "out.ndjson");
-    let home = Home::new(&["tally"], &text_of)?;
+    let config_text = into_file(&config(&rig.rabbit.url(), SECTIONS, "", ""), "out.ndjson");
+    let home = Home::new(&["tally"], &config_text)?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ingress(&mut service)?;
     rig.until_declared()?;
     let mut lines = in_turn(40, 20);
-    // This event has the maximum number of extension attributes. The host publishes this event from the inbox to the
-    // exchange of the stream. The message must have all these attributes.
+    // This event has the maximum number of extension attributes. When the host publishes the event from the inbox to
+    // the exchange of the stream, the message must have all these attributes.
     for at in 0..128 {
         lines[10].insert_str(1, &format!("\"x{at}\":\"1\","));
     }
@@ -44,11 +44,11 @@ fn broker_goes(
     stop(&rig.rabbit)?;
     post_all(address, second)?;
     until(first.len() + second.len())?;
-    // Without the broker, the host still accepts a repeated event, and still rejects a different event with the same
-    // id.
+    // Without the broker, the host must still accept a repeated event, and must still reject a different event with the
+    // same id.
     ensure!(post(address, ONE, &second[7])?.status == 202);
     ensure!(post(address, ONE, &second[7].replace("\"n\":", "\"m\":"))?.status == 409);
-    come_back(&rig.rabbit)?;
+    restore(&rig.rabbit)?;
     post_all(address, third)?;
     until(lines.len())?;
     rig.until_empty()?;
@@ -60,43 +60,44 @@ fn broker_goes(
     }
     service.end()?;
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))?;
-    ensure!(home.rows(&["dead", "list", "cases", "--json"])?.is_empty(), "dead letters");
+    ensure!(home.rows(&["dead", "list", "cases", "--json"])?.is_empty(), "a dead letter exists");
     Ok(())
 }
 
 #[test]
 fn broker_shutdown_delays_no_http_event() -> Result<()> {
-    broker_goes(Rabbit::stop, Rabbit::restart)
+    check_broker_outage(Rabbit::stop, Rabbit::restart)
 }
 
 #[test]
 fn broker_crash_delays_no_http_event() -> Result<()> {
-    broker_goes(Rabbit::kill, Rabbit::restart)
+    check_broker_outage(Rabbit::kill, Rabbit::restart)
 }
 
 /// The broker is paused: its connections stay open, but it does not reply.
 #[test]
 fn paused_broker_delays_no_http_event() -> Result<()> {
-    broker_goes(Rabbit::pause, Rabbit::resume)
+    check_broker_outage(Rabbit::pause, Rabbit::resume)
 }
 
-/// The broker accepts no messages because of its memory limit. The host detects this when the time limit for the first
-/// message runs out, and then processes the events without the broker.
+/// The broker accepts no messages because of its memory limit. When the time limit for the first message expires, the
+/// host detects the problem, and then processes the events without the broker.
 #[test]
 fn blocked_publishing_keeps_no_http_event_waiting() -> Result<()> {
-    broker_goes(|rabbit| rabbit.limit_memory(0.00001), |rabbit| rabbit.limit_memory(0.4))
+    check_broker_outage(|rabbit| rabbit.limit_memory(0.00001), |rabbit| rabbit.limit_memory(0.4))
 }
 
-/// The test silences the connection on which the inbox publishes events. The host must replace this connection soon,
-/// although the client library would detect the silence only after ten minutes.
+/// The test silences the connection on which the inbox publishes events. The host must replace this connection within
+/// the time limits of the waits below (a minute each), although the client library would detect the silence only after
+/// ten minutes.
 #[test]
-fn silent_link_of_the_inbox_is_replaced() -> Result<()> {
+fn silent_connection_of_the_inbox_is_replaced() -> Result<()> {
     let rig = Rig::new()?;
     let proxy = Proxy::start(rig.rabbit.port())?;
     let sections = format!("[runtime]\nlease = \"10m\"\n{SECTIONS}");
-    let text_of = config(&rig.rabbit.url_at(proxy.port()), &sections, "", "")
+    let config_text = config(&rig.rabbit.url_at(proxy.port()), &sections, "", "")
         .replace("[streams.cases]", "heartbeat = \"5m\"\n[streams.cases]");
-    let home = Home::new(&["tally"], &into_file(&text_of, "out.ndjson"))?;
+    let home = Home::new(&["tally"], &into_file(&config_text, "out.ndjson"))?;
     let mut service = Service::start(&home, &RUN_WITH_SHORT_WAITS)?;
     let address = ingress(&mut service)?;
     rig.until_declared()?;
@@ -106,7 +107,7 @@ fn silent_link_of_the_inbox_is_replaced() -> Result<()> {
     wait_until("the first effects", || Ok(home.lines("out.ndjson") >= first.len()))?;
     wait_until("an empty inbox", || inbox_events(&mut service).map(|count| count == 0))?;
 
-    ensure!(proxy.silence("ordain publish") == 1, "the inbox has one connection");
+    ensure!(proxy.silence("ordain publish") == 1, "the inbox does not have exactly one connection");
     post_all(address, rest)?;
     wait_until("all effects", || Ok(home.lines("out.ndjson") >= lines.len()))?;
     wait_until("an empty inbox", || inbox_events(&mut service).map(|count| count == 0))?;
@@ -115,12 +116,13 @@ fn silent_link_of_the_inbox_is_replaced() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
-/// A process that starts while the broker is down accepts events over HTTP.
+/// A process that starts while the broker is down must accept events over HTTP. The events must take effect when the
+/// broker is available.
 #[test]
 fn process_starts_without_broker() -> Result<()> {
     let rig = Rig::with_private_broker("", "", "")?;
-    let text_of = into_file(&config(&rig.rabbit.url(), SECTIONS, "", ""), "out.ndjson");
-    let home = Home::new(&["tally"], &text_of)?;
+    let config_text = into_file(&config(&rig.rabbit.url(), SECTIONS, "", ""), "out.ndjson");
+    let home = Home::new(&["tally"], &config_text)?;
     rig.rabbit.stop()?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ingress(&mut service)?;

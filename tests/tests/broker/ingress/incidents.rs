@@ -1,5 +1,5 @@
-//! Tests of a host's reports after Redis went back in time. The test counts the lost events and commits itself, and
-//! compares these numbers with the host's log and metrics.
+//! Tests of the reports of a host after Redis went back in time. The test itself counts the lost events and commits,
+//! and compares these numbers with the log and the metrics of the host.
 
 use std::collections::BTreeSet;
 
@@ -18,14 +18,16 @@ use super::support::{
 };
 
 const SHARDS: u32 = 2;
-/// The number of events that wait when the server goes back in time.
+/// The number of events that a test posts before the snapshot of the server. The stream is slow, so most of these
+/// events wait.
 const WAITING: usize = 1_600;
 
-/// A host with a slow stream, so that events wait in Redis.
+/// A host with a slow stream, whose events wait in Redis.
 struct Rig {
     redis: Redis,
     _home: Home,
     service: Service,
+    /// The time before the start of the host.
     began: Timestamp,
 }
 
@@ -49,7 +51,8 @@ impl Rig {
         Ok(Self { redis, _home: home, service, began })
     }
 
-    /// Returns the keys of the events that took effect in a stream. Checks that no event took effect twice.
+    /// Returns the keys of the events that took effect in a stream. Checks that each key has only one event, and that
+    /// this event took effect once.
     fn effects(&self, stream: &str) -> Result<BTreeSet<String>> {
         let source = format!("/ordain/{stream}");
         let mut keys = BTreeSet::new();
@@ -57,7 +60,7 @@ impl Rig {
         {
             let message: Value = serde_json::from_str(line).context("a message")?;
             if message["source"] == source {
-                ensure!(message["data"]["count"] == 1, "twice: {line}");
+                ensure!(message["data"]["count"] == 1, "an event took effect twice: {line}");
                 keys.insert(message["subject"].as_str().context("a key")?.to_owned());
             }
         }
@@ -69,7 +72,8 @@ impl Rig {
         Ok(self.effects("cases")?.len())
     }
 
-    /// Returns the records of incidents in the host's log that belong to the stream `cases`. Checks their attributes.
+    /// Returns the records of incidents in the log of the host. Checks the attributes of each record, which must belong
+    /// to the stream `cases`.
     fn records(&self) -> Result<Vec<Value>> {
         const ATTRIBUTES: [(&str, &str); 4] = [
             ("specversion", "1.0"),
@@ -94,7 +98,7 @@ impl Rig {
     }
 
     /// Posts each record twice to the stream `incidents`, and ends the host. The host must accept each record as an
-    /// event, and the repeated record must have no effect.
+    /// event, and each repeated record must have no effect.
     fn send_on(mut self, records: &[Value]) -> Result<()> {
         let address = ingress(&mut self.service)?;
         let kind = format!("content-type: {ONE}");
@@ -133,22 +137,24 @@ fn of_type<'a>(records: &'a [Value], kind: &str) -> Vec<&'a Value> {
 }
 
 /// Returns how many waiting events of a shard are safe (still in the store) according to the records: the sum over all
-/// records of the shard, or `None` if no record states such a number.
+/// records of the shard. Returns `None` if no record of the shard states such a number.
 fn safe_events(records: &[Value], shard: u32) -> Option<u64> {
     let data = records.iter().map(|record| &record["data"]).filter(|data| data["shard"] == shard);
     data.filter_map(|data| data["safe"].as_u64()).reduce(|one, other| one + other)
 }
 
-/// A request with events that the host accepts, and that the Redis server loses later.
+/// A request with events that the host accepts. The Redis server loses these events later.
 struct LostRequest {
+    /// The time before the request.
     sent: Timestamp,
+    /// The time after the response.
     answered: Timestamp,
     keys: Vec<String>,
 }
 
 /// The server loses waiting events. The host's records must state for each shard how many events are lost, when the
 /// host accepted the first of them, and how many waiting events are safe. The metric must show the same number of lost
-/// events. The host also accepts these records as events.
+/// events. The host must also accept these records as events.
 #[test]
 fn records_of_lost_events_are_correct() -> Result<()> {
     const LOST: usize = 600;
@@ -212,9 +218,9 @@ fn records_of_lost_events_are_correct() -> Result<()> {
         let since = since.into_iter().min().context("a record")?;
         ensure!((sent..=answered).contains(&since), "{sent} to {answered}: {of_shard:?}");
     }
-    // The number of safe events is not exact, for two reasons. The host had already read some events when the server
-    // went back in time. And some events that the host accepted afterwards may count as safe, because they were waiting
-    // when the reader detected the loss.
+    // The test knows only bounds for the number of safe events, for two reasons. When the server went back in time, the
+    // host had already read some events. And events that the host accepted afterwards may count as safe, if they were
+    // waiting when the reader detected the loss.
     let safe = (0..SHARDS).filter_map(|shard| safe_events(&all, shard)).sum::<u64>() as usize;
     let least = WAITING.checked_sub(taken_after + READ_AHEAD).context("the stream is too fast")?;
     let most = WAITING - taken_before + LATER;

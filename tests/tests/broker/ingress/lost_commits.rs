@@ -1,5 +1,5 @@
-//! Tests of a host that ends because it cannot repeat commits that the store has lost. The record in its log must state
-//! these commits.
+//! Tests of a host that ends because it cannot repeat commits that the store has lost. The record of the loss in the
+//! log must state these commits.
 
 use anyhow::{Context, Result, bail, ensure};
 use jiff::Timestamp;
@@ -38,7 +38,7 @@ fn last_commits(redis: &Redis) -> Result<Vec<u64>> {
     (0..SHARDS).map(|shard| last_commit(redis, shard, "cases")).collect()
 }
 
-/// Waits until the host has ended with an error. Returns the data of the only record of lost commits in its log, and
+/// Waits until the host has ended with exit code 1. Returns the data of the only record of lost commits in the log, and
 /// the shard that the record names.
 fn record_of_end(service: &mut Service) -> Result<(Value, usize)> {
     let status = service.wait()?;
@@ -55,9 +55,9 @@ fn record_of_end(service: &mut Service) -> Result<(Value, usize)> {
     Ok((record["data"].clone(), shard as usize))
 }
 
-/// Removes data from Redis by `lose`, and so the host's claim too. The host must end. The record must state all commits
-/// of the host in the shard and the loss of the claim. The record must state no time. Returns the shard.
-fn lose_claim(lose: impl FnOnce(&Redis) -> Result<()>) -> Result<usize> {
+/// Removes data from Redis by `lose`, and with the data the claim of the host. The host must end. The record must state
+/// all commits of the host in the shard and the loss of the claim, and must state no time. Returns the shard.
+fn check_lost_claim(lose: impl FnOnce(&Redis) -> Result<()>) -> Result<usize> {
     let redis = Redis::start(&[])?;
     let home = Home::new(&["tally"], &config(&redis, "lease = \"2s\""))?;
     let mut service = Service::start(&home, &["run"])?;
@@ -66,8 +66,8 @@ fn lose_claim(lose: impl FnOnce(&Redis) -> Result<()>) -> Result<usize> {
     until_effects(&service, 40)?;
     let last = last_commits(&redis)?;
     lose(&redis)?;
-    // The host may reject these events because it has already detected the loss. If it accepts the events, they make
-    // the host write to each shard and detect the loss.
+    // The host may reject these events because it has already detected the loss. If the host accepts the events, it
+    // writes to each shard and detects the loss.
     let _ = post(address, LINES, &text(&events("b", 40)));
     let (data, shard) = record_of_end(&mut service)?;
     let last = last[shard];
@@ -82,14 +82,14 @@ fn lose_claim(lose: impl FnOnce(&Redis) -> Result<()>) -> Result<usize> {
 
 #[test]
 fn record_of_lost_claim_states_all_commits_of_the_host() -> Result<()> {
-    lose_claim(|redis| redis.command(&["FLUSHALL"]).map(drop)).map(drop)
+    check_lost_claim(|redis| redis.command(&["FLUSHALL"]).map(drop)).map(drop)
 }
 
 /// Another program removes only the Redis key with the key records of one shard.
 #[test]
 fn host_ends_after_removal_of_the_key_records_of_a_shard() -> Result<()> {
     const SHARD: u32 = 1;
-    let shard = lose_claim(|redis| {
+    let shard = check_lost_claim(|redis| {
         let removed = redis.command(&["DEL", &format!("ordain:{{{SHARD}}}:data:cases")])?;
         ensure!(removed.int() == Some(1), "the shard had no key records: {removed:?}");
         Ok(())
@@ -99,17 +99,17 @@ fn host_ends_after_removal_of_the_key_records_of_a_shard() -> Result<()> {
 }
 
 /// Redis loses more commits than the host keeps in memory. The record must state the first and the last lost commit of
-/// the shard, the number of lost commits, and a time before the first of them.
+/// the shard, the number of lost commits, and a time before the first lost commit.
 #[test]
 fn record_of_commits_beyond_memory_states_all_lost_commits() -> Result<()> {
-    // The host keeps recent commits in memory, so that it can repeat them. They occupy at most an eighth of the memory
-    // budget, which is 2 MiB here. Each event occupies more than 300 bytes.
+    // The host keeps recent commits in memory, so that it can repeat them. These commits occupy at most an eighth of
+    // the memory budget, which is 2 MiB here. Each event occupies more than 300 bytes.
     const LOST: usize = 20_000;
     let redis = Redis::start(&[])?;
     let home = Home::new(&["tally"], &config(&redis, "memory_budget = \"16MiB\""))?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ingress(&mut service)?;
-    // The host must have its claim before the snapshot. Otherwise the store would lose the claim too.
+    // The host must have its claim before the snapshot. Otherwise the store would also lose the claim.
     http::ready(&mut service)?;
     let began = Timestamp::now().as_millisecond();
     post_all(address, &events("a", 40))?;

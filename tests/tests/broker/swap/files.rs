@@ -1,5 +1,5 @@
-//! Tests of unusable files in the plugins folder. The active handler version stays active. The log, the list of
-//! handlers and a metric report the file and the reason why the file is unusable.
+//! Tests of unusable files in the plugins folder. The active handler version must stay active. The log, the list of
+//! handlers and a metric must report the file and the reason why the file is unusable.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -31,6 +31,7 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
+/// Creates a home with version 1.0.0 of the handler and nine events.
 fn home() -> Result<Home> {
     let home = Home::new(&[], CONFIG)?;
     home.write("plugins/tally@1.0.0.wasm", plugin_with_note("tally", "1")?)?;
@@ -38,7 +39,7 @@ fn home() -> Result<Home> {
     Ok(home)
 }
 
-/// Waits until the list of handlers shows a file in the given state. Returns the row of the file.
+/// Waits until the list of handlers shows a file in this state. Returns the row of the file.
 fn until_listed(service: &mut Service, file: &str, state: &str) -> Result<Value> {
     let mut found = Value::Null;
     let what = format!("{file} in state {state}");
@@ -109,7 +110,7 @@ fn unusable_file_changes_nothing_and_is_reported() -> Result<()> {
     service.end()
 }
 
-/// A start skips an unusable version, and fails if no version is usable.
+/// A start must skip an unusable version, and must fail if no version is usable.
 #[test]
 fn start_uses_highest_usable_version() -> Result<()> {
     let home = home()?;
@@ -125,7 +126,7 @@ fn start_uses_highest_usable_version() -> Result<()> {
     Ok(())
 }
 
-/// If the file of a version has other content at the next start, the store records a new rollout.
+/// If the file of a version has other content at the next start, the host must record a new rollout in the store.
 #[test]
 fn changed_content_at_start_is_new_rollout() -> Result<()> {
     let home = home()?;
@@ -144,7 +145,7 @@ fn changed_content_at_start_is_new_rollout() -> Result<()> {
     Ok(())
 }
 
-/// If the host cannot write to the cache folder, the compiler process uses a temporary folder instead.
+/// If the host cannot write to the cache folder, the compiler process must use a temporary folder instead.
 #[test]
 fn host_runs_without_writable_cache_folder() -> Result<()> {
     let home = home()?;
@@ -158,8 +159,8 @@ fn host_runs_without_writable_cache_folder() -> Result<()> {
     service.end()
 }
 
-/// If an error of the machine prevents the host from reading the file of the active version, the host does not roll
-/// back. The host retries until it can read the file.
+/// If an error of the machine prevents the host from reading the file of the active version, the host must not roll
+/// back. The host must retry until it can read the file.
 #[test]
 fn unreadable_file_of_active_version_is_waited_for() -> Result<()> {
     let home = Home::new(&[], CONFIG)?;
@@ -192,7 +193,7 @@ fn unreadable_file_of_active_version_is_waited_for() -> Result<()> {
     let output = home.output(&["run"])?;
     ensure!(
         output.status.code() == Some(75),
-        "the exit code must be temporary, because the file may return: {output:?}"
+        "the exit code must be 75, because the file may return: {output:?}"
     );
     Ok(())
 }
@@ -240,27 +241,27 @@ fn killed_host_leaves_no_compiler() -> Result<()> {
     until_runs(&mut service, "tally@1.0.0")?;
     let mut component = plugin_with_note("tally", "large")?;
     let mut types = TypeSection::new();
-    let mut all = FunctionSection::new();
+    let mut functions = FunctionSection::new();
     let mut code = CodeSection::new();
     types.ty().function([], []);
-    // This file takes seconds to compile. The start does not wait for the compilation, because the version of the file
-    // is lower than the active version.
+    // This file takes seconds to compile. The next start does not wait for the compilation, because the version of the
+    // file is lower than the active version.
     for _ in 0..200_000 {
-        all.function(0);
+        functions.function(0);
         let mut function = Function::new([]);
         function.instructions().end();
         code.function(&function);
     }
     let mut module = Module::new();
-    module.section(&types).section(&all).section(&code);
+    module.section(&types).section(&functions).section(&code);
     ModuleSection(&module).append_to_component(&mut component);
     home.write("plugins/tally@0.1.0.wasm", component)?;
     let children = format!("/proc/{0}/task", service.id());
     let compilers = || -> Result<Vec<String>> {
         let mut found = Vec::new();
         for task in fs::read_dir(&children).into_iter().flatten() {
-            let of = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
-            found.extend(of.split_whitespace().map(str::to_owned));
+            let ids = fs::read_to_string(task?.path().join("children")).unwrap_or_default();
+            found.extend(ids.split_whitespace().map(str::to_owned));
         }
         Ok(found)
     };
@@ -268,14 +269,14 @@ fn killed_host_leaves_no_compiler() -> Result<()> {
     // At its start, the compiler process registers with the operating system to be ended when the host ends. This pause
     // is long enough for the registration.
     std::thread::sleep(Duration::from_millis(300));
-    let left = compilers()?;
-    ensure!(!left.is_empty(), "the compilation ended too early");
+    let compiler_ids = compilers()?;
+    ensure!(!compiler_ids.is_empty(), "the compilation ended too early");
     service.kill()?;
     let runs = |id: &String| {
         let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
         !stat.is_empty() && !stat.contains(") Z")
     };
-    wait_until("the end of the compiler process", || Ok(!left.iter().any(runs)))?;
+    wait_until("the end of the compiler process", || Ok(!compiler_ids.iter().any(runs)))?;
     let mut service = Service::start(&home, &["run"])?;
     until_runs(&mut service, "tally@1.0.0")?;
     service.end()

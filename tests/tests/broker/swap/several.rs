@@ -1,5 +1,5 @@
 //! Tests of handler versions in several processes with one store. The rollout in the store names the active version. A
-//! process that lacks the file of this version waits.
+//! process that lacks the file of this version must wait.
 
 use anyhow::{Context, Result, ensure};
 use ordain_servers::{Redis, wait_for_command, wait_until};
@@ -23,6 +23,7 @@ struct Pair {
 }
 
 impl Pair {
+    /// Starts the servers and both hosts with version 1.0.0. Waits until each host owns two partitions.
     fn start() -> Result<Self> {
         let redis = Redis::start(&[])?;
         let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
@@ -54,6 +55,8 @@ impl Pair {
     }
 }
 
+/// Only one of two instances gets the file of a new version. The other instance must wait, and must report this. A
+/// rollback must happen only when no instance offers the new version any more.
 #[test]
 fn instance_without_new_version_waits() -> Result<()> {
     let mut pair = Pair::start()?;
@@ -82,11 +85,11 @@ fn instance_without_new_version_waits() -> Result<()> {
         "{why}"
     );
     pair.rig.publish(&lines[200..400])?;
-    // The second host owns about half of the keys. The events of these keys wait for the version. The metric must count
-    // exactly these keys.
+    // The second host owns about half of the keys. The events of these keys wait for the version, and the metric counts
+    // these keys. The messages of all other keys must arrive.
     let mut waiting = 0;
     wait_until("a constant number of waiting keys", || {
-        let before = std::mem::replace(&mut waiting, metric_sum(second, "version")? as usize);
+        let before = std::mem::replace(&mut waiting, waiting_keys(second, "version")? as usize);
         std::thread::sleep(std::time::Duration::from_millis(500));
         Ok(waiting > 0 && waiting == before)
     })?;
@@ -105,7 +108,7 @@ fn instance_without_new_version_waits() -> Result<()> {
         rows.iter().all(|row| row["version"] == "tally@2.0.0" && row["version_generation"] == 2)
     );
 
-    // The rollback happens only when no instance offers the version any more.
+    // The stream must not return to version 1.0.0 while an instance offers version 2.0.0.
     remove(&pair.homes[0], "2.0.0")?;
     let [first, second] = &mut pair.services;
     until_offers(&pair.rig, first, "tally@1.0.0")?;
@@ -122,8 +125,9 @@ fn instance_without_new_version_waits() -> Result<()> {
     tally::check(&by_key(&more)?, &out.join("\n"))
 }
 
-/// The only instance that has the active version dies. The death of this instance causes no rollback. The other
-/// instance waits until the dead instance returns, or until an operator restarts the waiting instance.
+/// The only instance that has the active version dies. The death of this instance must cause no rollback: the other
+/// instance waits, and the dead instance executes events again after its restart. A rollback happens when the waiting
+/// instance restarts while no other instance runs.
 #[test]
 fn dead_instance_causes_no_rollback() -> Result<()> {
     let mut pair = Pair::start()?;
@@ -131,7 +135,7 @@ fn dead_instance_causes_no_rollback() -> Result<()> {
     let [first, second] = &mut pair.services;
     until_runs(first, "tally@2.0.0")?;
     second.until_says("handler version missing")?;
-    // The other instance restarts once before the death. The restart causes no rollback either, because the first
+    // The other instance restarts once before the death. This restart must cause no rollback either, because the first
     // instance offers the version.
     second.end()?;
     let mut second = Service::start(&pair.homes[1], &["run"])?;
@@ -143,13 +147,13 @@ fn dead_instance_causes_no_rollback() -> Result<()> {
     })?;
     std::thread::sleep(std::time::Duration::from_secs(2));
     ensure!(stream(&mut second)?["handler"] == "tally@2.0.0");
-    // The dead instance is started again with its files, and executes events with the active version.
+    // The dead instance starts again with its files, and executes events with the active version.
     let mut first = Service::start(&pair.homes[0], &["run"])?;
     until_runs(&mut first, "tally@2.0.0")?;
     first.end()?;
     ensure!(stream(&mut second)?["missing"].is_string());
-    // If an instance starts without the active version while no other instance runs, it rolls the stream back to a
-    // lower version.
+    // If an instance without the active version starts while no other instance runs, the instance rolls the stream back
+    // to a lower version.
     second.signal("TERM")?;
     second.wait()?;
     let mut second = Service::start(&pair.homes[1], &["run"])?;
@@ -160,8 +164,8 @@ fn dead_instance_causes_no_rollback() -> Result<()> {
     pair.rig.check(&lines)
 }
 
-/// `ordain run --once` ends with an error if another instance activates a version that is missing in the folder of this
-/// process.
+/// `ordain run --once` must end with an error if another instance activates a version that is missing in the folder of
+/// this process.
 #[test]
 fn once_run_ends_without_active_version() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -196,22 +200,22 @@ fn once_run_ends_without_active_version() -> Result<()> {
 /// An instance lacks the active version, and many events wait in this instance. The instance must still end cleanly and
 /// hand over all partitions.
 #[test]
-fn waiting_instance_can_end_under_load() -> Result<()> {
+fn waiting_instance_ends_cleanly_under_load() -> Result<()> {
     let mut pair = Pair::start()?;
     let lines = in_turn(200, 50);
     copy(&pair.homes[0], "2.0.0")?;
     let [first, second] = &mut pair.services;
     second.until_says("handler version missing")?;
     pair.rig.publish(&lines)?;
-    wait_until("waiting keys", || Ok(metric_sum(second, "version")? > 0.0))?;
+    wait_until("waiting keys", || Ok(waiting_keys(second, "version")? > 0.0))?;
     second.end()?;
     until_runs(first, "tally@2.0.0")?;
     pair.rig.check(&lines)?;
     pair.rig.until_empty()
 }
 
-/// Returns how many keys wait because of the given cause, summed over all partitions.
-fn metric_sum(service: &mut Service, cause: &str) -> Result<f64> {
+/// Returns how many keys wait because of this cause, summed over all partitions.
+fn waiting_keys(service: &mut Service, cause: &str) -> Result<f64> {
     let answer = http::get(http::admin(service)?, "/metrics")?;
     let label = format!("cause=\"{cause}\"");
     let lines = answer.body.lines().filter(|line| line.starts_with("ordain_blocked_keys{"));

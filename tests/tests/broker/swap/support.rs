@@ -1,4 +1,4 @@
-//! Helpers that add and remove handler files, and that read what a host reports about them.
+//! Helpers that add and remove handler files, and that read the reports of a host about the files.
 
 use std::fs;
 
@@ -10,8 +10,8 @@ use ordain_tests::plugins::plugin_with_note;
 use ordain_tests::service::Service;
 use serde_json::Value;
 
-/// Writes a version of `tally` into the plugins folder of a host, in two halves with a pause between them. So the host
-/// may see an incomplete file.
+/// Writes a version of `tally` into the plugins folder of a host, in two halves with a pause between them. The host may
+/// therefore find an incomplete file.
 pub(super) fn copy(home: &Home, version: &str) -> Result<()> {
     let component = plugin_with_note("tally", version)?;
     let path = home.path(&format!("plugins/{}.wasm", file(version)));
@@ -26,6 +26,7 @@ pub(super) fn remove(home: &Home, version: &str) -> Result<()> {
     Ok(fs::remove_file(home.path(&format!("plugins/{}.wasm", file(version))))?)
 }
 
+/// Returns the name of the file of a version, without `.wasm`. An empty version stands for a file without a version.
 fn file(version: &str) -> String {
     if version.is_empty() { "tally".to_owned() } else { format!("tally@{version}") }
 }
@@ -37,7 +38,7 @@ pub(super) fn stream(service: &mut Service) -> Result<Value> {
     Ok(streams["streams"].get(0).cloned().unwrap_or_default())
 }
 
-/// Waits until the host reports that it executes events with `version`.
+/// Waits until the host reports that it executes events with this version.
 pub(super) fn until_runs(service: &mut Service, version: &str) -> Result<()> {
     let mut seen = Value::Null;
     let what = format!("{version} runs");
@@ -53,7 +54,7 @@ pub(super) fn metric(service: &mut Service, name: &str) -> Result<Option<u64>> {
     http::metric(http::admin(service)?, name)
 }
 
-/// Returns the rows that `ordain plugins list` shows for a process.
+/// Returns the rows that `ordain plugins list` prints for a host.
 pub(super) fn handlers(service: &mut Service) -> Result<Vec<Value>> {
     let mut plugins = http::get(http::admin(service)?, "/v1/plugins")?.json()?;
     let rows = plugins["handlers"].as_array_mut().context("handlers")?;

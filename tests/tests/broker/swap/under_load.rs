@@ -1,5 +1,5 @@
 //! Tests of handler versions that are added and removed while events arrive. Each event must be executed once, by one
-//! version, and in the order of its key.
+//! version, and in the order of its key. The module also tests a removed file, a copied file, and an idle host.
 
 use std::time::Duration;
 
@@ -19,6 +19,8 @@ fn versions(rig: &Rig, service: &mut Service) -> Result<Vec<Value>> {
     Ok(rows.into_iter().map(|mut row| row["version"].take()).collect())
 }
 
+/// A new version must become active while events arrive. The removal of its file must make the previous version active
+/// again.
 #[test]
 fn new_version_is_activated_and_rolled_back() -> Result<()> {
     let rig = Rig::with("", "", "partitions = 4")?;
@@ -51,7 +53,7 @@ fn new_version_is_activated_and_rolled_back() -> Result<()> {
     ensure!(stream(&mut service)?["generation"] == 2);
     ensure!(metric(&mut service, "ordain_version_generation")? == Some(2));
 
-    // The removal of the newer version's file causes a rollback.
+    // The removal of the newer version's file must cause a rollback.
     remove(&rig.home, "2.0.0")?;
     until_runs(&mut service, "tally@1.0.0")?;
     part(&rig, &mut out)?;
@@ -63,6 +65,8 @@ fn new_version_is_activated_and_rolled_back() -> Result<()> {
     service.end()
 }
 
+/// If the last file of a handler is removed, the host must continue to execute events with the loaded version. A new
+/// version must then become active.
 #[test]
 fn last_version_stays_after_file_removal() -> Result<()> {
     let rig = Rig::new()?;
@@ -83,7 +87,7 @@ fn last_version_stays_after_file_removal() -> Result<()> {
     service.end()
 }
 
-/// Without events and without changes of files, the host uses hardly any processor time.
+/// Without events and without changes of files, the host must use less than a quarter of the time of one processor.
 #[test]
 fn idle_host_uses_little_processor_time() -> Result<()> {
     let rig = Rig::new()?;
@@ -100,12 +104,12 @@ fn idle_host_uses_little_processor_time() -> Result<()> {
     let pause = Duration::from_secs(4);
     std::thread::sleep(pause);
     let used = (used(&service)? - before) / 100.0;
-    // A loop without a pause would use all processor time of the interval.
+    // A loop without a pause would use the whole time of one processor.
     ensure!(used < pause.as_secs_f64() / 4.0, "{used} s in {pause:?}");
     service.end()
 }
 
-/// Two files with the same content and different names are two versions.
+/// Two files with the same content and different names must be two versions.
 #[test]
 fn copy_under_another_name_is_another_version() -> Result<()> {
     let rig = Rig::new()?;
@@ -126,7 +130,8 @@ fn copy_under_another_name_is_another_version() -> Result<()> {
     service.end()
 }
 
-/// The version changes many times under load. Meanwhile, some events arrive twice or out of order.
+/// The version changes eight times under load. Meanwhile, some events arrive twice or out of order. Each event must
+/// take effect once.
 #[test]
 fn many_swaps_lose_and_repeat_nothing() -> Result<()> {
     let rig = Rig::with("", "", "partitions = 4")?;
