@@ -1,4 +1,4 @@
-//! Tests of streams whose only source is the ingress.
+//! Tests of streams that receive events only over HTTP.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::support::{BATCH, LINES, ONE, ingress, metric, post, post_with, printed};
 
-/// Returns the configuration of a stream from HTTP events to a file.
+/// Returns the configuration of a stream that receives events over HTTP and writes its messages to a file.
 fn config(sections: &str, stream: &str) -> String {
     format!(
         "{sections}\n[ingress]\nlisten = \"127.0.0.1:0\"\n[streams.cases]\nhandler = \"tally\"\n{stream}\n\
@@ -28,7 +28,7 @@ fn config(sections: &str, stream: &str) -> String {
 
 const SOURCE: &str = "source = { kind = \"http\" }";
 
-/// Each event takes effect once and in order, in any form of request.
+/// Each event must take effect once and in order, in each form of a request.
 #[test]
 fn events_in_all_forms_take_effect_once() -> Result<()> {
     let home = Home::new(&["tally"], &config("", SOURCE))?;
@@ -38,7 +38,7 @@ fn events_in_all_forms_take_effect_once() -> Result<()> {
     let (first, rest) = lines.split_at(100);
     let (second, rest) = rest.split_at(100);
     let (third, fourth) = rest.split_at(10);
-    // The test posts the second hundred events before the first hundred.
+    // The test posts the second hundred events before the first hundred events.
     let answer = post(address, LINES, &text(second))?;
     ensure!(answer.status == 202, "{answer:?}");
     let answer = post(address, BATCH, &format!("[{}]", first.join(",")))?;
@@ -50,7 +50,7 @@ fn events_in_all_forms_take_effect_once() -> Result<()> {
     );
     for line in third {
         ensure!(post(address, ONE, line)?.status == 202);
-        ensure!(post(address, ONE, line)?.status == 202, "a repeat");
+        ensure!(post(address, ONE, line)?.status == 202, "a repeated event was rejected");
     }
     for line in fourth {
         let event: Value = serde_json::from_str(line)?;
@@ -76,11 +76,11 @@ fn events_in_all_forms_take_effect_once() -> Result<()> {
 }
 
 #[test]
-fn wrong_request_is_named_and_rejected_whole() -> Result<()> {
+fn wrong_request_is_rejected_whole_with_reasons() -> Result<()> {
     let sections = "[runtime]\nevent_size = \"1KiB\"";
-    let text_of =
+    let config_text =
         config(sections, SOURCE).replacen("[ingress]", "[ingress]\nrequest_size = \"4KiB\"", 1);
-    let home = Home::new(&["tally"], &text_of)?;
+    let home = Home::new(&["tally"], &config_text)?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ingress(&mut service)?;
     let lines = in_turn(2, 2);
@@ -152,13 +152,14 @@ fn wrong_request_is_named_and_rejected_whole() -> Result<()> {
     ensure!(answer.status == 409, "{answer:?}");
     let errors = answer.json()?["errors"].as_array().context("errors")?.clone();
     ensure!(errors.len() == 2 && errors[0]["line"] == 1 && errors[1]["line"] == 2, "{errors:?}");
-    wait_until("two have taken effect", || Ok(home.lines("out.ndjson") >= 2))?;
+    wait_until("two effects", || Ok(home.lines("out.ndjson") >= 2))?;
     service.end()?;
     ensure!(home.lines("out.ndjson") == 2, "{}", home.read("out.ndjson"));
     Ok(())
 }
 
-/// The test kills the host several times, and repeats each request until the host accepts it.
+/// The test kills the host several times, and repeats each request until the host accepts the request. Each event must
+/// take effect once.
 #[test]
 fn accepted_events_survive_crash() -> Result<()> {
     let home = Home::new(&["tally"], &config("", SOURCE))?;
@@ -187,9 +188,9 @@ fn accepted_events_survive_crash() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
-/// The host rejects producers while the queue is full, and loses nothing.
+/// The host must reject requests while the queue is full, and must lose no event.
 #[test]
-fn full_queue_rejects_producers() -> Result<()> {
+fn full_queue_rejects_requests() -> Result<()> {
     // The host reads only a few events from the queue in advance, and spills none.
     let source = "spill_after = \"10m\"\nsource = { kind = \"http\", queue = 100, prefetch = 20 }";
     let home = Home::new(&["tally"], &config("", source))?;
@@ -202,7 +203,7 @@ fn full_queue_rejects_producers() -> Result<()> {
     // the host executes them.
     std::fs::rename(&plugin, &aside)?;
     service.until_says("last file of a handler removed")?;
-    let mut sent_away = 0;
+    let mut rejected = 0;
     for chunk in lines.chunks(40) {
         loop {
             let answer = post(address, LINES, &text(chunk))?;
@@ -212,7 +213,7 @@ fn full_queue_rejects_producers() -> Result<()> {
             ensure!(answer.status == 429, "{answer:?}");
             ensure!(answer.head.contains("retry-after: 1"), "{answer:?}");
             ensure!(answer.problem()?.contains("source.queue"), "{answer:?}");
-            sent_away += 1;
+            rejected += 1;
             if aside.exists() {
                 std::fs::rename(&aside, &plugin)?;
                 service.kill()?;
@@ -221,18 +222,19 @@ fn full_queue_rejects_producers() -> Result<()> {
             }
         }
     }
-    ensure!(sent_away > 0);
+    ensure!(rejected > 0);
     wait_until("the effects of all events", || Ok(home.lines("out.ndjson") >= lines.len()))?;
     service.end()?;
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
-/// The total size of the bodies of all requests in progress has a limit. Bodies of unknown length count too.
+/// The total size of the bodies of all requests in progress has a limit, and each request has a limit on the number of
+/// its events.
 #[test]
 fn bodies_are_bounded() -> Result<()> {
     let bounds = "[ingress]\nrequest_size = \"1MiB\"\nin_flight = \"1MiB\"";
-    let text_of = config("", SOURCE).replacen("[ingress]", bounds, 1);
-    let home = Home::new(&["tally"], &text_of)?;
+    let config_text = config("", SOURCE).replacen("[ingress]", bounds, 1);
+    let home = Home::new(&["tally"], &config_text)?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ingress(&mut service)?;
     let begin = |length: &str| {
@@ -242,8 +244,8 @@ fn bodies_are_bounded() -> Result<()> {
         )
     };
     let lines = in_turn(1, 1);
-    // A body that the host has not received yet occupies no memory, even if a header announces it. Received bytes
-    // occupy memory.
+    // Bytes that the host has not received yet occupy no memory, even if a header announces them. Received bytes occupy
+    // memory.
     let fill = |mut slow: TcpStream| -> Result<TcpStream> {
         slow.write_all(" ".repeat((1 << 20) - 10).as_bytes())?;
         Ok(slow)
@@ -272,7 +274,7 @@ fn bodies_are_bounded() -> Result<()> {
         Ok(post(address, LINES, &text(&lines))?.status == 202)
     })?;
     let many = format!("[{}0]", "0,".repeat(10_000));
-    // The last line has no line end, but it counts towards the limit on the number of events too.
+    // The last line has no line end, but must count towards the limit on the number of events too.
     let lines = format!("{}0", "0\n".repeat(10_000));
     for (kind, many) in [(BATCH, many), (LINES, lines)] {
         let answer = post(address, kind, &many)?;
@@ -281,8 +283,8 @@ fn bodies_are_bounded() -> Result<()> {
     service.end()
 }
 
-/// Blank lines do not count towards the limit on the number of events in a request. A byte order mark is blank in every
-/// form.
+/// Blank lines must not count towards the limit on the number of events in a request. A byte order mark must be blank
+/// in every form of a request.
 #[test]
 fn blanks_of_a_body_are_skipped() -> Result<()> {
     let home = Home::new(&["tally"], &config("", SOURCE))?;
@@ -311,15 +313,15 @@ fn blanks_of_a_body_are_skipped() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
-/// Two processes share one Redis. Each process accepts events of all keys, even if the other process owns the key's
-/// partition. One of the processes dies.
+/// Two processes share one Redis. Each process must accept events of all keys, even if the other process owns the
+/// partition of the key. One of the processes dies, and no event may be lost.
 #[test]
 fn processes_share_streams_of_redis() -> Result<()> {
     let redis = Redis::start(&[])?;
     let sections = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
     let source = "source = { kind = \"http\", partitions = 4 }";
-    let text_of = config(&sections, source).replace("out.ndjson", "-");
-    let homes = [Home::new(&["tally"], &text_of)?, Home::new(&["tally"], &text_of)?];
+    let config_text = config(&sections, source).replace("out.ndjson", "-");
+    let homes = [Home::new(&["tally"], &config_text)?, Home::new(&["tally"], &config_text)?];
     let mut services = [Service::start(&homes[0], &["run"])?, Service::start(&homes[1], &["run"])?];
     let [one, other] = &mut services;
     let addresses = [ingress(one)?, ingress(other)?];
@@ -350,8 +352,8 @@ fn one_partition(redis: &Redis) -> String {
     config(&sections, source).replace("out.ndjson", "-")
 }
 
-/// Posts some events, and waits until the services have printed the effects of these events.
-fn work(address: SocketAddr, services: &[Service]) -> Result<()> {
+/// Posts 20 events, and waits until the services have printed the effects of these events.
+fn execute_events(address: SocketAddr, services: &[Service]) -> Result<()> {
     let lines = in_turn(5, 4);
     ensure!(post(address, LINES, &text(&lines))?.status == 202);
     wait_until("the effects of all events", || {
@@ -365,13 +367,13 @@ fn work(address: SocketAddr, services: &[Service]) -> Result<()> {
 #[test]
 fn emptied_redis_is_not_taken_over() -> Result<()> {
     let redis = Redis::start(&[])?;
-    let text_of = one_partition(&redis);
-    let homes = [Home::new(&["tally"], &text_of)?, Home::new(&["tally"], &text_of)?];
+    let config_text = one_partition(&redis);
+    let homes = [Home::new(&["tally"], &config_text)?, Home::new(&["tally"], &config_text)?];
     let mut services = [Service::start(&homes[0], &["run"])?, Service::start(&homes[1], &["run"])?];
     for service in &mut services {
         http::ready(service)?;
     }
-    work(ingress(&mut services[0])?, &services)?;
+    execute_events(ingress(&mut services[0])?, &services)?;
     redis.command(&["FLUSHALL"])?;
     std::thread::scope(|scope| {
         let ends = services.each_mut().map(|service| {
@@ -397,7 +399,7 @@ fn lost_shard_is_named_at_the_start() -> Result<()> {
     let home = Home::new(&["tally"], &one_partition(&redis))?;
     let mut service = Service::start(&home, &["run"])?;
     http::ready(&mut service)?;
-    work(ingress(&mut service)?, std::slice::from_ref(&service))?;
+    execute_events(ingress(&mut service)?, std::slice::from_ref(&service))?;
     service.end()?;
     let mut service = Service::start(&home, &["run"])?;
     http::ready(&mut service)?;
@@ -411,14 +413,14 @@ fn lost_shard_is_named_at_the_start() -> Result<()> {
     service.end()
 }
 
-/// The time for which a host may still accept events after its store has lost everything, or after the store's folder
-/// is gone. The documented limit is one second. A host that has lost its connection may reconnect a second late. The
-/// test allows another second for a busy machine.
+/// The time within which a host must stop accepting events after its store has lost everything, or after the store's
+/// folder was removed. The documented limit is one second. A host that has lost its connection may reconnect a second
+/// late. The test allows another second for a busy machine.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(3);
 
-/// Sends events, one after the other, until the host has ended. Returns the keys of the accepted events. The store of
-/// the host has just lost everything, or the store's folder is gone. The host must therefore stop accepting events
-/// within [`ACCEPT_LIMIT`].
+/// Posts events, one after the other, until the host has ended. Returns the keys of the accepted events. The store of
+/// the host has just lost everything, or the store's folder was removed. The host must therefore stop accepting events
+/// within [`ACCEPT_LIMIT`], and must end with an error.
 fn post_until_end(service: &mut Service, address: SocketAddr) -> Result<BTreeSet<String>> {
     let lost_at = Instant::now();
     let mut last_accepted = Duration::ZERO;
@@ -459,20 +461,20 @@ fn until_effects(keys: &BTreeSet<String>, mut out: impl FnMut() -> String) -> Re
     })
 }
 
-/// Redis loses all its data by `empty`, and then a producer sends events. Within a second, the host stops accepting
-/// events. The host then ends with exit code 1 and the reason. The events that it accepted after the loss are in the
-/// emptied Redis, and take effect after the next start.
+/// Redis loses all its data by `empty`, and then a producer posts events. The host must stop accepting events within
+/// [`ACCEPT_LIMIT`], and must then end with exit code 1 and state the reason. The events that the host accepted after
+/// the loss are in the emptied Redis, and must take effect after the next start.
 fn empty_redis(options: &Options, empty: impl FnOnce(&Redis) -> Result<()>) -> Result<()> {
     let redis = Redis::with(options)?;
     let home = Home::new(&["tally"], &one_partition(&redis))?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ingress(&mut service)?;
-    work(address, std::slice::from_ref(&service))?;
+    execute_events(address, std::slice::from_ref(&service))?;
     empty(&redis)?;
     let accepted = post_until_end(&mut service, address)?;
     let status = service.wait()?;
     let log = service.stderr();
-    // The host detects the loss by a commit, or when it takes its partition again.
+    // The host detects the loss by a commit, or when it acquires its partition again.
     let is_explained = log.contains("the store went back in time in shard ")
         || log.contains("the store lost everything");
     ensure!(status.code() == Some(1) && is_explained, "{status}: {log}");
@@ -487,7 +489,7 @@ fn host_that_finds_redis_empty_accepts_no_more_events() -> Result<()> {
     empty_redis(&Options::new(), |redis| redis.command(&["FLUSHALL"]).map(drop))
 }
 
-/// The server writes nothing to its disk, so it is empty after a crash and a start.
+/// The server writes no data to its disk, so the server is empty after a crash and a start.
 #[test]
 fn host_whose_redis_restarts_without_data_accepts_no_more_events() -> Result<()> {
     empty_redis(&Options::new().without_persistence(), Redis::restart)
@@ -509,9 +511,9 @@ fn host_whose_redis_evicts_all_keys_accepts_no_more_events() -> Result<()> {
     })
 }
 
-/// An empty folder replaces the store's folder under a running host. Within a second, the host stops accepting events.
-/// The host then ends. The events that it accepted are in the old folder, and take effect after a start with that
-/// folder.
+/// An empty folder replaces the store's folder while the host runs. The host must stop accepting events within
+/// [`ACCEPT_LIMIT`], and must then end. The events that the host accepted are in the old folder, and must take effect
+/// after a start with that folder.
 #[test]
 fn host_whose_store_folder_is_replaced_accepts_no_more_events() -> Result<()> {
     let home = Home::new(&["tally"], &config("", SOURCE))?;
@@ -532,15 +534,15 @@ fn host_whose_store_folder_is_replaced_accepts_no_more_events() -> Result<()> {
     service.end()
 }
 
-/// A request is in progress when the host finds that its Redis lost everything. The host must answer this request with
-/// 503.
+/// A request is in progress when the host detects that its Redis lost everything. The host must answer this request
+/// with 503.
 #[test]
 fn request_in_progress_is_rejected_after_failure() -> Result<()> {
     let redis = Redis::start(&[])?;
     let home = Home::new(&["tally"], &one_partition(&redis))?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ingress(&mut service)?;
-    work(address, std::slice::from_ref(&service))?;
+    execute_events(address, std::slice::from_ref(&service))?;
     let line = &in_turn(1, 1)[0];
     let mut slow = TcpStream::connect(address)?;
     let head = format!(
@@ -586,8 +588,8 @@ fn finish_post(mut stream: TcpStream, event: &str) -> Result<String> {
     Ok(answer)
 }
 
-/// A request is in progress when a host is shut down that has not received the answer to its first heartbeat. The host
-/// must finish the request before it ends.
+/// A request is in progress when a host is shut down. The host has not received the answer to its first heartbeat yet.
+/// The host must finish the request before it ends.
 #[test]
 fn request_in_progress_is_answered_after_shutdown_during_start() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -598,7 +600,8 @@ fn request_in_progress_is_answered_after_shutdown_during_start() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     http::ready(&mut service)?;
     service.end()?;
-    // Redis executes each heartbeat of the second run, so it lists the host as a member.
+    // Redis executes each heartbeat of the second run, so Redis lists the host as a member. The replies to the
+    // heartbeats are lost.
     proxy.lose_replies(u64::MAX, HEARTBEAT);
     let mut service = Service::start(&home, &["run"])?;
     let address = ingress(&mut service)?;
@@ -608,7 +611,7 @@ fn request_in_progress_is_answered_after_shutdown_during_start() -> Result<()> {
     let event = &in_turn(1, 1)[0];
     let slow = begin_post(address, event)?;
     service.signal("TERM")?;
-    // The host removes itself from the members when it gives up its start.
+    // The host removes itself from the members when it ends its start.
     wait_until("the removal of the member", || Ok(members()? == Some(0)))?;
     let answer = finish_post(slow, event)?;
     ensure!(answer.starts_with("HTTP/1.1 202 "), "{answer}: {}", service.stderr());
@@ -639,14 +642,14 @@ fn request_in_progress_is_rejected_after_failed_start() -> Result<()> {
     Ok(())
 }
 
-/// A Redis that went back in time assigns some numbers of its queue a second time. The host must read the new events
+/// A Redis that went back in time assigns some numbers of its queue a second time. The host must execute the new events
 /// with these numbers, although it has already read other events with the same numbers.
 #[test]
 fn events_after_redis_rollback_take_effect() -> Result<()> {
     let redis = Redis::start(&[])?;
     let sections = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 1\n", redis.url());
-    let text_of = config(&sections, SOURCE).replace("out.ndjson", "-");
-    let home = Home::new(&["tally"], &text_of)?;
+    let config_text = config(&sections, SOURCE).replace("out.ndjson", "-");
+    let home = Home::new(&["tally"], &config_text)?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ingress(&mut service)?;
     let lines = in_turn(3, 60);
@@ -675,9 +678,9 @@ fn events_after_redis_rollback_take_effect() -> Result<()> {
     tally::check(&by_key(&lines)?, &once)
 }
 
-/// The test restores an older copy of the store folder. The sink's file keeps its lines, which consumers may have read.
-/// New messages have new ids. The log, the incident record in the log, and a metric report the number of messages that
-/// the copy lacks.
+/// The test restores an older copy of the store's folder. The file of the sink must keep its lines, because consumers
+/// may have read them. New messages must have new ids. The log, the incident record in the log, and a metric must
+/// report the number of messages that the copy lacks.
 #[test]
 fn restored_store_copy_is_reported_and_file_kept() -> Result<()> {
     let source = format!("ordering = \"fifo\"\n{SOURCE}");
@@ -720,13 +723,13 @@ fn restored_store_copy_is_reported_and_file_kept() -> Result<()> {
     Ok(())
 }
 
-/// The ingress serves only requests with the token.
+/// The ingress must accept only requests with the configured token.
 #[test]
 fn configured_token_is_required() -> Result<()> {
     let token = "0123456789abcdef";
-    let text_of =
+    let config_text =
         config("", SOURCE).replacen("[ingress]", &format!("[ingress]\ntoken = \"{token}\""), 1);
-    let home = Home::new(&["tally"], &text_of)?;
+    let home = Home::new(&["tally"], &config_text)?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ingress(&mut service)?;
     let line = &in_turn(1, 1)[0];

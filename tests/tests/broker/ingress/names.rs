@@ -1,5 +1,5 @@
 //! Tests of a Redis Cluster whose nodes report a name that does not resolve, or no name, for a while. Afterwards, a
-//! running host must continue by itself.
+//! running host must continue without a restart.
 //!
 //! A library that the host preloads resolves the name (`tests/src/names.rs`). The nodes listen at two addresses.
 
@@ -20,17 +20,19 @@ use super::support::{LINES, ingress, lost_events, post};
 const NAME: &str = "store.test";
 /// The setting of a node that determines whether the node reports an address or a name.
 const ENDPOINT_TYPE: &str = "cluster-preferred-endpoint-type";
-/// The setting of a node with the name that the node reports.
+/// The setting of a node that contains the name that the node reports.
 const HOST_NAME: &str = "cluster-announce-hostname";
-/// The number of events that a test posts together.
-const SOME: usize = 120;
+/// The number of events of a request: two events of each of 60 keys.
+const EVENTS_PER_REQUEST: usize = 120;
 
 /// A host and the Cluster with its store.
 struct Rig {
     cluster: Cluster,
     home: Home,
     service: Service,
+    /// The address of the admin listener.
     admin: SocketAddr,
+    /// The address at which the host accepts events.
     address: SocketAddr,
     /// All events that the test posts, in order.
     lines: Vec<String>,
@@ -40,7 +42,7 @@ struct Rig {
 
 impl Rig {
     /// Starts a Cluster whose nodes have these options, and a host that finds the Cluster under the name or address
-    /// `seed`. For the host, the name [`NAME`] resolves to `to`.
+    /// `seed`. For the host, the name [`NAME`] resolves to `to`, or does not resolve if `to` is `None`.
     fn start(options: &Options, seed: &str, to: Option<&str>) -> Result<Self> {
         let cluster = Cluster::with(3, options)?;
         let url = cluster.urls().swap_remove(0).replace(FIRST_ADDRESS, seed);
@@ -50,21 +52,21 @@ impl Rig {
         let mut service = Service::start_by(&home, &by, &["run"])?;
         let admin = http::ready(&mut service)?;
         let address = ingress(&mut service)?;
-        let lines = events_in_turn("a", 3 * SOME);
+        let lines = events_in_turn("a", 3 * EVENTS_PER_REQUEST);
         Ok(Self { cluster, home, service, admin, address, lines, accepted: 0 })
     }
 
-    /// Returns the next events of each of 60 keys, which reach all nodes.
+    /// Returns the next events of each of 60 keys. These events belong to all nodes.
     fn next_events(&self) -> String {
-        text(&self.lines[self.accepted..self.accepted + SOME])
+        text(&self.lines[self.accepted..self.accepted + EVENTS_PER_REQUEST])
     }
 
-    /// Posts the next events until the host accepts them.
+    /// Posts the next events again and again, until the host accepts them.
     fn post_until_accepted(&mut self) -> Result<()> {
         let events = self.next_events();
         wait_until("an accepted request", || Ok(post(self.address, LINES, &events)?.status == 202))
             .with_context(|| self.service.stderr())?;
-        self.accepted += SOME;
+        self.accepted += EVENTS_PER_REQUEST;
         Ok(())
     }
 
@@ -73,7 +75,7 @@ impl Rig {
         self.cluster.nodes().iter().try_for_each(|node| node.configure(setting, value))
     }
 
-    /// Waits until each node reports the host `host` for every master.
+    /// Waits until each node reports this address or name for every master.
     fn until_reported(&self, host: &str) -> Result<()> {
         wait_for_command(&format!("nodes that report {host}"), || {
             for node in self.cluster.nodes() {
@@ -98,8 +100,8 @@ impl Rig {
         Ok(())
     }
 
-    /// Waits until the host has lost all nodes. Then checks that the host rejects events. The rejected request waits
-    /// ten seconds for the store, so the outage lasts at least ten seconds.
+    /// Closes the connections of the host until the host is not ready. Then checks that the host rejects events. The
+    /// rejected request waits ten seconds for the store, so the outage lasts at least ten seconds.
     fn until_away(&self) -> Result<()> {
         wait_for_command("a host that is not ready", || {
             self.cut()?;
@@ -126,8 +128,8 @@ impl Rig {
     }
 }
 
-/// All nodes and the URL of the host have the same name. The name does not resolve for ten seconds, and later resolves
-/// to another address. Meanwhile the connections break.
+/// All nodes and the URL of the host have the same name. The connections break, and the name does not resolve for at
+/// least ten seconds. Later, the name resolves to another address.
 #[test]
 fn host_returns_after_the_name_of_the_nodes_resolves_again() -> Result<()> {
     let options = Options::new()
@@ -141,8 +143,8 @@ fn host_returns_after_the_name_of_the_nodes_resolves_again() -> Result<()> {
     rig.check()
 }
 
-/// The nodes begin to report a name that does not resolve, and later report their addresses again. Meanwhile the
-/// connections break, so the host uses the unknown name.
+/// The nodes begin to report a name that does not resolve. The connections break, so the host uses this name. Later,
+/// the nodes report their addresses again.
 #[test]
 fn host_returns_after_the_nodes_reported_an_unknown_name() -> Result<()> {
     let mut rig = Rig::start(&Options::new(), FIRST_ADDRESS, None)?;
@@ -156,8 +158,9 @@ fn host_returns_after_the_nodes_reported_an_unknown_name() -> Result<()> {
     rig.check()
 }
 
-/// The nodes must report names, but have none, so they report `?`. The connections break. The host must continue to use
-/// the addresses that it knows, also after the nodes report their addresses again.
+/// The setting of the nodes requires that they report names, but the nodes have no names, so they report `?`. The
+/// connections break. The host must continue to use the addresses that it knows, also after the nodes report their
+/// addresses again.
 #[test]
 fn host_keeps_its_nodes_while_they_report_no_name() -> Result<()> {
     let mut rig = Rig::start(&Options::new(), FIRST_ADDRESS, None)?;

@@ -1,5 +1,5 @@
 //! Tests of events that arrive over HTTP for a stream whose source is RabbitMQ, with two processes and four partitions.
-//! Each process accepts events of all keys, even if the other process owns the key's partition.
+//! Each process must accept events of all keys, even if the other process owns the partition of the key.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -27,16 +27,16 @@ struct Pair {
 }
 
 impl Pair {
-    /// Starts the servers and both hosts. `sections` holds additional sections of the configuration, and `stream` holds
+    /// Starts the servers and both hosts. `sections` has additional sections of the configuration, and `stream` has
     /// additional settings of the stream.
     fn start(sections: &str, stream: &str) -> Result<Self> {
         let redis = Redis::start(&[])?;
         let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
         let rig = Rig::with_private_broker(&store, "", "partitions = 4")?;
         let sections = format!("{SECTIONS}{sections}{store}");
-        let text_of =
+        let config_text =
             into_file(&config(&rig.rabbit.url(), &sections, stream, "partitions = 4"), "-");
-        let homes = [Home::new(&["tally"], &text_of)?, Home::new(&["tally"], &text_of)?];
+        let homes = [Home::new(&["tally"], &config_text)?, Home::new(&["tally"], &config_text)?];
         let mut services =
             [Service::start(&homes[0], &["run"])?, Service::start(&homes[1], &["run"])?];
         let [one, other] = &mut services;
@@ -53,7 +53,7 @@ impl Pair {
         format!("{}{now}", self.earlier)
     }
 
-    /// Waits until the processes have printed `count` different messages. After a crash, a host may print a message
+    /// Waits until the processes have printed `count` different messages. After a crash, a process may print a message
     /// twice.
     fn until(&self, count: usize) -> Result<()> {
         wait_until(&format!("{count} effects"), || {
@@ -74,12 +74,13 @@ impl Pair {
         })
     }
 
-    fn kill_one(&mut self) -> Result<()> {
+    /// Kills the first process.
+    fn kill_first(&mut self) -> Result<()> {
         self.services[0].kill()
     }
 
     /// Starts the first process again after its end, and keeps the earlier output.
-    fn start_one(&mut self) -> Result<()> {
+    fn restart_first(&mut self) -> Result<()> {
         self.earlier = self.printed();
         self.services[0] = Service::start(&self.homes[0], &["run"])?;
         self.addresses[0] = ingress(&mut self.services[0])?;
@@ -98,9 +99,9 @@ impl Pair {
 }
 
 /// Sorts the lines of both processes by sequence, and drops lines that were printed again after a crash. The hash in
-/// each message depends on all earlier events of the key, in the order of their execution. So the test can still check
+/// each message depends on all earlier events of the key, in the order of their execution, so the test can still check
 /// this order.
-fn in_order(all: &str) -> Result<String> {
+fn sorted_messages(all: &str) -> Result<String> {
     let lines: BTreeSet<&str> = all.split_inclusive('\n').collect();
     let sequence = |line: &str| {
         let message: Value = serde_json::from_str(line)?;
@@ -112,9 +113,9 @@ fn in_order(all: &str) -> Result<String> {
     Ok(lines.into_iter().map(|(_, line)| line).collect())
 }
 
-/// Checks two rules for the time in which the broker is down: the hosts process events of keys that have a key record,
-/// and events of new keys wait.
-fn each_process_accepts_events(stream: &str) -> Result<()> {
+/// While the broker is down, the hosts must process the events of keys that have a key record. The events of new keys
+/// wait for the broker, and must not delay the events of other keys.
+fn check_both_processes_accept_events(stream: &str) -> Result<()> {
     let pair = Pair::start("", stream)?;
     let known = in_turn(40, 20);
     // Each shard gets several hundred events of new keys.
@@ -126,8 +127,8 @@ fn each_process_accepts_events(stream: &str) -> Result<()> {
     for (at, line) in first.iter().enumerate() {
         ensure!(post(pair.addresses[at % 2], ONE, line)?.status == 202);
     }
-    // In a `fifo` stream, the order of arrival counts. So all events must have arrived over HTTP before their copies
-    // arrive from the broker.
+    // In a `fifo` stream, the order of arrival counts. All events must therefore have arrived over HTTP before their
+    // copies arrive from the broker.
     pair.until(first.len())?;
     pair.rig.publish(&first[50..])?;
     pair.rig.until_empty()?;
@@ -135,31 +136,31 @@ fn each_process_accepts_events(stream: &str) -> Result<()> {
     pair.rig.rabbit.kill()?;
     post_all(pair.addresses[0], second)?;
     post_all(pair.addresses[1], &new)?;
-    // The waiting events of new keys must not delay other keys.
+    // The waiting events of new keys must not delay these events of other keys.
     post_all(pair.addresses[1], third)?;
     pair.until(first.len() + second.len() + third.len())?;
     pair.rig.rabbit.restart()?;
     post_all(pair.addresses[0], fourth)?;
     pair.until(known.len() + new.len())?;
     let all: Vec<String> = known.iter().chain(&new).cloned().collect();
-    // Both processes may have printed messages of one key, because a partition may have moved: at the start, or while a
-    // process did not reach the broker.
-    tally::check(&by_key(&all)?, &in_order(&pair.end()?)?)
+    // Both processes may have printed messages of one key, because a partition may have changed its owner: at the
+    // start, or while a process did not reach the broker.
+    tally::check(&by_key(&all)?, &sorted_messages(&pair.end()?)?)
 }
 
 #[test]
 fn each_process_accepts_sequenced_events() -> Result<()> {
-    each_process_accepts_events("")
+    check_both_processes_accept_events("")
 }
 
 #[test]
 fn each_process_accepts_fifo_events() -> Result<()> {
-    each_process_accepts_events("ordering = \"fifo\"")
+    check_both_processes_accept_events("ordering = \"fifo\"")
 }
 
 /// While the broker is down, the owner of half of the partitions dies. The other process must execute the events that
-/// the dead owner accepted. A process that starts during the outage accepts events, and executes the events of its
-/// share when the broker is available again.
+/// the dead owner accepted. A process that starts during the outage must accept events, and must execute the events of
+/// its share when the broker is available again.
 #[test]
 fn other_process_takes_over_while_the_broker_is_down() -> Result<()> {
     let mut pair = Pair::start("[runtime]\nlease = \"2s\"\n", "")?;
@@ -173,12 +174,12 @@ fn other_process_takes_over_while_the_broker_is_down() -> Result<()> {
     pair.rig.rabbit.kill()?;
     post_all(pair.addresses[0], second)?;
     // Kills the process while it executes events.
-    pair.kill_one()?;
+    pair.kill_first()?;
     post_all(pair.addresses[1], third)?;
     pair.until(first.len() + second.len() + third.len())?;
-    pair.start_one()?;
+    pair.restart_first()?;
     post_all(pair.addresses[0], fourth)?;
     pair.rig.rabbit.restart()?;
     pair.until(lines.len())?;
-    tally::check(&by_key(&lines)?, &in_order(&pair.end()?)?)
+    tally::check(&by_key(&lines)?, &sorted_messages(&pair.end()?)?)
 }

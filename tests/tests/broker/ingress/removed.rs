@@ -11,16 +11,16 @@ use super::support::{ingress, lost_events, post_all, waiting};
 const SHARDS: u32 = 4;
 
 /// While a host runs, another program removes one Redis key of each shard, and nothing else. `name` is the part of the
-/// Redis key's name after the shard. No event waits at this time. Later events must take effect, earlier events that
-/// are sent again must have no effect, and the host must count no event as lost.
+/// Redis key's name after the shard. At this time, no event waits. Later events must take effect, earlier events that
+/// the test sends again must have no effect, and the host must count no event as lost.
 fn remove_from_each_shard(ordering: &str, name: &str) -> Result<()> {
-    const MANY: usize = 6_000;
+    const EVENTS: usize = 6_000;
     let redis = Redis::start(&[])?;
     let store = format!("url = \"{}\"\nshards = {SHARDS}\n", redis.url());
     let home = default_home(ordering, &store)?;
     let mut service = Service::start(&home, &["run"])?;
     let admin = http::ready(&mut service)?;
-    let early = events_in_turn("a", MANY);
+    let early = events_in_turn("a", EVENTS);
     post_until_effects(&mut service, "a", &early)?;
     let mut connection = redis.connect()?;
     wait_until("empty queues", || {
@@ -31,7 +31,7 @@ fn remove_from_each_shard(ordering: &str, name: &str) -> Result<()> {
         let removed = connection.command(&["DEL", &key])?;
         ensure!(removed.int() == Some(1), "{key} did not exist: {removed:?}");
     }
-    post_until_effects(&mut service, "b", &events_in_turn("b", MANY))?;
+    post_until_effects(&mut service, "b", &events_in_turn("b", EVENTS))?;
     post_all(ingress(&mut service)?, &early)?;
     // These events follow the repeated events in the queue of each shard.
     post_until_effects(&mut service, "c", &events_in_turn("c", KEYS))?;
@@ -40,7 +40,7 @@ fn remove_from_each_shard(ordering: &str, name: &str) -> Result<()> {
     service.end()
 }
 
-/// After the removal of the queues, later events get numbers that the host has already seen.
+/// After the removal of the queues, the queue entries of later events get numbers that the host has already read.
 #[test]
 fn events_after_removal_of_the_queues_take_effect() -> Result<()> {
     remove_from_each_shard("fifo", "log:stream/cases")
@@ -52,7 +52,7 @@ fn sequenced_events_after_removal_of_the_queues_take_effect() -> Result<()> {
     remove_from_each_shard("sequenced", "log:stream/cases")
 }
 
-/// The host still has the ids of the events in memory, so it recognises the repeated events.
+/// The host still has the ids of the events in memory, so it must recognise the repeated events.
 #[test]
 fn events_after_removal_of_the_ids_take_effect() -> Result<()> {
     remove_from_each_shard("fifo", "ids:cases")

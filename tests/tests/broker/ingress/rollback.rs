@@ -24,22 +24,23 @@ use super::support::{
 /// events wait in the store.
 const EVENTS: usize = 3_000;
 /// The number of events that a test posts together for an inbox. This number is larger than the number of events that a
-/// host processes while the broker is down, and that it reads in advance.
+/// host processes while the broker is down (see [`EARLY_EVENTS`]), plus the number of events that the host reads in
+/// advance.
 const INBOX_EVENTS: usize = 8_000;
-/// While the broker is down, a host with `prefetch = 100` processes at least this number of events from the inbox
-/// (docs/guide/http.md, "Order in a `fifo` stream").
+/// While the broker is down, a host with `prefetch = 100` processes at least this number of events from the inbox of
+/// its partition (the overtaking limit in docs/guide/http.md, "Order in a `fifo` stream").
 const EARLY_EVENTS: usize = 5_000;
 /// The number of shards in the tests that read the queues in Redis.
 const SHARDS: u32 = 4;
 
 /// Returns for each name (the first character of a key) how many of its events took effect. Ignores repeated messages,
-/// and checks that no event took effect twice.
+/// and checks that no event took effect twice. Each key has one event.
 fn effects(service: &Service) -> Result<BTreeMap<char, usize>> {
     let mut ids = BTreeSet::new();
     let mut counts = BTreeMap::new();
     for line in service.stdout().split_inclusive('\n').filter(|line| line.ends_with('\n')) {
         let message: Value = serde_json::from_str(line).context("a message")?;
-        ensure!(message["data"]["count"] == 1, "twice: {line}");
+        ensure!(message["data"]["count"] == 1, "an event took effect twice: {line}");
         let name = message["subject"].as_str().and_then(|subject| subject.chars().next());
         if ids.insert(message["id"].to_string()) {
             *counts.entry(name.context("a key")?).or_default() += 1;
@@ -48,9 +49,9 @@ fn effects(service: &Service) -> Result<BTreeMap<char, usize>> {
     Ok(counts)
 }
 
-/// After the server went back in time, it assigns the numbers of lost events to new events. The host must execute the
-/// new events, although it has already seen their numbers. The host must also count as lost exactly the lost events
-/// that did not take effect.
+/// After the server went back in time, the server assigns the numbers of lost events to new events. The host must
+/// execute the new events, although it has already read events with these numbers. The host must count as lost exactly
+/// the lost events that did not take effect.
 #[test]
 fn events_accepted_after_rollback_take_effect() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -84,8 +85,8 @@ fn events_accepted_after_rollback_take_effect() -> Result<()> {
     service.end()
 }
 
-/// The server goes back in time while the broker is down. Events for the broker's stream arrived over HTTP, and wait in
-/// the inbox in the store.
+/// The server goes back in time while the broker is down. Events for the stream of the broker arrived over HTTP, and
+/// wait in the inbox in the store. The events that the server still has, and later events, must take effect.
 #[test]
 fn inbox_events_accepted_after_rollback_take_effect() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -117,11 +118,11 @@ fn inbox_events_accepted_after_rollback_take_effect() -> Result<()> {
     service.end()
 }
 
-/// The servers go back in time after the host has executed some of the lost events. More of the lost events wait than
-/// the host reads in advance. Later events get the numbers of lost events that the host has read. The host must execute
-/// all later events, and must count exactly the lost events without effect. With a `rig`, the stream has an inbox, and
-/// the broker is down while the lost events wait.
-fn lose_events_behind_the_reader(mut servers: LossyServers, rig: Option<&Rig>) -> Result<()> {
+/// The servers go back in time after the host has executed some of the events that they lose. More lost events wait in
+/// the servers than the host reads in advance. Later events get the numbers of lost events that the host has read. The
+/// host must execute all later events, and must count as lost exactly the lost events without effect. With a `rig`, the
+/// stream has an inbox, and the broker is down while the lost events wait.
+fn lose_unread_events(mut servers: LossyServers, rig: Option<&Rig>) -> Result<()> {
     const EARLIER: usize = 20;
     const LATER: usize = 1_500;
     let sections = format!(
@@ -160,7 +161,7 @@ fn lose_events_behind_the_reader(mut servers: LossyServers, rig: Option<&Rig>) -
     servers.begin(|| true)?;
     let lossy = events("b", if rig.is_some() { INBOX_EVENTS } else { EVENTS });
     // All events are in one request. With several requests, the host could execute the events of one request before the
-    // test posts the next.
+    // test posts the next request.
     let answer = post(address, LINES, &text(&lossy))?;
     ensure!(answer.status == 202, "{answer:?}");
     let least = if rig.is_some() { EARLY_EVENTS } else { 1 };
@@ -190,31 +191,31 @@ fn lose_events_behind_the_reader(mut servers: LossyServers, rig: Option<&Rig>) -
 }
 
 #[test]
-fn events_lost_behind_the_reader_are_counted() -> Result<()> {
-    lose_events_behind_the_reader(LossyServers::single()?, None)
+fn lost_unread_events_are_counted() -> Result<()> {
+    lose_unread_events(LossyServers::single()?, None)
 }
 
 #[test]
-fn events_that_a_failover_loses_behind_the_reader_are_counted() -> Result<()> {
-    lose_events_behind_the_reader(LossyServers::watched()?, None)
+fn unread_events_that_a_failover_loses_are_counted() -> Result<()> {
+    lose_unread_events(LossyServers::watched()?, None)
 }
 
-/// The host drops the events that it has read from the inbox and not yet processed when the broker is available again.
+/// When the broker is available again, the host drops the events that it has read from the inbox and not yet processed.
 /// If the server has lost these events, the host must count them.
 #[test]
-fn inbox_events_lost_behind_the_reader_are_counted() -> Result<()> {
+fn lost_unread_inbox_events_are_counted() -> Result<()> {
     let rig = Rig::with_private_broker("", "", "")?;
-    lose_events_behind_the_reader(LossyServers::single()?, Some(&rig))
+    lose_unread_events(LossyServers::single()?, Some(&rig))
 }
 
 #[test]
-fn inbox_events_that_a_failover_loses_behind_the_reader_are_counted() -> Result<()> {
+fn unread_inbox_events_that_a_failover_loses_are_counted() -> Result<()> {
     let rig = Rig::with_private_broker("", "", "")?;
-    lose_events_behind_the_reader(LossyServers::watched()?, Some(&rig))
+    lose_unread_events(LossyServers::watched()?, Some(&rig))
 }
 
-/// The host first retains an event of the broker's stream for replay, and then puts it into the inbox. The server loses
-/// the retained copy between the two writes. Before the host answers 202, it must retain the event again.
+/// The host first retains an event of the stream of the broker for replay, and then puts the event into the inbox. The
+/// server loses the retained copy between the two writes. Before the host answers 202, it must retain the event again.
 #[test]
 fn copy_lost_during_a_request_is_retained_again() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -227,7 +228,7 @@ fn copy_lost_during_a_request_is_retained_again() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     let address = ingress(&mut service)?;
     rig.until_declared()?;
-    // After the first effect, the store has everything that the host needs to continue.
+    // After the first effect, the store contains all data that the host needs to continue.
     post_all(address, &[line("first", 1, &json!({ "n": 1 }))])?;
     wait_until("the first effect", || Ok(effects(&service)?.get(&'f') == Some(&1)))?;
     let early = redis.snapshot()?;
@@ -238,8 +239,8 @@ fn copy_lost_during_a_request_is_retained_again() -> Result<()> {
         let texts = fields.parts().iter().filter_map(Reply::text);
         Ok(texts.filter(|text| text.contains("marker-of-the-event")).count())
     };
-    // The proxy delays the second write of the request, so that the server can lose the first write before it receives
-    // the second.
+    // The proxy delays each request of the host by at least a second, so that the server can lose the first write of
+    // the request before the server receives the second write.
     proxy.set(Mode::Delay(Duration::from_secs(1)))?;
     let event = line("a", 1, &json!({ "text": "marker-of-the-event" }));
     let answer = std::thread::scope(|scope| -> Result<Answer> {
@@ -250,7 +251,7 @@ fn copy_lost_during_a_request_is_retained_again() -> Result<()> {
         posting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })?;
     ensure!(answer.status == 202, "{answer:?}: {}", service.stderr());
-    ensure!(retained()? == 1, "the copy is lost: {}", service.stderr());
+    ensure!(retained()? == 1, "the store has no retained copy: {}", service.stderr());
     wait_until("the effect of the event", || Ok(effects(&service)?.get(&'a') == Some(&1)))
         .with_context(|| service.stderr())?;
     service.end()
@@ -336,6 +337,7 @@ struct HostPair {
 }
 
 impl HostPair {
+    /// Starts Redis and both hosts with this lease. The first host becomes the owner of the partition.
     fn start(lease: &str) -> Result<Self> {
         let redis = Redis::start(&[])?;
         let text = format!(
@@ -357,7 +359,7 @@ impl HostPair {
 
 /// One host owns the only partition and reads its queue. Another host accepts the events. While the reading host is
 /// paused, the server loses accepted events. The accepting host must count and log exactly these events as lost,
-/// although it reads no queue.
+/// although this host reads no queue.
 #[test]
 fn lost_events_for_another_process_are_counted() -> Result<()> {
     const SOME: usize = 400;
@@ -380,9 +382,9 @@ fn lost_events_for_another_process_are_counted() -> Result<()> {
     until_effects(&reader, 'c').with_context(|| reader.stderr())?;
     let counted = wait_until("the count of the lost events", || Ok(lost_events(admin)? >= SOME));
     counted.with_context(|| accepting.stderr())?;
-    // If an event took effect, the accepting host must not count it as lost later either. The test makes the accepting
-    // host check all its events: the reader executes more events, and the server then loses another set of events. When
-    // the accepting host detects this loss, it checks all events.
+    // The accepting host must also not count an event as lost later if the event took effect. The test therefore makes
+    // the accepting host check all its events: the reader executes more events, and the server then loses another set
+    // of events. When the accepting host detects this loss, it checks all events.
     post_all(address, &events("d", SOME))?;
     until_effects(&reader, 'd').with_context(|| reader.stderr())?;
     let early = redis.snapshot()?;
@@ -393,22 +395,25 @@ fn lost_events_for_another_process_are_counted() -> Result<()> {
     counted.with_context(|| accepting.stderr())?;
     reader.resume()?;
     let log = accepting.stderr();
-    ensure!(lost_events(admin)? == 2 * SOME, "other events are counted: {log}");
+    ensure!(lost_events(admin)? == 2 * SOME, "the host counted other events as lost: {log}");
     let logged = log.lines().filter(|line| line.contains("may be lost"));
     let logged = logged.filter_map(|line| {
         let rest = line.split_once(" events=")?.1;
         rest.split_whitespace().next()?.parse::<usize>().ok()
     });
-    ensure!(logged.sum::<usize>() == 2 * SOME, "the log does not name the lost events: {log}");
+    ensure!(
+        logged.sum::<usize>() == 2 * SOME,
+        "the log states another number of lost events: {log}"
+    );
     let effects = effects(&reader)?;
     ensure!(!effects.contains_key(&'b') && !effects.contains_key(&'e'), "{effects:?}");
     reader.end()?;
     accepting.end()
 }
 
-/// The server loses events that one host accepted for the partition of another host. Then the owner of the partition
-/// dies. The accepting host takes over the partition, before it knows whether its events were read. The accepting host
-/// must count each lost event once, and the events that the server still has must take effect.
+/// The server loses events that one host accepted for the partition of another host. Then the accepting host takes over
+/// the partition, because its owner is dead. At this time, the accepting host does not know yet whether its events were
+/// read. The accepting host must count each lost event once, and the events that the server still has must take effect.
 #[test]
 fn lost_events_are_counted_once_over_a_takeover() -> Result<()> {
     const SOME: usize = 400;
@@ -429,7 +434,11 @@ fn lost_events_are_counted_once_over_a_takeover() -> Result<()> {
     counted.with_context(|| accepting.stderr())?;
     post_all(address, &events("d", SOME))?;
     wait_until("later effects", || Ok(effects(&accepting)?.get(&'d') == Some(&SOME)))?;
-    ensure!(lost_events(admin)? == SOME, "events are counted twice: {}", accepting.stderr());
+    ensure!(
+        lost_events(admin)? == SOME,
+        "the host counted other events as lost: {}",
+        accepting.stderr()
+    );
     ensure!(!effects(&accepting)?.contains_key(&'b'), "a lost event took effect");
     accepting.end()
 }

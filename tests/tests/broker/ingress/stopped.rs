@@ -1,5 +1,5 @@
 //! Tests of message ids after Redis went back in time and a host started again. The host cannot repeat the lost events,
-//! and gives their sequences to other events.
+//! and assigns their sequences to other events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -19,7 +19,8 @@ const KEYS: usize = 10;
 /// The number of events of each key that the server still has after it went back in time.
 const KEPT: u64 = 2;
 
-/// Creates a home with a `fifo` stream and a store at `url`. `sections` stands before the other sections.
+/// Creates a home with a `fifo` stream and a store at `url`. `sections` precedes the other sections of the
+/// configuration.
 fn home(sections: &str, url: &str) -> Result<Home> {
     let config = format!(
         "{sections}{SECTIONS}[store]\nkind = \"redis\"\nurl = \"{url}\"\nshards = 2\n\
@@ -30,7 +31,7 @@ fn home(sections: &str, url: &str) -> Result<Home> {
     Home::new(&["tally"], &config)
 }
 
-/// Returns the events with these numbers for each of the keys. Each event has an id and content of its own.
+/// Returns the events with these numbers for each of the keys. Each event has its own id and its own data.
 fn events(numbers: RangeInclusive<u64>) -> Result<Vec<String>> {
     let event = |number| {
         (0..KEYS).map(move |key| line(&format!("k{key}"), number, &json!({ "n": number })))
@@ -49,7 +50,7 @@ fn messages(service: &Service) -> Result<BTreeMap<String, u64>> {
     printed.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(message).collect()
 }
 
-/// Returns the ids of the messages of all events that follow the kept events.
+/// Returns the ids of the messages of all events that follow the kept events of their keys.
 fn late_ids(service: &Service) -> Result<BTreeSet<String>> {
     let late = messages(service)?.into_iter().filter(|(_, sequence)| *sequence > KEPT);
     Ok(late.map(|(id, _)| id).collect())
@@ -64,7 +65,7 @@ fn post_kept(service: &mut Service) -> Result<()> {
     done.with_context(|| service.stderr())
 }
 
-/// Posts two late events of each key. Returns the ids of their messages.
+/// Posts `late`, which has two events of each key. Returns the ids of the messages of all late events.
 fn post_late(service: &mut Service, late: &[String]) -> Result<BTreeSet<String>> {
     post_all(ingress(service)?, late)?;
     let all = 2 * KEYS;
@@ -72,7 +73,7 @@ fn post_late(service: &mut Service, late: &[String]) -> Result<BTreeSet<String>>
         wait_until("the effects of the late events", || Ok(late_ids(service)?.len() >= all));
     taken.with_context(|| service.stderr())?;
     let ids = late_ids(service)?;
-    ensure!(ids.len() == all, "{} messages, not {all}: {}", ids.len(), service.stdout());
+    ensure!(ids.len() == all, "{} messages instead of {all}: {}", ids.len(), service.stdout());
     Ok(ids)
 }
 
@@ -96,7 +97,8 @@ fn check_new_ids(home: &Home, late: &[String], before: &BTreeMap<String, u64>) -
 #[test]
 fn events_with_reused_numbers_have_new_message_ids() -> Result<()> {
     let redis = Redis::start(&[])?;
-    // With a short lease, a start need not wait long for the lease of the host that ran when the snapshot was taken.
+    // With a short lease, a start does not wait long for the lease that the snapshot contains. The host that ran at the
+    // snapshot owned this lease.
     let home = home("[runtime]\nlease = \"2s\"\n", &redis.url())?;
     let mut service = Service::start(&home, &["run"])?;
     post_kept(&mut service)?;
@@ -127,13 +129,14 @@ fn events_with_reused_numbers_have_new_message_ids() -> Result<()> {
 /// ends. After the next start, other events get the sequences of the lost events.
 #[test]
 fn events_after_lost_commits_beyond_memory_have_new_message_ids() -> Result<()> {
-    // The host keeps recent commits in memory. They occupy at most an eighth of the memory budget, which is 2 MiB here.
-    // Each event with a key of its own occupies more than 300 bytes.
-    const MANY: usize = 20_000;
-    // The Sentinel must not replace the master before the test requests it, even if the many events take minutes.
+    // The host keeps recent commits in memory. These commits occupy at most an eighth of the memory budget, which is 2
+    // MiB here. Each event with its own key occupies more than 300 bytes.
+    const EVENTS: usize = 20_000;
+    // The Sentinel must not replace the master before the test requests the replacement, even if the many events take
+    // minutes.
     const SILENCE_LIMIT: Duration = Duration::from_mins(10);
     let group = Sentinel::start()?;
-    // The lease is longer than the split, so that it does not expire in the new master.
+    // The lease is longer than the split, so that the lease does not expire in the new master.
     let runtime = "[runtime]\nmemory_budget = \"16MiB\"\nlease = \"10m\"\n";
     let home = home(runtime, &group.url())?;
     let mut service = Service::start(&home, &["run"])?;
@@ -143,8 +146,8 @@ fn events_after_lost_commits_beyond_memory_have_new_message_ids() -> Result<()> 
     group.down_after(SILENCE_LIMIT)?;
     let _cut_off = group.cut_off()?;
     post_late(&mut service, &events(3..=4)?)?;
-    post_all(ingress(&mut service)?, &support::events("b", MANY))?;
-    let all = 4 * KEYS + MANY;
+    post_all(ingress(&mut service)?, &support::events("b", EVENTS))?;
+    let all = 4 * KEYS + EVENTS;
     wait_until("the effects of all events", || Ok(service.stdout().lines().count() >= all))
         .with_context(|| service.stderr())?;
     group.replace_master()?;

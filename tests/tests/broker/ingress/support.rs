@@ -1,4 +1,5 @@
-//! Helpers for tests of the HTTP listener for events (the ingress): its address, and requests to it.
+//! Helpers for tests of the HTTP listener for events (the ingress), for example its address, requests to it, and the
+//! events that wait or were lost.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -11,7 +12,9 @@ use ordain_tests::log::{line, text};
 use ordain_tests::service::Service;
 use serde_json::json;
 
+/// The content type of a body with one event.
 pub(super) const ONE: &str = "application/cloudevents+json";
+/// The content type of a body with a JSON array of events.
 pub(super) const BATCH: &str = "application/cloudevents-batch+json";
 
 /// The configuration of two HTTP listeners: for events, and for operators.
@@ -19,8 +22,8 @@ pub(super) const SECTIONS: &str =
     "[ingress]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n";
 
 /// The largest number of events that a host reads from the store in advance: four batches of 256 events. The driver has
-/// one batch, the channel holds two batches, and one batch waits for room in the channel. A few more events may be on
-/// the way between these places.
+/// one batch, the channel contains two batches, and one batch waits for space in the channel. A few more events may be
+/// on the way between these places.
 pub(super) const READ_AHEAD: usize = 4 * 256 + 64;
 
 /// Returns events that each have their own key, so that a key in the output identifies the event that took effect. All
@@ -29,12 +32,13 @@ pub(super) fn events(name: &str, count: usize) -> Vec<String> {
     (0..count).map(|at| line(&format!("{name}{at}"), 1, &json!({ "n": at }))).collect()
 }
 
-/// Replaces the sink in a configuration by a sink that writes to a file, and so does not depend on the broker.
+/// Replaces the sink in a configuration by a sink that writes to a file, and therefore does not depend on the broker.
 pub(super) fn into_file(text: &str, path: &str) -> String {
     let sink = "kind = \"amqp\"\nexchange = \"out\"";
     text.replace(sink, &format!("kind = \"file\"\npath = \"{path}\""))
 }
 
+/// Posts events in requests of 200 events. The host must accept all of them.
 pub(super) fn post_all(address: SocketAddr, lines: &[String]) -> Result<()> {
     for chunk in lines.chunks(200) {
         let answer = post(address, LINES, &text(chunk))?;

@@ -19,10 +19,12 @@ use super::in_turn::{
 use super::support::{LINES, ingress, lost_events, post, post_all};
 
 const MASTERS: usize = 3;
-/// The number of events that a test posts before the replicas lag, while they lag, and after the takeover.
-const SOME: usize = 1_560;
-/// The pause between two requests of a producer. It limits the number of events, because an election may take seconds.
-const PACE: Duration = Duration::from_millis(100);
+/// The number of events that a test posts in each of three periods: before the replicas lag, while they lag, and after
+/// the takeover.
+const EVENTS: usize = 1_560;
+/// The pause between two requests of a producer. The pause limits the number of events, because an election may take
+/// seconds.
+const REQUEST_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A host, and a Cluster in which each master has a replica.
 struct Rig {
@@ -44,13 +46,13 @@ impl Rig {
         let home = default_home(ordering, &store)?;
         let mut service = Service::start(&home, &["run"])?;
         let admin = http::ready(&mut service)?;
-        let early = events_in_turn("a", SOME);
+        let early = events_in_turn("a", EVENTS);
         post_until_effects(&mut service, "a", &early)?;
         (0..MASTERS).try_for_each(|number| cluster.let_replica_lag(number))?;
         Ok(Self { cluster, service, admin, early, _home: home })
     }
 
-    /// Makes each lagging replica the master, while the old master still runs. No connection breaks.
+    /// Makes each lagging replica the master, while the old master still runs. No connection of the host breaks.
     fn take_over(&self, how: Takeover) -> Result<()> {
         (0..MASTERS).try_for_each(|number| self.cluster.take_over(number, how))
     }
@@ -69,11 +71,12 @@ impl Rig {
         })
     }
 
-    /// Posts later events, which must all take effect. Then waits until the host has executed each event at risk or
-    /// has counted it as lost. The keys of the events at risk begin with `names`, and there are `count` such events.
+    /// Posts later events, which must all take effect. Then waits until the host has executed each event at risk (an
+    /// event that the replicas may lack), or has counted the event as lost. The keys of the events at risk begin with
+    /// `names`, and there are `count` such events.
     fn check(&mut self, names: &[&str], count: usize) -> Result<()> {
         self.cluster.until_masters_serve()?;
-        post_until_effects(&mut self.service, "c", &events_in_turn("c", SOME))?;
+        post_until_effects(&mut self.service, "c", &events_in_turn("c", EVENTS))?;
         let Self { service, admin, early, .. } = self;
         let mut lost = 0;
         let mut taken = 0;
@@ -110,54 +113,54 @@ fn post_until(is_over: &AtomicBool, address: SocketAddr, name: &str) -> Result<V
             Ok(post(address, LINES, &text(&events))?.status == 202)
         })?;
         accepted.extend(events);
-        sleep(PACE);
+        sleep(REQUEST_INTERVAL);
     }
     Ok(accepted)
 }
 
 /// Before the takeover, all accepted events have taken effect, so the host is idle. The new masters then assign the
-/// numbers of some of these events to later events. The host must not remove the later events unread, and must count no
-/// event as lost.
+/// numbers of some of these events to later events. The host must not remove the later events before it has read them,
+/// and must count no event as lost.
 #[test]
 fn events_after_takeover_of_a_cluster_take_effect() -> Result<()> {
     let mut rig = Rig::start("fifo")?;
-    post_until_effects(&mut rig.service, "b", &events_in_turn("b", SOME))?;
+    post_until_effects(&mut rig.service, "b", &events_in_turn("b", EVENTS))?;
     rig.take_over(Takeover::Takeover)?;
-    rig.check(&["b"], SOME)
+    rig.check(&["b"], EVENTS)
 }
 
 /// At the takeover, some of the accepted events may still wait in the old masters. All later events must take effect.
-/// The host must count exactly the events without effect as lost.
+/// The host must count as lost exactly the events without effect.
 #[test]
 fn events_lost_by_takeover_of_a_cluster_are_counted() -> Result<()> {
     let mut rig = Rig::start("fifo")?;
-    post_all(ingress(&mut rig.service)?, &events_in_turn("b", SOME))?;
+    post_all(ingress(&mut rig.service)?, &events_in_turn("b", EVENTS))?;
     rig.take_over(Takeover::Takeover)?;
-    rig.check(&["b"], SOME)
+    rig.check(&["b"], EVENTS)
 }
 
-/// A producer posts events while the other masters elect each replica. The host must count exactly the events without
-/// effect as lost, including the events that it accepted during the elections.
+/// A producer posts events while the other masters elect each replica. The host must count as lost exactly the events
+/// without effect, including the events that it accepted during the elections.
 #[test]
 fn events_posted_during_elections_in_a_cluster_take_effect_or_are_counted() -> Result<()> {
     let mut rig = Rig::start("fifo")?;
-    post_all(ingress(&mut rig.service)?, &events_in_turn("b", SOME))?;
+    post_all(ingress(&mut rig.service)?, &events_in_turn("b", EVENTS))?;
     let posted = rig.take_over_while_posting(Takeover::Force, "d")?;
     ensure!(!posted.is_empty(), "the producer posted no event");
-    rig.check(&["b", "d"], SOME + posted.len())
+    rig.check(&["b", "d"], EVENTS + posted.len())
 }
 
 /// In a `sequenced` stream, the later events of a key wait for its lost events. A producer posts events during the
-/// takeover, and afterwards sends all events again that the new masters may lack. Then each event must take effect once
+/// takeover, and afterwards sends all events again that the new masters may lack. Each event must then take effect once
 /// and in order.
-fn send_again_after_takeover(how: Takeover) -> Result<()> {
+fn check_events_sent_again(how: Takeover) -> Result<()> {
     let mut rig = Rig::start("sequenced")?;
-    let lacked = events_in_turn("b", SOME);
+    let lacked = events_in_turn("b", EVENTS);
     post_all(ingress(&mut rig.service)?, &lacked)?;
     let posted = rig.take_over_while_posting(how, "d")?;
     let Rig { cluster, service, early, .. } = &mut rig;
     cluster.until_masters_serve()?;
-    post_until_effects(service, "c", &events_in_turn("c", SOME))?;
+    post_until_effects(service, "c", &events_in_turn("c", EVENTS))?;
     post_until_effects(service, "b", &lacked)?;
     post_until_effects(service, "d", &posted)?;
     check_effects(service, "a", early)?;
@@ -166,10 +169,10 @@ fn send_again_after_takeover(how: Takeover) -> Result<()> {
 
 #[test]
 fn sequenced_events_take_effect_after_a_takeover_of_a_cluster() -> Result<()> {
-    send_again_after_takeover(Takeover::Takeover)
+    check_events_sent_again(Takeover::Takeover)
 }
 
 #[test]
 fn sequenced_events_take_effect_after_elections_in_a_cluster() -> Result<()> {
-    send_again_after_takeover(Takeover::Force)
+    check_events_sent_again(Takeover::Force)
 }
