@@ -1,4 +1,5 @@
-//! Tests of the host with real RabbitMQ servers, which the tests kill, pause and change.
+//! Tests of the host with real RabbitMQ and Redis servers, which the tests kill, pause and change. Some tests need only
+//! one of these servers, or none.
 
 mod broker {
     mod amqp;
