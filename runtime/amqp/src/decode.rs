@@ -311,8 +311,8 @@ fn utf8<'a>(place: &str, text: Cow<'a, str>) -> DeliveryResult<Cow<'a, str>> {
 
 /// Returns the time of the event, in ms since the Unix epoch. The time comes from the CloudEvents attribute `time`,
 /// otherwise from the header `timestamp_in_ms`, otherwise from AMQP's own timestamp, which has a resolution of one
-/// second. Only the first of these three that is present counts. A time before 1970, and a header `timestamp_in_ms`
-/// that is not a number, count as no time.
+/// second. Only the first of these three that is present counts. A header `timestamp_in_ms` that is not a non-negative
+/// integer counts as missing. An attribute `time` before 1970 counts as no time.
 fn time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> DeliveryResult<Option<u64>> {
     if let Some(value) = headers.time {
         let Some(ms) = as_text(value).and_then(|text| parse_time(&text)) else {
@@ -325,10 +325,48 @@ fn time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> DeliveryResult<Op
         };
         return Ok(u64::try_from(ms).ok());
     }
-    if let Some(value) = headers.time_ms {
-        // Ordain and a timestamp plugin of RabbitMQ write this header. Other programs may use the name for something
-        // else, so a value that is not a number is no error. The event then has no time.
-        return Ok(as_integer(value));
+    // Ordain and a timestamp plugin of RabbitMQ write this header. Other programs may use the name for something else,
+    // so another value is no error, and does not hide the timestamp.
+    let header_ms = headers.time_ms.and_then(as_integer);
+    Ok(header_ms.or_else(|| timestamp.map(|seconds| seconds.saturating_mul(1_000))))
+}
+
+#[cfg(test)]
+mod tests {
+    use lapin::BasicProperties;
+
+    use super::*;
+
+    /// Decodes a delivery of a `sequenced` stream.
+    fn decode(routing_key: &str, properties: BasicProperties) -> Result<Event, DecodeError> {
+        let decoder = DeliveryDecoder {
+            letter_source: "/ordain/s".to_owned(),
+            ordering: OrderingMode::Sequenced,
+            event_size: 1 << 20,
+            key: KeyLocation::RoutingKey,
+        };
+        let mut delivery = Delivery::mock(1, "x".into(), routing_key.into(), false, Vec::new());
+        delivery.properties = properties;
+        decoder.decode(&delivery)
     }
-    Ok(timestamp.map(|seconds| seconds.saturating_mul(1_000)))
+
+    #[test]
+    fn time_header_without_a_number_does_not_hide_the_timestamp() {
+        let text = |text: &str| AMQPValue::LongString(text.into());
+        for (value, time_ms) in [
+            (AMQPValue::LongLongInt(1_234), 1_234),
+            (text("1234"), 1_234),
+            (text("noon"), 7_000),
+            (text(""), 7_000),
+            (AMQPValue::Boolean(true), 7_000),
+            (AMQPValue::LongLongInt(-1), 7_000),
+        ] {
+            let mut headers = FieldTable::default();
+            headers.insert(TIME_MS_HEADER.into(), value);
+            let shown = format!("{headers:?}");
+            let properties = BasicProperties::default().with_timestamp(7).with_headers(headers);
+            let event = decode("k", properties).expect("an event");
+            assert_eq!(event.time_ms(), Some(time_ms), "{shown}");
+        }
+    }
 }
