@@ -170,7 +170,8 @@ impl DeliveryDecoder {
     ) -> DeliveryResult<Cow<'a, str>> {
         let (key, place) = match &self.key {
             KeyLocation::RoutingKey => {
-                (Some(Cow::Borrowed(delivery.routing_key.as_str())), "the routing key".to_owned())
+                let place = "the routing key".to_owned();
+                (Some(utf8(&place, &delivery.routing_key)?), place)
             }
             KeyLocation::Header(name) => {
                 (headers.key.and_then(as_text), format!("the header {name:?}"))
@@ -184,7 +185,7 @@ impl DeliveryDecoder {
                     format!("the key has {size} bytes; {KEY_SIZE_LIMIT} are allowed"),
                 )
             }
-            Some(key) if !key.is_empty() => utf8(&place, key),
+            Some(key) if !key.is_empty() => Ok(key),
             _ => reject(Cause::NoKey, format!("there is no key: {place} must name it")),
         }
     }
@@ -285,7 +286,7 @@ fn attribute<'a>(
             };
             text
         }
-        (None, Some(property)) => Cow::Borrowed(property.as_str()),
+        (None, Some(property)) => utf8(name, property)?,
         (None, None) => return Ok(None),
     };
     if text.len() > ATTRIBUTE_LIMIT {
@@ -295,14 +296,14 @@ fn attribute<'a>(
             format!("the {name} has {size} bytes; {ATTRIBUTE_LIMIT} are allowed"),
         );
     }
-    Ok((!text.is_empty()).then_some(utf8(name, text)?))
+    Ok((!text.is_empty()).then_some(text))
 }
 
-/// Returns the text. Rejects a text that was not UTF-8 in the message. If the decoder replaced invalid bytes instead,
-/// two different texts could become equal.
-fn utf8<'a>(place: &str, text: Cow<'a, str>) -> DeliveryResult<Cow<'a, str>> {
-    match not_utf8(&text) {
-        None => Ok(text),
+/// Returns the text of a short string. Rejects a text that was not UTF-8 in the message. If the decoder replaced
+/// invalid bytes instead, two different texts could become equal.
+fn utf8<'a>(place: &str, text: &'a ShortString) -> DeliveryResult<Cow<'a, str>> {
+    match not_utf8(text.as_str()) {
+        None => Ok(Cow::Borrowed(text.as_str())),
         Some(bytes) => {
             reject(Cause::Unreadable, format!("{place} must be UTF-8, found the bytes {bytes}"))
         }
@@ -348,6 +349,22 @@ mod tests {
         let mut delivery = Delivery::mock(1, "x".into(), routing_key.into(), false, Vec::new());
         delivery.properties = properties;
         decoder.decode(&delivery)
+    }
+
+    #[test]
+    fn valid_text_that_begins_with_the_replacement_character_is_decoded() {
+        let id = |id: &str| BasicProperties::default().with_message_id(id.into());
+        let event = decode("\u{fffd}key", id("\u{fffd}41")).expect("an event");
+        assert_eq!((event.key(), event.id()), ("\u{fffd}key", "\u{fffd}41"));
+        let mut headers = FieldTable::default();
+        headers.insert("cloudEvents:id".into(), AMQPValue::LongString("\u{fffd}ff".into()));
+        let event = decode("k", BasicProperties::default().with_headers(headers));
+        assert_eq!(event.expect("an event").id(), "\u{fffd}ff");
+        // The AMQP parser returns these texts for the bytes 0xc3 and 0xff.
+        let error = decode("\u{fffd}c3", id("1")).expect_err("an invalid key");
+        assert!(error.message.contains("the routing key must be UTF-8"), "{error}");
+        let error = decode("k", id("\u{fffd}ff")).expect_err("an invalid id");
+        assert!(error.message.contains("id must be UTF-8, found the bytes ff"), "{error}");
     }
 
     #[test]

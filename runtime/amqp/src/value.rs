@@ -13,13 +13,30 @@ use ordain_util::text::truncated;
 /// hexadecimal digits.
 const NOT_UTF8: char = '\u{fffd}';
 
-/// Returns the bytes, in hexadecimal digits, of a short text that was not UTF-8. Returns `None` for any other text.
+/// Returns the bytes, in hexadecimal digits, of a short text that was not UTF-8. Returns `None` for any other text,
+/// with one exception: a valid text that consists of U+FFFD and the digits of bytes that are not UTF-8. The AMQP parser
+/// returns the same text for these bytes, so this function cannot distinguish the two.
 pub(super) fn not_utf8(text: &str) -> Option<&str> {
-    text.strip_prefix(NOT_UTF8)
+    let digits = text.strip_prefix(NOT_UTF8)?;
+    let bytes = decode_hex(digits)?;
+    std::str::from_utf8(&bytes).is_err().then_some(digits)
 }
 
-/// Returns a text value, or the decimal digits of an integer. A short text that was not UTF-8 keeps its mark; see
-/// [`not_utf8`]. Returns `None` for other bytes that are not UTF-8, and for a value of any other type.
+/// Decodes pairs of lowercase hexadecimal digits. Returns `None` for any other text.
+fn decode_hex(digits: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
+    let bytes = pairs.iter().map(|[high, low]| Some(digit(*high)? * 16 + digit(*low)?));
+    if rest.is_empty() { bytes.collect() } else { None }
+}
+
+/// Returns a text value, or the decimal digits of an integer. Returns `None` for bytes that are not UTF-8, and for a
+/// value of any other type. AMQP has no type for a short text as the value of a header, so the text never has the mark
+/// that [`not_utf8`] detects.
 pub(super) fn as_text(value: &AMQPValue) -> Option<Cow<'_, str>> {
     match value {
         AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).ok().map(Cow::Borrowed),
@@ -105,6 +122,18 @@ fn bytes_to_json(bytes: &[u8]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_that_was_not_utf8_is_recognised() {
+        assert_eq!(not_utf8("\u{fffd}fffe0061"), Some("fffe0061"));
+        assert_eq!(not_utf8("\u{fffd}c3"), Some("c3"));
+        // `41` and `c3a9` are the bytes of valid texts.
+        for rest in ["", "41", "c3a9", "c", "C3", "c3 ", " c3", "é"] {
+            let valid = format!("{NOT_UTF8}{rest}");
+            assert_eq!(not_utf8(&valid), None, "{valid:?}");
+        }
+        assert_eq!(not_utf8("c3"), None);
+    }
 
     #[test]
     fn truncated_value_ends_with_one_ellipsis() {
