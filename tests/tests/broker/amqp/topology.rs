@@ -343,7 +343,7 @@ fn priorities_in_a_fifo_stream_are_reported() -> Result<()> {
 }
 
 /// A part of the error about a queue of type stream.
-const STREAM_REFUSED: &str = "is of type stream, which never removes messages";
+const STREAM_REFUSED: &str = "is of type stream, which keeps acknowledged messages";
 
 /// Declares a queue of type stream. `max_age` is the value of the argument `x-max-age`, which only this type can have.
 fn declare_stream_queue(rig: &Rig, name: &str, max_age: Option<&str>) -> Result<()> {
