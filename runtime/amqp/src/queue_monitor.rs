@@ -346,19 +346,16 @@ fn report_refused_marker(options: &ConsumerOptions, exchange: &str, reason: &str
     if !refused.insert(exchange.to_owned()) {
         return;
     }
-    // Every stream needs the right to write to its own exchange, so this advice does not name that right.
-    let further_right = if options.topology.exchange() == Some(exchange) {
-        String::new()
-    } else {
-        format!(", and to write to the exchange {exchange:?}")
-    };
+    // The declaration of the marker needs the right to configure the marker. The binding from the marker to the
+    // exchange needs the rights to read the marker and to write to the exchange. No other declaration of a stream
+    // without `bind` needs the right to write to the stream's exchange, so this right may be the missing one.
     tracing::warn!(
         stream = &*options.stream,
         exchange,
         "exchange without a marker: the broker refused the marker ({reason}). Ordain cannot detect whether \
          another program removes the exchange and declares it again; the messages published meanwhile are \
-         then lost. Allow the user of `broker.url` to configure, write and read exchanges whose names begin \
-         with the name of the queue{further_right}"
+         then lost. Allow the user of `broker.url` to configure and read exchanges whose names begin with the \
+         name of the queue, and to write to the exchange {exchange:?}"
     );
 }
 

@@ -255,7 +255,7 @@ fn exchange_removed_before_a_start_is_reported() -> Result<()> {
 }
 
 /// The user of the host has no right to declare markers. The log must report that the broker refused the marker of the
-/// exchange.
+/// exchange, and must name the rights that the marker needs.
 #[test]
 fn refused_marker_of_the_exchange_is_reported() -> Result<()> {
     let rig = Rig::new()?;
@@ -265,6 +265,10 @@ fn refused_marker_of_the_exchange_is_reported() -> Result<()> {
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     service.until_says("exchange without a marker: the broker refused the marker")?;
     service.until_says("ACCESS_REFUSED")?;
+    service.until_says(
+        "to configure and read exchanges whose names begin with the name of the queue",
+    )?;
+    service.until_says("and to write to the exchange \"cases\"")?;
     ensure!(changes(&mut service)? == 0);
     service.end()
 }
