@@ -97,13 +97,13 @@ fn attributes(headers: &HeaderMap) -> DecodeResult<Vec<(String, String)>> {
             None if header == CONTENT_TYPE => "datacontenttype",
             None => continue,
         };
-        let text = if header == CONTENT_TYPE {
-            value.to_str().ok().map(Cow::Borrowed)
+        let (text, form) = if header == CONTENT_TYPE {
+            (value.to_str().ok().map(Cow::Borrowed), "printable ASCII")
         } else {
-            header_text(value)
+            (header_text(value), "percent-encoded UTF-8")
         };
         let Some(text) = text else {
-            return unreadable(format!("the header {header} must be percent-encoded UTF-8"));
+            return unreadable(format!("the header {header} must be {form}"));
         };
         if attributes.len() > HEADERS_LIMIT {
             return unreadable(format!(
@@ -202,6 +202,12 @@ mod tests {
         twice.append("ce-id", HeaderValue::from_static("2"));
         let error = decode_http(&DECODER, &twice, &Bytes::new()).expect_err("twice");
         assert!(error.message.contains("occurs twice"), "{error}");
+        let mut foreign = headers(&valid);
+        let kind = HeaderValue::from_bytes("text/café".as_bytes()).expect("a value");
+        foreign.insert(CONTENT_TYPE, kind);
+        let error = decode_http(&DECODER, &foreign, &Bytes::new()).expect_err("no ASCII");
+        let words = "the header content-type must be printable ASCII";
+        assert!(error.message.contains(words), "{error}");
     }
 
     #[test]
