@@ -11,8 +11,8 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use ordain_core::{Cause, Event, EventParts, OrderingMode, SEQUENCE_END};
 
 use super::header::{
-    ATTRIBUTE_PREFIXES, CE_END_HEADER, CE_SEQUENCE_HEADER, END_HEADER, KEY_HEADER, SEQUENCE_HEADER,
-    TIME_MS_HEADER,
+    ATTRIBUTE_PREFIXES, CE_END_HEADER, CE_SEQUENCE_HEADER, END_HEADER, KEY_HEADER, QUEUE_HEADERS,
+    SEQUENCE_HEADER, TIME_MS_HEADER,
 };
 use super::value::{as_bool, as_integer, as_text, json, not_utf8};
 use ordain_cloudevents::{
@@ -20,10 +20,6 @@ use ordain_cloudevents::{
 };
 use ordain_config::KeyLocation;
 use ordain_store::KEY_SIZE_LIMIT;
-
-/// Headers that a queue adds to redelivered messages. The decoder omits these headers, because the event must be the
-/// same at each delivery.
-pub(super) const QUEUE_HEADERS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
 
 /// A decoder of a stream's events.
 #[derive(Debug, Clone)]

@@ -17,8 +17,8 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use ordain_core::{DeadLetter, Event, LetterContent, Message};
 
 use super::header::{
-    ATTRIBUTE_PREFIXES, END_HEADER, KEY_HEADER, LONG_ID_HEADER, SEQUENCE_HEADER, SOURCE_HEADER,
-    TIME_MS_HEADER,
+    ATTRIBUTE_PREFIXES, END_HEADER, KEY_HEADER, LONG_ID_HEADER, QUEUE_HEADERS, SEQUENCE_HEADER,
+    SOURCE_HEADER, TIME_MS_HEADER,
 };
 use ordain_cloudevents::{REASON_ATTRIBUTES, letter_attributes, message_id, source_of};
 use ordain_config::{KeyLocation, RoutingKeyTemplate};
@@ -264,13 +264,46 @@ impl PropertiesBuilder {
     }
 }
 
-/// Returns whether RabbitMQ or the decoder reads a header of this name.
+/// Returns whether a header of this name has a meaning for RabbitMQ or for the decoder.
 fn is_reserved(name: &str) -> bool {
     [KEY_HEADER, SEQUENCE_HEADER, END_HEADER, TIME_MS_HEADER].contains(&name)
         || ROUTING_HEADERS.contains(&name)
+        || QUEUE_HEADERS.contains(&name)
         || ATTRIBUTE_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 fn long_string(text: &str) -> AMQPValue {
     AMQPValue::LongString(text.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use ordain_core::{EventParts, OrderingMode};
+
+    use super::*;
+    use crate::decode::DeliveryDecoder;
+
+    /// The decoder omits the headers that a queue adds to a message, so the headers of these names that an event has
+    /// need another name in the message.
+    #[test]
+    fn event_keeps_headers_with_the_names_of_queue_headers() {
+        let headers = QUEUE_HEADERS.map(|name| (name, "7"));
+        let parts = EventParts { key: "k", id: "1", headers: &headers, ..EventParts::default() };
+        let sent = event(&Arc::new(Event::new(&parts)), None, &KeyLocation::RoutingKey);
+        let decoder = DeliveryDecoder {
+            letter_source: "/ordain/s".to_owned(),
+            ordering: OrderingMode::Fifo,
+            event_size: 1 << 20,
+            key: KeyLocation::RoutingKey,
+        };
+        let mut delivery = Delivery::mock(1, "x".into(), sent.routing_key, false, Vec::new());
+        delivery.properties = sent.properties;
+        let received = decoder.decode(&delivery).expect("an event");
+        let mut found: Vec<_> = received.headers().collect();
+        found.sort_unstable();
+        assert_eq!(
+            found,
+            [("x-original-x-acquired-count", "7"), ("x-original-x-delivery-count", "7")]
+        );
+    }
 }

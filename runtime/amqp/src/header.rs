@@ -1,5 +1,5 @@
-//! The names of the headers that have a meaning for Ordain. The decoder reads these headers, and the encoder writes
-//! most of them.
+//! The names of the headers that have a meaning for Ordain. The decoder reads or omits these headers, and the encoder
+//! writes most of them.
 
 /// The header with the key of a message. The routing key of the message may differ from the key.
 pub(super) const KEY_HEADER: &str = "X-Key";
@@ -17,5 +17,8 @@ pub(super) const TIME_MS_HEADER: &str = "timestamp_in_ms";
 pub(super) const SOURCE_HEADER: &str = "cloudEvents:source";
 /// The header with the id of a message whose id is too long for the AMQP property `message_id`.
 pub(super) const LONG_ID_HEADER: &str = "cloudEvents:id";
+/// Headers that a queue adds to redelivered messages. The decoder omits these headers, because the event must be the
+/// same at each delivery.
+pub(super) const QUEUE_HEADERS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
 /// The prefixes of header names that contain the name of a CloudEvents attribute.
 pub(super) const ATTRIBUTE_PREFIXES: [&str; 2] = ["cloudEvents:", "cloudEvents_"];

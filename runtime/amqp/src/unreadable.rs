@@ -9,9 +9,9 @@ use lapin::message::Delivery;
 use ordain_core::{Cause, DeadLetter, Event, LetterContent, LetterId, digest};
 use serde_json::{Value, json};
 
-use super::decode::{DeliveryDecoder, QUEUE_HEADERS};
+use super::decode::DeliveryDecoder;
 use super::encode::{header, id};
-use super::header::SOURCE_HEADER;
+use super::header::{QUEUE_HEADERS, SOURCE_HEADER};
 use super::value::table;
 
 /// Decodes a delivery into an event, or into a dead letter whose origin names the queue.
