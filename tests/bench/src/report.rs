@@ -79,14 +79,9 @@ const COLUMNS: [Column; 15] = [
 ];
 
 impl Row {
-    /// Returns a row with the median of each figure over several runs. If the number of runs is even, takes the higher
-    /// of the two middle values.
+    /// Returns a row with the median of each figure over several runs.
     pub(crate) fn median(runs: &[Self]) -> Self {
-        let of = |figure: Figure| {
-            let mut all: Vec<f64> = runs.iter().filter_map(figure).collect();
-            all.sort_by(f64::total_cmp);
-            all.get(all.len() / 2).copied()
-        };
+        let of = |figure: Figure| median(runs.iter().filter_map(figure).collect());
         Self {
             side: runs.first().map(|row| row.side.clone()).unwrap_or_default(),
             events_per_s: of(|row| Some(row.events_per_s)).unwrap_or_default(),
@@ -172,6 +167,15 @@ impl Report {
     }
 }
 
+/// Returns the median of the values; `None` if there are no values. The median of an even number of values is the mean
+/// of the two middle values.
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let upper = *values.get(values.len() / 2)?;
+    let lower = *values.get((values.len() - 1) / 2)?;
+    Some(f64::midpoint(lower, upper))
+}
+
 fn format_figure(figure: f64) -> String {
     if figure >= 100.0 { format!("{figure:.0}") } else { format!("{figure:.2}") }
 }
@@ -183,4 +187,29 @@ fn machine() -> String {
     });
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     format!("{}, {cores} cores", model.unwrap_or_else(|| "unknown processor".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn median_of_an_even_number_of_values_is_the_mean_of_the_middle_values() {
+        for (values, expected) in [
+            (&[3.0][..], Some(3.0)),
+            (&[], None),
+            (&[9.0, 1.0], Some(5.0)),
+            (&[9.0, 1.0, 2.0], Some(2.0)),
+            (&[2.0, 9.0, 4.0, 1.0], Some(3.0)),
+        ] {
+            assert_eq!(median(values.to_vec()), expected, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn median_of_runs_omits_missing_figures() {
+        let run = |events_per_s, p50_ms| Row { events_per_s, p50_ms, ..Row::default() };
+        let row = Row::median(&[run(10.0, None), run(30.0, Some(2.0))]);
+        assert_eq!((row.events_per_s, row.p50_ms, row.p99_ms), (20.0, Some(2.0), None));
+    }
 }
