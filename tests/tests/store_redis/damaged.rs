@@ -9,8 +9,9 @@ use rand_chacha::ChaCha8Rng;
 
 use super::dedicated::{DedicatedStore, numbers, step};
 
-/// A size, in bytes, that is too small for a stored key record. The shortest valid record is a little longer.
-const TOO_SHORT_BYTES: usize = 74;
+/// Minimum size of a stored key record, in bytes: the envelope, the fields with fixed offsets, seven numbers, and four
+/// other parts. Each number and each part has at least one byte.
+const SHORTEST_BYTES: usize = 30 + 50 + 7 + 4;
 
 /// Returns damaged forms of `right`, of four kinds: `right` truncated at each length; `right` with one changed bit, for
 /// each bit; random bytes of many lengths; and `right` with one changed bit and up to two more bytes at the end.
@@ -78,7 +79,7 @@ async fn damaged_record_is_reported() {
         let applied = owner.commit(store, vec![write, step(&keys[1], at)]).await;
         let refused = applied.refused.first();
         assert!(refused.is_none_or(|(at, _)| *at == 0), "{refused:?}");
-        if bytes.len() < TOO_SHORT_BYTES {
+        if bytes.len() < SHORTEST_BYTES {
             let is_reported = matches!(refused, Some((0, WriteRefusal::Corrupt(words))) if words.contains("record"));
             assert!(is_reported, "{bytes:?}: {refused:?}");
         }
