@@ -18,6 +18,7 @@ mod store_redis {
     mod killed;
     mod large_data;
     mod links;
+    mod listings;
     mod lost_replies;
     mod moved_slots;
     mod partial_commit;

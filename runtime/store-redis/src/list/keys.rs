@@ -28,8 +28,9 @@ const CALL_SCAN_LIMIT: usize = 500;
 /// The prefix of the cursors.
 const CURSOR_PREFIX: &str = "k1:";
 
-/// The start of a page: the shard, the cursor of `HSCAN` in the shard, and the key after which the page starts in the
-/// sorted result of this cursor. `after` is `None` if the page starts with the first key of this result.
+/// The start of a page: the shard, and the cursor of `HSCAN` in the shard. If `after` is `Some`, earlier pages have
+/// listed all keys of the shard up to this key, in the order of the keys. The page, and the later pages of the shard,
+/// then omit these keys.
 #[derive(Debug, PartialEq, Eq)]
 pub struct KeyCursor {
     shard: u32,
@@ -109,7 +110,10 @@ impl KeyListing for RedisStore {
                 return Ok(ListPage { rows, cursor: Some(at.text()) });
             }
             count = if rows.len() == before { 2 * count } else { limit - limit.min(rows.len()) };
-            at = KeyCursor { shard: at.shard + u32::from(next == 0), scan: next, after: None };
+            // An earlier page may have truncated the result of a scan of the whole hash. If this scan, with a smaller
+            // count, returns only a part of the hash, keys of that page may follow in any later scan of the shard.
+            let after = at.after.filter(|_| next != 0);
+            at = KeyCursor { shard: at.shard + u32::from(next == 0), scan: next, after };
             if at.shard < self.shards && (rows.len() >= limit || scanned >= scan_limit) {
                 return Ok(ListPage { rows, cursor: Some(at.text()) });
             }
