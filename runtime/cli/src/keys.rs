@@ -128,18 +128,20 @@ async fn print_rows<F: RowForm<KeyRow>>(
         status: args.status,
         prefix: args.prefix.clone(),
         cursor: None,
-        limit: PAGE_ROWS.min(args.limit.max(1)),
+        limit: PAGE_ROWS,
         scan_limit: None,
     };
     let mut left = args.limit;
     while left > 0 {
+        filter.limit = PAGE_ROWS.min(left);
         let page = target.keys(&args.stream, &filter).await?;
+        // A page of a store in Redis may have more rows than requested.
         let rows = &page.rows[..left.min(page.rows.len())];
         left -= rows.len();
         show::text(&rows.iter().map(&line).collect::<String>())?;
         filter.cursor = page.cursor;
         if filter.cursor.is_none() {
-            return Ok(false);
+            return Ok(rows.len() < page.rows.len());
         }
     }
     Ok(true)
