@@ -22,7 +22,7 @@ pub enum Cause {
     NoId,
     /// Another event of the key, with the same sequence or id but other content, was held or settled before.
     Conflict,
-    /// The event's sequence is more than `gap.max_width` beyond the first missing sequence.
+    /// The event's sequence is more than `gap.max_width` beyond the first sequence that may be missing.
     FarAhead,
     /// The event arrived after the end of its key.
     AfterEnd,

@@ -254,7 +254,7 @@ impl Sequencer {
                 let lane = &self.lanes[index];
                 let error = format!(
                     "sequence {sequence} is more than {} (gap.max_width) beyond {}, the first \
-                     missing sequence",
+                     sequence that may be missing",
                     self.settings.gap.max_width, lane.front
                 );
                 let letter = orphan_letter(&lane.key, sequence, &event, Cause::FarAhead, error);

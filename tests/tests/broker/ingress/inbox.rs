@@ -1,5 +1,5 @@
 //! Tests of events that arrive over HTTP for a stream whose source is RabbitMQ. Each event takes effect once, even if
-//! it also arrives over RabbitMQ, and even while RabbitMQ is down.
+//! it also arrives over RabbitMQ. A running host executes such events also while RabbitMQ is down.
 
 use anyhow::{Result, ensure};
 use ordain_servers::{Proxy, Rabbit, wait_until};

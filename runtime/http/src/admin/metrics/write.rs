@@ -224,7 +224,8 @@ impl MetricsEncoder<'_, '_> {
         let samples = wanted.map(|(stream, wanted)| {
             (vec![("stream", stream.clone())], SampleValue::Gauge(*wanted))
         });
-        let help = "Number of instances that the lag of a stream requires, as in GET /v1/scale";
+        let help = "Number of instances that the lag of a stream requires; while the lag is unknown, at least the number \
+                    of running instances. GET /v1/scale/STREAM returns the same number";
         self.samples("wanted_instances", help, MetricType::Gauge, samples.collect::<Vec<_>>())
     }
 
