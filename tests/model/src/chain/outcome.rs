@@ -15,7 +15,7 @@ pub struct ChainCounts {
     /// Number of messages that got a new number when the owner sent them again, for example because another message had
     /// taken the old number.
     pub changed: u64,
-    /// Number of lost commits that an owner found. The owner repeats them if the store still has its claim.
+    /// Number of lost commits that an owner repeated.
     pub commits: u64,
     /// Number of times that the process ended and another process started.
     pub restarts: u64,

@@ -210,9 +210,11 @@ impl ChainWorld {
     /// and returns false.
     fn repeat_commits(&mut self) -> bool {
         let State { owner, source, fault, .. } = &mut self.state;
-        self.counts.commits += owner.last().saturating_sub(source.last());
+        let lost = owner.last().saturating_sub(source.last());
         let has_claim = owner.recommit(source, *fault);
-        if !has_claim {
+        if has_claim {
+            self.counts.commits += lost;
+        } else {
             self.restart();
         }
         has_claim
