@@ -147,6 +147,8 @@ pub enum Fault {
     TakeOversNotCounted,
     /// An owner publishes messages as soon as their event is executed, before the commit.
     PublishBeforeCommit,
+    /// An owner publishes the newest entry of its outbox first.
+    PublishNewestFirst,
     /// An owner also removes unpublished entries from the outbox.
     RemoveUnpublished,
     /// The store removes entries from the outbox at the request of any owner, even if the owner's claim is outdated.
@@ -155,7 +157,7 @@ pub enum Fault {
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::CommitWithoutClaim,
         Self::ClaimWithoutRandom,
         Self::EpochFromFence,
@@ -173,6 +175,7 @@ impl Fault {
         Self::EvictTooEarly,
         Self::TakeOversNotCounted,
         Self::PublishBeforeCommit,
+        Self::PublishNewestFirst,
         Self::RemoveUnpublished,
         Self::RemoveWithoutClaim,
     ];

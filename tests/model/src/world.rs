@@ -172,7 +172,9 @@ impl World {
 
     fn publish_next(&mut self, scope: &Scope, id: usize, shard: usize) {
         let shard_state = &mut self.owners[id].shards[shard];
-        let entry = shard_state.outbox.remove(0);
+        let is_newest_first = scope.is(Fault::PublishNewestFirst);
+        let next = if is_newest_first { shard_state.outbox.len() - 1 } else { 0 };
+        let entry = shard_state.outbox.remove(next);
         // A commit that wrote several keys has several entries. The commit counts as published after its last entry.
         let is_last = shard_state.outbox.first().is_none_or(|next| next.number > entry.number);
         shard_state.published = if is_last { entry.number } else { entry.number - 1 };

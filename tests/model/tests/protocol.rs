@@ -13,7 +13,8 @@ const HANDED_OVER: &str = "an owner hands over";
 const OWNER_FENCED: &str = "an owner is fenced";
 const OWNER_STOPPED: &str = "an owner stops";
 
-// The properties that must always hold. Each fault must break one of them. `moved_outbox` breaks `PUBLISHED_IN_ORDER`.
+// The properties that must always hold. Each fault must break one of them, and each of them must be broken by a fault.
+// Without a fault, only `moved_outbox` breaks one of them: `PUBLISHED_IN_ORDER`.
 const LOST: &str = "nothing is lost";
 const STUCK: &str = "nothing gets stuck";
 const SETTLED_IN_ORDER: &str = "events of a key settle in order, each once";
@@ -103,6 +104,7 @@ const FAULTS: &[Break] = &[
     (Fault::DueIgnoredByLane, Scope::older_owner, STUCK),
     (Fault::EvictTooEarly, Scope::one_partition, STUCK),
     (Fault::PublishBeforeCommit, Scope::outbox, PUBLISHED_AFTER_COMMIT),
+    (Fault::PublishNewestFirst, Scope::outbox, PUBLISHED_IN_ORDER),
     (Fault::RemoveUnpublished, Scope::outbox, REMOVED_AFTER_PUBLISHING),
     (Fault::RemoveWithoutClaim, Scope::goes_back_with_outbox, REMOVED_AFTER_PUBLISHING),
 ];
