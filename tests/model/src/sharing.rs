@@ -50,6 +50,8 @@ pub enum SharingFault {
     ReleaseWithoutEpoch,
     /// A claim uses the epoch of the fence plus one, instead of the epoch of its lease.
     ClaimWithoutLease,
+    /// A claim takes effect although the fence already has the epoch of the claim's lease.
+    EpochClaimedTwice,
     /// An instance whose lease has expired keeps its channels to the broker open.
     ChannelsKept,
     /// The leases of an instance that is no longer a member stay valid for ever.
@@ -65,11 +67,12 @@ pub enum SharingFault {
 
 impl SharingFault {
     /// All faults.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::LeaseTaken,
         Self::LeaseToNonMember,
         Self::ReleaseWithoutEpoch,
         Self::ClaimWithoutLease,
+        Self::EpochClaimedTwice,
         Self::ChannelsKept,
         Self::NonMemberKeepsLease,
         Self::ReleaseWithoutClose,

@@ -12,6 +12,7 @@ const WAITS_FOR_CHANNEL: &str = "an instance waits until another instance's chan
 const MEMBER_KEEPS: &str = "no member loses a partition";
 const NEWEST_FENCES: &str = "only the holder of the newest lease fences others";
 const OWN_RELEASES: &str = "no instance releases the lease of another";
+const ONE_COMMITS: &str = "only one instance at a time may commit";
 const ALL_SHARED: &str = "a fleet at rest shares all partitions";
 const COMES_TO_REST: &str = "the fleet comes to rest";
 
@@ -86,6 +87,7 @@ const FAULTS: &[Break] = &[
     (SharingFault::LeaseToNonMember, is_silent_twice, COMES_TO_REST),
     (SharingFault::ReleaseWithoutEpoch, is_silent_twice, OWN_RELEASES),
     (SharingFault::ClaimWithoutLease, is_silent, NEWEST_FENCES),
+    (SharingFault::EpochClaimedTwice, goes_back, ONE_COMMITS),
     (SharingFault::ChannelsKept, is_cut_off, ALL_SHARED),
     (SharingFault::NonMemberKeepsLease, dies, ALL_SHARED),
     (SharingFault::ReleaseWithoutClose, joins, ALL_SHARED),

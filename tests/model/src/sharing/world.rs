@@ -230,7 +230,8 @@ impl SharingWorld {
         if fleet.is(SharingFault::ClaimWithoutLease) {
             epoch = *fence + 1;
         }
-        if epoch <= *fence {
+        let is_taken = epoch == *fence && !fleet.is(SharingFault::EpochClaimedTwice);
+        if epoch < *fence || is_taken {
             return self.mark_drained(id, partition);
         }
         let holder = self.table.holder(fleet, partition).filter(|holder| *holder != id);
