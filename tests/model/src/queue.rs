@@ -49,6 +49,10 @@ pub enum QueueFault {
     RemovesWithoutCommit,
     /// A reader that reads the queue again from its beginning has forgotten its deliveries.
     ForgetsDeliveries,
+    /// An owner does not repeat lost commits.
+    DropsLostCommits,
+    /// A reader does not notice that the store has lost a removal.
+    IgnoresLostRemovals,
     /// All calls have the same history, so a queue position is no more than a number.
     HistoriesAreEqual,
     /// A reader does not expect the entries that the writers of its process report, so it does not notice the loss of
@@ -81,11 +85,13 @@ pub enum QueueFault {
 
 impl QueueFault {
     /// All faults.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::ReadsByNumber,
         Self::RemovesByNumber,
         Self::RemovesWithoutCommit,
         Self::ForgetsDeliveries,
+        Self::DropsLostCommits,
+        Self::IgnoresLostRemovals,
         Self::HistoriesAreEqual,
         Self::ExpectsNothing,
         Self::AnswersWithoutCheck,

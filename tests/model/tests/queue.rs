@@ -45,6 +45,8 @@ const FAULTS: &[Break] = &[
     (QueueFault::RemovesByNumber, goes_back, QueueViolation::RemovedTooEarly),
     (QueueFault::RemovesWithoutCommit, goes_back, QueueViolation::RemovedTooEarly),
     (QueueFault::ForgetsDeliveries, goes_back, QueueViolation::DeliveredTwice),
+    (QueueFault::DropsLostCommits, goes_back, QueueViolation::NoEffect),
+    (QueueFault::IgnoresLostRemovals, goes_back, QueueViolation::SettledNotRemoved),
     (QueueFault::HistoriesAreEqual, goes_back, QueueViolation::RemovedTooEarly),
     (QueueFault::ExpectsNothing, goes_back, QueueViolation::WrongLossCount),
     (QueueFault::AnswersWithoutCheck, two_shards, QueueViolation::AnsweredCallLost),

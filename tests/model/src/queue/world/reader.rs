@@ -34,8 +34,11 @@ impl QueueWorld {
         if !self.state.store.has(after) && !self.is(QueueFault::ReadsByNumber) {
             return self.restart_reading();
         }
+        let ignores_lost_removals = self.is(QueueFault::IgnoresLostRemovals);
         let State { store, cursor, open, in_delivery, ever_delivered, .. } = &mut self.state;
-        cursor.record_first(store.removed + 1);
+        if !ignores_lost_removals {
+            cursor.record_first(store.removed + 1);
+        }
         let from = after.number.max(store.removed) as usize;
         let end = from.saturating_add(limit).min(store.entries.len());
         if from >= end {
@@ -77,11 +80,13 @@ impl QueueWorld {
         if self.state.is_inbox {
             self.publish(id);
         } else {
+            self.recommit();
             self.state.commits += 1;
+            self.state.store.commits += 1;
+            self.state.store.effects.insert(id);
         }
         self.state.effects.insert(id);
         self.state.settled.push_back((position, id));
-        self.recommit();
     }
 
     /// Publishes an entry of the inbox to the exchange. Records a broken rule if an earlier entry of the queue is not
@@ -97,8 +102,8 @@ impl QueueWorld {
     }
 
     pub(super) fn recommit(&mut self) {
-        let State { store, commits, effects, is_inbox, .. } = &mut self.state;
-        if !*is_inbox {
+        let State { store, commits, effects, is_inbox, fault, .. } = &mut self.state;
+        if !*is_inbox && *fault != Some(QueueFault::DropsLostCommits) {
             store.commits = *commits;
             store.effects.clone_from(effects);
         }
