@@ -40,6 +40,10 @@ pub enum CheckpointFault {
     OpenEventsAreCovered,
     /// An owner does not repeat lost commits.
     LostCommitsAreDropped,
+    /// An owner does not end although the store has lost its claim.
+    LostClaimIsKept,
+    /// An owner that reads a settled event again executes the event again.
+    SettledEventsAreExecuted,
     /// A repeated commit neither writes nor removes dead letters.
     LettersAreNotRepeated,
     /// An owner removes a dead letter before the effect of its event is committed.
@@ -48,12 +52,14 @@ pub enum CheckpointFault {
 
 impl CheckpointFault {
     /// All faults.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::NoCommitIsNamed,
         Self::OneCommitIsNamed,
         Self::OldCheckpointStays,
         Self::OpenEventsAreCovered,
         Self::LostCommitsAreDropped,
+        Self::LostClaimIsKept,
+        Self::SettledEventsAreExecuted,
         Self::LettersAreNotRepeated,
         Self::LettersAreRemovedEarly,
     ];

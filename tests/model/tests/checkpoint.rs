@@ -30,6 +30,8 @@ const FAULTS: &[Break] = &[
     (CheckpointFault::OldCheckpointStays, restarts, CheckpointViolation::Missing),
     (CheckpointFault::OpenEventsAreCovered, restarts, CheckpointViolation::Missing),
     (CheckpointFault::LostCommitsAreDropped, goes_back, CheckpointViolation::Missing),
+    (CheckpointFault::LostClaimIsKept, goes_back, CheckpointViolation::Stuck),
+    (CheckpointFault::SettledEventsAreExecuted, restarts, CheckpointViolation::Duplicated),
     (CheckpointFault::LettersAreNotRepeated, has_letters, CheckpointViolation::NoLetter),
     (CheckpointFault::LettersAreRemovedEarly, has_letters, CheckpointViolation::NoLetter),
 ];

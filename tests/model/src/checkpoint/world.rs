@@ -297,10 +297,12 @@ impl CheckpointWorld {
     }
 
     fn read(&mut self, count: u8) {
+        let executes_settled = self.is(CheckpointFault::SettledEventsAreExecuted);
         let State { owner, file, .. } = &mut self.state;
         let Some(next) = owner.next else { return };
         let end = next.saturating_add(count).min(*file);
-        let new = (next..end).filter(|event| !owner.knows(*event)).collect::<Vec<_>>();
+        let is_new = |event: &u8| executes_settled || !owner.knows(*event);
+        let new = (next..end).filter(is_new).collect::<Vec<_>>();
         owner.open.extend(new);
         owner.next = Some(end);
     }
@@ -351,10 +353,13 @@ impl CheckpointWorld {
     fn repeat_in(&mut self, shard: usize) -> bool {
         let drops = self.is(CheckpointFault::LostCommitsAreDropped);
         let with_letters = !self.is(CheckpointFault::LettersAreNotRepeated);
+        let keeps_claim = self.is(CheckpointFault::LostClaimIsKept);
         let State { store, owner, .. } = &mut self.state;
         let store_shard = &mut store.shards[shard];
         if store_shard.epoch != owner.epoch {
-            self.restart();
+            if !keeps_claim {
+                self.restart();
+            }
             return false;
         }
         let known = &owner.commits[shard];
