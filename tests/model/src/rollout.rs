@@ -37,16 +37,19 @@ pub enum RolloutFault {
     BuildIsKept,
     /// The write of a rollout compares only the number of the rollout that it replaces, not the build.
     ReplacedByNumber,
+    /// An instance replaces a rollout of another build by a rollout of its own build, even if its own build is older.
+    OwnBuildWins,
     /// An instance compares only the number of its rollout with the number in the record of a key, not the build.
     KeyHasNumberOnly,
 }
 
 impl RolloutFault {
     /// All faults.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::NumberIsForgotten,
         Self::BuildIsKept,
         Self::ReplacedByNumber,
+        Self::OwnBuildWins,
         Self::KeyHasNumberOnly,
     ];
 }

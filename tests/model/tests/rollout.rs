@@ -24,6 +24,7 @@ const FAULTS: &[Break] = &[
     (RolloutFault::NumberIsForgotten, goes_back, RolloutViolation::Stuck),
     (RolloutFault::BuildIsKept, goes_back, RolloutViolation::Disagreement),
     (RolloutFault::ReplacedByNumber, goes_back, RolloutViolation::Overwritten),
+    (RolloutFault::OwnBuildWins, goes_back, RolloutViolation::EndlessChanges),
     (RolloutFault::KeyHasNumberOnly, goes_back, RolloutViolation::TwoBuilds),
 ];
 

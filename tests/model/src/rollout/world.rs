@@ -238,6 +238,7 @@ impl RolloutWorld {
         let forgets = self.is(RolloutFault::NumberIsForgotten);
         let keeps_build = self.is(RolloutFault::BuildIsKept);
         let by_number = self.is(RolloutFault::ReplacedByNumber);
+        let own_wins = self.is(RolloutFault::OwnBuildWins);
         let State { store, folders, instances, .. } = &mut self.state;
         let Some(running) = &mut instances[instance] else { return };
         if forgets {
@@ -258,7 +259,10 @@ impl RolloutWorld {
         let others = offers.filter(|(other, _)| *other != instance);
         let others: Vec<Build> = others.filter_map(|(_, offer)| offer.map(build)).collect();
         let own = build(offer(folders[instance]));
-        let next = running.memory.next(current.as_ref(), &own, &others, false);
+        let mut next = running.memory.next(current.as_ref(), &own, &others, false);
+        if own_wins && current.as_ref().is_some_and(|current| current.build != own) {
+            next = Some(Rollout { number: running.memory.newest_number() + 1, build: own });
+        }
         let is_replaced = next.is_some();
         let mut is_overwritten = false;
         if next.is_some() && store.rollout != next {
