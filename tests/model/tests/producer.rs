@@ -34,6 +34,7 @@ type Break = (ProducerFault, fn() -> ProducerScope, ProducerViolation);
 
 const FAULTS: &[Break] = &[
     (ProducerFault::NoWitnessIsNamed, goes_back, ProducerViolation::NumberReused),
+    (ProducerFault::NoWitnessIsNamed, goes_back, ProducerViolation::OutOfOrder),
     (ProducerFault::NothingIsWrittenAgain, goes_back, ProducerViolation::Stuck),
     (ProducerFault::NothingIsChecked, library, ProducerViolation::Missing),
     (ProducerFault::NewestIsForgotten, forgets, ProducerViolation::NumberReused),
