@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use ordain_tests::host::Home;
-use ordain_tests::log::{line, text};
+use ordain_tests::log::{Line, line, text};
 use ordain_tests::service::Service;
+use ordain_tests::tally;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
@@ -23,20 +24,24 @@ tally = { kind = "file", path = "tally.ndjson", sequenced = true }
 "#;
 
 /// The first stream emits the messages of each key to both sinks in a random order. The host is killed several times.
-/// The second stream must have executed each message once, and must not wait for a missing number.
+/// The second stream must have executed each message once, in the order of emission, and must not wait for a missing
+/// number. The type of each message states the message's place in the order of emission, and the handler `tally` hashes
+/// the number and the type of each message.
 #[test]
-fn messages_of_both_sinks_are_numbered_once() -> Result<()> {
+fn messages_of_both_sinks_are_numbered_once_in_order_of_emission() -> Result<()> {
     let home = Home::new(&["faulty", "tally"], CONFIG)?;
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     let mut lines = Vec::new();
-    let mut keys = BTreeMap::<String, u64>::new();
+    let mut emitted = BTreeMap::<String, BTreeMap<u64, Line>>::new();
     for sequence in 1..=400 {
-        for key in 0..10 {
+        for number in 0..10 {
             let sink = if rng.random() { "p" } else { "q" };
-            // The type of the message names the event that caused the message.
-            let data = json!({ "do": "emit", "sink": sink, "type": format!("{sequence}") });
-            lines.push(line(&format!("k{key}"), sequence, &data));
-            *keys.entry(format!("k{key}")).or_default() += 1;
+            let key = format!("k{number}");
+            let kind = sequence.to_string();
+            lines.push(line(&key, sequence, &json!({ "do": "emit", "sink": sink, "type": kind })));
+            let message =
+                Line { key: key.clone(), sequence, kind, data: String::new(), end: false };
+            emitted.entry(key).or_default().insert(sequence, message);
         }
     }
     home.write("events.ndjson", text(&lines))?;
@@ -49,10 +54,11 @@ fn messages_of_both_sinks_are_numbered_once() -> Result<()> {
     home.run_once()?;
     let rows = home.rows(&["keys", "list", "second", "--json"])?;
     for row in &rows {
-        let key = row["key"].as_str().unwrap_or_default();
-        ensure!(keys.get(key).is_some_and(|count| row["next"] == count + 1), "{row}");
+        let key = row["key"].as_str().context("a key")?;
+        ensure!(emitted.get(key).is_some_and(|events| row["next"] == events.len() + 1), "{row}");
     }
-    ensure!(rows.len() == keys.len() && home.lines("tally.ndjson") == lines.len());
+    ensure!(rows.len() == emitted.len() && home.lines("tally.ndjson") == lines.len());
+    tally::check(&emitted, &home.read("tally.ndjson"))?;
     let dead = home.rows(&["dead", "list", "second", "--json"])?;
     ensure!(dead.is_empty(), "{dead:?}");
     Ok(())
