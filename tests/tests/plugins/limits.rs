@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use ordain_core::FailureKind::{Error, Limit, Retry, Timeout, Trap};
 use ordain_core::{HandlerOutcome, StateUpdate};
 use ordain_tests::guests::{Pairs, message, outcome};
@@ -329,9 +329,10 @@ fn run_alone(test: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the resident memory of this process, in bytes. Assumes pages of 4 KiB.
+/// Returns the resident memory of this process, in bytes.
 fn resident() -> Result<usize> {
-    let statm = std::fs::read_to_string("/proc/self/statm")?;
-    let pages: usize = statm.split(' ').nth(1).unwrap_or_default().parse()?;
-    Ok(pages * 4096)
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS")?;
+    let kib: usize = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kib << 10)
 }
