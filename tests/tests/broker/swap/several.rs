@@ -1,6 +1,8 @@
 //! Tests of handler versions in several processes with one store. The rollout in the store names the active version. A
 //! process that lacks the file of this version must wait.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context, Result, ensure};
 use ordain_servers::{Redis, wait_for_command, wait_until};
 use ordain_tests::host::Home;
@@ -10,7 +12,7 @@ use ordain_tests::plugins::plugin_with_note;
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::support::{copy, metric, remove, stream, until_runs};
 
@@ -49,7 +51,7 @@ impl Pair {
     fn until_shared(&mut self) -> Result<()> {
         wait_for_command("two partitions of each host", || {
             let rows = self.rig.home.rows(&["instances", "--json"])?;
-            let has = |row: &serde_json::Value| row["partitions"].as_array().map(Vec::len);
+            let has = |row: &Value| row["partitions"].as_array().map(Vec::len);
             Ok(rows.len() == 2 && rows.iter().all(|row| has(row) == Some(2)))
         })
     }
@@ -84,16 +86,25 @@ fn instance_without_new_version_waits() -> Result<()> {
         ),
         "{why}"
     );
-    pair.rig.publish(&lines[200..400])?;
     // The second host owns about half of the keys. The events of these keys wait for the version, and the metric counts
-    // these keys. The messages of all other keys must arrive.
-    let mut waiting = 0;
-    wait_until("a constant number of waiting keys", || {
-        let before = std::mem::replace(&mut waiting, waiting_keys(second, "version")? as usize);
-        std::thread::sleep(std::time::Duration::from_millis(500));
-        Ok(waiting > 0 && waiting == before)
-    })?;
-    pair.rig.take(&mut out, 200 + (20 - waiting) * 10)?;
+    // exactly these keys. The messages of all other keys must arrive.
+    let waiting = keys_of(&pair.rig, second)?;
+    ensure!(!waiting.is_empty() && waiting.len() < 20, "{waiting:?}");
+    pair.rig.publish(&lines[200..400])?;
+    let mut counted = 0.0;
+    let exact = wait_until("the number of waiting keys", || {
+        counted = waiting_keys(second, "version")?;
+        Ok(counted as usize == waiting.len())
+    });
+    exact.with_context(|| format!("the metric counts {counted} keys instead of {waiting:?}"))?;
+    pair.rig.take(&mut out, 200 + (20 - waiting.len()) * 10)?;
+    for line in &out[200..] {
+        let message: Value = serde_json::from_str(line)?;
+        let key = message["subject"].as_str().context("a key")?;
+        ensure!(!waiting.contains(key), "key {key} must wait: {line}");
+    }
+    let counted = waiting_keys(second, "version")?;
+    ensure!(counted as usize == waiting.len(), "{counted} keys wait instead of {waiting:?}");
     ensure!(metric(first, "ordain_version_generation")? == Some(2));
 
     copy(&pair.homes[1], "2.0.0")?;
@@ -226,12 +237,28 @@ fn waiting_keys(service: &mut Service, cause: &str) -> Result<f64> {
 
 /// Waits until the process offers `version`.
 fn until_offers(rig: &Rig, service: &Service, version: &str) -> Result<()> {
-    let name = format!("/{}", service.id());
     wait_for_command(&format!("an offer of {version}"), || {
-        let rows = rig.home.rows(&["instances", "--json"])?;
-        let row = rows
-            .iter()
-            .find(|row| row["name"].as_str().is_some_and(|found| found.ends_with(&name)));
-        Ok(row.is_some_and(|row| row["offers"]["cases"] == version))
+        Ok(instance(rig, service)?.is_some_and(|row| row["offers"]["cases"] == version))
     })
+}
+
+/// Returns the keys in the partitions that the process owns.
+fn keys_of(rig: &Rig, service: &Service) -> Result<BTreeSet<String>> {
+    let instance = instance(rig, service)?.context("the process is not an instance")?;
+    let owned = instance["partitions"].as_array().context("partitions")?;
+    let mut keys = BTreeSet::new();
+    for row in rig.home.rows(&["keys", "list", "cases", "--json"])? {
+        if owned.iter().any(|partition| partition["partition"] == row["partition"]) {
+            keys.insert(row["key"].as_str().context("a key")?.to_owned());
+        }
+    }
+    Ok(keys)
+}
+
+/// Returns the row of the process in the list of instances; `None` if the list does not contain the process.
+fn instance(rig: &Rig, service: &Service) -> Result<Option<Value>> {
+    let name = format!("/{}", service.id());
+    let is_of_process =
+        |row: &Value| row["name"].as_str().is_some_and(|found| found.ends_with(&name));
+    Ok(rig.home.rows(&["instances", "--json"])?.into_iter().find(is_of_process))
 }
