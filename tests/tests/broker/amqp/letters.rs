@@ -7,7 +7,7 @@ use lapin::message::Delivery;
 use lapin::types::{FieldTable, ShortString};
 use lapin::{BasicProperties, ExchangeKind};
 use ordain_tests::amqp::{from_line, header};
-use ordain_tests::http::admin;
+use ordain_tests::http::{admin, metric};
 use ordain_tests::log::line;
 use ordain_tests::rig::Rig;
 use ordain_tests::service::{Service, wait_until};
@@ -91,11 +91,17 @@ fn dead_letters_are_published_with_reason() -> Result<()> {
 /// message, so the host has not marked the first stream's line in the file as published. The host must also not mark
 /// any later line of the file as published, even if the line belongs to the second stream. After the next start, the
 /// file must have each line once.
+///
+/// The host retries the message of the first stream at intervals of at most 10 seconds, and one of these retries must
+/// come after the end of the first stream and before the end of the second stream. A stream that is ending waits 5
+/// seconds for the publication of its messages. A looping event keeps the second stream busy until `plugins.timeout`
+/// (20 seconds), so the time between the ends of both streams is longer than one of the intervals.
 #[test]
 fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
     let rig = Rig::with("", "dead_letter = \"dead\"", "partitions = 1")?;
     rig.client.delete_queue("out")?;
-    let others = "[sinks.dead]\nkind = \"file\"\npath = \"dead.ndjson\"\n\
+    let others = "[plugins]\ntimeout = \"20s\"\n\
+         [sinks.dead]\nkind = \"file\"\npath = \"dead.ndjson\"\n\
          [streams.others]\nhandler = \"faulty\"\ndead_letter = \"dead\"\n\
          source = { kind = \"amqp\", exchange = \"others\", queue = \"others\", partitions = 1 }\n";
     let config = rig.home.read("ordain.toml").replace("\"tally\"", "\"faulty\"");
@@ -114,16 +120,24 @@ fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
     service.until("a dead letter of the first stream", || letters() == 1)?;
     rig.client.publish("others", &[event("b", 1, reject)?])?;
     service.until("a dead letter of the second stream", || letters() == 2)?;
-    // The host retries the message of the first stream about 6 and about 13 seconds after the first attempt. The last
-    // of these retries must come after the end of the first stream and before the end of the second stream. A stream
-    // that is ending waits 5 seconds for the publication of its messages, so the first stream ends about 9 seconds
-    // after the first attempt. The looping event keeps the second stream busy until `plugins.timeout` (5 seconds), so
-    // the second stream ends about 14 seconds after the first attempt.
-    std::thread::sleep(Duration::from_secs(4));
+    let address = admin(&mut service)?;
+    let value = |name: &str| metric(address, name).ok().flatten();
+    let unpublished = || value(r#"ordain_outbox_pending{stream="cases",partition="0"}"#);
+    let runs =
+        || value(r#"ordain_lanes{state="running",stream="others",partition="0"}"#) == Some(1);
     rig.client.publish("others", &[event("c", 1, json!({ "do": "loop" }))?])?;
-    std::thread::sleep(Duration::from_millis(300));
-    service.end()?;
+    service.until("the looping event", &runs)?;
+    ensure!(unpublished().is_some_and(|messages| messages > 0), "{}", service.stderr());
+    service.signal("TERM")?;
+    service.until("the end of the first stream before the second", || {
+        unpublished() == Some(0) && runs()
+    })?;
+    let status = service.wait()?;
+    ensure!(status.success(), "{status}: {}", service.stderr());
 
+    // The next start executes the looping event again, and must not wait long for the end of this event.
+    let config = rig.home.read("ordain.toml");
+    rig.home.write("ordain.toml", config.replace("timeout = \"20s\"", "timeout = \"1s\""))?;
     rig.client.queue("out")?;
     rig.client.bind("out", "out", "#")?;
     let mut service = Service::start(&rig.home, &["run"])?;
