@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use ordain_tests::log::Line;
@@ -15,8 +15,12 @@ use super::receiver::Receiver;
 use super::routes::Route;
 
 /// How long a round waits for late effects before it counts the lost events. Most polling intervals and retry delays of
-/// the host are shorter, but not all: for example, a host queries the Sentinels every five seconds.
+/// the host are shorter, but not all: for example, a host queries the Sentinels every five seconds. If the number of
+/// lost events contradicts the reports of the hosts, the round therefore waits longer ([`EffectsWait`]).
 pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(4);
+/// How long a round waits for late effects if the number of lost events contradicts the reports of the hosts. This time
+/// is twice the longest retry delay of a host (30 seconds).
+const LATE_EFFECTS_TIMEOUT: Duration = Duration::from_mins(1);
 /// The hashes in the messages, for each key and each count. Each message contains a count: the number of events that
 /// the key's state had counted. If the store lost writes, several messages of a key may have the same count.
 pub(crate) type Effects = BTreeMap<String, BTreeMap<u64, Vec<u64>>>;
@@ -183,6 +187,42 @@ pub(crate) fn until_taken(hosts: &[Receiver], sent: &SentEvents, demands: Demand
         Ok(matches!(last, Some(Ok(_))))
     });
     arrived.with_context(|| format!("{last:?}"))
+}
+
+/// The wait of a round until no more events take effect. An event that still waits must not count as lost.
+pub(crate) struct EffectsWait {
+    /// The counts of the last call of [`Self::is_over`].
+    counts: Option<EffectCounts>,
+    /// The time of the last change of `counts`.
+    changed_at: Instant,
+}
+
+impl EffectsWait {
+    /// Begins the wait.
+    pub(crate) fn start() -> Self {
+        Self { counts: None, changed_at: Instant::now() }
+    }
+
+    /// Returns whether the wait is over. The caller passes the present counts every [`SETTLE_TIME`]. The wait continues
+    /// while the counts change. When the counts are the same as at the last call, `judge` compares them with the
+    /// reports of the hosts. If `judge` fails, events may still wait, so the wait continues. Returns the error of
+    /// `judge` if the counts have not changed for [`LATE_EFFECTS_TIMEOUT`].
+    pub(crate) fn is_over(
+        &mut self,
+        counts: &EffectCounts,
+        judge: impl FnOnce() -> Result<()>,
+    ) -> Result<bool> {
+        if self.counts.as_ref() != Some(counts) {
+            self.counts = Some(counts.clone());
+            self.changed_at = Instant::now();
+            return Ok(false);
+        }
+        match judge() {
+            Ok(()) => Ok(true),
+            Err(error) if self.changed_at.elapsed() > LATE_EFFECTS_TIMEOUT => Err(error),
+            Err(_) => Ok(false),
+        }
+    }
 }
 
 impl Counts {

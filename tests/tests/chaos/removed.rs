@@ -24,7 +24,7 @@ use rand::RngExt as _;
 use rand::seq::IndexedRandom as _;
 use rand_chacha::ChaCha8Rng;
 
-use super::effects::{Counts, Demands, SETTLE_TIME, taken};
+use super::effects::{Counts, Demands, EffectsWait, SETTLE_TIME, taken};
 use super::event_target::EventTarget;
 use super::events::{Producer, SentEvents, while_producing};
 use super::receiver::{Backlog, Kind, Receiver, WENT_BACK, explain, redis};
@@ -336,21 +336,19 @@ impl Round {
 
     fn check(&mut self) -> Result<Counts> {
         self.until_settled()?;
-        let mut before = None;
-        // Waits until no more events take effect, because an event that still waits must not count as lost.
-        let taken = loop {
+        let mut wait = EffectsWait::start();
+        loop {
             self.watch(SETTLE_TIME)?;
-            let count = taken(&self.hosts, &self.sent, self.demands())?;
-            if before.as_ref() == Some(&count) {
-                break count;
+            let effect_counts = taken(&self.hosts, &self.sent, self.demands())?;
+            let counts = Counts::of(&self.sent, &effect_counts);
+            let Settings { is_fifo, hosts, .. } = self.settings;
+            let has_exact_counter = is_fifo && hosts == 1 && !self.done.was_restarted;
+            let check_lost =
+                || if has_exact_counter { self.hosts[0].check_lost(counts.lost) } else { Ok(()) };
+            if wait.is_over(&effect_counts, check_lost)? {
+                return Ok(counts);
             }
-            before = Some(count);
-        };
-        let counts = Counts::of(&self.sent, &taken);
-        if self.settings.is_fifo && self.settings.hosts == 1 && !self.done.was_restarted {
-            self.hosts[0].check_lost(counts.lost)?;
         }
-        Ok(counts)
     }
 }
 

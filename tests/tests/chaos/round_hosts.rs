@@ -13,7 +13,7 @@ use ordain_tests::service::wait_until;
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 
-use super::effects::{Counts, Demands, EffectCounts, SETTLE_TIME, effects_of, taken};
+use super::effects::{Counts, Demands, EffectCounts, EffectsWait, SETTLE_TIME, effects_of, taken};
 use super::event_target::EventTarget;
 use super::events::{Producer, RunningProducer, SentEvents, unsafe_events};
 use super::fleet::Fleet;
@@ -174,23 +174,26 @@ impl RoundHosts {
         }
         self.settle(target, sent, sent)?;
         let taken = self.until_quiet(sent)?;
-        if is_fifo {
-            self.check_balances(sent, &fates_of(&taken))?;
-        }
         self.fleet.check_counters()?;
         Ok(Counts::of(sent, &taken))
     }
 
-    /// Waits until no more events take effect, because an event that still waits must not count as lost. Returns how
-    /// many events of each key took effect.
+    /// Waits until no more events take effect, because an event that still waits must not count as lost. For a `fifo`
+    /// stream, also checks the balances. Returns how many events of each key took effect.
     fn until_quiet(&mut self, sent: &SentEvents) -> Result<EffectCounts> {
-        let mut before = None;
+        let mut wait = EffectsWait::start();
         loop {
             let count = taken(&self.fleet.hosts, sent, self.setup.demands())?;
-            if before.as_ref() == Some(&count) {
+            let check_balances = || {
+                if self.setup.is_fifo {
+                    self.check_balances(sent, &fates_of(&count))
+                } else {
+                    Ok(())
+                }
+            };
+            if wait.is_over(&count, check_balances)? {
                 return Ok(count);
             }
-            before = Some(count);
             sleep(SETTLE_TIME);
             self.fleet.restart_ended()?;
         }
