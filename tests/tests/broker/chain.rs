@@ -1,7 +1,8 @@
-//! Tests of streams that receive their events from other streams. The events pass through three streams (stages) with
-//! the handler `plugins/ledger`.
+//! Tests of streams that receive their events from other streams. In most tests, the events pass through three streams
+//! (stages) with the handler `plugins/ledger`.
 
 mod damaged;
+mod full_queue;
 mod lost_messages;
 mod one_process;
 mod rollback;

@@ -124,8 +124,8 @@ fn fifo_streams_need_no_numbers() -> Result<()> {
     check_stages(&home, &ledger)
 }
 
-/// Each queue has room for only 100 messages. If a queue is full, the previous stage must wait, and must continue
-/// later, so that all events take effect.
+/// Each queue has room for only about 100 messages. If a queue is full, the previous stage must wait, and must continue
+/// later, so that all events take effect. `full_queue.rs` tests that a stage waits.
 #[test]
 fn full_queue_delays_previous_stage() -> Result<()> {
     let config = config("sequenced", true)
