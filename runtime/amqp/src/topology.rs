@@ -591,8 +591,8 @@ pub(super) async fn has_default_delivery_limit(
         Err(error) => Err(broker.error(&error).map_refusal(|_, reason| {
             format!(
                 "an exchange `{queue}.version.*`, whose type reveals the broker's version, cannot be declared: \
-                 {reason}. To fix this, allow the user to configure names that begin with {queue:?}, or declare \
-                 the exchange, queues and bindings yourself and set declare = false"
+                 {reason}. To fix this, allow the user of `broker.url` to configure names that begin with \
+                 {queue:?}. Or declare the stream's queues, exchange and bindings yourself, and set declare = false"
             )
         })),
     }

@@ -321,7 +321,7 @@ async fn receive_events(
                 "the event has no sequence"
             }
             AssignItemReply::AfterConflict => {
-                "not accepted: an earlier event of its key is in conflict"
+                "this event was not accepted, because an event of the same key before it in this request is in conflict"
             }
             AssignItemReply::New(_) | AssignItemReply::Known(_) => {
                 taken.push(json!({ "id": event.id(), "sequence": event.sequence() }));

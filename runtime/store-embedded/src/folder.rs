@@ -73,6 +73,8 @@ impl StoreFolder {
     ) -> Result<Self, StoreError> {
         create_folder(path)?;
         refuse_foreign(path)?;
+        // Refuse a foreign identity file before this method writes to the lock file.
+        read_marker(path)?;
         let lock = lock(path, admin_url)?;
         match read_marker(path)? {
             Some(kept) if kept == shards => {}
@@ -328,14 +330,16 @@ fn sync_name(folder: &Path) -> io::Result<()> {
 
 /// Returns an error if the folder is not empty and has no identity file, because such a folder belongs to another
 /// program. Ignores the files that a crash at the first start can leave, and the folder `lost+found` of the file
-/// system.
+/// system. A file with the name of the lock file must have the form of Ordain's lock file.
 fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
     if path.join(MARKER_FILE).exists() {
         return Ok(());
     }
     for entry in fs::read_dir(path).map_err(|error| folder_error(path, &error))? {
         let name = entry.map_err(|error| folder_error(path, &error))?.file_name();
-        if ![LOCK_FILE, MARKER_DRAFT_FILE, FILE_SYSTEM_FOLDER].iter().any(|own| name == *own) {
+        let is_known =
+            [LOCK_FILE, MARKER_DRAFT_FILE, FILE_SYSTEM_FOLDER].iter().any(|own| name == *own);
+        if !is_known || (name == LOCK_FILE && !is_own_lock(path)?) {
             return Err(StoreError::Unusable(format!(
                 "the folder {} is not a store of Ordain (it contains {}, but no {MARKER_FILE}); give \
                  the store an empty or a new folder",
@@ -345,6 +349,16 @@ fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
         }
     }
     Ok(())
+}
+
+/// Returns whether Ordain wrote the lock file: a file with the id of a process and at least one further line, or an
+/// empty file.
+fn is_own_lock(path: &Path) -> Result<bool, StoreError> {
+    let file = path.join(LOCK_FILE);
+    let content = fs::read(&file).map_err(|error| folder_error(&file, &error))?;
+    let text = String::from_utf8_lossy(&content);
+    let is_id = text.split_once('\n').is_some_and(|(id, _)| id.parse::<u32>().is_ok());
+    Ok(content.is_empty() || (is_id && text.lines().count() > 1))
 }
 
 /// Returns the URL of the admin listener of the process that has the folder open; `None` if no process has the folder

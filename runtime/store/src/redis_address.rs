@@ -91,7 +91,9 @@ fn parse_host(text: &str) -> Result<(String, u16), String> {
             Ok((name.to_owned(), port))
         }
         // The error does not show the text, because it may be a part of a password.
-        _ => Err("the text between the login and the path must be host, or host:port".to_owned()),
+        _ => Err("each host between the login and the path must be a name, an address or host:port; separate several hosts \
+                by commas"
+            .to_owned()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Notifies the tasks of a process of its shutdown.
+//! Lets a task wait until the shutdown of its process is requested.
 
 use tokio::sync::watch;
 

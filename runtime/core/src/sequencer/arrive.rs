@@ -170,7 +170,8 @@ impl Sequencer {
     }
 
     fn accept_sequenced(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {
-        let sequence = event.sequence().expect("events without a sequence never reach a lane");
+        let sequence =
+            event.sequence().expect("a `sequenced` stream refuses events without a sequence");
         let lane = &mut self.lanes[index];
         if sequence < lane.done && fault!(self, TakeADuplicateForNew) && sequence + 1 == lane.done {
             lane.done = sequence;

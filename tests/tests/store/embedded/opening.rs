@@ -17,7 +17,7 @@ const HOUR_MS: u64 = 60 * 60_000;
 const DAY_MS: u64 = 24 * HOUR_MS;
 
 /// Returns the reason why the store refuses to open a folder. Checks that the store adds and removes no entries of the
-/// folder.
+/// folder, and changes no file in the folder.
 fn refusal(options: EmbeddedOptions) -> String {
     let before = listing(&options.path);
     let path = options.path.clone();
@@ -32,13 +32,19 @@ fn refusal(options: EmbeddedOptions) -> String {
     }
 }
 
-fn listing(path: &Path) -> Vec<String> {
+/// Returns the names of a folder's entries, with the content of each file that this process can read. The content of a
+/// folder is empty.
+fn listing(path: &Path) -> Vec<(String, Vec<u8>)> {
     let entries = fs::read_dir(path).into_iter().flatten();
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.expect("an entry").file_name().into_string().expect("text"))
+    let mut listed: Vec<(String, Vec<u8>)> = entries
+        .map(|entry| {
+            let entry = entry.expect("an entry");
+            let content = fs::read(entry.path()).unwrap_or_default();
+            (entry.file_name().into_string().expect("text"), content)
+        })
         .collect();
-    names.sort();
-    names
+    listed.sort();
+    listed
 }
 
 #[tokio::test]
@@ -47,6 +53,26 @@ async fn open_folder_is_refused() {
     let words = refusal(rig.options());
     assert!(words.contains(&format!("process {}", std::process::id())), "{words}");
     rig.reopen().await;
+}
+
+/// Another program may use the same names for its files as Ordain. The store must not write to the files of that
+/// program.
+#[test]
+fn foreign_files_with_names_of_the_store_are_kept() {
+    let foreign = b"held by backup\n".to_vec();
+    let number = b"4711\n".to_vec();
+    for (files, reason) in [
+        (vec![("lock", foreign.clone())], "it contains lock, but no ordain.store"),
+        (vec![("lock", number)], "it contains lock, but no ordain.store"),
+        (vec![("lock", foreign.clone()), ("ordain.store", foreign)], "was not written by Ordain"),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (name, content) in files {
+            fs::write(folder.path().join(name), content).expect("a file");
+        }
+        let words = refusal(EmbeddedOptions::new(folder.path()));
+        assert!(words.contains(reason), "{words}");
+    }
 }
 
 #[test]
