@@ -351,14 +351,14 @@ fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Returns whether Ordain wrote the lock file: a file with the id of a process and at least one further line, or an
-/// empty file.
+/// Returns whether Ordain wrote the lock file: a file with the id of a process and at least one further line. A file
+/// that is empty, or contains only NUL bytes, counts as written by Ordain, because a crash can leave such a file.
 fn is_own_lock(path: &Path) -> Result<bool, StoreError> {
     let file = path.join(LOCK_FILE);
     let content = fs::read(&file).map_err(|error| folder_error(&file, &error))?;
     let text = String::from_utf8_lossy(&content);
     let is_id = text.split_once('\n').is_some_and(|(id, _)| id.parse::<u32>().is_ok());
-    Ok(content.is_empty() || (is_id && text.lines().count() > 1))
+    Ok(content.iter().all(|byte| *byte == 0) || (is_id && text.lines().count() > 1))
 }
 
 /// Returns the URL of the admin listener of the process that has the folder open; `None` if no process has the folder
@@ -409,10 +409,12 @@ fn lock(path: &Path, admin_url: Option<&str>) -> Result<File, StoreError> {
         Ok(()) => {
             // The content of the file only helps users and commands, so a failed write is ignored.
             let url = admin_url.unwrap_or_default();
+            let content = format!("{}\n{url}\n{}\n", std::process::id(), own_network());
+            // One write, so that a killed process leaves an empty or a complete file: see `is_own_lock`.
             let _ = lock
                 .rewind()
                 .and_then(|()| lock.set_len(0))
-                .and_then(|()| writeln!(lock, "{}\n{url}\n{}", std::process::id(), own_network()));
+                .and_then(|()| lock.write_all(content.as_bytes()));
             Ok(lock)
         }
         Err(TryLockError::WouldBlock) => {

@@ -75,6 +75,18 @@ fn foreign_files_with_names_of_the_store_are_kept() {
     }
 }
 
+/// A crash at the first start can leave a lock file without the identity file. The store must then open.
+#[tokio::test]
+async fn lock_file_of_a_crashed_first_start_is_accepted() {
+    let crashed = ["", "\0\0\0\0", "4711\n\nboot net:[1]\n", "4711\nhttp://127.0.0.1:80\n"];
+    for content in crashed {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("lock"), content).expect("a file");
+        let opened = EmbeddedStore::open(EmbeddedOptions::new(folder.path()));
+        assert!(opened.is_ok(), "{content:?}: {:?}", opened.err());
+    }
+}
+
 #[test]
 fn foreign_folder_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -225,7 +225,7 @@ impl MetricsEncoder<'_, '_> {
             (vec![("stream", stream.clone())], SampleValue::Gauge(*wanted))
         });
         let help = "Number of instances that the lag of a stream requires; while the lag is unknown, at least the number \
-                    of running instances. GET /v1/scale/STREAM returns the same number";
+                    of running instances, up to the number of partitions. GET /v1/scale/STREAM returns the same number";
         self.samples("wanted_instances", help, MetricType::Gauge, samples.collect::<Vec<_>>())
     }
 
