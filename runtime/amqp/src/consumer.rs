@@ -262,7 +262,7 @@ async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
     let mut restore_throttle = LogThrottle::new(shortened(RESTORE_INTERVAL));
     loop {
         if restore_throttle.allow() {
-            restore_topology(options).await;
+            restore_topology(options, queue).await;
         }
         if throttle.allow() {
             tracing::error!(
@@ -285,17 +285,26 @@ async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
 }
 
 /// Restores the queue of a stopped stream, so that no new message is lost before the stream is resumed. The consumer of
-/// partition 0 also restores the exchange. If the restoration fails, the caller repeats it later.
-async fn restore_topology(options: &ConsumerOptions) {
+/// partition 0 also restores the exchange. If the restoration fails, this function logs the reason, and the caller
+/// repeats the restoration later.
+async fn restore_topology(options: &ConsumerOptions, queue: &str) {
     let ConsumerOptions { broker, stream, partition, .. } = options;
     let restore_queue = async {
         let connection = broker.connect(&format!("ordain {stream} {partition}")).await?;
         restore_own_queue(options, &connection).await?;
         connection.close(200, "done".into()).await.map_err(|error| broker.error(&error))
     };
-    let _ = broker.within(SUBSCRIBE_TIMEOUT, restore_queue).await;
+    let mut failure = broker.within(SUBSCRIBE_TIMEOUT, restore_queue).await.err().map(Into::into);
     if *partition == 0 {
-        let _ = restore_exchange(options).await;
+        failure = failure.or(restore_exchange(options).await.err());
+    }
+    if let Some(error) = failure {
+        tracing::warn!(
+            stream = &**stream,
+            queue,
+            "topology of the stopped stream not restored: {error}; messages that are published without a queue are \
+             lost. Ordain tries again"
+        );
     }
 }
 

@@ -319,6 +319,10 @@ fn known_stream_waits_for_its_queue_at_start() -> Result<()> {
         let mut service = start(&rig)?;
         let stopped = if ordering == FIFO { STOPPED } else { "queue not consumed" };
         service.until_says(stopped)?;
+        if ordering == FIFO {
+            service
+                .until_says("topology of the stopped stream not restored: the queue \"cases\"")?;
+        }
         rig.client.queue_with("cases", FieldTable::default())?;
         rig.client.bind("cases", "cases", "")?;
         rig.publish(&lines[30..])?;

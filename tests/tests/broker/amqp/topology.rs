@@ -273,7 +273,7 @@ fn exchange_removed_before_a_start_is_reported() -> Result<()> {
     for source in ["", "partitions = 2"] {
         let rig = Rig::with("", "", source)?;
         let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
-        wait_until("the marker", || Ok(!rig.rabbit.bound_to_exchange("cases")?.is_empty()))?;
+        rig.until_marked("cases")?;
         service.end()?;
         rig.client.delete_exchange("cases")?;
         let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
@@ -599,12 +599,12 @@ fn replaced_exchange_is_reported() -> Result<()> {
     let rig = Rig::with(ADMIN, "", "")?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     rig.until_declared()?;
-    wait_until("the marker", || Ok(!rig.rabbit.bound_to_exchange("cases")?.is_empty()))?;
+    rig.until_marked("cases")?;
     rig.client.delete_exchange("cases")?;
     rig.client.exchange("cases", ExchangeKind::Fanout)?;
     service.until_says("exchange removed and declared again by another program:")?;
     wait_until("a count", || Ok(changes(&mut service)? > 0))?;
-    wait_until("the marker", || Ok(!rig.rabbit.bound_to_exchange("cases")?.is_empty()))?;
+    rig.until_marked("cases")?;
     service.end()?;
     // The exchange is replaced again, this time while no host runs.
     rig.client.delete_exchange("cases")?;
