@@ -600,8 +600,11 @@ fn replaced_exchange_is_reported() -> Result<()> {
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     rig.until_declared()?;
     rig.until_marked("cases")?;
+    // The test pauses the host, because a check between the two steps would find the exchange missing.
+    service.pause()?;
     rig.client.delete_exchange("cases")?;
     rig.client.exchange("cases", ExchangeKind::Fanout)?;
+    service.resume()?;
     service.until_says("exchange removed and declared again by another program:")?;
     wait_until("a count", || Ok(changes(&mut service)? > 0))?;
     rig.until_marked("cases")?;
