@@ -52,7 +52,7 @@ pub use sink_file::{
     LINE_LOST, MESSAGE_SKIPPED, SinkFileFault, SinkFileScope, SinkFileStep, SinkFileViolation,
     SinkFileWorld,
 };
-pub use walk::{PlayedRun, all_are_tested, breaks, play, walk};
+pub use walk::{PlayedRun, check_faults, play, walk};
 pub use world::World;
 
 /// An event in a queue of the broker.

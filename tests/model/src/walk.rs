@@ -42,18 +42,29 @@ pub fn walk<M: CheckedModel>(name: &str, model: &M, expected: &[&'static str]) {
     assert_eq!(found, expected, "in {name}");
 }
 
-/// Panics if no run of a model with a fault breaks the property. In this case, the property does not detect the fault.
-pub fn breaks<M: CheckedModel>(fault: impl Debug, model: &M, property: &'static str) {
-    let path = shortest(model, property);
-    let path = path.unwrap_or_else(|| panic!("{fault:?} does not break {property:?}"));
-    println!("{fault:?}: not {property:?} after {} steps: {path:?}", path.len());
-}
-
-/// Panics if the tests leave out one of a model's faults.
-pub fn all_are_tested<F: Debug + PartialEq>(all: &[F], tested: impl Iterator<Item = F>) {
-    let tested: Vec<F> = tested.collect();
-    let missing: Vec<&F> = all.iter().filter(|fault| !tested.contains(fault)).collect();
-    assert!(missing.is_empty(), "these faults are not tested: {missing:?}");
+/// Panics if no run of a model with a fault breaks the property with which the fault is listed in `cases`. Each case
+/// consists of a fault, a model with this fault, and a property. Also panics if `cases` leaves out a fault of `all`, or
+/// a property that must always hold: without a fault that breaks it, nothing shows that the property can fail.
+pub fn check_faults<F: Debug + PartialEq, M: CheckedModel>(
+    all: &[F],
+    cases: impl IntoIterator<Item = (F, M, &'static str)>,
+) {
+    let cases: Vec<_> = cases.into_iter().collect();
+    let untested: Vec<&F> =
+        all.iter().filter(|fault| cases.iter().all(|(tested, ..)| tested != *fault)).collect();
+    assert!(untested.is_empty(), "these faults are not tested: {untested:?}");
+    let properties = cases.iter().flat_map(|(_, model, _)| model.properties());
+    let unbroken: BTreeSet<_> = properties
+        .filter(|property| property.expectation != Expectation::Sometimes)
+        .map(|property| property.name)
+        .filter(|name| cases.iter().all(|(.., broken)| broken != name))
+        .collect();
+    assert!(unbroken.is_empty(), "no fault breaks these properties: {unbroken:?}");
+    for (fault, model, property) in &cases {
+        let path = shortest(model, property);
+        let path = path.unwrap_or_else(|| panic!("{fault:?} does not break {property:?}"));
+        println!("{fault:?}: not {property:?} after {} steps: {path:?}", path.len());
+    }
 }
 
 /// Returns the shortest run that shows a property. For a property that must always hold, returns the shortest run that

@@ -2,7 +2,7 @@
 //! events. `docs/internals/protocol.md` describes the scopes.
 
 use ordain_model::{
-    CheckpointFault, CheckpointScope, CheckpointViolation, READ_AGAIN, all_are_tested, breaks, walk,
+    CheckpointFault, CheckpointScope, CheckpointViolation, READ_AGAIN, check_faults, walk,
 };
 
 fn goes_back() -> CheckpointScope {
@@ -46,8 +46,8 @@ fn no_run_of_a_file_source_breaks_a_rule() {
 
 #[test]
 fn every_fault_of_a_checkpoint_is_found() {
-    all_are_tested(&CheckpointFault::ALL, FAULTS.iter().map(|(fault, ..)| *fault));
-    for (fault, scope, broken) in FAULTS {
-        breaks(fault, &CheckpointScope { fault: Some(*fault), ..scope() }, broken.rule());
-    }
+    let cases = FAULTS.iter().map(|(fault, scope, broken)| {
+        (*fault, CheckpointScope { fault: Some(*fault), ..scope() }, broken.rule())
+    });
+    check_faults(&CheckpointFault::ALL, cases);
 }

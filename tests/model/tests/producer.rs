@@ -2,7 +2,7 @@
 //! `docs/internals/protocol.md` describes the scopes.
 
 use ordain_model::{
-    ProducerFault, ProducerScope, ProducerViolation, WRITTEN_AGAIN, all_are_tested, breaks, walk,
+    ProducerFault, ProducerScope, ProducerViolation, WRITTEN_AGAIN, check_faults, walk,
 };
 
 fn goes_back() -> ProducerScope {
@@ -58,8 +58,8 @@ fn no_run_of_a_producer_breaks_a_rule() {
 
 #[test]
 fn every_fault_of_a_producer_is_found() {
-    all_are_tested(&ProducerFault::ALL, FAULTS.iter().map(|(fault, ..)| *fault));
-    for (fault, scope, broken) in FAULTS {
-        breaks(fault, &ProducerScope { fault: Some(*fault), ..scope() }, broken.rule());
-    }
+    let cases = FAULTS.iter().map(|(fault, scope, broken)| {
+        (*fault, ProducerScope { fault: Some(*fault), ..scope() }, broken.rule())
+    });
+    check_faults(&ProducerFault::ALL, cases);
 }

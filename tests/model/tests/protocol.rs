@@ -1,7 +1,7 @@
 //! Walks through all runs of the model of owners and their store, in small scopes. `docs/internals/protocol.md`
 //! describes these scopes. `ORDAIN_MODEL=large` adds larger scopes.
 
-use ordain_model::{Fault, Scope, all_are_tested, breaks, walk};
+use ordain_model::{Fault, Scope, check_faults, walk};
 
 // Each scope below lists some of these properties. The runs of the scope must show exactly the listed properties. A
 // scope whose runs do not show them is too small to test anything.
@@ -175,10 +175,10 @@ fn no_large_run_with_a_rollback_and_two_partitions_breaks_a_rule() {
 
 #[test]
 fn every_fault_is_found() {
-    all_are_tested(&Fault::ALL, FAULTS.iter().map(|(fault, ..)| *fault));
-    for (fault, scope, property) in FAULTS {
-        breaks(fault, &Scope { fault: Some(*fault), ..scope() }, property);
-    }
+    let cases = FAULTS.iter().map(|(fault, scope, property)| {
+        (*fault, Scope { fault: Some(*fault), ..scope() }, *property)
+    });
+    check_faults(&Fault::ALL, cases);
 }
 
 fn walk_case((name, scope, expected): &Case) {

@@ -3,7 +3,7 @@
 
 use ordain_model::{
     CALL_REPEATED, COUNTED_WITHOUT_READER, ENTRY_LOST, PART_WRITTEN_AGAIN, PUBLISHED_AND_LOST,
-    QueueFault, QueueScope, QueueViolation, all_are_tested, breaks, walk,
+    QueueFault, QueueScope, QueueViolation, check_faults, walk,
 };
 
 fn goes_back() -> QueueScope {
@@ -90,8 +90,8 @@ fn no_run_of_a_queue_with_another_reader_breaks_a_rule() {
 
 #[test]
 fn every_fault_of_a_queue_is_found() {
-    all_are_tested(&QueueFault::ALL, FAULTS.iter().map(|(fault, ..)| *fault));
-    for (fault, scope, broken) in FAULTS {
-        breaks(fault, &QueueScope { fault: Some(*fault), ..scope() }, broken.rule());
-    }
+    let cases = FAULTS.iter().map(|(fault, scope, broken)| {
+        (*fault, QueueScope { fault: Some(*fault), ..scope() }, broken.rule())
+    });
+    check_faults(&QueueFault::ALL, cases);
 }

@@ -2,7 +2,7 @@
 //! writes). `docs/internals/protocol.md` describes the scopes.
 
 use ordain_model::{
-    NUMBER_REPEATED, RolloutFault, RolloutScope, RolloutViolation, all_are_tested, breaks, walk,
+    NUMBER_REPEATED, RolloutFault, RolloutScope, RolloutViolation, check_faults, walk,
 };
 
 fn goes_back() -> RolloutScope {
@@ -37,8 +37,8 @@ fn no_run_of_rollouts_breaks_a_rule() {
 
 #[test]
 fn every_fault_of_a_rollout_is_found() {
-    all_are_tested(&RolloutFault::ALL, FAULTS.iter().map(|(fault, ..)| *fault));
-    for (fault, scope, broken) in FAULTS {
-        breaks(fault, &RolloutScope { fault: Some(*fault), ..scope() }, broken.rule());
-    }
+    let cases = FAULTS.iter().map(|(fault, scope, broken)| {
+        (*fault, RolloutScope { fault: Some(*fault), ..scope() }, broken.rule())
+    });
+    check_faults(&RolloutFault::ALL, cases);
 }

@@ -2,8 +2,7 @@
 //! back), with few events. `docs/internals/protocol.md` describes the scopes.
 
 use ordain_model::{
-    LINE_LOST, MESSAGE_SKIPPED, SinkFileFault, SinkFileScope, SinkFileViolation, all_are_tested,
-    breaks, walk,
+    LINE_LOST, MESSAGE_SKIPPED, SinkFileFault, SinkFileScope, SinkFileViolation, check_faults, walk,
 };
 
 fn is_killed() -> SinkFileScope {
@@ -44,8 +43,8 @@ fn no_run_of_a_file_sink_breaks_a_rule() {
 
 #[test]
 fn every_fault_of_a_file_sink_is_found() {
-    all_are_tested(&SinkFileFault::ALL, FAULTS.iter().map(|(fault, ..)| *fault));
-    for (fault, scope, broken) in FAULTS {
-        breaks(fault, &SinkFileScope { fault: Some(*fault), ..scope() }, broken.rule());
-    }
+    let cases = FAULTS.iter().map(|(fault, scope, broken)| {
+        (*fault, SinkFileScope { fault: Some(*fault), ..scope() }, broken.rule())
+    });
+    check_faults(&SinkFileFault::ALL, cases);
 }
