@@ -157,8 +157,8 @@ impl AdminClient {
     pub(crate) fn unexpected_server(&self, found: &str) -> CommandError {
         let found = self.printable(found);
         CommandError::Failed(anyhow!(
-            "the server at {} is not an admin listener of this version of Ordain ({found}): find the URL \
-             in the log of the process, and use the program `ordain` in the version of the process",
+            "the server at {} is not an admin listener of this version of Ordain ({found}): check the URL (the log of \
+             the process contains it), and use the version of `ordain` that the process runs",
             self.url
         ))
     }
@@ -169,10 +169,14 @@ impl AdminClient {
         match (status, problem.as_ref().map(|problem| &*problem.detail)) {
             (_, None) => self.unexpected_server(&format!("it responded with status {status}")),
             (StatusCode::UNAUTHORIZED, Some(_)) => {
-                let state = if self.token.is_some() { "rejects the token in" } else { "requires" };
+                let state = if self.token.is_some() {
+                    "rejects the token of this command"
+                } else {
+                    "requires a token"
+                };
                 CommandError::Failed(anyhow!(
-                    "the process at {} {state} {TOKEN_VARIABLE}: set this variable to the `token` of the \
-                     process's [admin]",
+                    "the process at {} {state}: set {TOKEN_VARIABLE} to the `token` in the section [admin] of the \
+                     process's configuration",
                     self.url
                 ))
             }

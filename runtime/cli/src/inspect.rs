@@ -23,12 +23,12 @@ use ordain_store_embedded::admin_url_of_owner;
 pub(crate) struct InspectArgs {
     #[command(flatten)]
     config: ConfigArg,
-    /// URL of the admin listener of a running process. The command then uses this process instead of opening the
-    /// store. The command reads the token of the process from the environment variable `ORDAIN_TOKEN`.
+    /// URL of the admin listener of a running process. With this option, the command uses the process instead of
+    /// opening the store. The command reads the token of the process from the environment variable `ORDAIN_TOKEN`.
     ///
-    /// If a process of this machine has the embedded store of the configuration open, each command except `plugins
-    /// list` finds this process without the option, unless the process has no admin listener, or runs in another
-    /// network namespace, such as a container.
+    /// Without this option, each command except `plugins list` finds the process that has the embedded store of the
+    /// configuration open. This process must have an admin listener, and must run on this machine in the same network
+    /// namespace (so the command does not find a process in another container).
     #[arg(long, value_name = "URL", value_parser = parse_url, conflicts_with = "config")]
     admin: Option<String>,
 }

@@ -135,8 +135,8 @@ impl ConfigChecker<'_> {
         let half = runtime.lease.0 / 2;
         if heartbeat > half {
             let message = format!(
-                "must be at most half of runtime.lease, here {half}ms: RabbitMQ detects a dead connection \
-                 after two to three heartbeats, and after the lease another instance owns the partitions"
+                "must be at most half of runtime.lease, here {half}ms: RabbitMQ detects a dead connection only after \
+                 two to three heartbeats, but another instance owns the partitions as soon as the lease ends"
             );
             self.report("broker.heartbeat", message);
         }

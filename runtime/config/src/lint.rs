@@ -85,9 +85,9 @@ impl ConfigLint<'_> {
         {
             if let Some(ttl) = ttl.filter(|ttl| ttl.0 < CONSUMER_TIMEOUT_MS) {
                 let message = format!(
-                    "Ordain forgets the key after {}, but RabbitMQ may deliver an event again up to {timeout} later (the \
-                     default of its `consumer_timeout`): the event of a forgotten key takes effect a second time; \
-                     set at least \"{timeout}\"",
+                    "Ordain forgets a key after {}, but RabbitMQ may deliver an event again up to {timeout} after its \
+                     first delivery (the default of RabbitMQ's `consumer_timeout`): the event of a forgotten key \
+                     takes effect a second time; set at least \"{timeout}\"",
                     in_words(ttl.0)
                 );
                 self.report(&format!("streams.{name}.{setting}"), message);

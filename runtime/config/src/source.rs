@@ -154,7 +154,8 @@ section! {
         /// Approximate maximum number of events of a partition that wait in the store. Beyond this number, the
         /// streams and producers that feed this stream wait.
         queue: u64 [1 to 1_000_000_000] = 100_000,
-            because "a stream may lag for a minute; if an event waits long, the store writes the event a second time";
+            because "a stream may fall behind for a minute; an event that waits much longer costs the embedded store \
+                a second write to disk";
     }
 }
 

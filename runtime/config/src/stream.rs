@@ -16,10 +16,10 @@ section! {
         /// Name of the handler, without its version. The files of the handler are `<handler>@<version>.wasm` or
         /// `<handler>.wasm` in the folder `plugins.dir`.
         handler: ResourceName;
-        /// Source of the numbers within a key: the producer (`sequenced`), or Ordain in the order of delivery
-        /// (`fifo`).
+        /// How the events of a key get their numbers: from the producer or the store, before they arrive (`sequenced`),
+        /// or from Ordain, in the order of delivery (`fifo`).
         ordering: OrderingMode = "sequenced",
-            because "only the producer's numbers show that an event is missing";
+            because "only numbers that events have before they arrive can show that an event is missing";
         /// The source of the events.
         source: SourceConfig;
         /// Sequence of a key's first event, in a `sequenced` stream.
@@ -98,7 +98,8 @@ section! {
         /// Ordain divides the number of events that wait in the broker or in the store by this value. An autoscaler can
         /// read the result.
         lag_per_instance: u64 [1 to 1_000_000_000] = 10_000,
-            because "most handlers process these in a second, and fewer events do not justify another process";
+            because "most handlers process this number of events in a second, and a smaller backlog does not justify \
+                another process";
         /// Share of the keys on which Ordain tests a new version of the handler.
         canary: Option<Percent>;
         /// How long Ordain tests a new version before the version executes the events of all keys.
@@ -111,10 +112,11 @@ section! {
     pub struct GapConfig {
         /// Time from the arrival of the first event after a gap to the first round of requests for the missing events.
         timeout: Millis ["1ms" to "7d"] = "2s",
-            because "an event that was only overtaken arrives by then";
+            because "an event that later events have only overtaken arrives within this time";
         /// Number of rounds of requests for a missing event. After the last round, `on_exhausted` applies.
         attempts: u32 [1 to 1_000] = 5,
-            because "with the backoff, five rounds take one to three seconds, so a source may get the event a bit late";
+            because "with the backoff, five rounds take one to three seconds, so a replay source may receive the \
+                event a little late";
         /// Delay between rounds: a random value between the lower bound and a ceiling that doubles with each
         /// round, up to the upper bound.
         backoff: BackoffBounds ["1ms..1ms" to "7d..7d"] = "200ms..5s",
@@ -125,7 +127,8 @@ section! {
         /// How far an event may be beyond the first missing sequence. Events further ahead are dead-lettered; the key
         /// takes them from their letters when it reaches them.
         max_width: u64 [1 to 1_000_000_000] = 10_000,
-            because "a longer jump is an error of the producer, and all events in between would wait for the gap's end";
+            because "a larger jump of the numbers is an error of the producer, and the key would wait for all numbers \
+                in between";
         /// Action after the last round: park the key, skip the missing events, or wait for them. If a gap is wider than
         /// 100 times `max_width`, `skip` parks the key.
         on_exhausted: GapExhausted = "park",

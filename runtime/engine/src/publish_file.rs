@@ -44,8 +44,8 @@ const LOST_FILES_LIMIT: usize = 16;
 pub enum PublishFileError {
     /// A line cannot be published.
     #[error(
-        "{origin}: {words}. Correct the line and run the command again: it continues a file at this line, but reads \
-         standard input from its beginning"
+        "{origin}: {words}. Correct the line and run the command again: the command continues a file at this line, \
+         but reads standard input from the beginning"
     )]
     Line {
         /// The line number and the name of the file.
@@ -590,8 +590,9 @@ fn report_other_file(name: &str, last: &FileProgress) {
             inode,
             unread_bytes = last.unread_bytes(),
             from_byte = last.position().offset,
-            "the file of the last run is no longer in its folder, and its last bytes were not published: put the file \
-             back into its folder under the name of an older file, or publish the file under its new name"
+            "the last bytes of the last run's file were not published: the file was removed from its folder, \
+             truncated or overwritten. If you still have the file, put it into its folder as an older file (for \
+             example, with `.1` at the end of its name), or publish it under another name"
         );
     }
     tracing::warn!(

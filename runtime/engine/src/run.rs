@@ -85,8 +85,8 @@ pub enum RunError {
     },
     /// A run with `--once` lacks the handler version for a stream's events.
     #[error(
-        "stream {stream}: {reason}. --once cannot end without this version: copy its file from another \
-         process, or stop the processes that have it"
+        "stream {stream}: {reason}. --once cannot end without this version of the handler: copy the file of the \
+         version from another process, or stop the processes that have the version"
     )]
     VersionMissing {
         /// The stream whose handler version is missing.

@@ -321,7 +321,7 @@ async fn receive_events(
                 "the event has no sequence"
             }
             AssignItemReply::AfterConflict => {
-                "this event was not accepted, because an event of the same key before it in this request is in conflict"
+                "this event was not accepted, because an earlier event of the same key in this request is in conflict"
             }
             AssignItemReply::New(_) | AssignItemReply::Known(_) => {
                 taken.push(json!({ "id": event.id(), "sequence": event.sequence() }));
@@ -352,7 +352,7 @@ impl IngressState {
         self.streams.get(stream).ok_or_else(|| {
             let known: Vec<&str> = self.streams.keys().map(|name| &**name).collect();
             ProblemDetails::not_found(format!(
-                "stream {stream:?} does not accept events over HTTP; these do: {}",
+                "stream {stream:?} does not accept events over HTTP; these streams do: {}",
                 known.join(", ")
             ))
         })
@@ -361,7 +361,7 @@ impl IngressState {
     /// Returns an error if the processing of the streams has failed.
     fn check_run(&self) -> Result<(), ProblemDetails> {
         if self.has_failed.load(Ordering::SeqCst) {
-            let words = "the process ends after an error: try again";
+            let words = "the process is ending because of an error: try again";
             return Err(ProblemDetails::unavailable(words).retry_after(RETRY_AFTER_SECONDS));
         }
         Ok(())

@@ -75,7 +75,9 @@ fn expect_all_after_gap(store: &str) -> Result<()> {
     let words = why(&home)?;
     ensure!(words.starts_with("key k: parked at event 2\n"), "{words}");
     ensure!(
-        words.contains("\nlies ahead: events between 103 and 300, as dead letters; "),
+        words.contains(
+            "\nwaiting until all earlier events are settled: events in the range from 103 to 300, "
+        ),
         "{words}"
     );
     ensure!(words.contains("remedy: send event 2 again"), "{words}");
@@ -132,7 +134,7 @@ fn waiting_key_takes_the_letters_and_ends() -> Result<()> {
     ensure!(report["held"]["waiting_keys"] == 1, "{report}");
     let words = why(&home)?;
     ensure!(words.starts_with("key k: waiting for event 2\n"), "{words}");
-    ensure!(words.contains("lies ahead: events between 103 and 300"), "{words}");
+    ensure!(words.contains("settled: events in the range from 103 to 300"), "{words}");
     let idle = home.output(&["run", "--once", "--strict"])?;
     ensure!(idle.status.code() == Some(1), "{idle:?}");
 
@@ -155,7 +157,7 @@ fn first_event_far_ahead_makes_a_gap() -> Result<()> {
     let words = why(&home)?;
     ensure!(words.starts_with("key k: parked at event 11\n"), "{words}");
     ensure!(words.contains("events 11 to 499 never arrived"), "{words}");
-    ensure!(words.contains("lies ahead: event 500, as a dead letter"), "{words}");
+    ensure!(words.contains("settled: event 500, in a dead letter"), "{words}");
     home.append("events.ndjson", text(&events(11..=499)))?;
     home.run_once()?;
     expect_effects(&home, &events(1..=500))?;
@@ -264,7 +266,7 @@ fn events_of_a_full_key_take_effect_after_the_gap() -> Result<()> {
     home.write("events.ndjson", text(&first_and(3..=200)))?;
     let report = home.run_once()?;
     ensure!(report["dead"]["overflow"].as_u64() > Some(100), "{report}");
-    ensure!(why(&home)?.contains("lies ahead: events between "));
+    ensure!(why(&home)?.contains("settled: events in the range from "));
     home.append("events.ndjson", text(&events(2..=2)))?;
     home.run_once()?;
     expect_effects(&home, &events(1..=200))?;

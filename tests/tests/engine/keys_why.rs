@@ -84,7 +84,7 @@ fn keys_with_a_late_first_event_are_explained() -> Result<()> {
     let text = String::from_utf8(far.stdout)?;
     for words in [
         "key far: parked at event 1\n",
-        "lies ahead: event 50000, as a dead letter; ",
+        "waiting until all earlier events are settled: event 50000, in a dead letter\n",
         "remedy: send events 1 to 49999 again from the producer, at",
         "dead letters: 1; see `ordain dead list cases --key=far`",
     ] {

@@ -36,12 +36,13 @@ pub(super) async fn explain(
     let running = target.running_stream(stream)?.unwrap_or_default();
     if let Some(missing) = &running.missing {
         words += &format!(
-            "on this instance, all keys of the stream wait for a handler version: {missing}\n"
+            "in the running process, all keys of the stream wait for a handler version: {missing}\n"
         );
     }
     if let Some(reason) = &running.reason {
-        words +=
-            &format!("on this instance, a partition of the stream receives no events: {reason}\n");
+        words += &format!(
+            "in the running process, a partition of the stream receives no events: {reason}\n"
+        );
     }
     if let Some(failure) = &row.trouble {
         words += &reason_text(failure);
@@ -158,11 +159,11 @@ fn held_text(row: &KeyRow) -> String {
 fn ahead_text(row: &KeyRow) -> String {
     let Some(AheadRow { first, last }) = row.ahead else { return String::new() };
     let range = if first == last {
-        format!("event {first}, as a dead letter")
+        format!("event {first}, in a dead letter")
     } else {
-        format!("events between {first} and {last}, as dead letters")
+        format!("events in the range from {first} to {last}, in dead letters")
     };
-    format!("lies ahead: {range}; the key takes the letters when it reaches their events\n")
+    format!("waiting until all earlier events are settled: {range}\n")
 }
 
 /// Returns a text about the events with the sequence `next` or a higher sequence that arrived, but could not be read.

@@ -34,7 +34,7 @@ impl ConfigChecker<'_> {
                     let message = format!(
                         "[streams.{other}] also reads this exchange. Because of `partitions`, the exchange divides \
                          its messages among the queues of both streams: give each stream its own exchange, and `bind` \
-                         both exchanges to one that all producers use"
+                         both exchanges to one exchange that all producers use"
                     );
                     self.report(&format!("{at}.exchange"), message);
                 }

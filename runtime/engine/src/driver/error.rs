@@ -13,9 +13,9 @@ pub enum DriverError {
     Fenced,
     /// The store went back in time and lost commits that this process cannot repeat.
     #[error(
-        "the store went back in time in shard {shard}: {detail}. Was the store restored from a backup, \
-         or did a copy of this process write to it? Start again to continue from the present state of \
-         the store"
+        "the store went back in time in shard {shard}: {detail}. Was the store restored from a backup, or did a clone \
+         of this process, such as a copy of its virtual machine, write to the store? Start again to continue from the \
+         present state of the store"
     )]
     StoreRolledBack {
         /// The shard that lacks commits.

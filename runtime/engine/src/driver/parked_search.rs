@@ -140,9 +140,9 @@ impl ParkedSearchTask {
                     stream,
                     version,
                     keys = found,
-                    "keys still parked, although this version should have retried them: another handler version \
-                     failed, or the keys exceeded a limit that the configuration has changed since. The next start \
-                     retries them. To list the keys: `ordain keys list {stream} --status parked{}`",
+                    "keys still parked, although this version should have retried them: they had failed under another \
+                     handler version, or had exceeded a limit that has been changed in the configuration since. The \
+                     next start retries them. To list the keys: `ordain keys list {stream} --status parked{}`",
                     config_option()
                 );
             }

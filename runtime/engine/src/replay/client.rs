@@ -228,7 +228,7 @@ impl ReplayClient {
         }
         // If the answer declares no length and has no chunks, a truncated body looks like a complete body.
         if !declares_body_end(answer.headers()) {
-            return invalid("the answer has neither a length nor chunks".to_owned());
+            return invalid("the answer has neither a `content-length` nor chunks".to_owned());
         }
         let limit = self.decoder.event_size;
         let body = answer.body_mut().with_config().limit(limit as u64 + 1).read_to_vec();

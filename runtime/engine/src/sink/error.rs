@@ -41,9 +41,9 @@ pub enum PublisherError {
     },
     /// The store has lost messages to which it had assigned numbers, and this process cannot repeat all of them.
     #[error(
-        "stream {stream}: the store went back in time: shard {shard} has lost more messages to {to} than this \
-         process has in memory. The next start continues after the last number that the shard still has, so some \
-         numbers are assigned twice: check whether a receiver has two messages of the last minutes with the same number"
+        "stream {stream}: the store went back in time: shard {shard} has lost more messages to {to} than this process \
+         has in memory. The next start continues after the last number that the shard still has, so some numbers are \
+         assigned twice: check whether a receiver has two messages of the last minutes with the same key and number"
     )]
     StoreRolledBack {
         /// The stream that sent the messages.
@@ -56,9 +56,9 @@ pub enum PublisherError {
     /// For 30 seconds, the store has refused to number messages of this owner, as if a later owner had sent messages
     /// from the same outbox. But this process has not lost the partition during this time, so no later owner exists.
     #[error(
-        "stream {stream}: shard {shard} of the store has numbers for {to} from a later owner of the partition than \
-         this process, but no later owner exists. A part of the store was removed or restored: restore the rest as \
-         well, or give the stream another name"
+        "stream {stream}: shard {shard} of the store refuses messages to {to}: according to the shard, a later owner \
+         of the partition has sent messages, or these messages are already published. Neither is true, so a part of \
+         the store was removed or restored: restore the rest as well, or give the stream another name"
     )]
     Fenced {
         /// The stream that sends messages to the destination.

@@ -115,7 +115,7 @@ pub fn inspect_file(
         };
         match same.find(|other| is_other(other)) {
             Some(other) => Err(format!(
-                "has another content than {}: give the file a higher version",
+                "has other content than {}: give the file a higher version",
                 other.path.display()
             )),
             None => Ok((build, streams_of(loaded, &file.name))),

@@ -142,7 +142,10 @@ fn wrong_request_is_rejected_whole_with_reasons() -> Result<()> {
     ensure!(answer.status == 413 && answer.problem()?.contains("request_size"), "{answer:?}");
     let other =
         post_with(address, "/v1/streams/others/events", &[&format!("content-type: {ONE}")], "")?;
-    ensure!(other.status == 404 && other.problem()?.contains("these do: cases"), "{other:?}");
+    ensure!(
+        other.status == 404 && other.problem()?.contains("these streams do: cases"),
+        "{other:?}"
+    );
     ensure!(http::get(address, "/v1/streams/cases/events")?.status == 405);
     ensure!(http::get(address, "/")?.status == 404);
     // Posts an event, then another event with the same sequence, and then the two following events in reverse order.

@@ -97,7 +97,7 @@ fn unusable_file_changes_nothing_and_is_reported() -> Result<()> {
     home.write("plugins/tally@1.0.0.wasm", plugin_with_note("tally", "other")?)?;
     let row = until_listed(&mut service, "tally@1.0.0.wasm", "broken")?;
     ensure!(
-        row["reason"].as_str().is_some_and(|words| words.contains("has another content")),
+        row["reason"].as_str().is_some_and(|words| words.contains("has other content")),
         "{row}"
     );
     home.write("plugins/tally@1.0.0.wasm", plugin_with_note("tally", "1")?)?;

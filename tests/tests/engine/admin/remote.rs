@@ -198,9 +198,15 @@ fn error_response_of_the_process_is_reported() -> Result<()> {
         &list,
         "",
         1,
-        "requires ORDAIN_TOKEN: set this variable to the `token` of the process's [admin]",
+        "requires a token: set ORDAIN_TOKEN to the `token` in the section [admin]",
     )?;
-    refused(&home, &list, "another-secret-token", 1, "rejects the token in ORDAIN_TOKEN")?;
+    refused(
+        &home,
+        &list,
+        "another-secret-token",
+        1,
+        "rejects the token of this command: set ORDAIN_TOKEN",
+    )?;
     refused(&home, &list, "strange\nsecret", 1, "check ORDAIN_TOKEN for invalid characters")?;
     for (args, words) in [
         (&["keys", "list", "odd"][..], "there is no stream \"odd\"; existing streams: cases"),

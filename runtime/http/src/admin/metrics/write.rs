@@ -53,8 +53,9 @@ impl MetricsEncoder<'_, '_> {
         let help = "1 while the broker responds to this process, 0 otherwise";
         let connected = self.snapshot.is_broker_connected.map(gauge);
         self.samples("broker_connected", help, MetricType::Gauge, connected)?;
-        let help = "1 while the source of a partition that this process owns can deliver events, even if no event \
-                    waits, and no full key stops the partition; 0 otherwise";
+        let help = "For each partition that this process owns: 0 while its source cannot deliver events, or while a \
+            stopped key with `spill_limit` events in the store stops the partition; 1 otherwise, even if no event \
+            waits";
         self.gauges("stream_consuming", help, |shared, _| match shared.intake() {
             SourceState::Inactive => Vec::new(),
             state => vec![(Vec::new(), usize::from(state == SourceState::Consuming))],
@@ -127,7 +128,8 @@ impl MetricsEncoder<'_, '_> {
         });
         let help = "Requests for missing events, by replay source";
         self.counters("gap_rounds", help, samples)?;
-        let help = "Seconds from the arrival of a later event to the arrival of the missing event";
+        let help = "Seconds from the detection of a gap (usually at the arrival of a later event) to the arrival of \
+            the first missing event";
         let samples = [(Vec::new(), SampleValue::of_recovery(&all.recovery_times))];
         self.samples("recovery_seconds", help, MetricType::Histogram, samples)
     }
