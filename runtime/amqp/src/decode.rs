@@ -178,7 +178,7 @@ impl DeliveryDecoder {
                 let size = key.len();
                 reject(
                     Cause::Unreadable,
-                    format!("the key has {size} bytes; {KEY_SIZE_LIMIT} are allowed"),
+                    format!("the key has {size} bytes; at most {KEY_SIZE_LIMIT} are allowed"),
                 )
             }
             Some(key) if !key.is_empty() => Ok(key),
@@ -236,15 +236,15 @@ impl DeliveryDecoder {
             return reject(
                 Cause::Unreadable,
                 format!(
-                    "{count} headers with {size} bytes; {HEADERS_LIMIT} with {HEADERS_SIZE_LIMIT} \
-                     bytes are allowed"
+                    "the message has {count} headers with {size} bytes; at most {HEADERS_LIMIT} headers with \
+                     {HEADERS_SIZE_LIMIT} bytes are allowed"
                 ),
             );
         }
         let whole = delivery.data.len() + size;
         let limit = self.event_size;
         if whole > limit {
-            let message = format!("{whole} bytes; runtime.event_size allows {limit}");
+            let message = format!("the event has {whole} bytes; runtime.event_size allows {limit}");
             return reject(Cause::Unreadable, message);
         }
         Ok(others)
@@ -289,7 +289,7 @@ fn attribute<'a>(
         let size = text.len();
         return reject(
             Cause::Unreadable,
-            format!("the {name} has {size} bytes; {ATTRIBUTE_LIMIT} are allowed"),
+            format!("the {name} has {size} bytes; at most {ATTRIBUTE_LIMIT} are allowed"),
         );
     }
     Ok((!text.is_empty()).then_some(text))

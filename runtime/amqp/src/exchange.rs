@@ -82,7 +82,7 @@ pub(super) async fn check_sink_exchange(
         error.into_foreign().map_refusal(|_, reason| {
             format!(
                 "the exchange {exchange:?} of the sink {sink} cannot be used: {reason}. Declare it first, with the \
-                 queues that its messages go to"
+                 queues that receive its messages"
             )
         })
     })

@@ -108,10 +108,10 @@ pub(super) fn warn_without_marker(stream: &str, queue: &str, reason: &str) {
     tracing::warn!(
         stream,
         queue,
-        "queue without a marker: the broker refused the exchange {queue}.marker ({reason}). Another program can remove \
-         the queue and declare it again; the events of the old queue are then lost. Without the exchange, Ordain \
-         cannot detect this loss. Allow the user of `broker.url` to configure and read the exchange, and start Ordain \
-         again"
+        "queue without a marker: the broker refused the exchange {queue}.marker ({reason}). Another program can \
+         remove the queue and declare it again; the events of the old queue are then lost. Without the exchange, \
+         Ordain cannot detect this loss. If a permission is missing, allow the user of `broker.url` to configure and \
+         read the exchange; if an exchange of this name has another form, delete it. Then start Ordain again"
     );
 }
 

@@ -530,20 +530,23 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
             }
             RefusalCause::OtherForm => {
                 if what == "queue" {
-                    "set declare = false to use it as it is, choose another name in the configuration, or move its \
-                     messages to another queue with a shovel, delete it in the broker, and move the messages back"
+                    "choose another name in the configuration; or move the messages of the queue to another queue \
+                     with a shovel, delete the queue in the broker, and move the messages back; or, if the queue is \
+                     not of type stream, set declare = false to use it as it is"
                 } else {
-                    "set declare = false to use it as it is, choose another name in the configuration, or stop its \
-                     producers and delete it in the broker: messages that are published while it is missing are lost"
+                    "choose another name in the configuration; or stop the producers and delete the exchange in the \
+                     broker (messages that are published while it is missing are lost); or, if its type suits the \
+                     stream, set declare = false to use it as it is"
                 }
             }
             RefusalCause::Unsupported => {
-                "more than one partition needs a plugin that is part of RabbitMQ: `rabbitmq-plugins enable \
-                 rabbitmq_sharding`"
+                "a stream with more than one partition needs a plugin that is part of RabbitMQ: `rabbitmq-plugins \
+                 enable rabbitmq_sharding`"
             }
             RefusalCause::Connection => "allow the user of `broker.url` to open the connection",
             RefusalCause::Access => {
-                "declare it yourself and set declare = false, or give the user the permission"
+                "give the user of `broker.url` the permission, or restore a missing virtual host; or declare the \
+                 queues, exchange and bindings of the stream yourself, and set declare = false"
             }
         };
         format!("the {what} {name:?} cannot be declared: {reason}; {advice}")
