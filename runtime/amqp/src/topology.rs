@@ -532,11 +532,11 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
                 if what == "queue" {
                     "choose another name in the configuration; or move the messages of the queue to another queue \
                      with a shovel, delete the queue in the broker, and move the messages back; or, if the queue is \
-                     not of type stream, set declare = false to use it as it is"
+                     not of type stream, set declare = false to use the queue as it is"
                 } else {
                     "choose another name in the configuration; or stop the producers and delete the exchange in the \
-                     broker (messages that are published while it is missing are lost); or, if its type suits the \
-                     stream, set declare = false to use it as it is"
+                     broker (messages that are published while it is missing are lost); or, if the type of the \
+                     exchange suits the stream, set declare = false to use the exchange as it is"
                 }
             }
             RefusalCause::Unsupported => {

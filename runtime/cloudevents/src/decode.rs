@@ -88,7 +88,9 @@ impl EventDecoder {
         if line.len() > self.event_size {
             let size = line.len();
             let limit = self.event_size;
-            return unreadable(format!("{size} bytes; runtime.event_size allows {limit}"));
+            return unreadable(format!(
+                "the event has {size} bytes; runtime.event_size allows {limit}"
+            ));
         }
         let Ok(text) = std::str::from_utf8(line) else {
             return unreadable("the event is not UTF-8: it must be a CloudEvent in JSON");
@@ -195,8 +197,8 @@ impl EventDecoder {
         let size: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
         if headers.len() > HEADERS_LIMIT || size > HEADERS_SIZE_LIMIT {
             return unreadable(format!(
-                "{} extensions with {size} bytes; {HEADERS_LIMIT} with {HEADERS_SIZE_LIMIT} bytes \
-                 are allowed",
+                "the event has {} extensions with {size} bytes; at most {HEADERS_LIMIT} extensions with \
+                 {HEADERS_SIZE_LIMIT} bytes are allowed",
                 headers.len()
             ));
         }
@@ -213,7 +215,8 @@ fn more_headers(raw: &str) -> DecodeResult<Vec<HeaderPair<'static>>> {
     let Some(pairs) = pairs else {
         let found = excerpt(raw);
         return unreadable(format!(
-            "`{HEADERS_ATTRIBUTE}` must be a JSON array of [name, value] pairs as text, found {found}"
+            "`{HEADERS_ATTRIBUTE}` must be a text that contains a JSON array of pairs, such as \
+             \"[[\\\"name\\\",\\\"value\\\"]]\", found {found}"
         ));
     };
     Ok(pairs.into_iter().map(|(name, value)| (name.into(), value.into())).collect())

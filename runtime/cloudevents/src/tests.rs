@@ -206,7 +206,7 @@ fn invalid_event_is_rejected_with_a_valid_form() {
         (r#""data":1,"data_base64":"YQ==""#, "both `data` and `data_base64`"),
         (r#""data_base64":"?""#, "must be base64"),
         (r#""data_base64":[1]"#, "must be base64"),
-        (r#""ordainheaders":"[1]""#, "must be a JSON array of [name, value] pairs"),
+        (r#""ordainheaders":"[1]""#, "must be a text that contains a JSON array of pairs"),
         (r#""data":01"#, "not a CloudEvent in JSON"),
         (r#""data":"\x""#, "not a CloudEvent in JSON"),
     ] {
@@ -230,7 +230,7 @@ fn errors_name_the_limits() {
         (
             format!(",\"partitionkey\":\"{}\"", long(KEY_SIZE_LIMIT)),
             format!(",\"partitionkey\":\"{}\"", long(KEY_SIZE_LIMIT + 1)),
-            "the key has 1025 bytes; 1024 are allowed",
+            "the key has 1025 bytes; at most 1024 are allowed",
         ),
         (
             format!(",\"datacontenttype\":\"{}\"", long(ATTRIBUTE_LIMIT)),

@@ -136,7 +136,7 @@ impl ConfigChecker<'_> {
         if heartbeat > half {
             let message = format!(
                 "must be at most half of runtime.lease, here {half}ms: RabbitMQ detects a dead connection only after \
-                 two to three heartbeats, but another instance owns the partitions as soon as the lease ends"
+                 two to three heartbeats, but other instances take over the partitions as soon as the lease ends"
             );
             self.report("broker.heartbeat", message);
         }

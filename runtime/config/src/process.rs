@@ -47,8 +47,8 @@ section! {
         /// How long an instance owns its partitions after its last heartbeat.
         lease: Millis ["2s" to "10m"] = "10s",
             because "it is longer than a usual pause of a process or network, and short enough for a quick failover";
-        /// Longest time from the first signal to the end of the process. The next start executes the unfinished
-        /// events again.
+        /// Longest time from the first signal to the end of the process. If this time elapses, the next start executes
+        /// the unfinished events again.
         shutdown_grace: Millis ["0s" to "1h"] = "30s",
             because "service managers usually wait at least this long before they kill a process";
         /// Sink that receives a message for each parked key and dead letter.

@@ -58,8 +58,8 @@ section! {
         /// Maximum number of events of a key in one turn. A worker executes a turn without interruption.
         quantum: usize [1 to 4_096] = 64,
             because "it spreads the cost of a turn over many events, and a fast handler delays other keys by only 1 ms";
-        /// Number of ids that a `fifo` stream remembers for each key. If the file leaves out the setting, Ordain raises
-        /// the default to the number of events that the source can deliver again after a crash.
+        /// Number of ids that a `fifo` stream remembers for each key. If the configuration leaves out this setting,
+        /// Ordain raises the default to the number of events that the source can deliver again after a crash.
         id_window: usize [1 to 1_000_000] = 4_000,
             because "a crash can repeat the prefetched events";
         /// How long a key remembers the id of an event after the event is settled. The actual time can be up to a
@@ -124,8 +124,8 @@ section! {
         /// Sources of missing events, in this order: the store for retained events, then HTTP servers.
         replay: Vec<ReplaySource> = ["store"],
             because "it needs no other service";
-        /// How far an event may be beyond the first missing sequence. Events further ahead are dead-lettered; the key
-        /// takes them from their letters when it reaches them.
+        /// How far an event may be beyond the first missing sequence. Ordain dead-letters an event further ahead; the
+        /// key settles the event of this dead letter after all earlier events.
         max_width: u64 [1 to 1_000_000_000] = 10_000,
             because "a larger jump of the numbers is an error of the producer, and the key would wait for all numbers \
                 in between";

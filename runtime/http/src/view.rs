@@ -54,8 +54,8 @@ pub fn to_json(shown: &impl Serialize) -> String {
 /// Returns the error text for a key of which the store has no record.
 pub fn no_key(stream: &str, key: &str) -> String {
     format!(
-        "key {key:?} of stream {stream} was never committed or held, or its record was removed; a new key appears \
-         in the list after its first event was executed, or after `spill_after`"
+        "key {key:?} of stream {stream} was never committed or held, or its record was removed; a new key gets a \
+         record when its first event has been executed, or has waited for `spill_after`"
     )
 }
 

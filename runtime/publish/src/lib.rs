@@ -335,7 +335,7 @@ fn not_assigned(stream: &str, error: AssignError) -> PublishError {
         AssignError::Store(error) => error.into(),
         AssignError::RolledBack => StoreError::RolledBack.into(),
         AssignError::Full => PublishError::Full(format!(
-            "the queue of stream {stream} is full (`source.queue`): let the stream consume events, then run this again"
+            "the queue of stream {stream} is full (`source.queue`): let the stream consume events, then publish again"
         )),
     }
 }
@@ -405,8 +405,8 @@ fn refusal_message(event: &Event, reply: AssignItemReply) -> String {
     if let AssignItemReply::NumberedElsewhere(next) = reply {
         return format!(
             "key {:?} has events up to sequence {} with sequences that the store did not give: the producer of these \
-             events counts, so let it number this event too. If no other event will get the sequence {next}, publish \
-             this event with the sequence {next}",
+             events numbers its events itself, so let it number this event too. If no other event will get the \
+             sequence {next}, publish this event with the sequence {next}",
             event.key(),
             next - 1
         );

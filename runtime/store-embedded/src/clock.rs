@@ -177,9 +177,10 @@ impl MonotonicClock {
                 tracing::warn!(
                     ahead_ms = lead,
                     confirmation_ms = JUMP_CONFIRMATION_MS,
-                    "the machine's clock is far ahead of the store's time: the store was not used for this time, or the \
-                     machine's clock is wrong. The store continues from its own time and nothing expires, until the \
-                     clock has been ahead for the time `confirmation_ms`; correct the machine's clock if it is wrong"
+                    "the machine's clock is far ahead of the store's time (by `ahead_ms`): the store was not used for \
+                     about this time, or the machine's clock is wrong. The store continues from its own time and \
+                     nothing expires, until the clock has been ahead for the time `confirmation_ms`; correct the \
+                     machine's clock if it is wrong"
                 );
                 false
             }

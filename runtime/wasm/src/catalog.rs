@@ -233,8 +233,8 @@ impl Catalog {
         let found = match other {
             Some(other) => Err(FileFault {
                 reason: format!(
-                    "has another content than the version {} that runs (SHA-256 {:.12}…): give the file a \
-                     higher version",
+                    "has other content than the version {} that runs (SHA-256 {:.12}…): give the file a higher \
+                     version",
                     other.build.version, other.build.digest
                 ),
                 is_temporary: false,
@@ -397,7 +397,7 @@ mod tests {
         assert_eq!(dir.write_and_load(&[("a@3.0.0.wasm", "bad")]), ["a@3.0.0: bad"]);
         assert_eq!(
             dir.write_and_load(&[("a@3.0.0.wasm", "other")]),
-            ["a@3.0.0: has another content"]
+            ["a@3.0.0: has other content"]
         );
         assert_eq!(dir.offered(), "a@3.0.0");
         // The original content is back: nothing changes.

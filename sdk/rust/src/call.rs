@@ -44,7 +44,7 @@ where
 #[cold]
 fn bad_data(event: &Event<()>, size: usize, error: &str) -> Failure {
     Failure::Reject(format!(
-        "the data of this {:?} ({size} bytes of {:?}) cannot be decoded: {error}",
+        "the data of this event of type {:?} ({size} bytes of {:?}) cannot be decoded: {error}",
         event.kind, event.content_type,
     ))
 }

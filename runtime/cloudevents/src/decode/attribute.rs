@@ -23,9 +23,10 @@ pub(super) fn key<'a>(
         return Err(EventRejection(Cause::NoKey, message.to_owned()));
     };
     match json_text(raw) {
-        Some(key) if key.len() > KEY_SIZE_LIMIT => {
-            unreadable(format!("the key has {} bytes; {KEY_SIZE_LIMIT} are allowed", key.len()))
-        }
+        Some(key) if key.len() > KEY_SIZE_LIMIT => unreadable(format!(
+            "the key has {} bytes; at most {KEY_SIZE_LIMIT} are allowed",
+            key.len()
+        )),
         Some(key) if !key.is_empty() => Ok((key, member)),
         _ => {
             let found = excerpt(raw);
@@ -49,7 +50,7 @@ pub(super) fn attribute<'a>(
     match json_text(raw) {
         Some(text) if text.len() > ATTRIBUTE_LIMIT => {
             let size = text.len();
-            unreadable(format!("`{name}` has {size} bytes; {ATTRIBUTE_LIMIT} are allowed"))
+            unreadable(format!("`{name}` has {size} bytes; at most {ATTRIBUTE_LIMIT} are allowed"))
         }
         Some(text) if !text.is_empty() => Ok(text),
         _ => {

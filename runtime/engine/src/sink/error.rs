@@ -57,8 +57,9 @@ pub enum PublisherError {
     /// from the same outbox. But this process has not lost the partition during this time, so no later owner exists.
     #[error(
         "stream {stream}: shard {shard} of the store refuses messages to {to}: according to the shard, a later owner \
-         of the partition has sent messages, or these messages are already published. Neither is true, so a part of \
-         the store was removed or restored: restore the rest as well, or give the stream another name"
+         of the partition has sent messages, or these messages are already published. But this process owns the \
+         partition, and has not recorded these messages as published, so a part of the store was removed or restored: \
+         restore the rest as well, or give the stream another name"
     )]
     Fenced {
         /// The stream that sends messages to the destination.

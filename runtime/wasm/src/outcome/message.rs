@@ -17,7 +17,7 @@ const MAX_ESCAPE_FACTOR: usize = 12;
 /// Checks a message, except the size of the whole message. Returns the fault of an invalid message as the error.
 pub(super) fn check(message: &MessageReply) -> Result<(), String> {
     if message.kind.is_empty() {
-        return Err("an empty type: every message needs one".into());
+        return Err("an empty type: every message needs a type".into());
     }
     if message.key.as_deref() == Some("") {
         return Err("an empty key: set a key, or leave it out to use the event's key".into());

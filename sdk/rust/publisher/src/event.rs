@@ -110,7 +110,7 @@ impl Event {
     /// fault of an invalid event. `event_size` limits the size of the whole event, in bytes.
     pub(crate) fn pack(&self, event_size: usize) -> Result<ordain_core::Event, String> {
         if self.key.is_empty() {
-            return Err("the event has no key: each event must have one".to_owned());
+            return Err("the event has no key: each event must have a key".to_owned());
         }
         if self.kind.is_empty() {
             return Err("the event has no type, such as `order.paid`".to_owned());
@@ -126,13 +126,17 @@ impl Event {
             ("content type", &self.content_type, ATTRIBUTE_LIMIT),
         ] {
             if text.len() > limit {
-                return Err(format!("the {name} has {} bytes; {limit} are allowed", text.len()));
+                return Err(format!(
+                    "the {name} has {} bytes; at most {limit} are allowed",
+                    text.len()
+                ));
             }
         }
         let size: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
         if self.headers.len() > HEADERS_LIMIT || size > HEADERS_SIZE_LIMIT {
             return Err(format!(
-                "the event has {} headers with {size} bytes; {HEADERS_LIMIT} with {HEADERS_SIZE_LIMIT} are allowed",
+                "the event has {} headers with {size} bytes; at most {HEADERS_LIMIT} headers with \
+                 {HEADERS_SIZE_LIMIT} bytes are allowed",
                 self.headers.len()
             ));
         }
@@ -188,7 +192,7 @@ mod tests {
                 Event::bytes("a", "test", "", "").header("a", "b".repeat(70_000)),
                 "1 headers with 70001",
             ),
-            (Event::bytes("a".repeat(2_000), "test", "", ""), "key has 2000 bytes; 1024"),
+            (Event::bytes("a".repeat(2_000), "test", "", ""), "key has 2000 bytes; at most 1024"),
             (Event::bytes("a", "test", "", vec![0; 1_000]), "runtime.event_size allows 1000"),
         ] {
             let error = wrong.pack(1_000).expect_err(words);

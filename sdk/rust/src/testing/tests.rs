@@ -77,7 +77,7 @@ fn undecodable_data_is_rejected_with_its_fault() {
     let Err(Failure::Reject(reason)) = run.event("add", json!({"ad": 1})) else { panic!() };
     assert_eq!(
         reason,
-        "the data of this \"add\" (8 bytes of \"application/json\") cannot be decoded: missing field \
+        "the data of this event of type \"add\" (8 bytes of \"application/json\") cannot be decoded: missing field \
          `add` at line 1 column 8"
     );
     assert!(run.event("add", Raw::from("")).unwrap_err().reason().contains("invalid type: null"));
