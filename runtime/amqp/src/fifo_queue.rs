@@ -239,7 +239,7 @@ fn describe_loss(queue: &str, waiting: Option<u64>) -> String {
         None => "the number of its messages is unknown".to_owned(),
     };
     format!(
-        "the queue {queue:?} was removed (detected at {now:.0}); its messages are lost ({waiting}). Publish again the \
-         events that have not taken effect, and resume the stream"
+        "the queue {queue:?} was removed (detected at {now:.0}); the messages that waited in it are lost ({waiting}). \
+         Publish again the events that have not taken effect, and resume the stream"
     )
 }

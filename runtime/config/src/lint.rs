@@ -100,8 +100,8 @@ impl ConfigLint<'_> {
             let message = format!(
                 "an event can stay unacknowledged for {} (`spill_after` plus `plugins.timeout`), which is more than \
                  half of RabbitMQ's default `consumer_timeout` of {timeout}: the broker may close the channel and \
-                 deliver all its events again; lower one of the two settings, or raise `consumer_timeout` in \
-                 rabbitmq.conf",
+                 deliver all unacknowledged events of the channel again; lower one of the two settings, or raise \
+                 `consumer_timeout` in rabbitmq.conf",
                 in_words(unacknowledged)
             );
             self.report(&format!("streams.{name}.spill_after"), message);

@@ -195,8 +195,8 @@ impl Scalar for ReplayShorthand {
 const REPLAY_LIMIT: usize = ordain_core::SOURCES_LIMIT - 1;
 
 impl SettingValue for Vec<ReplaySource> {
-    const FORM: &'static str = "an array of at most 8, \"store\" first, then URLs such as \
-                                \"http://host/{stream}/{key}/{sequence}\" or tables with `url`";
+    const FORM: &'static str = "an array of at most 8 elements: \"store\" (only as the first element), URLs such as \
+                                \"http://host/{stream}/{key}/{sequence}\", or tables with `url`";
     const ROWS: &'static [ReferenceRow] = ReplayServer::ROWS;
 
     fn read(reader: &mut ConfigReader<'_>, node: &SettingNode<'_>) -> Option<Self> {

@@ -80,8 +80,8 @@ impl StoreFolder {
             Some(kept) if kept == shards => {}
             Some(kept) => {
                 return Err(StoreError::Unusable(format!(
-                    "the store in {} was created with {kept} shards, but the configuration requires {shards}; \
-                     set shards back to {kept}, or drain the store and use another folder",
+                    "the store in {} was created with {kept} shards, but this process uses {shards}; restore the file \
+                     ordain.store if it was changed, or use another folder",
                     path.display()
                 )));
             }
