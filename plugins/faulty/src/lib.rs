@@ -1,8 +1,8 @@
 //! A deliberately faulty handler, for tests of the host.
 //!
-//! The data of an event is a command, `{"do": "panic", "text": "ouch"}`. A field is optional if the table gives its
-//! default value after the name. Messages go to the sink `faulty` and have the type `faulty`, except for the command
-//! `emit` with another `sink` or `type`.
+//! The data of an event is a command, such as `{"do": "panic", "text": "ouch"}`. A field is optional if the table gives
+//! its default value after the name. Messages go to the sink `faulty` and have the type `faulty`, except for the
+//! command `emit` with another `sink` or `type`.
 //!
 //! | `do` | fields | effect |
 //! |---|---|---|
@@ -16,14 +16,14 @@
 //! | `trap` | | executes `unreachable` |
 //! | `trap-if-used` | | traps if the instance has already received another event |
 //! | `panic` | `text` "requested" | panics: the text goes to standard error, then the instance traps |
-//! | `exit` | `code` 1 | ends the program through WASI, which passes only 0 or 1 to the host |
+//! | `exit` | `code` 1 | ends the instance through WASI; the host receives the code 0 for 0, and 1 for every other code |
 //! | `loop` | | runs forever |
 //! | `recurse` | | recurses until the host's stack for WebAssembly is exhausted |
 //! | `allocate` | `mib` | allocates memory, writes to it and frees it; the memory of the instance does not shrink |
 //! | `hoard` | `mib` | allocates memory, writes to it and keeps it until the instance ends |
 //! | `log` | `lines` 1, `bytes` 0, `level` "info" | logs this number of lines, each of this size |
 //! | `print` | `out` none, `err` none | prints to standard output and standard error |
-//! | `sleep` | `ms` | sleeps through WASI: the host ends the sleep at once, and advances the guest's clocks by `ms` |
+//! | `sleep` | `ms` | sleeps through WASI: the host ends the sleep at once, and advances the handler's clocks by `ms` |
 //! | `fail-after` | `bytes`, `messages` 1 | builds a state and messages, then panics |
 //! | `state` | | emits `{"bytes": N}`, the size of the state, or `null` if there is none |
 //! | `calls` | | emits `{"calls": N}`, the number of events that this instance has received, including this one |

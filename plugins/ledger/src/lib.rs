@@ -1,12 +1,12 @@
-//! A ledger in three stages (streams). For each key, each stage receives the transactions in the sequence in which the
-//! ledger contains them. An *order* on this page is a purchase.
+//! A ledger in three stages (streams). Each stage receives the transactions of a key in the sequence in which they are
+//! in the ledger. On this page, an *order* is always a purchase.
 //!
 //! 1. *Ledger*, keyed by ledger: an event `ledger.batch` contains many transactions of many orders. The handler emits
 //!    the transactions one after the other. The key of each emitted message is the order of the transaction.
 //! 2. *Account*, keyed by order: an event `transaction` changes the balance of the order, and the handler emits a
 //!    posting for the month of the transaction.
-//! 3. *Statement*, keyed by order and month: the handler adds up the events `posting`. When the handler receives
-//!    `month.closed`, it emits the statement of the month.
+//! 3. *Statement*, keyed by order and month: the handler adds up the amounts of the events `posting`. When the handler
+//!    receives `month.closed`, it emits the statement of the month.
 //!
 //! One component implements all stages and selects the stage by the type of an event. Two sequenced sinks connect the
 //! three streams, so the events of each key in the second and third stage have numbers without gaps.

@@ -15,9 +15,10 @@
 //!
 //! A created order can also be updated, any number of times: `order.updated` changes the amount and keeps the status.
 //!
-//! The handler rejects all other events. The reason names the valid steps, or states that only a created order that is
-//! not yet paid can be updated. A delivered order can still be refunded. The handler therefore keeps the order until an
-//! event refunds it, or until the producer marks an event as the order's last one (`end-of-sequence`).
+//! The handler rejects all other events. The reason of the rejection names the valid steps, or states that only a
+//! created order that is not yet paid can be updated. A delivered order can still be refunded. The handler therefore
+//! keeps the order until an event refunds it, or until the producer marks an event as the order's last one
+//! (`end-of-sequence`).
 //!
 //! The data is empty or a JSON object. `order.created` and `order.updated` require the field `amount_cents`, a whole
 //! number of at least 0. The handler ignores all other fields, and the amount in all other events. It rejects any event
