@@ -11,7 +11,7 @@
 use ordain_sdk::prelude::*;
 use serde_json::{Map, Value};
 
-#[allow(clippy::needless_pass_by_value, reason = "a handler's shape")]
+#[allow(clippy::needless_pass_by_value, reason = "a handler has this form")]
 fn handle(event: Event<Raw>, state: Option<Raw>) -> Result<Outcome<Raw>> {
     match event.kind.as_str() {
         "noop" => Ok(Outcome::keep()),

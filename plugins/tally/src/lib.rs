@@ -51,7 +51,11 @@ struct Report<'a> {
     hash: Hash,
 }
 
-#[allow(clippy::needless_pass_by_value, clippy::unnecessary_wraps, reason = "a handler's shape")]
+#[allow(
+    clippy::needless_pass_by_value,
+    clippy::unnecessary_wraps,
+    reason = "a handler has this form"
+)]
 fn handle(event: Event<Raw>, tally: Option<Tally>) -> Result<Outcome<Tally>> {
     let Tally { count, hash } = tally.unwrap_or_default();
     let count = count + 1;
