@@ -177,7 +177,7 @@ impl IngressListener {
     }
 
     /// Stops accepting requests, and waits up to 5 seconds for the requests in progress. If `has_failed` is true (the
-    /// process ends after an error), rejects the requests in progress.
+    /// process is ending because of an error), rejects the requests in progress.
     pub fn end(mut self, has_failed: bool) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             self.figures.set_ingress_listening(false);
