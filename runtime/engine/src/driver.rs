@@ -73,8 +73,8 @@ pub struct Driver {
     /// Number of reads that are running.
     running_reads: usize,
     /// Size limit of one load of key records, in bytes; equal to the size limit of a commit. The store applies the
-    /// limit, because only the store knows the sizes of the records. The driver requests the records beyond the limit
-    /// again.
+    /// limit, because only the store knows the sizes of the records. It leaves out the records beyond the limit, and
+    /// the driver requests these records in a later load.
     load_bytes: usize,
     /// Running requests to the store and to the replay servers.
     store_requests: FuturesUnordered<StoreFuture>,
@@ -246,7 +246,8 @@ impl Driver {
         }
     }
 
-    /// Begins to drain the partition. Fails if this instance has lost the partition. Returns the phase.
+    /// Handles a change of the ownership to `phase`: begins to drain the partition, or fails if this instance has lost
+    /// the partition. Returns `phase`.
     fn enter_phase(&mut self, phase: OwnershipPhase) -> Result<OwnershipPhase, DriverError> {
         if phase == OwnershipPhase::Lost {
             return Err(DriverError::Fenced);
@@ -294,10 +295,11 @@ impl Driver {
         is_idle
     }
 
-    /// Warns if a stopped key blocks the partition, because the store holds `spill_limit` events of the key, and
-    /// `overflow` is `pause`. Only an operator's action can release such a key. A run with `once` does not wait for
-    /// this action, and neither does a driver whose source has failed: as soon as the search for parked keys has ended,
-    /// this method then returns an error instead of the warning. Does nothing after the source has ended.
+    /// Warns if a stopped key blocks the partition. A stopped key blocks the partition if `overflow` is `pause` and the
+    /// store holds `spill_limit` events of the key. Only an operator's action can release such a key. A run with
+    /// `once`, and a driver whose source has failed, do not wait for this action: in these two cases, this method
+    /// returns an error instead of the warning as soon as the search for parked keys has ended. After the source has
+    /// ended, no key blocks the partition.
     fn check_blocked(&mut self, once: bool, searched: bool) -> Result<(), DriverError> {
         let stopped = self.sequencer.stopped_by().filter(|_| !self.source_ended);
         self.metrics.set_full_key(stopped);

@@ -172,7 +172,7 @@ struct PublishInput<'a> {
     path: Option<&'a Path>,
     /// The name of the file for messages.
     name: &'a str,
-    /// The older files that this run has published to their ends. Such a file may have a blank rest, which would
+    /// The older files that this run has published to their ends. Such a file may end with blank lines, which would
     /// otherwise count as unpublished.
     finished: &'a [FileId],
 }
@@ -311,8 +311,8 @@ struct Checkpoints {
     marks: Vec<Option<Bytes>>,
     /// The files of earlier runs that were missing when a later run continued with another file, the oldest first.
     lost: Vec<FileProgress>,
-    /// If this run publishes a file of `lost`: the index of this file, and the progress in the file with which the run
-    /// continues after this file.
+    /// If this run now publishes a file of `lost`: the index of this file in `lost`, and the progress in the other file
+    /// with which the run continues afterwards.
     returned: Option<(usize, FileProgress)>,
 }
 
@@ -419,13 +419,14 @@ enum ResumePoint {
     /// is the lowest; a shard without a usable checkpoint has the position 0.
     Uncertain(FilePosition),
     /// At least one checkpoint belongs to another file, or to earlier content of the file. The value is the progress in
-    /// that file or content; the oldest one if there are several.
+    /// that file or content. If there are several such checkpoints, the value is from the checkpoint of the file that
+    /// was created first.
     OtherFile(Box<FileProgress>),
 }
 
 impl ResumePoint {
-    /// Returns the progress for the checkpoint of all shards, from which a later run gets this resume point again.
-    /// `file` is the open file of `path`.
+    /// Returns the progress that this run writes into the checkpoints of all shards, so that a later run gets this
+    /// resume point again. `file` is the open file of `path`.
     fn progress(self, path: &Path, file: &File) -> std::io::Result<FileProgress> {
         let position = match self {
             Self::OtherFile(last) => return Ok(*last),

@@ -16,9 +16,9 @@ use ordain_store::{
     Destination, FoundEvents, KeyResult, Partition, Store, StoreError, retry_until_ok,
 };
 
-/// Approximate maximum size, in bytes, of the events that one answer contains from a replay server, or from the
-/// messages that the store retains for replay. An answer contains at least one of the found events, even if that event
-/// is larger. A later request finds the remaining events.
+/// Approximate maximum size, in bytes, of the events in one answer. The limit applies to the events from one replay
+/// server, and to the events from the messages that the store retains for replay. An answer contains at least one of
+/// the found events, even if that event is larger. A later request finds the remaining events.
 const ANSWER_BYTES: usize = 1 << 20;
 
 /// The answer of a replay source.
@@ -26,8 +26,9 @@ const ANSWER_BYTES: usize = 1 << 20;
 pub struct ReplayAnswer {
     /// The requested events that the source returned, each with its sequence, in ascending order.
     pub events: Vec<(u64, Arc<Event>)>,
-    /// The end of the answer: the source may not have searched for this sequence and the later sequences. `u64::MAX` if
-    /// the source counts as queried for all requested sequences, even if it failed for all of them.
+    /// The end of the answer: this is the first sequence for which the source possibly has not searched; the same is
+    /// true for all later sequences. `u64::MAX` if the source counts as queried for all requested sequences, even if it
+    /// failed for all of them.
     pub until: u64,
     /// The reason why the search for at least one event failed, so that a later request may find more events. `None` if
     /// no search failed.

@@ -46,7 +46,7 @@ pub use files::check_files;
 pub use report::{HeldTotals, RunReport};
 pub use status::{RunPhase, RunStatus};
 
-/// Time limit for each of two steps at the end of a run: to leave the membership, and to wait for the end of the
+/// Time limit for each of two steps at the end of a run: to leave the membership, and to wait for the end of the outbox
 /// publisher.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -97,10 +97,10 @@ pub enum RunError {
     /// The broker refused a request, or is unavailable.
     #[error(transparent)]
     Broker(#[from] BrokerError),
-    /// The publisher failed: it cannot publish a committed message, or the store failed.
+    /// The outbox publisher failed: it cannot publish a committed message, or the store failed.
     #[error(transparent)]
     Publisher(#[from] PublisherError),
-    /// The publisher panicked.
+    /// The outbox publisher panicked.
     #[error(
         "bug in Ordain: the publisher stopped; the next start publishes the committed messages"
     )]
@@ -325,10 +325,10 @@ impl<'a> PreparedRun<'a> {
         let forgotten = tokio::time::timeout(LEAVE_TIMEOUT, store.remove_instance(id)).await;
         let unpublished = unpublished?;
         forgotten.unwrap_or(Ok(()))?;
-        // The publisher ends when all senders of its channels are dropped.
+        // The outbox publisher ends when all senders of its channels are dropped.
         drop(factory);
-        // Even if the drivers have left no message unpublished, the publisher may still have messages of partitions
-        // whose driver had not started yet.
+        // Even if the drivers have left no message unpublished, the outbox publisher may still have messages of
+        // partitions whose drivers had not started yet.
         let ended = match unpublished {
             0 => tokio::time::timeout(LEAVE_TIMEOUT, publishing.join_next()).await.ok(),
             _ => None,
@@ -342,8 +342,8 @@ impl<'a> PreparedRun<'a> {
                  instance, publishes them"
             );
         }
-        // Stop the publisher although the broker may not have confirmed all messages. The next owner of each partition
-        // publishes the unconfirmed messages again.
+        // Stop the outbox publisher, although the broker may not have confirmed all messages. The next owner of each
+        // partition publishes the unconfirmed messages again.
         publishing.abort_all();
         store.flush().await?;
         let held = if once { Some(HeldTotals::count(&**store).await?) } else { None };
@@ -351,8 +351,8 @@ impl<'a> PreparedRun<'a> {
     }
 }
 
-/// Returns the counter of the lost events of a queue. The metrics of partition 0 include the queue of events without a
-/// known partition. The number of this queue follows the numbers of the partitions.
+/// Returns the counter of the lost events of a queue. The queue of events without a known partition has the number
+/// after the last partition. The metrics of partition 0 count the lost events of this queue.
 fn lost_events_of(
     queue: &Partition,
     partition_counts: &BTreeMap<String, u32>,
@@ -386,7 +386,8 @@ async fn watch_store_servers(store: &Arc<dyn Store>) {
                     tracing::error!("store may lose data: {words}");
                 }
             }
-            // The check is still due. For example, no server answers until a replica becomes master.
+            // The check stays due, so the next pass of the loop repeats it. For example, no server answers until a
+            // replica becomes master.
             Err(error) if throttle.allow() => {
                 tracing::warn!(
                     "settings of the store's servers not checked: {error}; Ordain repeats the check"

@@ -51,10 +51,10 @@ impl LineSink {
     }
 
     /// If all appended data is synced and the sink's path no longer leads to the open file, opens the file that now has
-    /// the path, and creates a missing file. The path leads to another file, for example, after log rotation has
-    /// renamed or removed the old file. Returns a mark if the sink has opened another file. The caller must store this
-    /// mark before it appends. The mark also replaces the marks of this sink in all pending runs (messages that are
-    /// published together, and that the store does not record as published yet).
+    /// the path, or creates this file if it is missing. The path leads to another file, for example, after log rotation
+    /// has renamed or removed the old file. Returns a mark if the sink has opened another file. The caller must store
+    /// this mark before it appends. The mark also replaces the marks of this sink in all pending runs (messages that
+    /// are published together, and that the store does not record as published yet).
     pub(crate) fn follow_path(&mut self) -> io::Result<Option<Mark>> {
         match self {
             Self::File(file) => file.follow_path(),

@@ -30,11 +30,12 @@ pub(super) struct DeliveryTracker {
     positions: VecDeque<(DeliveryNumber, FilePosition)>,
     /// The last acknowledged delivery, with its end position; always `None` if the source has no checkpoint.
     acknowledged: Option<(DeliveryNumber, FilePosition)>,
-    /// For each batch of deliveries, from the batch of the last checkpoint on: the number of the batch's last delivery,
-    /// and the progress of the source at the end of the batch.
+    /// For each batch of deliveries, from the batch of the last checkpoint on: the delivery number of the batch's last
+    /// delivery, and the progress of the source at the end of the batch.
     progress: VecDeque<(DeliveryNumber, SourceProgress)>,
-    /// For each file, by its index: the progress at the end of the file's last batch before the first batch of
-    /// `progress`. Contains only batches that share the list of files with this first batch.
+    /// By file index: for each file, the progress at the end of the file's last batch among the batches that were
+    /// removed from `progress`. Each checkpoint removes the entries whose list of files differs from the list of the
+    /// first batch in `progress`.
     earlier_progress: BTreeMap<usize, SourceProgress>,
     /// The number of deliveries in all batches so far.
     received: DeliveryNumber,
@@ -78,7 +79,7 @@ impl DeliveryTracker {
     }
 
     /// Records the progress of the source at the end of a batch of deliveries. The driver calls this method before it
-    /// adds these deliveries.
+    /// adds the deliveries of the batch.
     pub(super) fn record_progress(&mut self, progress: Option<SourceProgress>, deliveries: usize) {
         self.received += deliveries as u64;
         if self.checkpoint_name.is_some() && deliveries > 0 {

@@ -4,10 +4,10 @@
 //! finds the parked keys that are in memory; this module finds the parked keys in the store.
 //!
 //! The sequencer decides what happens to each found key, and does not report its decision to the search. The search
-//! therefore repeats its pass over the keys, at most [`PASS_LIMIT`] times, until a pass finds no key. The search then
-//! records in the store the current rollout (which names the current handler version) and the settings on which the
-//! result depends. A driver that starts later under the same rollout and settings does not search again. If the last
-//! pass still finds keys, the search ends without this record.
+//! therefore makes up to [`PASS_LIMIT`] passes over the keys, until a pass finds no key. After a pass that finds no
+//! key, the search records in the store the current rollout (which names the current handler version) and the settings
+//! on which the result depends. A driver that starts later under the same rollout and settings does not search again.
+//! If the last pass still finds keys, the search ends without this record.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,7 +34,8 @@ static SEARCH_PERMIT: Semaphore = Semaphore::const_new(1);
 pub(super) const WAITING_KEY_LIMIT: usize = KEY_PAGE_LIMIT;
 /// Minimum delays between passes over the keys. A delay gives the sequencer time to commit the keys that the previous
 /// pass found. The minimum delay doubles after each pass, because a pass reads the records of all keys of the stream.
-/// If the previous pass took longer, the delay is as long as this pass, up to [`MAX_PASS_DELAY`].
+/// If the previous pass took longer than the minimum delay, the delay equals the duration of that pass, up to
+/// [`MAX_PASS_DELAY`].
 const PASS_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), MAX_PASS_DELAY);
 /// The longest delay between two passes, and between two steps of a pass.
 const MAX_PASS_DELAY: Duration = Duration::from_secs(2);

@@ -20,8 +20,8 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait;
 
 /// Delay from the response to a heartbeat to the next heartbeat. A change of this instance's data can trigger the next
-/// heartbeat earlier. The reply to a heartbeat contains a changed membership table, so an instance learns within about
-/// this time that another instance has released a partition.
+/// heartbeat earlier. If the membership table has changed, the reply to a heartbeat contains the table, so an instance
+/// learns within about this time that another instance has released a partition.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 /// Minimum time between two warnings that the store does not accept the heartbeat.
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
@@ -207,8 +207,9 @@ impl Heartbeat {
         self.trigger.notify_one();
     }
 
-    /// Returns a new ownership. If a later membership table shows that this instance no longer has the lease of the
-    /// partition, this instance ends the ownership before it uses the table for anything else.
+    /// Returns a new ownership. If a later membership table shows that this instance no longer has the lease that
+    /// [`Self::record_lease`] recorded for the ownership, this instance ends the ownership before it uses the table for
+    /// anything else.
     pub(crate) fn new_ownership(&self) -> Arc<Ownership> {
         let ownership = Arc::new(Ownership::new(self.lease_until.clone()));
         lock(&self.ownerships).push(Arc::downgrade(&ownership));

@@ -39,8 +39,8 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 pub(super) struct ReplayHost {
     /// Permits for requests to this host.
     permits: Arc<Semaphore>,
-    /// The time when the last request to the host ended with an answer of the host: with a result other than
-    /// `FetchError::Unavailable`.
+    /// The time when the last request to the host ended with a result other than `FetchError::Unavailable`. Only such a
+    /// result counts as an answer of the host.
     last_answer_at: Mutex<Option<Instant>>,
 }
 
@@ -115,8 +115,9 @@ impl ReplayClient {
         self.query_until(started_at, deadline, key, missing).await
     }
 
-    /// Returns the end of the answer of a query that ends before the sequence `next`. A host that has answered no
-    /// request since `started_at`, the start of the query, counts as unavailable for all sequences of the query.
+    /// Returns the value of [`ReplayAnswer::until`] for a query that ends before the sequence `next`. If the host has
+    /// answered no request since `started_at` (the start of the query), the value is `u64::MAX`: the host counts as
+    /// queried, and as unavailable, for all sequences of the query.
     fn end_of_answer(&self, started_at: Instant, next: u64) -> u64 {
         if self.has_answered_since(started_at) { next } else { u64::MAX }
     }

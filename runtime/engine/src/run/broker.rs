@@ -186,10 +186,10 @@ fn is_shared(loaded: &LoadedConfig, stream: &str, binding: &Binding) -> bool {
     })
 }
 
-/// Removes the bindings of a stream that only earlier configurations needed. Removes all bindings of the stream if the
-/// stream has no source in the broker any more. Keeps the bindings that another stream may need. Returns the removed
-/// bindings. The operator must first give all processes the new configuration, because a process with an earlier
-/// configuration would declare the removed bindings again.
+/// Removes the former bindings of a stream: the bindings that only earlier configurations needed. Removes all bindings
+/// of the stream if the stream has no source in the broker any more. Keeps the bindings that another stream may need.
+/// Returns the removed bindings. The operator must first give all processes the new configuration, because a process
+/// with an earlier configuration would declare the removed bindings again.
 pub async fn unbind_former(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,

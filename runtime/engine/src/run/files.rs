@@ -142,8 +142,8 @@ impl ReadFiles {
     /// Adds the files of a source. Rejects a path that does not lead to a regular file: a file of another kind has no
     /// positions at which to resume, and opening it might block forever. If the file name has wildcards, skips files of
     /// other kinds instead, and accepts a pattern that matches no file yet. Accepts a missing file if the folder has an
-    /// older file: log rotation has then renamed the file, and another program will create it. Rejects a file that this
-    /// process cannot read.
+    /// older file: log rotation has then renamed the file, and another program will create it again. Rejects a file
+    /// that this process cannot read.
     fn add(&mut self, loaded: &LoadedConfig, stream: &str, path: &Path) -> Result<(), ConfigError> {
         let setting = format!("streams.{stream}.source.path");
         let refused = |path: &Path, what: String| {

@@ -32,12 +32,12 @@ use ordain_wasm::StreamContext;
 
 /// Maximum number of commits whose messages one read of the outbox returns.
 const OUTBOX_PAGE_COMMITS: usize = 64;
-/// Time between two warnings that a partition cannot start yet, because the publisher has not sent the messages of an
-/// earlier owner.
+/// Time between two warnings that a partition cannot start yet, because the outbox publisher has not sent the messages
+/// of an earlier owner.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Returns the capacity of the channel to the publisher, in batches. The channel never fills, because the sequencers of
-/// all partitions together allow no more unpublished batches than this number.
+/// Returns the capacity of the channel to the outbox publisher, in batches. The channel never fills, because the
+/// sequencers of all partitions together allow no more unpublished batches than this number.
 pub(super) fn unpublished_batch_limit(config: &Config) -> usize {
     let settings = config.streams.values().map(|stream| {
         let settings = config.sequencer_settings(stream, &partition_share(config, stream, 0, None));
@@ -122,18 +122,19 @@ pub(super) async fn check_backlog(
     Ok(())
 }
 
-/// Returns the size limit, in bytes, of the messages of earlier owners that the publisher has sent to the sinks and
-/// that the store has not marked as published yet. The limit has room for the messages that one dead process left
-/// unpublished, if that process had the same settings as this process.
+/// Returns the limit for the total size, in bytes, of the messages of earlier owners that the outbox publisher has sent
+/// to the sinks and that the store has not marked as published yet. The limit has room for the messages that one dead
+/// process left unpublished, if that process had the same settings as this process.
 pub(super) fn backlog_bytes_limit(config: &Config) -> usize {
     2 * config.runtime.memory_budget.bytes()
 }
 
 impl PartitionFactory<'_> {
-    /// Claims a partition under the epoch of the lease. Waits until the publisher has sent the messages that an earlier
-    /// owner left in the outbox of the partition. Then builds the parts of the driver. Returns `None` in three cases:
+    /// Claims a partition under the epoch of the lease. Waits until the outbox publisher has sent the messages that an
+    /// earlier owner left in the outbox of the partition. Then builds the parts of the driver. Returns `None` in three
+    /// cases:
     /// - Another process has claimed the partition under a later lease.
-    /// - The publisher has ended.
+    /// - The outbox publisher has ended.
     /// - The stream is not configured here.
     pub(super) async fn start_partition(
         &self,
@@ -169,11 +170,11 @@ impl PartitionFactory<'_> {
         self.driver_config(name, stream, claimed, handle, completions, backlog, metrics).await
     }
 
-    /// Gives the publisher the messages that an earlier owner committed and did not publish, and waits until the
-    /// publisher has sent these messages to the sinks. New messages of the partition therefore follow these messages.
-    /// Returns reports, as inputs for the sequencer, about the sent messages that the store has not marked as published
-    /// yet. Returns `None` if the publisher has ended. Until the driver starts, the metrics count the messages that
-    /// this method has read.
+    /// Gives the outbox publisher the messages that an earlier owner committed and did not publish, and waits until the
+    /// outbox publisher has sent these messages to the sinks. New messages of the partition therefore follow these
+    /// messages. Returns reports, as inputs for the sequencer, about the sent messages that the store has not marked as
+    /// published yet. Returns `None` if the outbox publisher has ended. Until the driver starts, the metrics count the
+    /// messages that this method has read.
     async fn publish_backlog(
         &self,
         handle: &Arc<PartitionHandle>,

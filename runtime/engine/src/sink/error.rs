@@ -53,8 +53,9 @@ pub enum PublisherError {
         /// The shard that has lost messages.
         shard: u32,
     },
-    /// For 30 seconds, the store has refused to number messages of this owner, as if a later owner had sent messages
-    /// from the same outbox. But this process has not lost the partition during this time, so no later owner exists.
+    /// For 30 seconds, the store has refused to number messages of this owner: according to the store, a later owner
+    /// has sent messages from the same outbox, or these messages are already published. But this process still owns the
+    /// partition, and has not recorded these messages as published, so a part of the store was removed or restored.
     #[error(
         "stream {stream}: shard {shard} of the store refuses messages to {to}: according to the shard, a later owner \
          of the partition has sent messages, or these messages are already published. But this process owns the \

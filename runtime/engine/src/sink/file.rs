@@ -4,8 +4,8 @@
 //! are not published yet). If the process dies after it wrote lines and before the store recorded them, the file has
 //! lines after the recorded length. The next start keeps these lines. If the outbox has the message of a line, the sink
 //! skips this message. If the outbox lacks the message, the store has lost the message, for example because an operator
-//! restored an older copy of the store. The start then reports the message as lost. From the end of the file, a start
-//! removes an incomplete line, also if another program has renamed the file. A start also removes a line of another
+//! restored an older copy of the store. The start then reports the message as lost. A start removes an incomplete line
+//! from the end of the file, even if another program has renamed the file. A start also removes a line of another
 //! program and all data after this line, if the outbox has all messages in this data. If another file has taken the
 //! place of the sink file, Ordain removes nothing from this other file.
 //!
@@ -53,7 +53,7 @@ pub(crate) struct FileSink {
     unmarked_start: u64,
     /// The older files that may have lines of unmarked messages (messages that the store has not marked as published).
     older: Vec<UnmarkedFile>,
-    /// The number of the run after the run that the outbox publisher was collecting at the last write.
+    /// One more than the number of the run that the outbox publisher was collecting at the last write.
     next_run: u64,
 }
 
@@ -109,7 +109,8 @@ impl FileSinkRecovery {
         for RenamedFile { inode, file, range } in renamed.into_iter().filter(|_| has_messages) {
             let (start, end) = (range.start, range.end);
             let compared = ComparedLines::read(&file, range, outbox)?;
-            // The last process died while it wrote the last line. The message is written again, to the sink file.
+            // The last process died while it wrote the last line of this renamed file. Remove the line: the message of
+            // the line is written again, to the sink file.
             if compared.complete_length < end
                 && compared.foreign_end().is_none()
                 && let Err(error) = file.set_len(compared.complete_length)
@@ -451,8 +452,8 @@ impl FileSink {
     }
 
     /// Returns the mark for the store: the length and fingerprint of the written data, and the range of the kept lines.
-    /// When the store writes the mark of a run, the store has already marked the messages of all earlier runs with
-    /// lines for this file as published. The mark therefore names the older files only while kept lines remain.
+    /// When the store writes the mark of a run, all earlier runs with lines for this file are already done: the store
+    /// has marked their messages as published. The mark therefore names the older files only while kept lines remain.
     pub(crate) fn mark(&self) -> Mark {
         self.mark_with(self.kept.range(), !self.kept.is_empty())
     }

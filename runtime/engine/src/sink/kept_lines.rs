@@ -3,7 +3,7 @@
 //! store afterwards, the outbox may lack the messages of these lines. A start removes lines of Ordain in one case: the
 //! lines follow a line of another program, and the outbox has all their messages.
 //!
-//! The outbox (committed messages that are not published yet) may contain the messages of such lines. The sink must not
+//! The outbox (committed messages that are not published yet) may contain the messages of kept lines. The sink must not
 //! write these messages a second time. This module finds the lines of these messages, and recognises the messages when
 //! the outbox publisher passes them to the sink. The store's mark of the file contains the range of the kept lines
 //! until the sink has skipped the messages. If the process ends before that, the next start reads the range again.

@@ -34,7 +34,7 @@ const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
 pub struct FileOptions {
     /// The files; `None` for standard input.
     pub files: Option<FileSet>,
-    /// The name of the stream. The tags of dead letters are derived from it.
+    /// The name of the stream. The tags of dead letters are derived from this name.
     pub stream: String,
     /// `true` if the reader waits for more data at the end of the files; `false` if it ends there.
     pub follow: bool,
@@ -43,8 +43,8 @@ pub struct FileOptions {
 }
 
 /// Starts a reader on a thread of its own, because reading and decoding block. The reader ends when the receiver of its
-/// deliveries is dropped, or when a read fails; `failure` then has the error. A reader of standard input, and a reader
-/// that does not follow its files, also ends at the end of the input.
+/// deliveries is dropped, or when a read fails. After a failed read, `failure` has the error. A reader of standard
+/// input, and a reader that does not follow its files, also ends at the end of the input.
 pub fn read_file(options: FileOptions) -> io::Result<SourceHandle> {
     let (deliver, deliveries) = mpsc::channel(READ_AHEAD_BATCHES);
     let (fail, failure) = oneshot::channel();
@@ -312,8 +312,8 @@ impl FileReader {
     }
 
     /// Handles a change of the data that was already read. If the set scans the folder, the next scan compares the file
-    /// with its fingerprint. If the two differ, the scan searches for a copy of the earlier data. The set does not scan
-    /// the folder of a fixed file, so this method then returns an error.
+    /// with its fingerprint. If the two differ, the scan searches for a copy of the earlier data. A set of one fixed
+    /// file does not scan the folder, so this method returns an error for such a set.
     fn handle_change(&mut self, index: usize, change: &str) -> io::Result<Visit> {
         let ordering = self.lines.decoder.ordering;
         let is_fixed = self.set.is_fixed();

@@ -24,7 +24,7 @@ pub(super) struct UnconfirmedEvents {
     count: usize,
     /// The approximate size of the unconfirmed events in memory, in bytes.
     bytes: usize,
-    /// The length of `events` at which the inbox reads no further batch. The limit bounds the number of events that the
+    /// The length of `events` at which the inbox reads no further batch. This limits the number of events that the
     /// inbox publishes again after a failure.
     repeat_limit: usize,
 }

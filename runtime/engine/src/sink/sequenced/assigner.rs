@@ -135,7 +135,7 @@ impl SequenceAssigner {
     }
 
     /// Finds the outboxes for which the store may have lost messages that are still in `histories`:
-    /// [`Store::disconnects`] has changed since the last call for the outbox, or this call was some seconds ago.
+    /// [`Store::disconnects`] has changed since the last call for the outbox, or the last call was some seconds ago.
     /// Queries the store about these outboxes, and passes the lost messages to the store again.
     async fn restore_lost_messages(&mut self) -> Result<(), PublisherError> {
         self.histories.retain(|_, history| !history.handle.ownership.is_lost());
