@@ -12,7 +12,7 @@ use tokio::sync::watch;
 /// The state of the socket of an attempt.
 #[derive(Debug, Default)]
 enum AttemptSocket {
-    /// No socket must be closed: the attempt has no socket yet, or [`Attempt::succeed`] is about to end the attempt.
+    /// There is no socket to close: the attempt has no socket yet, or [`Attempt::succeed`] is about to end the attempt.
     #[default]
     None,
     /// The attempt waits for the broker on this socket.

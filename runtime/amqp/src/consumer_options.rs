@@ -32,8 +32,8 @@ pub struct ConsumerOptions {
     pub prefetch: u16,
     /// Approximate memory limit for deliveries that the receiver has not taken, in bytes. A `fifo` stream ignores this
     /// limit and always uses `prefetch`. In a `fifo` stream, the order of delivery determines the sequences of the
-    /// events. If the window were smaller than the window of an earlier process, the broker would redeliver the
-    /// messages of that process in another order.
+    /// events. If the consumer used a lower number than an earlier process, the broker would redeliver the messages of
+    /// that process in another order.
     pub memory: usize,
     /// The window (maximum number of unacknowledged deliveries) that a consumer of the stream in this process chose
     /// last.

@@ -283,8 +283,8 @@ mod tests {
     use super::*;
     use crate::decode::DeliveryDecoder;
 
-    /// The decoder omits the headers that a queue adds to a message, so the headers of these names that an event has
-    /// need another name in the message.
+    /// The decoder omits the headers that a queue adds to a message. If an event has headers with the same names, the
+    /// encoder must therefore rename these headers.
     #[test]
     fn event_keeps_headers_with_the_names_of_queue_headers() {
         let headers = QUEUE_HEADERS.map(|name| (name, "7"));

@@ -1,6 +1,7 @@
 //! Detects whether the queue of a `fifo` stream is lost. A `fifo` stream numbers the messages of its queue. If the
-//! queue was removed, its messages are lost. The stream would then give the numbers of the lost messages to new
-//! messages, even in a queue that has been declared again. The stream therefore stops until an operator resumes it.
+//! queue was removed, its messages are lost. If the stream continued with a queue that has been declared again, it
+//! would give the numbers of the lost messages to new messages. The stream therefore stops until an operator resumes
+//! it.
 
 use jiff::Timestamp;
 use lapin::Connection;

@@ -93,8 +93,8 @@ impl AdaptivePrefetch {
     /// message has arrived that is not a redelivery. After a reduction, the window does not grow for `GROWTH_DELAY`.
     /// Returns whether the window changed.
     pub(super) fn adjust(&mut self) -> bool {
-        // If the window is smaller than `SAMPLE_DELIVERIES`, a sample with as many deliveries as the window is
-        // complete.
+        // A sample is complete when it has `SAMPLE_DELIVERIES` deliveries, or as many deliveries as the window allows
+        // if this number is lower.
         if !self.has_new || self.sample.0 < SAMPLE_DELIVERIES.min(self.current.into()) {
             return false;
         }

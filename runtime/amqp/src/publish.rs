@@ -35,7 +35,7 @@ const CONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Durati
 /// message back for a retry. If later messages were confirmed, the task holds only the overdue message. Otherwise, the
 /// task closes the connection and holds the oldest unconfirmed message.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time limit for the next confirm after no confirm arrived within [`CONFIRM_TIMEOUT`]. This shorter limit applies
+/// Shorter time limit for the next confirm, once no confirm has arrived within [`CONFIRM_TIMEOUT`]. This limit applies
 /// until the broker accepts an isolated retry, or until `confirm_limit` has its full size again. The limit is short,
 /// because a queue without a leader blocks its channel for a minute, and each further key with messages for that queue
 /// causes one more such wait.
@@ -363,7 +363,7 @@ impl ExchangePublisher {
             let Some(item) = self.unsent.pop_front() else { break };
             if active_ownership.as_ref().is_some_and(|active| Arc::ptr_eq(active, &item.ownership))
             {
-                // The same ownership was active a moment ago.
+                // The previous message has the same ownership, which was active a moment ago.
             } else if item.ownership.is_active() {
                 active_ownership = Some(Arc::clone(&item.ownership));
             } else {

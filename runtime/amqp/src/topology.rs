@@ -109,8 +109,9 @@ impl Topology {
     /// Declares the missing exchange, queues and bindings. With `declare = false`, only checks that the queues and the
     /// exchange exist. Returns the queues that were declared without a delivery limit under an earlier version of
     /// RabbitMQ, and that now have the default limit of the present version. `is_known` states whether the stream has
-    /// run before. If the stream has run before, this method also binds a queue that exists in another form, so that no
-    /// message is lost. The method then also returns the last such refusal.
+    /// run before. If the stream has run before, and the broker refuses the declaration of a queue because the queue
+    /// exists in another form, this method nevertheless binds the queue, so that no message is lost. The second value
+    /// of the result is the last such refusal.
     pub async fn prepare(
         &self,
         broker: &BrokerEndpoint,
@@ -430,7 +431,7 @@ impl Topology {
         let nothing = FieldTable::default;
         channel.exchange_declare(exchange.into(), self.exchange_kind(), durable, nothing()).await?;
         // Bind all queues concurrently: until the last queue is bound, a partitioned exchange divides its messages
-        // among a part of the queues, and sends keys to the wrong partition.
+        // among the queues that are already bound, and sends keys to the wrong partition.
         let partitions = 0..self.partitions;
         try_join_all(partitions.map(|partition| self.bind_queue(channel, exchange, partition)))
             .await?;

@@ -17,11 +17,12 @@ use ordain_store::StoreError;
 /// The maximum number of ms by which the machine's clock may be behind the last time in the store. Above this number,
 /// the store logs a warning when it is opened.
 const CLOCK_WARNING_MS: u64 = 60_000;
-/// The maximum time by which the machine's clock may be ahead of the store's clock so that the store's clock follows at
-/// once. Corrections of the clock, and most times for which a machine sleeps or a process is stopped, are shorter.
+/// If the machine's clock is ahead of the store's clock by at most this time, in ms, the store's clock follows at once.
+/// Corrections of the clock, and most times for which a machine sleeps or a process is stopped, are shorter.
 const JUMP_LIMIT_MS: u64 = 60 * 60_000;
-/// The time for which the machine's clock must be ahead by more than [`JUMP_LIMIT_MS`] before the store's clock follows
-/// it. A machine that starts with a wrong clock has usually corrected its clock by then.
+/// If the machine's clock is ahead by more than [`JUMP_LIMIT_MS`], the store's clock follows only after the machine's
+/// clock has been ahead for this time, in ms. A machine that starts with a wrong clock has usually corrected its clock
+/// by then.
 const JUMP_CONFIRMATION_MS: u64 = 10 * 60_000;
 /// The maximum time by which the store's clock may be ahead of the newest time in the tables, in ms. The limit is well
 /// below [`JUMP_LIMIT_MS`]. If the machine's clock is right, and the next start follows a crash within 50 minutes, the

@@ -80,7 +80,7 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(300);
 /// frequently used records fit into this cache. Other blocks are usually in the operating system's cache.
 const DEFAULT_CACHE_BYTES: u64 = 64 * 1024 * 1024;
 
-/// The maximum number of concurrent reads. The limit bounds memory: each concurrent read has a thread, and the thread
+/// The maximum number of concurrent reads. This also limits memory: each concurrent read has a thread, and the thread
 /// does not free the memory that its largest read needed.
 const CONCURRENT_READS_LIMIT: usize = 4;
 

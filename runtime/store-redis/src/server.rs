@@ -18,8 +18,8 @@ const OLDEST_VERSION: (u64, u64) = (7, 0);
 const UNKNOWN_EVICTION: &str = "the server does not report whether it evicts keys when its memory is full: it must not \
      evict keys (maxmemory-policy noeviction)";
 
-/// The levels of durability of the servers' logs (append-only files), which contain each commit, from the weakest level
-/// to the strongest. The weakest log determines the level.
+/// The levels of durability of the servers' logs, from the weakest level to the strongest. The log (append-only file)
+/// of a server contains each commit. The weakest log determines the level of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum SyncLevel {
     /// At least one server keeps no log.

@@ -73,8 +73,8 @@ impl SpillArea for RedisStore {
     }
 }
 
-/// Returns the first sequence that a read may not have reached: the sequence after the last event of the page. Returns
-/// `u64::MAX` if no more events follow the page.
+/// Returns the first sequence that a read possibly has not reached: the sequence after the last event of the page.
+/// Returns `u64::MAX` if no more events follow the page.
 fn end_of_read((events, is_end): &SpillPage) -> u64 {
     let last = events.last().filter(|_| !is_end);
     last.map_or(u64::MAX, |(sequence, _)| sequence.saturating_add(1))

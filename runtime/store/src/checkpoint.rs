@@ -69,8 +69,9 @@ pub struct FileProgress {
     /// led to the present file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_ignored: bool,
-    /// `true` if the file is missing, and the source has read it to its end or the stream has a dead letter about its
-    /// unread rest. If the file returns, the source reads only the bytes after the position.
+    /// `true` if the file is missing and the source has finished with it for now: the source has read the file to its
+    /// end, the stream has a dead letter about the unread rest, or a publisher has continued with another file. If the
+    /// file returns, the source reads only the bytes after the position.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_lost: bool,
 }

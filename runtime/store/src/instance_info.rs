@@ -54,8 +54,8 @@ pub enum BrokerHealth {
     #[default]
     #[serde(rename = "reached")]
     Up,
-    /// The broker was unreachable at a recent check, but for at most the duration of a lease, or the process still
-    /// consumes queues of the broker.
+    /// The broker was unreachable at a recent check. In addition, one of two conditions holds: the broker was
+    /// unreachable for at most the duration of a lease, or the process still consumes queues of the broker.
     #[serde(rename = "doubted")]
     Suspect,
     /// The broker was unreachable at a recent check, and for longer than the duration of a lease. The process consumes

@@ -131,7 +131,8 @@ pub struct Lease {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseReply {
     /// The store granted the lease with this epoch. The epoch is higher than the epochs of all earlier leases and
-    /// claims of the partition.
+    /// claims of the partition that the store still has. If the store has gone back in time and lost an epoch, it may
+    /// grant this epoch again.
     Granted(u64),
     /// Another member, with this id, holds the lease.
     HeldBy(InstanceId),

@@ -1,5 +1,5 @@
 //! The address of Redis, parsed from a URL. The URL does not state whether it leads to a single server, a Cluster, or
-//! Sentinels. The store detects this. This module must never show the password.
+//! Sentinels. The store detects which of these it is. This module must never show the password.
 
 use std::fmt;
 

@@ -27,7 +27,8 @@ pub struct RedisOptions {
     /// The time to keep dead letters, in ms.
     pub dead_ttl: u64,
     /// The time for which the store retries a request other than a commit while no server answers; `None` to retry for
-    /// ever. While the store is opened, it retries for at most half a minute, or for this time if it is shorter.
+    /// ever. While the store is opened, it retries for at most half a minute, or for at most this time if this time is
+    /// shorter.
     pub retry_timeout: Option<Duration>,
     /// The number of milliseconds added to the server's time, so that tests can advance time.
     #[doc(hidden)]

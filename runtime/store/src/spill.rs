@@ -8,9 +8,9 @@ use ordain_core::{Event, Key, SpillPage};
 
 use super::{KeyResult, Partition, StoreError};
 
-/// The approximate size of events, in bytes, at which [`SpillArea::find_missing`] stops. The limit applies separately
-/// to the spilled events and the dead letters of a range of sequences, and to all completed ranges together. The next
-/// round of replay requests the remaining events.
+/// The approximate size of events, in bytes, at which [`SpillArea::find_missing`] stops. The limit applies to the
+/// spilled events of each range of sequences, to the dead letters of each range, and to the events of all completed
+/// ranges together. The next round of replay requests the remaining events.
 pub const FOUND_BYTES_LIMIT: usize = 16 << 20;
 
 /// The events that a search for missing events has found. A search may end before it has searched for all wanted
@@ -19,7 +19,7 @@ pub const FOUND_BYTES_LIMIT: usize = 16 << 20;
 pub struct FoundEvents {
     /// The events, each with its sequence, in ascending order.
     pub events: Vec<(u64, Arc<Event>)>,
-    /// The first sequence for which the store may not have searched; `u64::MAX` if the store has searched for all
+    /// The first sequence for which the store possibly has not searched; `u64::MAX` if the store has searched for all
     /// wanted sequences.
     pub until: u64,
 }

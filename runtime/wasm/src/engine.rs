@@ -50,7 +50,8 @@ const COMPONENT_CORE_INSTANCES_LIMIT: u32 = 128;
 
 /// Maximum number of tables of a component.
 const COMPONENT_TABLES_LIMIT: u32 = 16;
-/// Maximum number of elements of a table. Tables of Python and JavaScript components have more than 10,000 elements.
+/// Maximum number of elements of a table. The largest table of a Python or JavaScript component has more than 10,000
+/// elements.
 const TABLE_ELEMENTS_LIMIT: usize = 1 << 16;
 
 /// Native stack size for a guest, in bytes.

@@ -14,8 +14,8 @@ use ordain_util::text::escape_invisible;
 /// The arguments of a queue: the value of each argument by its name.
 pub(crate) type QueueArguments = BTreeMap<ShortString, AMQPValue>;
 
-/// Maximum number of declarations. RabbitMQ has fewer queue arguments than this number, so the limit only prevents an
-/// endless comparison.
+/// Maximum number of declarations for the comparison of one queue. RabbitMQ has fewer queue arguments than this number,
+/// so the limit only prevents an endless comparison.
 const ATTEMPTS_LIMIT: usize = 32;
 
 /// The value of `DELIVERY_LIMIT_ARGUMENT` that excludes a limit.

@@ -25,8 +25,8 @@ impl Topology {
 
     /// Returns the name of an exchange's marker. The marker's name begins with the name of the queue. The marker's name
     /// is therefore unique to the stream. A user with rights to all names that begin with the name of the queue can
-    /// declare the marker. The digest distinguishes the markers of exchanges with different names. The digest is short,
-    /// because AMQP limits the whole name to 255 bytes.
+    /// declare the marker. A digest of the exchange's name in the marker's name distinguishes the markers of different
+    /// exchanges. The digest is short, because AMQP limits the marker's name to 255 bytes.
     fn exchange_marker(&self, exchange: &str) -> String {
         format!("{}.x{:06x}.marker", self.queue, digest(exchange.as_bytes()) & 0xff_ffff)
     }

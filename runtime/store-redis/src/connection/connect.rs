@@ -140,9 +140,9 @@ async fn open_with_login(
     } else {
         ConnectionAddr::Tcp(host, port)
     };
-    // The library could log in itself, but its error would not contain the server's words. By default, the library
-    // sends CLIENT SETINFO. A user without the right to this command would cause an entry in the server's ACL log at
-    // each connection.
+    // The library could log in itself, but its error would not contain the server's words. By default, the library also
+    // sends CLIENT SETINFO. The setting prevents this, because a user without the right to this command would cause an
+    // entry in the server's ACL log at each connection.
     let settings = RedisConnectionInfo::default().set_skip_set_lib_name();
     let client = Client::open(addr.into_connection_info()?.set_redis_settings(settings))?;
     let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;

@@ -4,8 +4,8 @@ use ordain_core::{GapEnd, GapEntry, GapHistory, SOURCES_LIMIT, SourceAnswers};
 
 use super::wire::{RecordDecodeError, RecordReader, put_bytes, put_option, put_varint};
 
-/// The decoded answers of one replay source: the name of the source; the numbers of requests, found events and
-/// failures; and the last error. The texts borrow from the record.
+/// The decoded answers of one replay source: the name of the source; the counts of requests, found events and failures;
+/// and the last error. The texts borrow from the record.
 type AnswerView<'a> = (&'a str, [u32; 3], Option<&'a str>);
 
 /// Appends the gaps. If a time of a gap is 0, the field at [`NEW_TIME_AT`](super::NEW_TIME_AT) in the key record
