@@ -17,7 +17,7 @@ enum AttemptSocket {
     None,
     /// The attempt waits for the broker on this socket.
     Waiting(TcpStream),
-    /// The attempt has ended: the caller has given it up, or it has succeeded.
+    /// The attempt has ended: the caller has given up the attempt, or the attempt has succeeded.
     Abandoned,
 }
 

@@ -115,7 +115,7 @@ impl Exchange {
         };
         match self.channel(&link.connection).await {
             Ok(channel) => Ok(ConfirmChannel { link, channel }),
-            // If the connection has ended, the error that ended it states the cause.
+            // If the connection has ended, the error that ended the connection states the cause.
             Err(error) => Err(link.end().await.map_or(error, BrokerError::Unavailable)),
         }
     }

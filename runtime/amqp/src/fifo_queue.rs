@@ -1,7 +1,6 @@
 //! Detects whether the queue of a `fifo` stream is lost. A `fifo` stream numbers the messages of its queue. If the
-//! queue was removed, its messages are lost. If the stream continued with a queue that has been declared again, it
-//! would give the numbers of the lost messages to new messages. The stream therefore stops until an operator resumes
-//! it.
+//! queue was removed, its messages are lost. If the stream continued with a queue that has been declared again, new
+//! messages would get the numbers of the lost messages. The stream therefore stops until an operator resumes it.
 
 use jiff::Timestamp;
 use lapin::Connection;
@@ -64,7 +63,7 @@ pub(super) async fn record_lost_queues(
 /// that the broker deletes together with the queue). The caller must subscribe before this check, so that the broker
 /// ends the subscription if the queue is removed after the check. Creates the record and the marker of the queue if
 /// they are missing. `waiting` is the last known number of messages in the queue. `is_marker_refused` states whether
-/// the broker refused the last declaration of the marker; this function updates it.
+/// the broker refused the last declaration of the marker; this function updates this value.
 pub(super) async fn check_subscribed_queue(
     options: &ConsumerOptions,
     connection: &Connection,

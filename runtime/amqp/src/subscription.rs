@@ -57,7 +57,7 @@ pub(super) struct Subscription<'a> {
     /// Deliveries that the receiver has not taken, and the size of each in bytes.
     unsent: VecDeque<(DecodedDelivery, usize)>,
     unsent_bytes: usize,
-    /// The current window; `None` after the receiver has been notified of it.
+    /// The current window; `None` after the subscription has notified the receiver of this window.
     unreported_prefetch: Option<usize>,
     /// True after the first message with a priority has been logged.
     is_priority_reported: bool,

@@ -51,7 +51,8 @@ pub const HEADERS_SIZE_LIMIT: usize = 64 << 10;
 
 /// The extension attribute that contains the headers whose names are not allowed for extension attributes. Such a name
 /// is empty, contains other characters than `a-z` and `0-9`, is the name of another attribute of the event, or repeats
-/// the name of an earlier header. The value of the attribute is a JSON array of `[name, value]` pairs, as text.
+/// the name of an earlier header. The value of the attribute is a text that contains a JSON array of `[name, value]`
+/// pairs.
 const HEADERS_ATTRIBUTE: &str = "ordainheaders";
 
 /// The media type of the data of an event that has no `datacontenttype`. In binary mode, such data has no media type.

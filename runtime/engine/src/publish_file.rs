@@ -305,7 +305,8 @@ async fn publish_once(
 struct Checkpoints {
     /// The name of the marks (named records in the store) that contain the checkpoints.
     name: String,
-    /// A random number that distinguishes the checkpoints of this reading of the file from all other checkpoints.
+    /// A random number that distinguishes the checkpoints that this pass over the file writes from all other
+    /// checkpoints.
     run: u64,
     /// The checkpoint of each shard, as this run last read or wrote it.
     marks: Vec<Option<Bytes>>,

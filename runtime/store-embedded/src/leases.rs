@@ -131,8 +131,8 @@ impl LeaseStore for EmbeddedStore {
             name: format!("{DECISION_MARK_PREFIX}{stream}"),
             value: versions::encode(decided).into(),
         };
-        // In the journal, the mark precedes every commit that depends on the rollout. It therefore becomes durable no
-        // later than these commits.
+        // In the journal, the mark precedes every commit that depends on the rollout. The mark therefore becomes
+        // durable no later than these commits.
         self.put_marks(&[mark]).await?;
         let mut table = self.registry.table();
         table.versions.insert(stream.into(), decided.clone().into());

@@ -17,9 +17,10 @@ use ordain_store::codec::letter_time;
 /// The approximate limit of the number of entries of each kind that the sweep removes when the store is opened. This
 /// takes about a tenth of a second.
 pub(super) const OPENING_SWEEP_LIMIT: usize = 10_000;
-/// Returns the approximate limit of the number of entries of each kind that the sweep removes after a group of requests
-/// that wrote `entries` key records, dead letters or other entries. The limit exceeds the number of entries that the
-/// group can have added, so that the sweep keeps up. The sweep costs little compared with the commits.
+/// Returns the approximate maximum number of entries of each kind that the sweep removes after a group of requests.
+/// `entries` is the number of key records, dead letters and other entries that the group wrote. The limit exceeds the
+/// number of entries that the group can have added, so that the sweep keeps up. The sweep costs little compared with
+/// the commits.
 pub(super) fn group_sweep_limit(entries: usize) -> usize {
     16 + 2 * entries
 }

@@ -18,8 +18,8 @@ use ordain_util::io_error::may_pass;
 const MIB: u64 = 1024 * 1024;
 
 /// The maximum size of all journal files together. This also limits the time to open the store (to about a second),
-/// because opening reads all journals, and the memory of rarely written tables, because the engine writes a table from
-/// memory to disk before it removes the oldest journal.
+/// because opening reads all journals. And it limits the memory of rarely written tables, because the engine writes a
+/// table from memory to disk before it removes the oldest journal.
 const JOURNALS_BYTES_LIMIT: u64 = 128 * MIB;
 
 /// The number of the engine's background threads. With more threads, the engine's first thread spins while another

@@ -139,8 +139,8 @@ fn tls_error(error: &RedisError) -> Option<&rustls::Error> {
     cause.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()
 }
 
-/// Removes the arguments of a command from a server's text about an unknown command. They are at the end of the text,
-/// and may contain a password or the data of an event.
+/// Removes the arguments of a command from a server's text about an unknown command. The arguments are at the end of
+/// the text, and may contain a password or the data of an event.
 pub(super) fn without_arguments(words: &str) -> &str {
     words.split_once(", with args beginning with").map_or(words, |(command, _)| command)
 }

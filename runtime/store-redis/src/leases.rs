@@ -55,8 +55,8 @@ impl LeaseStore for RedisStore {
             None
         } else {
             // The version also changes if the store has lost all its data. Make this process check the record of the
-            // store again before the process next adds entries to a queue, so that it accepts no events into a store
-            // without a record.
+            // store again before the process next adds entries to a queue, so that this process accepts no events into
+            // a store without a record.
             forget_registrations(self);
             Some(self.table().await?)
         };

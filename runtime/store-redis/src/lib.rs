@@ -93,8 +93,8 @@ impl KeepaliveTask {
         names: &RedisKeys,
         shards: u32,
     ) -> Option<Self> {
-        // If `connection` leads to a single server, it is never idle, because heartbeats use it. In a Cluster, the
-        // heartbeats use only the connection to one of the nodes.
+        // If `connection` leads to a single server, this connection is never idle, because heartbeats use it. In a
+        // Cluster, the heartbeats use only the connection to one of the nodes.
         let has_idle_nodes = connection.is_cluster();
         if wait_connections.is_empty() && !has_idle_nodes {
             return None;

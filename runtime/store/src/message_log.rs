@@ -5,9 +5,10 @@
 //! these messages to the store in the order of the outbox, and the store assigns each message. If the messages of the
 //! destination have numbers, the store gives the message its number and keeps the message for replay. If the
 //! destination is a stream, the store puts the message into the queue of the stream. If the same message is sent again,
-//! the store recognises the message: a message of an owner by its commit and its id, as long as the message may be in
-//! the outbox; a message of a producer by its id, or by the number that the producer gave it. As long as a store
-//! remembers the last number of a key, it must never give two messages of the key the same number.
+//! the store recognises the message. It recognises a message of an owner by the commit and the id of the message, as
+//! long as the message may be in the outbox. It recognises a message of a producer by the id of the message, or by the
+//! number that the producer gave the message. As long as a store remembers the last number of a key, it must never give
+//! two messages of the key the same number.
 
 use std::fmt;
 use std::ops::RangeInclusive;

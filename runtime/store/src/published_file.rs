@@ -33,7 +33,7 @@ pub struct PublishedFile {
 pub struct OlderFile {
     /// The inode number of the file.
     pub inode: u64,
-    /// The position of the first line whose message the store may not have recorded as published.
+    /// The position of the first line whose message the store possibly has not recorded as published.
     pub start: u64,
 }
 

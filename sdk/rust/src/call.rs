@@ -3,7 +3,7 @@
 
 use crate::{Change, Decode, Encode, Event, Failure, Outcome, Raw, Result};
 
-/// Makes the compiler check that `_handle` is a handler: only a handler meets the bounds of this function.
+/// Makes the compiler check that `_handle` is a handler: only a handler meets the trait bounds of this function.
 pub fn check<D, S, F>(_handle: F)
 where
     D: Decode,

@@ -80,7 +80,7 @@ where
     }
 
     /// Passes an event to the handler. If the handler requests a retry, the runner stays unchanged. Otherwise the
-    /// runner settles the event (ends it for good), also if the handler rejects the event.
+    /// runner settles the event (ends it for good), even if the handler rejects the event.
     ///
     /// # Panics
     /// Panics if the key has ended, because the host passes no further events of such a key to the handler. Also panics

@@ -15,7 +15,7 @@ use ordain_util::source_health::{SourceHealth, SourceState};
 
 /// Maximum age of an event. [`CommitHistograms::publish_to_commit`] leaves older events out. The age counts from the
 /// time that the producer set in the event. If an event seems older, its time is wrong, or the source reads an old
-/// event again. A single delay of such an event could outweigh a million other delays in the sum of all delays.
+/// event again. The delay of a single such event could outweigh a million other delays in the sum of all delays.
 const EVENT_AGE_LIMIT: Duration = Duration::from_hours(30 * 24);
 /// Maximum time by which a producer's clock may be ahead of the clock of this process. Up to this limit, a producer's
 /// time in the future counts as the present time. Beyond the limit, [`CommitHistograms::publish_to_commit`] leaves the
@@ -168,8 +168,8 @@ impl PartitionMetrics {
         self.full_key.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the partition receives events. If a full key stops the partition, it receives no events, even
-    /// while its source is connected.
+    /// Returns whether the partition receives events. If a full key stops the partition, the partition receives no
+    /// events, even while its source is connected.
     pub fn intake(&self) -> SourceState {
         match self.full_key() {
             Some(full) => SourceState::Stopped { reason: full.to_string() },

@@ -328,9 +328,10 @@ impl HeartbeatTask {
     }
 }
 
-/// Returns whether this process was paused until its lease had expired: the last response arrived before the lease
-/// expired at `until`, and this process then let more than half of the lease pass before the next request. Without the
-/// second condition, a store that takes nearly the whole lease to respond would count as a pause of this process.
+/// Returns whether this process was paused until its lease had expired. Two conditions must hold: the last response
+/// arrived before the lease expired at `until`, and more than half of the lease passed between this response and the
+/// next request. Without the second condition, a store that takes nearly the whole lease to respond would count as a
+/// pause of this process.
 fn was_paused(
     responded_at: Instant,
     until: Instant,

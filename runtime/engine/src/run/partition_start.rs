@@ -63,9 +63,9 @@ fn partition_share(
 }
 
 /// Rejects a store with unpublished messages of a stream that no process runs: neither this configuration nor another
-/// running instance has the stream. No process would publish these messages. Also logs warnings about queued events of
-/// such a stream, and about former bindings (bindings of an earlier configuration) that still deliver messages to the
-/// queues of a stream, although the stream no longer has a source in the broker.
+/// running instance has the stream. No process would publish these messages. Also logs two kinds of warnings: about
+/// queued events of such a stream, and about a stream that no longer has a source in the broker, but whose former
+/// bindings (bindings of an earlier configuration) still deliver messages to its queues.
 pub(super) async fn check_backlog(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
@@ -122,9 +122,9 @@ pub(super) async fn check_backlog(
     Ok(())
 }
 
-/// Returns the limit for the total size, in bytes, of the messages of earlier owners that the outbox publisher has sent
-/// to the sinks and that the store has not marked as published yet. The limit has room for the messages that one dead
-/// process left unpublished, if that process had the same settings as this process.
+/// Returns the maximum total size, in bytes, of sent left-over messages: messages of earlier owners that the outbox
+/// publisher has sent to the sinks, and that the store has not marked as published yet. The limit has room for the
+/// messages that one dead process left unpublished, if that process had the same settings as this process.
 pub(super) fn backlog_bytes_limit(config: &Config) -> usize {
     2 * config.runtime.memory_budget.bytes()
 }

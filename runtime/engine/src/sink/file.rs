@@ -247,7 +247,7 @@ impl FileSink {
     }
 
     /// Writes a part of the file again, with the same content. If a sync of the last process failed, the system may
-    /// count this part as written although it is not on the disk. The next sync would then not write it.
+    /// count this part as written although it is not on the disk. The next sync would then not write this part.
     fn rewrite(&mut self, range: Range<u64>) -> io::Result<()> {
         let mut buffer = vec![0; REWRITE_BYTES];
         let mut at = range.start;

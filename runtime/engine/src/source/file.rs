@@ -36,7 +36,7 @@ pub struct FileOptions {
     pub files: Option<FileSet>,
     /// The name of the stream. The tags of dead letters are derived from this name.
     pub stream: String,
-    /// `true` if the reader waits for more data at the end of the files; `false` if it ends there.
+    /// `true` if the reader waits for more data at the end of the files; `false` if the reader ends there.
     pub follow: bool,
     /// The decoder of the lines of the files.
     pub decoder: EventDecoder,

@@ -45,9 +45,8 @@ pub(crate) use listed_file::rotated_files;
 /// Number of open files at which the source stops opening files in advance. The source then opens a further file only
 /// when it reads this file.
 const OPEN_FILES_LIMIT: usize = 128;
-/// Time since the last change of a file after which the source closes the file, if the source has read the file to its
-/// end and the file is not the newest. Without wildcards in the path of the source, the file that the path names stays
-/// open.
+/// The source closes a file that has not changed for this time, if the source has read the file to its end and the file
+/// is not the newest. Without wildcards in the path of the source, the file that the path names stays open.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 /// Maximum number of missing files of each kind that the checkpoint keeps: files with an unread rest, and files that
 /// were read to their end. If such a file returns, the source reads only the bytes that it has not read yet.
@@ -789,8 +788,8 @@ impl FileSet {
         }
     }
 
-    /// Removes the oldest missing files from the set, if it has more than [`LOST_FILES_LIMIT`] missing files with an
-    /// unread rest, or more than [`LOST_FILES_LIMIT`] missing files that were read to their end.
+    /// Removes the oldest missing files from the set, if the set has more than [`LOST_FILES_LIMIT`] missing files with
+    /// an unread rest, or more than [`LOST_FILES_LIMIT`] missing files that were read to their end.
     fn forget_oldest(&mut self) {
         for is_read in [false, true] {
             let is_kind = |tracked: &TrackedFile| {

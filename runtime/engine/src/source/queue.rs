@@ -273,9 +273,9 @@ impl QueueReader {
         }
     }
 
-    /// Returns queue positions to the notifier, so that the next reader expects the entries that this process wrote and
-    /// that this reader has not read, or that the receiver has not used. Also reports the losses that are not reported
-    /// yet.
+    /// Returns queue positions to the notifier, so that the next reader expects the entries at these positions. This
+    /// process wrote the entries, and this reader has not read them, or the receiver has not used them. Also reports
+    /// the losses that are not reported yet.
     fn put_back(&mut self) {
         self.take_new_runs();
         let mut unused = self.take_unused();
@@ -487,7 +487,7 @@ impl QueueReader {
     }
 
     /// Reports the result of a recount after the store went back in time: how many of the waiting events that this
-    /// process accepted the store still has, and how many it has lost.
+    /// process accepted are still in the store, and how many of them the store has lost.
     fn report_recount(&self, shard: u32, recount: QueueRecount) {
         let Partition { stream, number } = &self.options.partition;
         let QueueRecount { safe, lost } = recount;

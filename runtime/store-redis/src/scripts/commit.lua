@@ -410,7 +410,7 @@ do
       due_at = wall + unpack8('<I8', record, layout.DUE_AT)
       local is_later = old and has(old_flags, layout.DUE) and unpack8('<I8', old, layout.DUE_AT) < due_at
       -- The time of an index entry must never be later than the time in the record. If an entry moves to a later time,
-      -- the script therefore writes it after the commit.
+      -- the script therefore writes the entry after the commit.
       add(is_later and 'due_later' or 'due_put', due_at, key)
     elseif has(old_flags, layout.DUE) then
       add('due_removed', key)

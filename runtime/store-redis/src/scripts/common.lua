@@ -174,7 +174,7 @@ local function pack_queue(queue)
 end
 
 -- Returns the history digest of the entry `number` of a queue; `NO_NUMBER` if it is unknown, because the entry is
--- damaged. `value` is the stored value of the entry. It is not needed for the newest entry.
+-- damaged. `value` is the stored value of the entry, which this function does not need for the newest entry.
 local function history_at(queue, number, value)
   if number == queue.last then
     return queue.history

@@ -79,8 +79,8 @@ pub(super) struct OutboxCursor {
 }
 
 impl OutboxCursor {
-    /// Creates a cursor without messages. `disconnects` is the store's number of disconnects before the first call of
-    /// the cursor, and `disconnects_at` the time of that number.
+    /// Creates a cursor without messages. `disconnects` is the store's count of disconnects before the first call of
+    /// the cursor, and `disconnects_at` is the time when this count was read.
     pub(super) fn new(
         handle: Arc<PartitionHandle>,
         outbox_shard: u32,
