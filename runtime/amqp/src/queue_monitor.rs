@@ -188,10 +188,10 @@ async fn restore_topology(
             options.dropped.set(None);
         }
     }
-    // If a missing queue had no marker, this function must not declare the queue again. In a `fifo` stream, the
-    // declaration would hide that the messages of the queue are lost. In a `sequenced` stream, RabbitMQ may move the
-    // consumer to the new queue without delivering anything to the consumer. The error about the missing queue ends the
-    // subscription. The next subscription of a `fifo` stream records the loss, and the next subscription of a
+    // If the queue is missing and had no marker, this function must not declare the queue again. In a `fifo` stream,
+    // the declaration would hide that the messages of the queue are lost. In a `sequenced` stream, RabbitMQ may move
+    // the consumer to the new queue without delivering anything to the consumer. The error about the missing queue ends
+    // the subscription. The next subscription of a `fifo` stream records the loss, and the next subscription of a
     // `sequenced` stream declares the queue.
     let may_declare = if options.is_fifo() {
         broker.within(limit, check_marker(options, connection)).await?

@@ -109,9 +109,9 @@ impl Topology {
     /// Declares the missing exchange, queues and bindings. With `declare = false`, only checks that the queues and the
     /// exchange exist. Returns the queues that were declared without a delivery limit under an earlier version of
     /// RabbitMQ, and that now have the default limit of the present version. `is_known` states whether the stream has
-    /// run before. If the stream has run before, and the broker refuses the declaration of a queue because the queue
-    /// exists in another form, this method nevertheless binds the queue, so that no message is lost. The second value
-    /// of the result is the last such refusal.
+    /// run before. If the stream has run before, a queue may exist in another form, so that the broker refuses its
+    /// declaration. This method then nevertheless binds the queues, so that no message is lost, and returns the last
+    /// such refusal as the second value.
     pub async fn prepare(
         &self,
         broker: &BrokerEndpoint,

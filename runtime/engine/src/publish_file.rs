@@ -440,7 +440,7 @@ impl ResumePoint {
 }
 
 /// Returns the missing files of earlier runs in the checkpoints of all shards. If the shards have different positions
-/// in a file, returns the lowest.
+/// in a file, returns the lowest position.
 fn lost_files(of_shards: &[Option<Bytes>]) -> Vec<FileProgress> {
     let mut all: Vec<FileProgress> = Vec::new();
     for stored in of_shards.iter().flatten() {

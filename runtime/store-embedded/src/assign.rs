@@ -51,9 +51,9 @@ pub(super) struct AssignChanges<'a> {
 /// A queue to which this call adds entries.
 struct QueueAppend {
     queue: QueueRecord,
-    /// The number of the last entry before this call. `history` is the history digest of the entries that this call
-    /// adds.
+    /// The number of the last entry before this call.
     before: u64,
+    /// The history digest of the entries that this call adds.
     history: u64,
 }
 

@@ -71,8 +71,8 @@ fn due(
 }
 
 /// Returns whether an entry is current. An entry is current if its key record is readable, has not expired, and has the
-/// time of the entry as its due time. Other entries are in the index because the sweep removes an expired key record
-/// only later, and never removes an unreadable key record.
+/// time of the entry as its due time. The index also has entries that are not current: the sweep removes an expired key
+/// record and its entry only later, and never removes an unreadable key record.
 fn is_due(
     shared: &SharedStore,
     snapshot: &Snapshot,

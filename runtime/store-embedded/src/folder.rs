@@ -186,8 +186,8 @@ impl StoreFolder {
     }
 }
 
-/// Returns the number of the oldest journal from the file `closed`. Returns `None` if the file is missing or
-/// incomplete. The file can be incomplete after a power failure, because it is not synced.
+/// Reads the number of the oldest journal from the file `closed`. Returns `None` if the file is missing or incomplete.
+/// The file can be incomplete after a power failure, because it is not synced.
 fn oldest_when_closed(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.strip_suffix('\n')?.parse().ok()
 }

@@ -158,10 +158,11 @@ impl Driver {
         record(&self.partition.stream, IncidentSubject::Partition(self.partition.number), data)
     }
 
-    /// Repeats the mark that messages of a shard (slice of the store) are published, after lost commits of the shard
-    /// were repeated. The repeated commits put their messages into the outbox again, although this process may already
-    /// have published some of them. If these messages stayed unmarked, the next owner would publish them a second time.
-    /// Does nothing if this process has not marked messages of the shard before, or if a mark named a file.
+    /// Repeats the request that marks messages of a shard (slice of the store) as published, after lost commits of the
+    /// shard were repeated. The repeated commits put their messages into the outbox again, although this process may
+    /// already have published some of them. If these messages stayed unmarked, the next owner would publish them a
+    /// second time. Does nothing if this process has not marked messages of the shard before, or if a mark named a
+    /// file.
     fn repeat_outbox_mark(&mut self, shard: u32) {
         let Some(through) = self.handle.watermarks[shard as usize].mark_to_repeat() else { return };
         let store = Arc::clone(&self.store);

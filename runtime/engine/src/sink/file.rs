@@ -103,8 +103,8 @@ impl FileSinkRecovery {
         outbox: &UnpublishedMessages,
     ) -> io::Result<(FileSink, BTreeMap<String, u64>)> {
         let Self { mut sink, file_length, kept_range, renamed } = self;
-        // If the outbox is empty, the sink has no message to skip. The older files and the kept range need not be read
-        // then, and may be large.
+        // If the outbox is empty, the sink has no message to skip. In this case, do not read the older files and the
+        // kept range, which may be large.
         let has_messages = !outbox.is_empty();
         for RenamedFile { inode, file, range } in renamed.into_iter().filter(|_| has_messages) {
             let (start, end) = (range.start, range.end);

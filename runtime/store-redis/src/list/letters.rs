@@ -123,8 +123,8 @@ impl LetterListing for RedisStore {
             let place = read_cursor(cursor).filter(|place| place.starts_with(&prefix));
             bounds.continue_after(&place.ok_or_else(|| StoreError::Cursor(cursor.to_owned()))?);
         }
-        // A dead letter whose event has no key may be in any shard, so read every shard. The read of each shard ends at
-        // an equal part of the bytes of one page.
+        // A dead letter whose event has no key may be in any shard, so read every shard. The byte limit of a page is
+        // divided equally among the shards.
         let wanted = LetterFilter::all(limit, LETTERS_PAGE_BYTES / self.shards as usize);
         let shards =
             (0..self.shards).map(|shard| letters_of_shard(self, stream, shard, &bounds, &wanted));

@@ -668,7 +668,7 @@ end
 do
   -- The fields of expired blocks, except counters and fields that this call has written.
   local due = {}
-  -- Adds a block with the fields in `blocks` to a list of expiring fields, if there are any, and removes expired blocks
+  -- If `blocks` has fields, adds a block with these fields to a list of expiring fields. Also removes expired blocks
   -- from the list. `time` is the present time of the clock by which the fields expire. `until_when` is the time at
   -- which the fields of the new block expire. A call adds at most one block and removes up to four, so that the
   -- removals keep up with the additions.

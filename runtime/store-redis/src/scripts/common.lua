@@ -15,9 +15,9 @@
 local byte, sub, char = string.byte, string.sub, string.char
 local pack, unpack8 = struct.pack, struct.unpack
 
--- The maximum number of arguments from a list that a script passes to one command, well below the capacity of Lua's
--- stack. Only the HSETs that write a whole commit or a whole assignment have more arguments. The number is even, so
--- that a field and its value are always in the same command.
+-- A script passes at most this number of arguments from a list to one command. The number is well below the capacity of
+-- Lua's stack, and only the HSETs that write a whole commit or a whole assignment have more arguments. The number is
+-- even, so that a field and its value are always in the same command.
 local ARGUMENT_LIMIT = 1000
 -- The approximate number of fields or entries after which a script ends its work, if a later call can continue the
 -- work. Reading or removing this number of entries takes some tens of ms, and blocks the server for this time.
