@@ -51,8 +51,9 @@ pub struct PreparedTopology {
 }
 
 /// Declares or checks the exchange, queues and bindings of a stream. With `is_fifo`, first records which queues are
-/// lost (removed since the stream consumed them). If the exchange, or an exchange of `bind`, was removed since the last
-/// check, logs the removal. For `is_known`, see [`Topology::prepare`].
+/// lost (removed since the stream consumed them). Logs if a marked exchange of the stream is missing, and if the
+/// exchange or an exchange of `bind` was removed and declared again since the last check. For `is_known`, see
+/// [`Topology::prepare`].
 pub async fn prepare_topology(
     topology: &Topology,
     broker: &BrokerEndpoint,

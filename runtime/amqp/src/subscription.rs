@@ -95,9 +95,9 @@ impl<'a> Subscription<'a> {
         }
     }
 
-    /// Passes deliveries to their receiver until the receiver is dropped, the window changes, the broker ends the
-    /// consumer, the queue seems to be of type stream, or the channel fails. Accepts deliveries from the broker even
-    /// while the receiver takes none, to measure the memory that the deliveries need.
+    /// Passes deliveries to their receiver until the receiver or the sender of `acknowledged` is dropped, the window
+    /// changes, the broker ends the consumer, the queue seems to be of type stream, or the channel fails. Accepts
+    /// deliveries from the broker even while the receiver takes none, to measure the memory that the deliveries need.
     pub(super) async fn run(
         mut self,
         consumer: Consumer,
