@@ -107,7 +107,7 @@ impl Home {
     }
 
     /// Runs `run --once --json` for a sink that writes to standard output, and writes that output to a file of the
-    /// home. Returns the report, which the host then writes to standard error.
+    /// home. Returns the report, which the host writes to standard error in this case.
     pub fn run_once_to(&self, out: &str) -> Result<Value> {
         let mut command = self.ordain(&["--log", "error", "run", "--once", "--json"])?;
         let output = command.stdout(fs::File::create(self.path(out))?).output()?;

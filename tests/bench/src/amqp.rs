@@ -2,10 +2,10 @@
 //! only acknowledges.
 //!
 //! Each side runs in a process of its own. In the first measurement, the queues contain all events at the start. The
-//! clock runs while the number of processed deliveries, as the broker reports it, grows from 1 or more to all of them.
-//! The start-up time of the process therefore does not count. In the second measurement, the events arrive at a steady
-//! rate: half of the measured rate, but at most [`STEADY_RATE_LIMIT`]. The second measurement records the age of each
-//! event at the time when the side is done with the event.
+//! clock starts when the broker first reports that deliveries are processed, and stops when the broker reports that all
+//! deliveries are processed. The start-up time of the process therefore does not count. In the second measurement, the
+//! events arrive at a steady rate: half of the measured rate, but at most [`STEADY_RATE_LIMIT`]. The second measurement
+//! records the age of each event at the time when the side is done with the event.
 
 pub(crate) mod admin;
 pub(crate) mod case;
@@ -182,7 +182,7 @@ async fn throughput(
     tokio::time::sleep(SETTLE_DELAY).await;
     let deliveries = load.deliveries.len();
     let mut running = Running::start(side.who, &args.common.ordain, case, (deliveries, 0))?;
-    eprintln!("{}: {deliveries} deliveries to process {}", side.name, running.id());
+    eprintln!("{}: {deliveries} deliveries for the process {}", side.name, running.id());
     let total = deliveries as u64;
     let first = until(&mut running, case, total, 1).await?;
     let started = Instant::now();

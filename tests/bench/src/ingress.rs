@@ -144,7 +144,7 @@ async fn measure(args: &IngressArgs, rabbit: Option<&Rabbit>, side: &Side) -> Re
     }
     let each = ((side.requests as f64 * args.scale) as usize / side.connections).max(1);
     let total = each * side.connections * side.together;
-    eprintln!("{}: {total} events to process {}", side.name, running.id());
+    eprintln!("{}: {total} events for the process {}", side.name, running.id());
     let of_redis = || redis.as_ref().map_or(Ok(0.0), Redis::cpu);
     let started = Instant::now();
     let before = (cpu_seconds(running.id())?, of_redis()?);

@@ -32,7 +32,7 @@ const LOAD_AFTER_S: f64 = 18.0;
 /// Time limit for the arrival of the last messages.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The disturbance of two hosts.
+/// The disturbance in a side with two hosts.
 #[derive(Debug, Clone, Copy)]
 enum Loss {
     /// One host gets `SIGTERM`.

@@ -120,7 +120,7 @@ async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Si
     let total = load.deliveries.len() as u64;
     let counts = (total as usize, 0);
     let mut running = Running::start(SideProgram::Host, &args.common.ordain, &case, counts)?;
-    eprintln!("{name}: {total} deliveries to process {}", running.id());
+    eprintln!("{name}: {total} deliveries for the process {}", running.id());
     let first = until(&mut running, &case, total, 1).await?;
     let started = Instant::now();
     let before = cpu(&running, rabbit, &case)?;

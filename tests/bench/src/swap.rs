@@ -2,9 +2,9 @@
 //! checks that no event is lost, repeated or failed.
 //!
 //! One version of the handler stays in the folder. The benchmark adds another version, which is new each time and slow
-//! to compile, and removes this version when it executes the events. An addition and the following removal are two
-//! swaps. The benchmark measures the age of each event when the message of the event arrives, and compares these ages
-//! with the ages in a run without swaps under the same load.
+//! to compile. As soon as the other version executes the events, the benchmark removes this version. An addition and
+//! the following removal are two swaps. The benchmark measures the age of each event when the message of the event
+//! arrives, and compares these ages with the ages in a run without swaps under the same load.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -45,7 +45,7 @@ pub enum Action {
     /// The broker takes back the owner's deliveries, and delivers nothing more to the owner. The owner does not notice.
     Disconnect(usize),
     /// The second copy of a commit ([`Action::Resend`]) arrives, and no owner waits for the answer. The number is the
-    /// index among the late commits.
+    /// index of the commit in `late_commits`.
     LateCommit(usize),
     /// A request to load a key arrives so late that no owner waits for the answer. The first number is the partition of
     /// the owner that sent the request; the second number is the key.

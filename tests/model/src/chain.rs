@@ -28,8 +28,8 @@ pub struct ChainScope {
     /// Maximum number of times that shards go back.
     pub rollbacks: u64,
     /// Number of restarts of the process after which no step [`ChainStep::Restart`] is possible. The process also ends
-    /// if the store has lost the owner's claim, or if the owner has forgotten a lost message. These restarts count as
-    /// well, but have no limit.
+    /// if the store has lost the owner's claim, or if the owner has forgotten a lost message. Restarts for these two
+    /// reasons count as well, but have no limit.
     pub restarts: u64,
     /// Maximum number of sent messages that an owner forgets, as if memory had no room for them.
     pub forgotten: usize,
@@ -82,8 +82,8 @@ pub enum ChainFault {
     /// The removal of sent messages from the outbox counts as durable at once, although only a later commit makes the
     /// removal durable.
     DoneBeforeDurable,
-    /// An owner reports messages as done although it still has to send them again. The destination then forgets these
-    /// messages.
+    /// An owner reports to the destination that messages are done (removed from the outbox for good), although it still
+    /// has to send them again. The destination then forgets these messages.
     LostMessagesAreDone,
     /// An owner repeats lost commits, which puts their messages into the outbox again. The owner then does not remove
     /// the messages that it has already sent.

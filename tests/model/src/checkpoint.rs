@@ -21,7 +21,7 @@ pub struct CheckpointScope {
     /// Maximum number of times that shards go back.
     pub rollbacks: u64,
     /// Number of new owners after which no step [`CheckpointStep::Restart`] is possible. An owner also ends if the
-    /// store has lost its claim. The owners that follow then count as well, but have no limit.
+    /// store has lost the owner's claim. The owner that follows counts as well, but such owners have no limit.
     pub restarts: u64,
     /// The rule that is broken on purpose; `None` in a correct model.
     pub fault: Option<CheckpointFault>,

@@ -7,7 +7,7 @@ use crate::store::{KeyRecord, Shard};
 use crate::world::{DeliveryState, World};
 use crate::{Event, Scope};
 
-/// A broken rule, found in the step that breaks it.
+/// A violation of a rule, found in the step that breaks the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Violation {
     SettledOutOfOrder,

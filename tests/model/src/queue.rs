@@ -53,15 +53,16 @@ pub enum QueueFault {
     DropsLostCommits,
     /// A reader does not notice that the store has lost a removal.
     IgnoresLostRemovals,
-    /// All calls have the same history, so a queue position is no more than a number.
+    /// The entries of all calls have the same history digest, so a queue position distinguishes entries by their number
+    /// only.
     HistoriesAreEqual,
     /// A reader does not expect the entries that the writers of its process report, so it does not notice the loss of
     /// these entries.
     ExpectsNothing,
     /// A call over two shards succeeds without a check of its parts, although a shard went back during the call.
     AnswersWithoutCheck,
-    /// A call over two shards succeeds without a last read from both shards. The process may then not notice that a
-    /// shard went back after the shard had accepted its part of the call.
+    /// A call over two shards succeeds without a last read from both shards. Without this read, the process can fail to
+    /// notice that a shard went back after the shard had accepted its part of the call.
     AnswersWithoutLastRead,
     /// A call over two shards looks for its entry by queue position, instead of in the record of its writer. If a
     /// removed entry had the same number, the call mistakes that entry for its own.
@@ -119,7 +120,7 @@ pub enum QueueStep {
     RepeatPut,
     /// The store refuses a call of the process without a reader, because the queue is full. The refused call repeats
     /// the call whose answer was lost, or is a new call if no answer was lost. The store does not refuse a repeated
-    /// call that its record contains.
+    /// call that the record of the writer contains.
     Refuse,
     /// The process without a reader requests the record of its calls.
     RequestRecord,

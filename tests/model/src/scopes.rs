@@ -45,7 +45,7 @@ impl Scope {
         Self { queue, publishes: true, spills: false, ..Self::three_events() }
     }
 
-    /// Returns a scope with two shards. An owner claims each shard in a step of its own, and commits in each of them.
+    /// Returns a scope with two shards. An owner claims each shard in a separate step, and commits to both shards.
     pub fn two_shards() -> Self {
         Self {
             keys: 2,

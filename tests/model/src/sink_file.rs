@@ -31,16 +31,16 @@ pub struct SinkFileScope {
 /// A rule that is broken on purpose, to prove that the checks find broken rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SinkFileFault {
-    /// A start removes the lines after the length in the mark.
+    /// A start removes all lines after the published part of the file (the part whose length is in the mark).
     LinesAreRemoved,
-    /// A start removes the lines after the length in the mark, if the outbox has all their messages.
+    /// A start removes all lines after the published part of the file, if the outbox has all their messages.
     UnpublishedLinesAreRemoved,
     /// A start does not write a mark, so the process writes its first mark with its first removal from the outbox.
     NoMarkAtStart,
     /// A start does not sync the file before it writes the mark.
     StartDoesNotSync,
-    /// After a failed sync, a start does not write the lines after the length in the mark again, so the next sync does
-    /// not write them to the disk.
+    /// After a failed sync, a start does not write the lines after the published part again, so the next sync does not
+    /// write these lines to the disk.
     LinesAreNotWrittenAgain,
     /// The store records the length of the file, and removes messages from the outbox, in two separate writes.
     MarkIsSeparate,

@@ -1,9 +1,9 @@
 //! A child process that ends when its parent, the test's process, ends for any reason.
 //!
 //! Linux can send a signal to a child when its parent ends. But Linux already sends this signal when the *thread* that
-//! started the child ends, and the thread of a test may end long before the process. Therefore a shell starts the
-//! program, and reads from a pipe. When the test's process ends, the system closes the writing end of the pipe, and the
-//! shell kills the program.
+//! started the child ends, and the thread of a test may end long before the test's process. Therefore a shell starts
+//! the program, and reads from a pipe. When the test's process ends, the system closes the writing end of the pipe, and
+//! the shell kills the program.
 
 use std::env;
 use std::fs::File;
@@ -43,7 +43,8 @@ pub(crate) struct Process {
     shell: Child,
     /// The process id of the program, not of the shell.
     id: u32,
-    /// The standard input of the shell. The shell kills the program when it reads a line or the end of the input.
+    /// The writing end of the pipe to the shell's standard input. The shell kills the program when it reads a line or
+    /// the end of the input.
     hold: Option<ChildStdin>,
 }
 

@@ -217,10 +217,11 @@ impl Sentinel {
         self.until_replica("a Sentinel that reaches the replica", |is| is("flags", "slave"))
     }
 
-    /// Splits the group: from now on, the master serves only the clients that are already connected, except the
-    /// Sentinel and the replica. If the replica is not paused, it has all writes from before the split. Within 4
-    /// seconds, the test must call [`until_replaced`](Self::until_replaced); or, later, it must call
-    /// [`replace_master`](Self::replace_master). Afterwards, the test may call [`heal_split`](Self::heal_split).
+    /// Splits the group: from now on, the master serves neither the Sentinel, nor the replica, nor new clients. The
+    /// master still serves all other clients that are already connected. If the replica is not paused, it has all
+    /// writes from before the split. Within 4 seconds, the test must call [`until_replaced`](Self::until_replaced).
+    /// After more than 4 seconds, the test must call [`replace_master`](Self::replace_master) instead. Afterwards, the
+    /// test may call [`heal_split`](Self::heal_split).
     pub fn cut_off(&self) -> Result<CutOff> {
         if !self.replica().is_paused() {
             self.replica().until_caught_up(self.master())?;

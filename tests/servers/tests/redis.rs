@@ -193,8 +193,8 @@ fn invalid_setting_is_an_error_with_the_log() {
     );
 }
 
-/// The environment variable that marks the second process of the test below. The second process starts a server and
-/// waits until the first process kills it.
+/// The environment variable that marks the second process of the test below. The second process starts a server, and
+/// then sleeps. The first process kills the second process during this sleep, which lasts a minute.
 const HOLDS: &str = "ORDAIN_TEST_HOLDS_A_SERVER";
 
 #[test]

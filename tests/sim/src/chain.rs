@@ -23,8 +23,9 @@ pub fn run_chain(seed: u64, fault: Option<ChainFault>) -> Result<ChainCounts, Vi
     let loses_answers = rng.permille(400);
     let forgets = rng.permille(150);
     let choices = [ChainShards::Source, ChainShards::Destination, ChainShards::Both];
-    // `choice` selects the shards that go back in this run; with 3, each loss selects the shards anew. A high `rare`
-    // makes losses rare, so that the owner has enough steps to recover from each loss.
+    // `choice` is the index in `choices` of the shards that go back in this run. If `choice` is 3 (no such index), each
+    // rollback picks its shards at random. A high `rare` makes losses rare, so that the owner has enough steps to
+    // recover from each loss.
     let choice = rng.below(4) as usize;
     let rare = rng.between(1, 8);
     let mut steps = Vec::new();

@@ -128,9 +128,9 @@ pub(crate) struct ReplayPlan {
     pub(crate) latency: u64,
     /// Rate of answers that may lack some of the events, and report that the request failed.
     pub(crate) again: u32,
-    /// Rate of answers with several events that lack room for the last of them. The same rate applies to the answers of
-    /// the store, because the store is also a replay source. At half of this rate, the remote source is too busy to
-    /// search.
+    /// Rate at which an answer with several events has no room for the last of these events. The same rate applies to
+    /// the answers of the store, because the store is also a replay source. At half of this rate, the remote source is
+    /// too busy to search.
     pub(crate) cut: u32,
 }
 

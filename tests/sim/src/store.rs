@@ -210,8 +210,8 @@ impl Store {
         found.into_iter().collect()
     }
 
-    /// Returns entries of the due index, and the time in ms until the entry after them is due. With `all`, the result
-    /// also contains entries that are not due yet.
+    /// Returns entries of the due index, and the time in ms until the first entry after the returned entries is due.
+    /// With `all`, the result also contains entries that are not due yet.
     pub(crate) fn due(
         &self,
         partition: u32,

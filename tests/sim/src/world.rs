@@ -64,8 +64,8 @@ enum Action {
     ReceiveRollout(u64, Arc<Rollout>, bool),
     /// A key record becomes unreadable.
     Corrupt,
-    /// The world saves the present state of the store, unless the store lacks commits. The store goes back to this
-    /// state after this time in ms.
+    /// The world saves the present state of the store, unless the store lacks commits. The number is the time in ms
+    /// after which the store goes back to the saved state.
     Remember(u64),
     /// The store, or one of its shards, goes back to the saved state.
     GoBack,
@@ -200,7 +200,7 @@ impl World {
         self.check_end()
     }
 
-    /// Runs the agenda until it is empty, or until the owners have only waited for time to pass for a long time.
+    /// Runs the agenda until it is empty, or until the owners have done nothing but wait for a long time.
     fn run_until_idle(&mut self) -> Result<(), Violation> {
         let gap = &self.plan.settings.gap;
         let idle_limit = 600_000

@@ -51,7 +51,8 @@ const BROKEN_ONCE: [(Profile, u64); 20] = [
     (Profile::Tiny, 962),
     // A full key was loaded again without end, because a replay had found events for it.
     (Profile::TinyCrashy, 54_239),
-    // The sequencer mistook an event whose handler trapped for the event that had the same number before a reload.
+    // The handler trapped at an event. The sequencer mistook this event for the event that had the same number before a
+    // reload.
     (Profile::GoesBackTiny, 39_627),
     // A lane that waited for a read of spilled events kept its state while memory was full.
     (Profile::Large, 45_343),

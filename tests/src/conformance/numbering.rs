@@ -458,8 +458,8 @@ pub async fn source_and_id_identify_a_message(fixture: &mut impl Fixture) {
     assert_eq!(producer.assign(store, 0, &[from("", "1", "z")]).await, [New(5)]);
 }
 
-/// The store gives a producer's message no number that another producer may have given without the store. The store
-/// finds such numbers in the key records of the streams that read the destination.
+/// The store gives a producer's message no number that another producer may already have given to a message itself,
+/// without the store. The store finds such numbers in the key records of the streams that read the destination.
 pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fixture) {
     use AssignItemReply::{AfterConflict, KeyEnded, Known, New, NumberedElsewhere};
     let store = fixture.store();
@@ -470,8 +470,8 @@ pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fi
     owner.write(store, first_write(&a)).await;
     assert_eq!(producer.assign(store, 0, &[message(&a, "2")]).await, [New(2)]);
 
-    // Another producer has given the numbers 2 to 4 without the store, and its event with the number 2 arrived before
-    // the event of this producer.
+    // Another producer has given the numbers 2 to 4 to its events itself, without the store. Its event with the number
+    // 2 arrived before the event of this producer.
     for next in 2..=4 {
         owner.write(store, next_write(&a, next)).await;
     }

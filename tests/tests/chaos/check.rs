@@ -24,8 +24,8 @@ const GAPS_END_DELAY: Duration = Duration::from_secs(8);
 /// The largest number of missing events that an error lists.
 const LISTED_LIMIT: usize = 5;
 
-/// Waits until each expected message has arrived, and checks the results of the round. Returns a text with the numbers
-/// of keys, events, dead letters and repeated messages.
+/// Waits until each expected message has arrived, and checks the results of the round. Returns a text that states how
+/// many keys, events, dead letters and repeated messages the round had.
 pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
     // If one event of a key was never sent, the later events of the key take no effect.
     let mut expected = by_key(&plan.lines)?;

@@ -22,7 +22,8 @@ pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(4);
 /// is twice the longest retry delay of a host (30 seconds).
 const LATE_EFFECTS_TIMEOUT: Duration = Duration::from_mins(1);
 /// The hashes in the messages, for each key and each count. Each message contains a count: the number of events that
-/// the key's state had counted. If the store lost writes, several messages of a key may have the same count.
+/// the key's state had counted when the handler emitted the message. If the store lost writes, several messages of a
+/// key may have the same count.
 pub(crate) type Effects = BTreeMap<String, BTreeMap<u64, Vec<u64>>>;
 /// The number of events that took effect, for each key.
 pub(crate) type EffectCounts = BTreeMap<String, usize>;
@@ -158,7 +159,8 @@ struct PartialChain {
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) accepted: usize,
-    /// The number of events that were accepted while the servers could lose no writes.
+    /// The number of safe events (`is_safe` in [`AcceptedEvent`](super::events::AcceptedEvent)): the target accepted
+    /// them while the servers could not lose writes.
     pub(crate) safe: usize,
     /// The number of accepted events without an effect. In `operator.rs`, events that wait in the store do not count.
     pub(crate) lost: usize,

@@ -69,9 +69,9 @@ impl EventTarget {
         }
     }
 
-    /// Tries to send events. Returns whether the target accepted the events. `attempt` counts the attempts to send
-    /// these events from 0. A target of the kind [`EventTarget::File`] appends the events to its file only in attempt
-    /// 0.
+    /// Tries to send events. Returns whether the target accepted the events. `attempt` is the number of earlier
+    /// attempts to send these events. A target of the kind [`EventTarget::File`] appends the events to its file only in
+    /// attempt 0.
     pub(crate) fn try_send(&self, lines: &[String], attempt: usize) -> Result<bool> {
         match self {
             Self::Hosts(addresses, requests) => {

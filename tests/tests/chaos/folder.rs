@@ -52,11 +52,11 @@ const LISTED: &str = "listed";
 const LACKS_LINES: &str = "THE STORE WENT BACK IN TIME: it lacks the last messages of the file";
 /// The file of the sink.
 const OUT: &str = "out.ndjson";
-/// How long a host may continue to run without its folder. The host checks the folder every 300 ms. The rest of the
-/// limit allows for a busy machine.
+/// How long a host may continue to run after the test has moved the folder of the store away. The host checks the
+/// folder every 300 ms. The rest of the limit allows for a busy machine.
 const NOTICED_LIMIT: Duration = Duration::from_secs(3);
-/// How long a host without its folder may continue to accept events. The host's log promises at most one second. The
-/// other second allows for a busy machine.
+/// How long a host may continue to accept events after the test has moved the folder of the store away. The host's log
+/// promises at most one second. The other second allows for a busy machine.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(2);
 /// The interval at which the test checks whether the host has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);

@@ -25,7 +25,7 @@ const LOST: &str = "ordain.events.lost";
 /// The type of a record about the events that waited during a loss.
 const SAFE: &str = "ordain.events.safe";
 
-/// The numbers of events of a key that took effect, or that wait in the store.
+/// The fate of a key's events: how many took effect, and how many wait in the store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct KeyFate {
     /// The number of events that took effect.

@@ -163,8 +163,8 @@ impl RoundHosts {
         arrived.with_context(|| format!("{last:?}"))
     }
 
-    /// Waits until every accepted event has taken effect or is lost. Returns the numbers of accepted, safe and lost
-    /// events.
+    /// Waits until every accepted event has taken effect or is lost. Returns how many events were accepted, how many of
+    /// them are safe (accepted while the servers could not lose writes), and how many are lost.
     pub(crate) fn check(&mut self, target: &EventTarget, sent: &SentEvents) -> Result<Counts> {
         let Setup { route, is_fifo, .. } = self.setup;
         if !is_fifo && !route.is_file() {

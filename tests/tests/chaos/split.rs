@@ -112,8 +112,9 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
 }
 
 impl Round {
-    /// Waits until every accepted event has taken effect or is lost, and checks the results. Returns the numbers of
-    /// accepted, safe and lost events.
+    /// Waits until every accepted event has taken effect or is lost, and checks the results. Returns how many events
+    /// were accepted, how many of them are safe (accepted while the servers could not lose writes), and how many are
+    /// lost.
     fn check(&mut self, target: &EventTarget, sent: &SentEvents) -> Result<Counts> {
         let counts = self.hosts.check(target, sent)?;
         let has_ended = self.hosts.fleet.has_ended();

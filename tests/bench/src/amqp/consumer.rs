@@ -56,7 +56,7 @@ pub(crate) struct Consumer {
     /// The number of events
     #[arg(long)]
     events: u64,
-    /// The number of first events that the percentiles leave out
+    /// Number of events at the start of the load that the percentiles leave out
     #[arg(long)]
     cold: usize,
 }

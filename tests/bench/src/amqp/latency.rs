@@ -37,8 +37,8 @@ impl Ages {
         }
     }
 
-    /// Returns the percentiles of all ages except the first `cold`: the process executes these events before it is
-    /// warm. Returns `None` if no other ages exist.
+    /// Returns the percentiles of all ages except the first `cold` ages, because the process was not yet warm when it
+    /// executed these events. Returns `None` if there are no other ages.
     pub(crate) fn latency(mut self, cold: usize) -> Option<Latency> {
         self.0.drain(..cold.min(self.0.len()));
         self.0.sort_unstable();

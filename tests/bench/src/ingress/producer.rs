@@ -54,7 +54,8 @@ impl Producer {
         Self { port, number, keys, together, events: 0 }
     }
 
-    /// Posts `requests` requests, each until it is accepted.
+    /// Posts `requests` requests. Repeats each request that the host rejects or does not answer, until the host accepts
+    /// the request.
     pub(super) async fn send(mut self, requests: usize) -> Result<Outcome> {
         let mut connection = self.connect().await?;
         let mut sent = Outcome::default();
@@ -124,7 +125,8 @@ impl Producer {
 }
 
 /// Sends a request, and reads the answer. Returns `None` if the connection broke before the whole answer arrived. For
-/// example, the answer can be lost if the host answers after the head of the request and then closes the connection.
+/// example, the answer can be lost if the host answers before it has read the body of the request, and then closes the
+/// connection.
 async fn exchange(
     connection: &mut BufReader<TcpStream>,
     request: &str,

@@ -65,7 +65,8 @@ pub(super) enum Reply {
     Done(Vec<(bool, u64)>),
     /// The destination does nothing: it has received a call of a newer owner, or the call is a late copy.
     Fenced,
-    /// The destination has gone back. The position of the last message of this owner that the destination has, if any.
+    /// The destination has gone back. The value is the outbox position of this owner's last message at the destination;
+    /// `None` if the destination has no message of this owner.
     WentBack(Option<OutboxPosition>),
 }
 

@@ -1,4 +1,4 @@
-//! The counts of rare events in a run, and the rules that a run may break.
+//! The counts of rare events in a run, and the violations that the checks of a run may find.
 
 /// The counts of rare events in a run. The counts show that the runs reach these events. Two states that differ only in
 /// these counts are equal, except for `rollbacks` and `restarts`: the state contains these counts, too.
@@ -19,17 +19,18 @@ pub struct ChainCounts {
     pub commits: u64,
     /// Number of times that the process ended and another process started.
     pub restarts: u64,
-    /// Number of committed messages that the destination lacks at the end of a correct run. No process can send these
-    /// messages again, because no process has them in memory, or the destination mistook them for other messages.
+    /// Number of committed messages that the destination lacks at the end of a correct run. No process sends these
+    /// messages again: either no process has them in memory, or the destination mistook them for other messages, so
+    /// that their owner counts them as received.
     pub lost: u64,
     /// Number of messages of lost commits that stay at the destination.
     pub orphans: u64,
 }
 
-/// A rule that a run has broken.
+/// A violation: the way in which a run has broken a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ChainViolation {
-    /// The destination lacks a committed message that the owner could send.
+    /// The destination lacks a committed message that the owner could still send.
     Missing,
     /// The destination has a committed message twice, under two numbers.
     Duplicated,
@@ -41,8 +42,8 @@ pub enum ChainViolation {
     MessageMistaken,
     /// A message that was sent again got a new number although its old number was free.
     NumberChanged,
-    /// The owner does not send exactly the lost messages again, or its count of these messages or of changed numbers is
-    /// wrong.
+    /// The owner does not send exactly the lost messages again, or miscounts the lost messages or the messages whose
+    /// number changed.
     WrongResendCount,
     /// An owner sends a message although the store has lost the commit of the message, and the owner has not repeated
     /// the commit.

@@ -22,7 +22,7 @@ pub struct CheckpointCounts {
     pub restarts: u64,
 }
 
-/// A rule that a run has broken.
+/// A violation: the way in which a run has broken a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CheckpointViolation {
     /// The file has an event that no commit in the store has settled.

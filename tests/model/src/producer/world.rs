@@ -37,14 +37,14 @@ pub struct ProducerCounts {
     pub reread: u64,
 }
 
-/// A rule that a run has broken.
+/// A violation: the way in which a run has broken a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProducerViolation {
     /// A shard lacks an event of the file.
     Missing,
     /// A shard has an event of the file twice, under two numbers.
     Duplicated,
-    /// The events of a shard that the producer has in memory are not in the order of the file.
+    /// The numbers that a shard gave to events in the producer's memory do not follow the order of the file.
     OutOfOrder,
     /// Two events in the producer's memory got the same number from a shard.
     NumberReused,
@@ -548,7 +548,7 @@ impl ProducerWorld {
         self.state.forgotten.extend(0..self.state.published);
     }
 
-    /// Returns whether the events in the producer's memory have different numbers in each shard.
+    /// Returns whether each shard gave different numbers to all of its events that are in the producer's memory.
     fn numbers_are_unique(&self) -> bool {
         let mut numbers = BTreeSet::new();
         let mut answered = self.state.answered.iter();

@@ -1,6 +1,6 @@
-//! The rules that a run may break, and the counts of rare events in a run.
+//! The violations that the checks of a run may find, and the counts of rare events in a run.
 
-/// A rule that a run has broken.
+/// A violation: the way in which a run has broken a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum QueueViolation {
     /// The reader delivered an entry a second time before the first delivery was finished.
@@ -13,8 +13,8 @@ pub enum QueueViolation {
     NoEffect,
     /// At the end, a settled entry is still in the queue.
     SettledNotRemoved,
-    /// The reader counted more or fewer lost entries of its own process than the store lost before a reader had read
-    /// them.
+    /// The reader's count of lost entries is wrong. The reader must count each entry of its own process that the store
+    /// lost before a reader had read the entry, and no other entry.
     WrongLossCount,
     /// The process without a reader did not count the loss of an event that the store lost while the event waited in
     /// the queue.

@@ -28,7 +28,7 @@ pub struct RolloutCounts {
     pub kills: u64,
 }
 
-/// A rule that a run has broken.
+/// A violation: the way in which a run has broken a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RolloutViolation {
     /// Two builds executed events of a key under one rollout number, or a build executed an event under a lower number

@@ -22,7 +22,8 @@ pub(super) enum PartitionState {
     Unowned,
     /// The instance has a lease, but has not claimed the partition.
     Leased(u8),
-    /// The instance has claimed the partition, and receives its events.
+    /// The instance has claimed the partition, and accepts its events. The instance receives events only if it has
+    /// subscribed to the partition's queue and is the first subscriber.
     Owned(u8),
     /// The instance accepts no more events of the partition, and finishes the running events.
     Draining(u8),
@@ -89,7 +90,7 @@ impl PartitionState {
         }
     }
 
-    /// Returns whether the instance has claimed the partition and processes its events.
+    /// Returns whether the instance has claimed the partition, and has not finished its work on the partition.
     pub(super) fn is_claimed(self) -> bool {
         matches!(self, Self::Owned(_) | Self::Draining(_))
     }

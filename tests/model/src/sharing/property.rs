@@ -6,7 +6,7 @@ use super::Fleet;
 use super::instance::{InstancePhase, PartitionState};
 use super::world::SharingWorld;
 
-/// A broken rule, found in the step that breaks it.
+/// A violation of a rule, found in the step that breaks the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Violation {
     TakenFromMember,

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use super::{SinkFileFault, SinkFileScope, SinkFileStep};
 
-/// A rule that a run has broken.
+/// A violation: the way in which a run has broken a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SinkFileViolation {
     /// The store has a commit whose message is not in the file.

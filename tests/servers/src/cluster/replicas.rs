@@ -70,8 +70,8 @@ impl Cluster {
         self.replica(number).fall_behind(self.master(number))
     }
 
-    /// Makes the lagging replica the master, and waits until the old master is its replica and in step. Writes that
-    /// only the old master had are lost.
+    /// Makes the lagging replica the master, and waits until the old master is a replica of the new master and in step
+    /// with it. Writes that only the old master had are lost.
     pub fn take_over(&self, number: usize, how: Takeover) -> Result<()> {
         let old = self.master(number);
         let new = self.replica(number);

@@ -1,7 +1,9 @@
-//! Sends Erlang expressions to a broker, which evaluates them. For this purpose, the broker opens a port at its start.
+//! Sends Erlang expressions to a broker, which evaluates them. At its start, the broker opens a TCP port for this
+//! purpose: the console port.
 //!
 //! For each command, `rabbitmqctl` starts another Erlang virtual machine, which costs a second of processor time. A
-//! command over this port takes a few milliseconds. The port opens a moment after the broker logs the end of its start.
+//! command over the console port takes a few milliseconds. The console port opens a moment after the broker logs the
+//! end of its start.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -16,9 +18,9 @@ use crate::port::Port;
 /// The time limit of a command: a paused broker does not reply.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The Erlang program that serves the port. A request is the text of expressions. A reply is a byte (0, or 1 for an
-/// error) and the value of the last expression. A binary is sent unchanged, and any other term in Erlang's notation.
-/// Four bytes with the length precede each request and each reply.
+/// The Erlang program that accepts connections at the console port, and replies to requests. A request is the text of
+/// Erlang expressions. A reply is a byte (0, or 1 for an error) and the value of the last expression. A binary is sent
+/// unchanged, and any other term in Erlang's notation. Four bytes with the length precede each request and each reply.
 const SCRIPT: &str = r#"
 Evaluate = fun(Text) ->
     try

@@ -48,8 +48,8 @@ impl Checker {
     }
 
     /// Returns whether an owner may have stopped accepting deliveries. An owner may do so only if the record of the
-    /// event's key is unreadable, or if some key cannot accept more events, and holds events that the owner cannot
-    /// spill. Then all outstanding deliveries may be events of that key.
+    /// event's key is unreadable, or if some key can accept no more events while it holds events that the owner cannot
+    /// spill. In the second case, all outstanding deliveries may be events of that other key.
     fn may_stall(&self, item: &SourceItem, store: &Store) -> bool {
         let SourceItem::Event(event) = item else { return false };
         self.is_full(store) || self.corrupt.contains(event.key())
@@ -242,8 +242,8 @@ impl Checker {
         self.keys_expire() || results.iter().filter(|result| !may_repeat(result)).count() <= 1
     }
 
-    /// Checks that the blocked key does not delay the other keys, and does not continue without its missing event
-    /// unless gaps are skipped.
+    /// Checks that the blocked key does not delay the other keys. If gaps are not skipped, also checks that the blocked
+    /// key does not continue without its missing event.
     fn isolation(&mut self, produced: u64) {
         let Some(blocked) = self.plan.handler.blocked else { return };
         let late = self.keys.iter().find(|(key, model)| {

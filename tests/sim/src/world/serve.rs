@@ -57,7 +57,7 @@ impl World {
         );
     }
 
-    /// Schedules the input that the reply to a commit is missing.
+    /// Schedules the input that reports to the owner that the reply to a commit is missing.
     fn reply_unknown(&mut self, owner: u64, shard: u32, number: u64) {
         let reply = CommitReply::Unknown;
         let input = Input::Committed { shard, number, reply };

@@ -94,8 +94,8 @@ impl Round {
     }
 }
 
-/// Returns the number of accepted events, of safe events and of lost events. An event that waits in the store is not
-/// lost.
+/// Returns how many events were accepted, how many of them are safe (accepted while the broker could not lose them),
+/// and how many are lost. An event that waits in the store is not lost.
 fn counts_of(sent: &SentEvents, fates: &KeyFates) -> Counts {
     let all = sent.values().flatten();
     let kept: u64 = fates.values().map(|fate| fate.taken + fate.held).sum();
