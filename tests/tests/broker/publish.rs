@@ -329,8 +329,8 @@ fn signal_ends_command_between_batches() -> Result<()> {
     let mut publishing = command.spawn()?;
     let mut input = publishing.stdin.take().context("the input is no pipe")?;
     input.write_all(text(&numbered[..60]).as_bytes())?;
-    // The input stays open, so the command waits for further lines. The number of SIGTERM is 15, so the bit 14 of the
-    // mask shows its handler.
+    // The input stays open, so the command waits for further lines. The number of SIGTERM is 15. The command handles
+    // SIGTERM as soon as bit 14 of the mask is set.
     let status = format!("/proc/{}/status", publishing.id());
     wait_until("a handler of the signal", || {
         let status = fs::read_to_string(&status)?;

@@ -159,8 +159,8 @@ struct PartialChain {
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) accepted: usize,
-    /// The number of safe events (`is_safe` in [`AcceptedEvent`](super::events::AcceptedEvent)): the target accepted
-    /// them while the servers could not lose writes.
+    /// The number of safe events ([`AcceptedEvent::is_safe`]): the target accepted them while the servers could not
+    /// lose writes.
     pub(crate) safe: usize,
     /// The number of accepted events without an effect. In `operator.rs`, events that wait in the store do not count.
     pub(crate) lost: usize,

@@ -177,7 +177,8 @@ fn temporary_refusal_exits_with_75() -> Result<()> {
     Ok(())
 }
 
-/// Both URLs lack a host name, so the numeric password is in the place of the port. No command may print the password.
+/// The URLs of the store and of the broker lack a host name, so their numeric password is in the place of the port. No
+/// command may print the password.
 #[test]
 fn password_in_place_of_the_port_is_not_printed() -> Result<()> {
     let home = home("redis://user:${NUMERIC_PASSWORD}")?;

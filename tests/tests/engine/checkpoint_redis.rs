@@ -160,7 +160,8 @@ fn commits_lost_between_runs_are_repeated_from_the_file() -> Result<()> {
     Ok(())
 }
 
-/// The store has data of the stream, but the checkpoint is unreadable. An older file may have unread lines.
+/// The store has data of the stream, but the checkpoint is unreadable. An older file may have unread lines, so the host
+/// must read the older file too.
 #[test]
 fn older_files_are_read_if_the_checkpoint_is_unreadable() -> Result<()> {
     let rig = Rig::new()?;

@@ -191,7 +191,7 @@ impl LossyHost {
         let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
         let home = Home::new(&["faulty"], &format!("[runtime]\nlease = \"2s\"\n{store}{config}"))?;
         let lines = lines();
-        // The first lines contain events 1 to 4 and event 6, which comes after the gap. These events result in three
+        // The first lines contain events 1 to 4 and event 6, but not the missing event 5. These events result in three
         // dead letters per key.
         let (first, rest) = lines.split_at(5 * KEYS);
         home.write("events.ndjson", first.join("\n") + "\n")?;

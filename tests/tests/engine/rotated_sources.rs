@@ -161,7 +161,7 @@ fn other_names_of_older_files_are_found() -> Result<()> {
         ["events.ndjson-20261126", "events.ndjson-20261127"],
         ["events-2026-11-26.ndjson", "events-2026-11-27.ndjson"],
         ["events.2.ndjson", "events.1.ndjson"],
-        // The host recognises a file of which it has read a part under any name.
+        // If the host has read a part of a file, it recognises the file under any name.
         ["archived", "events.ndjson.old"],
     ] {
         let mut writer = Writer::new(EVENTS, 40)?;
@@ -778,8 +778,8 @@ fn incomplete_line_of_a_renamed_file_is_read_when_complete() -> Result<()> {
     writer.check()
 }
 
-/// The user who runs the host has no permission to read an older file. Root can read every file, so the test removes
-/// the capabilities for this from a host that runs as root.
+/// The user who runs the host has no permission to read an older file. Root can read every file, so if the host runs as
+/// root, the test takes away the capabilities that permit this.
 #[test]
 fn older_file_without_read_permission_ends_no_run() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 40)?;

@@ -91,7 +91,7 @@ fn time_of_accepted_event_survives_crash() -> Result<()> {
     service.until("all messages", || home.lines("out.ndjson") == events.len())?;
     service.end()?;
 
-    // In this run, the store detects the jump. In the next run, the clock confirms the jump.
+    // In this run, the store detects the jump. In the next run, the clock is still ahead, which confirms the jump.
     start(&home, &clock, 2 * HOUR)?.end()?;
     let mut service = start(&home, &clock, 2 * HOUR + 11 * MINUTE)?;
     send(ingress(&mut service)?, &[only_event("k", "2", "loop")])?;

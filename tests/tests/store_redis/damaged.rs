@@ -65,8 +65,8 @@ async fn damaged_record_is_reported() {
         assert_eq!(is_error.unwrap_or(false), loaded[0].is_err(), "{bytes:?}");
         let filter = KeyFilter { limit: 10, ..KeyFilter::default() };
         let rows = store.keys("s", &filter).await.expect("keys").rows;
-        // If a damaged record looks expired, its owner does not find the record. But the listing of the keys still
-        // contains it.
+        // If a damaged record looks expired, a load by the owner does not return the record, but the listing of the
+        // keys still contains it.
         let is_shown = rows.iter().any(|row| row.record.is_err());
         assert!(is_shown || loaded[0].is_ok(), "{bytes:?}");
         assert!(!is_shown || !matches!(loaded[0], Ok(Some(_))), "{bytes:?}");

@@ -115,7 +115,7 @@ fn topology_changes(service: &mut Service) -> Result<u64> {
 
 /// If another program declares a deleted exchange of `bind` again, the new exchange has no bindings, and the broker
 /// does not report this to the host. The host must bind the exchange again, and report the loss. The host must also
-/// restore a single removed binding, which it cannot detect.
+/// restore a single removed binding, although the host cannot detect the removal.
 #[test]
 fn replaced_exchange_of_bind_is_bound_again_and_reported() -> Result<()> {
     let rig = rig_with_feed()?;

@@ -58,7 +58,7 @@ fn mismatched_objects_are_refused() -> Result<()> {
 }
 
 /// The exchange of a sink belongs to another program, which may declare the exchange later. A start therefore waits for
-/// the exchange, and then ends with the code after which a supervisor starts the host again.
+/// the exchange, and then ends with exit code 75, after which a supervisor starts the host again.
 #[test]
 fn missing_exchange_of_a_sink_is_a_temporary_failure() -> Result<()> {
     let words = ["exchange \"none\"", "sink tally", "no exchange", "Declare it first"];

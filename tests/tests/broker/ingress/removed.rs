@@ -40,7 +40,8 @@ fn remove_from_each_shard(ordering: &str, name: &str) -> Result<()> {
     service.end()
 }
 
-/// After the removal of the queues, the queue entries of later events get numbers that the host has already read.
+/// After the removal of the queues, the queue entries of later events get the numbers of entries that the host has
+/// already read.
 #[test]
 fn events_after_removal_of_the_queues_take_effect() -> Result<()> {
     remove_from_each_shard("fifo", "log:stream/cases")

@@ -57,8 +57,10 @@ impl Pair {
     }
 }
 
-/// Only one of two instances gets the file of a new version. The other instance must wait, and must report this. A
-/// rollback must happen only when no instance offers the new version any more.
+/// At first, only one of two instances gets the file of a new version. The other instance must wait, and must report
+/// this. When the other instance gets the file too, it must execute events with the new version. At last, the test
+/// removes both files, one after the other. The rollback must happen only when no instance offers the new version any
+/// more.
 #[test]
 fn instance_without_new_version_waits() -> Result<()> {
     let mut pair = Pair::start()?;

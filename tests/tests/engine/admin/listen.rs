@@ -108,8 +108,8 @@ fn host_is_not_ready_while_its_store_refuses_writes() -> Result<()> {
     service.end()
 }
 
-/// The store is open, but a request to the store delays the rest of the start. The host must not report that it accepts
-/// events before its ingress listens.
+/// The store is open, but a request to the store delays the rest of the start. Before its ingress listens, the host
+/// must not report that it accepts events.
 #[test]
 fn ingress_is_not_ready_before_it_listens() -> Result<()> {
     let redis = Redis::start(&[])?;

@@ -155,8 +155,8 @@ fn metrics_count_the_events_of_a_run() -> Result<()> {
     Ok(())
 }
 
-/// A source that waits for further events can deliver them. The metric must therefore be 1, and its description must
-/// state that the source can deliver events.
+/// A source that waits for further events can deliver them. The metric `ordain_stream_consuming` must therefore be 1
+/// while the source waits. The host must also print the description of the metric.
 #[test]
 fn idle_source_counts_as_consuming() -> Result<()> {
     let home = home()?;

@@ -16,8 +16,8 @@ use serde_json::Value;
 
 use super::support::{DISK, LISTENING, OUT, Producer, Rig, STORE, home};
 
-/// The time for which a host without its folder may continue to accept events. The host's log promises at most one
-/// second; the other second allows for a busy machine.
+/// The time for which a host may continue to accept events after the test has taken the store's folder away. The host's
+/// log promises at most one second; the other second allows for a busy machine.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(2);
 /// The number of copies that the test makes while the host is paused.
 const COPIES: u64 = 5;
@@ -95,9 +95,9 @@ fn logs_new_store(log: &str) -> bool {
     log.lines().any(is_creation)
 }
 
-/// A host that starts without its folder, or with an empty folder, creates a new store, and logs this with the path of
-/// the folder. The folder is empty if it is the mount point of a disk that is not mounted. A host that finds its store
-/// must not log this line.
+/// If the store's folder is missing or empty at a start, the host creates a new store, and logs this with the path of
+/// the folder. For example, the folder is empty if it is the mount point of a disk that is not mounted. A host that
+/// finds its store in the folder must not log this line.
 #[test]
 fn only_a_new_folder_is_logged() -> Result<()> {
     let mut rig = Rig::on_good_disk()?;
