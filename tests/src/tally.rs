@@ -67,7 +67,7 @@ pub fn check(input: &BTreeMap<String, BTreeMap<u64, Line>>, output: &str) -> Res
         let same = got.iter().zip(&expected).take_while(|(got, expected)| got == expected).count();
         ensure!(
             got == expected,
-            "key {key}: {} messages, of {} expected; after {same} follows {:?} instead of {:?}",
+            "key {key}: {} messages instead of {}; after {same} right messages, {:?} follows instead of {:?}",
             got.len(),
             expected.len(),
             got.get(same),

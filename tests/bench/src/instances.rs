@@ -127,7 +127,7 @@ async fn measure(
     let used = if loss.is_some() { None } else { Some(fleet.cpu(&case, rabbit)?) };
     let peak_mib = fleet.peak();
     let ages = watch.end()?;
-    ensure!(ages.len() >= warm.len(), "{name}: {} messages of {}", ages.len(), warm.len());
+    ensure!(ages.len() >= warm.len(), "{name}: {} ages instead of {}", ages.len(), warm.len());
     if let Some(Loss::Stop) = loss {
         fleet.signal("CONT")?;
     }

@@ -87,8 +87,9 @@ impl Plan {
         expected
     }
 
-    /// Returns the mean wait before a round, in ms. The wait before round n is random, and spread evenly between the
-    /// lower bound of the backoff and 2^(n-2) times this bound, or the upper bound of the backoff if that is less.
+    /// Returns the mean wait before a round, in ms. The wait before round n is random, and spread evenly between two
+    /// values. The first value is the lower bound of the backoff. The second value is 2^(n-2) times the lower bound,
+    /// but at most the upper bound of the backoff.
     fn wait_before(&self, round: u32) -> f64 {
         let Some(earlier) = round.checked_sub(2) else { return 0.0 };
         let min = self.backoff.0 as f64;

@@ -135,7 +135,7 @@ async fn measure(
     ensure!(watch.repeats() == 0, "{} messages arrived again", watch.repeats());
     host.failed_nothing().await?;
     let ages = watch.end()?;
-    ensure!(ages.len() >= warm.len(), "{name}: {} messages of {}", ages.len(), warm.len());
+    ensure!(ages.len() >= warm.len(), "{name}: {} ages instead of {}", ages.len(), warm.len());
     host.running.finish()?;
     host.case.end().await?;
     let ms = |part: f64| Some(ages[((ages.len() - 1) as f64 * part) as usize] / 1_000.0);

@@ -147,8 +147,8 @@ pub(crate) struct DisturbancePlan {
     pub(crate) versions: u64,
     /// Number of drains. In a drain, the owner finishes its running events, and then a successor claims the partition.
     pub(crate) drains: u64,
-    /// Number of planned rollbacks of the store while an owner lives. A planned rollback may not happen, or may be
-    /// followed by a second rollback.
+    /// Number of planned rollbacks of the store while an owner lives. Not every planned rollback happens, and a second
+    /// rollback may follow a planned rollback.
     pub(crate) steps_back: u64,
     /// The longest time between a lost connection and the next delivery. During this time, the source offers events:
     /// the owner receives the events early, and the source delivers the same events later. With `None`, the source

@@ -142,7 +142,7 @@ fn lost_event_is_replayed_from_server() -> Result<()> {
     ensure!(errors.iter().all(|error| !error.contains(TOKEN)), "{errors:?}");
     ensure!(
         archive.unauthorized_requests() == 0 && archive.max_concurrency() <= 3,
-        "{} at a time",
+        "{} concurrent requests",
         archive.max_concurrency()
     );
     Ok(())

@@ -76,7 +76,7 @@ impl NumberingRig {
         self.publish(OTHER)?;
         let other = self.run(&kept)?;
         ensure!(numbers(&lost)? == [3, 4] && numbers(&other)? == [3, 4], "{lost:?} {other:?}");
-        ensure!(ids(&lost)?.is_disjoint(&ids(&other)?), "the same id: {lost:?} {other:?}");
+        ensure!(ids(&lost)?.is_disjoint(&ids(&other)?), "equal message ids: {lost:?} {other:?}");
 
         self.redis.go_back(&early)?;
         self.publish(LOST)?;

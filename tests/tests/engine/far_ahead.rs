@@ -251,8 +251,8 @@ fn nearer_event_lets_a_skipping_key_continue() -> Result<()> {
     let words = why(&home)?;
     ensure!(words.contains("events 501 to 19999 never arrived"), "{words}");
     ensure!(words.contains("more than 100 times `gap.max_width`"), "{words}");
-    // The limit is 10,000 sequences. Event 20,000 exceeds the limit, counted from the missing event 501. Event 10,400
-    // is within the limit. When the key has skipped to event 10,401, event 20,000 is within the limit too.
+    // The key skips at most 10,000 missing events (100 times `max_width`). From the missing event 501, event 10,400 is
+    // within this limit, and event 20,000 is not. From event 10,401, event 20,000 is within the limit too.
     sequences.push(10_400);
     home.append("events.ndjson", event(10_400) + "\n")?;
     home.run_once()?;

@@ -189,6 +189,6 @@ async fn damaged_letter_is_listed_as_corrupt() {
                 break;
             }
         }
-        assert_eq!((found, cursor), (1, None), "{limit} at a time");
+        assert_eq!((found, cursor), (1, None), "with pages of {limit} letters");
     }
 }

@@ -54,8 +54,8 @@ impl CheckpointViolation {
 struct Checkpoint {
     position: u8,
     commits: Vec<usize>,
-    /// Number of times that owners had set the checkpoint back to the beginning of the file when this checkpoint was
-    /// written, including this write.
+    /// Number of times that owners had set the checkpoint back to the beginning of the file before this write. If this
+    /// write sets the checkpoint back, it counts too.
     resets: u64,
 }
 
@@ -125,7 +125,8 @@ struct State {
     owner: Owner,
     /// Number of times that owners have set the checkpoint back to the beginning of the file.
     resets: u64,
-    /// True if the store lost a checkpoint at the beginning of the file, and has an older checkpoint again.
+    /// True if the store lost a write that had set the checkpoint back to the beginning of the file, so that the store
+    /// has an older checkpoint again.
     lost_reset: bool,
     rollbacks: u64,
     restarts: u64,

@@ -116,9 +116,9 @@ impl Checker {
         }
     }
 
-    /// Returns the lowest sequence of the key's dead-lettered events that wait for earlier events of the key. An event
-    /// with the cause `corrupt` does not count, because the key record of such an event could not be written. A key
-    /// that has expired has no such event, because the letter may be from before the expiry.
+    /// Returns the lowest sequence of the key's dead-lettered events that wait for earlier events of the key. A dead
+    /// letter with the cause `corrupt` does not count, because the key record of its event could not be written.
+    /// Returns `None` for a key whose record has expired, because the letter may be from before the expiry.
     fn first_ahead(&self, key: &Key, record: &StoredKey) -> Option<u64> {
         let next = record.key_record.next;
         let is_open = |letter: &&DeadLetter| {

@@ -58,7 +58,7 @@ impl Pair {
 }
 
 /// At first, only one of two instances gets the file of a new version. The other instance must wait, and must report
-/// this. When the other instance gets the file too, it must execute events with the new version. At last, the test
+/// this. When the other instance gets the file too, it must execute events with the new version. Finally, the test
 /// removes both files, one after the other. The rollback must happen only when no instance offers the new version any
 /// more.
 #[test]

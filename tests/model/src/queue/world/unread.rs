@@ -95,8 +95,8 @@ impl QueueWorld {
         }
     }
 
-    /// Repeats the call whose answer was lost, under its old number. The store does not number these events, so it does
-    /// not recognise the repeated event, and puts a second entry for it into the queue.
+    /// Repeats the call whose answer was lost, under its old number. In this queue, events have no sequences. Therefore
+    /// the store does not recognise the repeated event, and puts a second entry of this event into the queue.
     pub(super) fn repeat_put(&mut self) {
         let Some(mut call) = self.state.unread.unanswered.take() else { return };
         let (run, ids) = self.write_call(1, Writer::Other, call.number);
