@@ -1,7 +1,7 @@
 //! A model of a producer that publishes a file through a store that goes back in time (loses its newest writes). The
-//! state has the shards and two producers: the producer of the file, which may end early and start again, and another
-//! producer. Each shard numbers its events and contains a checkpoint. A checker walks through all runs of small scopes,
-//! and the simulator plays long random runs. The product's own code remembers the calls of the producer of the file
+//! state has the shards and two producers. The first producer publishes the file. It may end early and start again.
+//! Each shard numbers its events and contains a checkpoint. A checker walks through all runs of small scopes, and the
+//! simulator plays long random runs. The product's own code remembers the calls of the producer of the file
 //! ([`ProducerHistory`](ordain_core::ProducerHistory)). All other code is written from the protocol alone.
 
 mod world;

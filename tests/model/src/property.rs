@@ -52,7 +52,7 @@ impl Findings {
     }
 }
 
-/// Returns the properties of both kinds.
+/// Returns the properties that must always hold, and the properties that at least one run must show.
 pub(crate) fn all() -> Vec<Property<Scope>> {
     let mut all = always();
     all.extend(sometimes());

@@ -62,8 +62,8 @@ pub enum RolloutStep {
     Start(u8),
     /// The instance writes the build that it offers into the table of the store, and reads the table.
     Poll(u8),
-    /// The instance makes a decision from the table that it has read. It writes a new rollout if one is needed, and
-    /// executes the rollout of the table, unless it knows a newer rollout or lacks the build.
+    /// The instance makes a decision from the table that it has read. It writes a new rollout if one is needed. It
+    /// executes the rollout of the table if it has the build and knows no newer rollout.
     Decide(u8),
     /// The instance executes an event of the key, if the instance's rollout is new enough for the key. If not, the
     /// instance reads the table. If the rollout of the table is too old as well, the instance requires a rollout with

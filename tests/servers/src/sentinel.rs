@@ -145,7 +145,8 @@ impl Sentinel {
     }
 
     /// Makes the replica lag: from now on, the replica receives no write of the master. [`failover`](Self::failover)
-    /// ends this, and must follow within 4 seconds; later, the Sentinel does not choose this replica as the new master.
+    /// ends the lag. The test must call it within 4 seconds, because the Sentinel does not choose a replica that has
+    /// lagged for longer as the new master.
     pub fn let_replica_lag(&self) -> Result<()> {
         self.replica().fall_behind(self.master())
     }

@@ -85,7 +85,7 @@ pub struct Outcome {
     pub profile: Profile,
     /// The number of actions that the world performed; 0 after a panic.
     pub steps: u64,
-    /// A text with the size of the run: the numbers of steps and owners, and the virtual time.
+    /// A text with the size of the run: how many steps and owners it had, and its virtual time.
     pub summary: String,
     /// The first broken invariant, if any. A panic counts as a broken invariant.
     pub violation: Option<Violation>,

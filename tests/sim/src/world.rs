@@ -80,8 +80,8 @@ enum Reply {
     LostBefore,
     /// The store applies the commit, but the owner gets no reply.
     LostAfter,
-    /// The owner gets no reply and stops waiting. The store applies the commit later, unless it lacks commits when the
-    /// commit arrives, or goes back before it applies the commit.
+    /// The owner gets no reply and stops waiting. The store applies the commit later. It does not apply the commit if
+    /// it lacks other commits when the commit arrives, or if it goes back before.
     Delayed,
     /// The store applies the commit, but no owner waits for the reply.
     Unawaited,
@@ -97,7 +97,7 @@ pub(crate) struct World {
     now: u64,
     /// The future actions, by time and order.
     agenda: BTreeMap<(u64, u64), Action>,
-    /// The number of actions that were put on the agenda. It orders actions with the same time.
+    /// The number of actions that were put on the agenda. This number orders actions with the same time.
     tie: u64,
     steps: u64,
     /// The last virtual time at which an action may have moved a key forward.
@@ -273,7 +273,7 @@ impl World {
         self.steps
     }
 
-    /// Returns a text with the numbers of steps and owners and the virtual time of the run.
+    /// Returns a text that states how many steps and owners the run had, and its virtual time.
     pub(crate) fn summary(&self) -> String {
         format!("{} steps, {} ms, {} owners", self.steps, self.now, self.owners_born)
     }

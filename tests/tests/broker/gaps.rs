@@ -223,7 +223,7 @@ fn check_reports_of_waiting_keys(
     keys: &BTreeSet<String>,
 ) -> Result<()> {
     let admin = format!("http://{}", http::admin(service)?);
-    // The log may also report other keys: under load, an event may arrive only after both replay rounds.
+    // The log may also report other keys: under load, an event may arrive only after the two replay rounds of its gap.
     let lines = |key: &String| {
         let words = "missing events not received: Ordain has made all its replay requests, and the key still \
                      waits for the events; see `ordain keys why cases";

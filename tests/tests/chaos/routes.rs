@@ -9,7 +9,7 @@ use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
-/// The number of partitions of each stream, unless a round chooses another number. `Rig::until_declared` waits for the
+/// The number of partitions of each stream, in rounds that choose no other number. `Rig::until_declared` waits for the
 /// queues of one partition or of exactly four.
 pub(crate) const PARTITIONS: u32 = 4;
 

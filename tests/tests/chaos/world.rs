@@ -36,7 +36,7 @@ const ROUNDS: u32 = 20;
 
 pub(crate) struct World {
     redis: Option<Redis>,
-    /// Holds the events that the producer drops.
+    /// The server from which hosts fetch, by replay, the events that the producer drops.
     archive: Archive,
     /// The broker and its client. The rig's home contains the configuration with which the test runs commands.
     rig: Rig,

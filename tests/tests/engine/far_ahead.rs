@@ -58,8 +58,8 @@ fn letters(home: &Home) -> Result<Vec<Value>> {
 }
 
 /// Event 2 arrives only in the second run, and the events after 300 in the third run. All events must take effect.
-/// `store` contains the section `[store]` of the configuration. The sink is the standard output, which works with both
-/// stores.
+/// `store` contains the section `[store]` of the configuration. The sink is the standard output, which works with the
+/// embedded store and with Redis.
 fn expect_all_after_gap(store: &str) -> Result<()> {
     let home = home(&format!("{NARROW}\n{store}"))?;
     let config = home.read("ordain.toml").replace("path = \"out.ndjson\"", "path = \"-\"");

@@ -607,7 +607,7 @@ fn copy_of_an_unread_file_is_read_first() -> Result<()> {
     Ok(())
 }
 
-/// The host knows the length of the second file, but has read nothing of this file when the test truncates it.
+/// The host knows the length of the file `e-b.ndjson`, but has read nothing of this file when the test truncates it.
 #[test]
 fn truncated_unread_file_is_reported_unless_copied() -> Result<()> {
     for is_copied in [true, false] {

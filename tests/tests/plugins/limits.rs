@@ -161,7 +161,8 @@ fn log_has_a_limit() -> Result<()> {
 }
 
 /// Asserts that the host has cut the output of a handler: the last line reports the cut, and the lines before it have
-/// at most 16 KiB. These are at most 1,025 lines, even if all of them are empty.
+/// at most 16 KiB. The host counts 16 additional bytes for each line, so there are at most 1,025 lines before the last
+/// line, even if all of them are empty.
 fn assert_cut(lines: &[Line]) {
     let (last, written) = lines.split_last().expect("lines");
     assert!(

@@ -27,7 +27,7 @@ struct Arrivals {
     ages: Vec<f64>,
     /// The ids of all messages that arrived.
     ids: HashSet<String>,
-    /// Number of arrivals of messages that had already arrived.
+    /// Number of messages that arrived although a message with the same id had already arrived.
     repeats: usize,
 }
 
@@ -90,7 +90,7 @@ impl Watch {
         }
     }
 
-    /// Returns the number of arrivals of messages that had already arrived.
+    /// Returns how many messages arrived although a message with the same id had already arrived.
     pub(crate) fn repeats(&self) -> usize {
         lock(&self.seen).repeats
     }

@@ -1,7 +1,7 @@
 //! The counts of rare events in a run, and the violations that the checks of a run may find.
 
-/// The counts of rare events in a run. The counts show that the runs reach these events. Two states that differ only in
-/// these counts are equal, except for `rollbacks` and `restarts`: the state contains these counts, too.
+/// The counts of rare events in a run. The counts show that the runs reach these events. A comparison of two states
+/// ignores these counts, except `rollbacks` and `restarts`, which are also a part of the state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ChainCounts {
     /// Number of times that shards went back.

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use super::{CheckpointFault, CheckpointStep, SHARDS};
 
-/// The counts of rare events in a run. Two states that differ only in these counts are equal, except for `rollbacks`
-/// and `restarts`: the state contains these counts, too.
+/// The counts of rare events in a run. A comparison of two states ignores these counts, except `rollbacks` and
+/// `restarts`, which are also a part of the state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CheckpointCounts {
     /// Number of times that shards went back.

@@ -17,8 +17,8 @@ const FIRST_OTHER_EVENT: u8 = 100;
 /// Number of attempts to write the events of one call. If all of them fail, the producer is stuck.
 const ATTEMPT_LIMIT: usize = 5;
 
-/// The counts of rare events in a run. Two states that differ only in these counts are equal, except for `rollbacks`
-/// and `restarts`: the state contains these counts, too.
+/// The counts of rare events in a run. A comparison of two states ignores these counts, except `rollbacks` and
+/// `restarts`, which are also a part of the state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ProducerCounts {
     /// Number of times that shards went back.

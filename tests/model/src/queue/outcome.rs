@@ -47,9 +47,8 @@ impl QueueViolation {
     }
 }
 
-/// The counts of rare events in a run. The counts show that the runs reach these events. Two states that differ only in
-/// these counts are equal, except for `rollbacks`, `lost`, `restarts` and `counted`: the state contains these counts,
-/// too.
+/// The counts of rare events in a run. The counts show that the runs reach these events. A comparison of two states
+/// ignores these counts, except `rollbacks`, `lost`, `restarts` and `counted`, which are also a part of the state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct QueueCounts {
     /// Number of times that the store went back.

@@ -11,8 +11,8 @@ use super::{RolloutFault, RolloutStep};
 /// Number of rounds within which the rollouts must stop changing if no new failure happens.
 const ROUND_LIMIT: usize = 20;
 
-/// The counts of rare events in a run. Two states that differ only in these counts are equal, except for `rollbacks`
-/// and `kills`: the state contains these counts, too.
+/// The counts of rare events in a run. A comparison of two states ignores these counts, except `rollbacks` and `kills`,
+/// which are also a part of the state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RolloutCounts {
     /// Number of times that the table went back.

@@ -256,8 +256,8 @@ impl State {
         self.scope.fault == Some(fault)
     }
 
-    /// Starts a process. The process removes no line, unless a fault removes lines, and finds the lines whose messages
-    /// are in the outbox.
+    /// Starts a process, which finds the lines whose messages are in the outbox. Only a process with a fault removes
+    /// lines.
     fn start(&mut self) {
         let mut process = Process::default();
         let mark = self.store.mark.clone();

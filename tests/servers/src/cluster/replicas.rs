@@ -65,7 +65,7 @@ impl Cluster {
     }
 
     /// Makes the replica of a master lag: from now on, the replica receives no write of its master.
-    /// [`take_over`](Self::take_over) and [`fail_over`](Self::fail_over) end this.
+    /// [`take_over`](Self::take_over) and [`fail_over`](Self::fail_over) end the lag.
     pub fn let_replica_lag(&self, number: usize) -> Result<()> {
         self.replica(number).fall_behind(self.master(number))
     }

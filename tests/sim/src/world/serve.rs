@@ -12,7 +12,8 @@ use crate::store::{Claim, Post};
 const COMMIT_TIMEOUT_MS: u64 = 100;
 
 impl World {
-    /// Performs a commit of an owner, unless the commit is lost, and schedules the reply.
+    /// Processes a commit of an owner: performs the commit now, schedules it for later if it is delayed, or drops it if
+    /// it is lost. Schedules the reply.
     pub(super) fn store_commits(
         &mut self,
         owner: u64,

@@ -94,7 +94,8 @@ fn rig_with_feed() -> Result<Rig> {
     Ok(rig)
 }
 
-/// Publishes lines of a file as events to the exchange `feed`, and receives the messages about them.
+/// Publishes lines of a file as events to the exchange `feed`, and receives the messages that the host publishes for
+/// these events. Adds the messages to `out`.
 fn feed(rig: &Rig, lines: &[String], out: &mut Vec<String>) -> Result<()> {
     let messages: Vec<Outgoing> =
         lines.iter().map(|line| from_line(line)).collect::<Result<_>>()?;

@@ -79,7 +79,8 @@ fn client_receives_the_refusal_of_a_body_of_any_size() -> Result<()> {
     let head = head("POST", "cases", TOKEN, ONE);
     for chunked in [false, true] {
         wait_until("the refusal of a request because the memory for requests is full", || {
-            // Another client occupies the memory for requests, unless the host reads the following request first.
+            // Another client occupies the memory for requests. If the host reads the following request first, it
+            // refuses that request with 400, and the loop tries again.
             let mut slow = TcpStream::connect(address)?;
             write!(slow, "{head}content-length: 1000000\r\n\r\n")?;
             slow.write_all(&vec![b'x'; 900_000])?;

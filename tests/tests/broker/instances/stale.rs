@@ -22,7 +22,7 @@ const HEARTBEAT_LIMIT: u32 = 20;
 
 /// Isolates one of two hosts with `isolate`, until after the lease of this host has expired. The other host must take
 /// over all partitions. After `release`, the first host must get its share again. If `is_reported` is true, the log of
-/// the first host must report each of its two lost partitions once. Otherwise the log may report them.
+/// the first host must report each of its two lost partitions once. Otherwise the log need not report them.
 fn check_takeover(
     isolate: impl Fn(&Host) -> Result<()>,
     release: impl Fn(&Host) -> Result<()>,

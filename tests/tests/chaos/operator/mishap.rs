@@ -92,7 +92,8 @@ impl Mishap {
         )
     }
 
-    /// Returns whether an exchange that divides the messages among several queues may move keys to other queues.
+    /// Returns whether keys may move to other queues because of the mishap, if the exchange divides the messages among
+    /// several queues.
     pub(super) fn moves_keys(self) -> bool {
         matches!(
             self,

@@ -215,7 +215,7 @@ async fn lost_events_of_a_queue_are_detected() {
 }
 
 /// The storage engine drops the rest of a damaged journal and continues with the next journal. The engine also ignores
-/// a missing journal. The store must detect both faults.
+/// a missing journal. The store must detect the damaged journal and the missing journal.
 #[tokio::test]
 async fn damaged_sealed_journal_is_detected() {
     let (_rig, copy) = crashed(300).await;
