@@ -132,7 +132,7 @@ fn counted(command: &mut Command) -> Result<u64> {
     Ok(passed)
 }
 
-/// Prints the lines of an output. Adds up the numbers of passed tests in lines of the form `test result: ok. 3 passed;
+/// Prints the lines of an output. Adds up the counts of passed tests in lines of the form `test result: ok. 3 passed;
 /// …`.
 fn add_up(output: impl Read) -> Result<u64> {
     let mut passed = 0;

@@ -215,7 +215,7 @@ impl SequencerLoop {
 
     /// Passes events to the sequencer while the sequencer accepts events. Answers each request of the sequencer in
     /// place of the store and the workers, and passes these answers to the sequencer. Returns when all events are
-    /// passed; with `last`, only when the sequencer also has no work left.
+    /// passed. With `last`, also waits until the sequencer has no work left.
     fn take(&mut self, events: &mut VecDeque<Arc<Event>>, last: bool) {
         if last {
             self.sequencer.handle(self.now, Input::SourceEnded);

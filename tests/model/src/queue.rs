@@ -269,11 +269,11 @@ impl Model for QueueScope {
 /// A property that at least one run of each scope with writers in the reader's process must show. Otherwise, the scope
 /// is too small to test anything.
 pub const ENTRY_LOST: &str = "an entry is lost unread and counted";
-/// A property that at least one run of each scope with calls over two shards must show.
+/// If a scope has calls over two shards, at least one run of the scope must show this property.
 pub const PART_WRITTEN_AGAIN: &str = "a call over two shards writes a lost entry again";
-/// A property that at least one run of each scope with an inbox must show.
+/// If the queue of a scope is an inbox, at least one run of the scope must show this property.
 pub const PUBLISHED_AND_LOST: &str = "the store loses an entry that the inbox has published";
-/// A property that at least one run of each scope must show in which all writers are in a process without a reader.
+/// If all writers of a scope are in a process without a reader, at least one run of the scope must show this property.
 pub const COUNTED_WITHOUT_READER: &str = "the process without a reader counts a lost event";
-/// A property that at least one run of each scope must show in which all writers are in a process without a reader.
+/// If all writers of a scope are in a process without a reader, at least one run of the scope must show this property.
 pub const CALL_REPEATED: &str = "the process without a reader repeats a call";

@@ -85,13 +85,15 @@ pub enum SinkFileStep {
     Write,
     /// The process syncs the file, removes the written and skipped messages from the outbox, and writes a mark.
     Remove,
-    /// The process is killed. The store keeps this number of its writes since its last sync.
+    /// The process is killed. The store keeps the first writes since its last sync, up to this number, and loses the
+    /// others.
     Kill(usize),
-    /// The machine loses its power. The store keeps this number of its writes since its last sync. The file keeps only
-    /// synced lines.
+    /// The machine loses its power. The store keeps the first writes since its last sync, up to this number, and loses
+    /// the others. The file keeps only synced lines.
     PowerLoss(usize),
-    /// The sync of the file fails, and the process ends. The store keeps this number of its writes since its last sync.
-    /// The system counts the unsynced lines as written, so a second sync does not write them.
+    /// The sync of the file fails, and the process ends. The store keeps the first writes since its last sync, up to
+    /// this number, and loses the others. The system counts the unsynced lines as written, so a second sync does not
+    /// write them.
     SyncFails(usize),
     /// The operator copies the store.
     Copy,

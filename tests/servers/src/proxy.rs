@@ -115,8 +115,8 @@ impl Proxy {
         self.state.change(Inner::cut);
     }
 
-    /// Loses the replies to the next `count` Redis requests that contain the given bytes; if `containing` is empty, to
-    /// the next `count` requests. The server executes each request. When the reply arrives, the proxy closes the
+    /// Loses the replies to the next `count` Redis requests that contain the bytes `containing`. If `containing` is
+    /// empty, every request counts. The server executes each request. When the reply arrives, the proxy closes the
     /// connection instead of passing the reply. Replies to earlier requests pass first. A further call of this method
     /// replaces the previous one. The method does not work for connections that subscribe, because the proxy cannot
     /// match their replies with requests.
@@ -124,9 +124,9 @@ impl Proxy {
         self.state.change(|inner| inner.lose_replies(count, containing.as_ref()));
     }
 
-    /// Loses the next `count` Redis requests that contain the given bytes; if `containing` is empty, the next `count`
-    /// requests. The proxy closes the connection instead of passing the request. A further call of this method replaces
-    /// the previous one.
+    /// Loses the next `count` Redis requests that contain the bytes `containing`. If `containing` is empty, every
+    /// request counts. The proxy closes the connection instead of passing the request. A further call of this method
+    /// replaces the previous one.
     pub fn lose_requests(&self, count: u64, containing: impl AsRef<[u8]>) {
         self.state.change(|inner| inner.lose_requests(count, containing.as_ref()));
     }

@@ -14,8 +14,8 @@ use crate::wait::wait_until;
 
 /// The name of the group in the configuration of the Sentinel.
 const NAME: &str = "ordain";
-/// How long a master may be silent while the test expects no failover. The time is long, because a master on a busy
-/// machine may not reply for half a second, and an unexpected failover may lose writes.
+/// How long a master may be silent while the test expects no failover. The time is long, because on a busy machine, a
+/// master can be silent for half a second, and an unexpected failover may lose writes.
 const DOWN_AFTER_WITHOUT_FAILOVER: Duration = Duration::from_secs(20);
 /// How long a master may be silent before the Sentinel replaces it, while the test expects a failover.
 const DOWN_AFTER: Duration = Duration::from_millis(500);

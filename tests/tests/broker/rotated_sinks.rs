@@ -1,4 +1,4 @@
-//! A test of the file of a sink that another program renames. Meanwhile, a message of another sink waits for a queue.
+//! A test of a sink's file that another program renames. Meanwhile, a message of another sink waits for a queue.
 
 use std::collections::HashSet;
 use std::fs;

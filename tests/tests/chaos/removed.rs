@@ -56,8 +56,8 @@ struct Settings {
 /// The possible consequences of the removals so far.
 #[derive(Debug, Default)]
 struct Consequences {
-    /// The number of removed Redis keys that held key records. Each of these removals may make each key of its shard
-    /// begin anew once.
+    /// The number of removed Redis keys that held key records. After each such removal, each key of the shard may begin
+    /// anew once.
     resets: u32,
     /// True if hosts may have ended and restarted, so that their counters are incomplete.
     was_restarted: bool,

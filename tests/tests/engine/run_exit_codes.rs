@@ -133,9 +133,9 @@ fn file_of_secret_during_its_replacement_is_temporary() -> Result<()> {
     Ok(())
 }
 
-/// The disk with the configuration may not be mounted yet, and a program that replaces the configuration may first
-/// truncate the file. In both cases, the exit code must be 75. If no link leads to a missing configuration, the exit
-/// code must be 78.
+/// The configuration can be missing because its disk is not mounted yet. It can be empty because a program that
+/// replaces it first truncates the file. In both cases, the exit code must be 75. If no link leads to a missing
+/// configuration, the exit code must be 78.
 #[test]
 fn configuration_during_its_replacement_is_temporary() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;

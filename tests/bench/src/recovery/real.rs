@@ -93,7 +93,7 @@ fn line(key: usize, sequence: u64) -> String {
 
 /// Returns the number of keys whose gap has ended: the missing event has arrived, or the key is parked.
 async fn ended(port: u16) -> Result<usize> {
-    // The host may not listen yet.
+    // The request fails while the host does not listen yet.
     let metrics = admin::get(port, "/metrics").await.unwrap_or_default();
     let of = |name: &str| {
         let lines =

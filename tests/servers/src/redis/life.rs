@@ -24,8 +24,8 @@ impl Redis {
             if let Some(Some(status)) = self.process.ended().transpose()? {
                 bail!("redis-server ended ({status})");
             }
-            // The server may not listen yet, or may still be loading its data. The check compares process ids, because
-            // another server may listen on the port.
+            // A command fails while the server does not listen yet, or still loads its data. The check compares process
+            // ids, because another server may listen on the port.
             Ok(self.command(&["PING"]).is_ok()
                 && self.info("server").is_ok_and(|info| info.get("process_id") == Some(&id)))
         })

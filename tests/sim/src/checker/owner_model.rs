@@ -59,8 +59,8 @@ struct RunningTurn {
     /// True if the lane of the key has started again since the turn began. The checker ignores the results of such a
     /// turn.
     stale: bool,
-    /// True if the turn may be a guess: the owner may not have loaded the existing key record. The store refuses the
-    /// results of a guess.
+    /// True if the turn may be a guess: it is possible that the owner has not loaded the existing key record. The store
+    /// refuses the results of a guess.
     guess: bool,
     /// True if the turn runs on a fresh instance of the handler.
     fresh: bool,

@@ -157,8 +157,9 @@ fn replaced_exchange_of_bind_is_bound_again_and_reported() -> Result<()> {
     service.end()
 }
 
-/// The user of the host may not write to the exchange of `bind`, so the broker refuses the marker of this exchange. The
-/// stream must receive the messages of the exchange, and the log must report that the exchange has no marker.
+/// The user of the host has no right to write to the exchange of `bind`, so the broker refuses the marker of this
+/// exchange. The stream must receive the messages of the exchange, and the log must report that the exchange has no
+/// marker.
 #[test]
 fn refused_marker_of_an_exchange_of_bind_is_reported() -> Result<()> {
     let rig = rig_with_feed()?;
