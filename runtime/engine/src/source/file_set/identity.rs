@@ -24,8 +24,8 @@ pub(crate) fn is_same_inode(progress: &FileProgress, metadata: &Metadata) -> boo
     progress.inode == metadata.ino() && (created == before || created == 0 || before == 0)
 }
 
-/// Searches the folder in which a file was last seen for the file, under any name. Recognises the file by its inode and
-/// creation time.
+/// Searches for a known file, under any name, in the folder in which the file was last seen. Recognises the file by its
+/// inode and creation time.
 pub(crate) fn find_by_identity(
     progress: &FileProgress,
 ) -> io::Result<Option<(PathBuf, Arc<File>)>> {
