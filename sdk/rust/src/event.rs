@@ -7,10 +7,13 @@ pub struct Event<D> {
     pub stream: String,
     /// The unit of order: an order id, an account, a session.
     pub key: String,
-    /// Number of the event within its key. Each event of a key has the next number. If Ordain skips a missing event,
-    /// the handler does not see the number of this event.
+    /// Number of the event within its key. The producer or the store gives this number; in a `fifo` stream, Ordain
+    /// numbers the events in the order of their delivery. Usually the number follows the number of the previous event.
+    /// If Ordain skips a missing event, or dead-letters an event without a call of the handler, the handler does not
+    /// see the number of this event.
     pub sequence: u64,
-    /// Id of the event, set by the producer.
+    /// Id of the event. Usually the producer sets the id. In a `sequenced` stream, an event that arrives over AMQP
+    /// without an id gets the id `KEY/SEQUENCE`.
     pub id: String,
     /// Type of the event, for example `order.paid`.
     pub kind: String,
@@ -18,7 +21,8 @@ pub struct Event<D> {
     pub source: String,
     /// Time of the event by the producer's clock, in ms since the Unix epoch; `None` if the producer set no time.
     pub time_ms: Option<u64>,
-    /// Media type of the data, set by the producer; empty if the producer set none.
+    /// Media type of the data, set by the producer. If the producer set none, `application/json` for an event that
+    /// arrived as a whole in JSON, and empty for any other event.
     pub content_type: String,
     /// Names and values of all other attributes of the event, in order. Values that are not text are JSON.
     pub headers: Vec<(String, String)>,

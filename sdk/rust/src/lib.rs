@@ -3,8 +3,8 @@
 //! A handler is a function. The function receives one event of a key and the state of the key after the previous event.
 //! The function returns the change of the state and the messages to publish. Ordain calls the function for each event
 //! of a key, in order. Ordain calls the function again for the same event if the previous call requested a retry,
-//! panicked, or exceeded a limit of time or size, or if its outcome was lost before the commit. Ordain commits either
-//! the whole outcome of a call or nothing.
+//! panicked, or exceeded a limit of time or size, or if the outcome of the previous call was lost before the commit.
+//! Ordain commits either the whole outcome of a call or nothing.
 //!
 //! ```
 //! use ordain_sdk::prelude::*;
@@ -69,11 +69,12 @@
 //!
 //! # The environment of a handler
 //!
-//! A handler has no files, environment variables or sockets. The clock starts at the event's time, and advances only
-//! when the handler sleeps. Random numbers are derived from the event's stream, key and sequence. Printed text and the
-//! lines of [`log`] go to the host's log. One Wasm instance handles many events of different keys, and Ordain may
-//! replace the instance at any time. A value in a `static` may therefore come from an event of another key, or be lost.
-//! Only the state that the handler returns is kept.
+//! A handler has no files, environment variables or sockets. The clock starts at the event's time (or, if the event has
+//! no time, at the present time of the host's machine), and advances only when the handler sleeps. Random numbers are
+//! derived from the event's stream, key and sequence. Printed text and the lines of [`log`] go to the host's log. By
+//! default, one Wasm instance handles many events of different keys, and Ordain may replace the instance at any time. A
+//! value in a `static` may therefore come from an event of another key, or be lost. Only the state that the handler
+//! returns is kept.
 
 pub mod log;
 pub mod testing;

@@ -1,9 +1,9 @@
 //! Publishes events to a stream of Ordain from a Rust program.
 //!
-//! In a `sequenced` stream, the store gives an event the next number of its key and keeps the event for replay.
-//! Publishing succeeds once the broker (or the store, for a source of kind `stream`) has confirmed the event. Within
-//! the stream's `retain` (24 hours by default), the program may publish the event again under the same id and source,
-//! for example after a crash. The event then keeps its number, and the stream executes it once.
+//! In a `sequenced` stream, the store keeps each event for replay, and gives an event without a sequence the next
+//! number of its key. Publishing succeeds once the broker (or the store, for a source of kind `stream`) has confirmed
+//! the event. Within the stream's `retain` (24 hours by default), the program may publish the event again under the
+//! same id and source, for example after a crash. The event then keeps its number, and the stream executes it once.
 //!
 //! ```no_run
 //! use ordain_publisher::{Event, Publisher};
