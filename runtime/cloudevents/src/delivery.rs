@@ -18,8 +18,8 @@ pub struct DeliveryBatch {
     /// The deliveries, in order, each with the position in the file after that delivery. Sources that read no file give
     /// a default position.
     pub items: Vec<(DecodedDelivery, FilePosition)>,
-    /// The progress in the files of the source at the end of the last delivery; `None` for standard input and for other
-    /// sources.
+    /// The progress in the files of the source after the last delivery of the batch; `None` for standard input and for
+    /// a source that reads no files.
     pub progress: Option<SourceProgress>,
     /// The new limit of unacknowledged deliveries; `None` if the limit has not changed.
     pub prefetch: Option<usize>,

@@ -100,8 +100,8 @@ impl<'a> BatchChanges<'a> {
         }
     }
 
-    /// Checks one write and applies it. First reads all entries on which the write depends. If the store cannot read
-    /// one of them, it refuses the whole write, and the write changes nothing.
+    /// Checks one write and applies it. First reads all entries on which the write depends. If one of these entries is
+    /// damaged, the store refuses the whole write, and the write changes nothing.
     fn check_and_apply(
         &mut self,
         index: usize,

@@ -1,5 +1,5 @@
-//! The fences. The fence of a partition in a shard contains the claim (the identity of the owner), the number of the
-//! last commit, and the reply to this commit.
+//! The fences. The fence of a partition in a shard contains the claim of the owner (an epoch and a random number), the
+//! number of the last commit, and the reply to this commit.
 //!
 //! The fences in memory equal the stored fences, because only the writer thread changes them, and no other process can
 //! write into the folder. There is one fence for each (partition, shard) that was ever claimed.

@@ -8,17 +8,17 @@
 //!
 //! **Checking.** The engine reports no error if a journal is damaged in the middle, and drops the batches after the
 //! damaged place. The engine also reports no error if a journal is missing, or if a journal other than the newest is
-//! empty. This module therefore refuses such journals before the engine opens them. After a crash, this module does not
-//! detect that the oldest journals are missing. The engine itself removes old journals that it no longer needs, and
+//! empty. This module therefore refuses such journals before the engine opens them. After a crash, this module cannot
+//! detect that the oldest journals are missing: the engine itself removes old journals that it no longer needs, and
 //! only a clean shutdown records which journal is the oldest.
 //!
 //! **Truncating.** A power failure can leave a torn (incomplete) batch at the end of the newest journal. This module
 //! removes the batch if the engine cannot.
 //!
 //! The engine itself drops a torn batch if the batch has no end. But if only a page in the middle of a large value is
-//! missing, the engine finds a wrong checksum, and refuses to open. This module then truncates the journal before that
-//! batch. If the batch is torn, nothing is lost: it was never synced, so the store answered neither this batch nor a
-//! later batch. If the wrong checksum has another cause, answered requests may be lost:
+//! missing, the engine finds a wrong checksum, and refuses to open. This module then truncates the journal before the
+//! batch with the wrong checksum. If the batch is torn, nothing is lost: it was never synced, so the store answered
+//! neither this batch nor a later batch. If the wrong checksum has another cause, answered requests may be lost:
 //! [`AnsweredCommits`](super::answered_commits::AnsweredCommits) then detects the loss, and the folder still contains a
 //! copy of the original journal. This module must never change a journal of an unknown format.
 
@@ -39,9 +39,9 @@ const CLEAR_TAG: u8 = 4;
 /// The number of bytes copied at a time.
 const COPY_CHUNK_BYTES: usize = 1 << 20;
 
-/// Completes [`rewrite_journals`] after a crash between its two renames: if `folder` has only the copy of a journal,
-/// moves the original back from `before`. Leaves all other journals in `before`, because they may be older or newer
-/// than the database.
+/// Repairs the folder after a crash between the two renames of [`rewrite_journals`]: if `folder` has only the copy of a
+/// journal, moves the original back from `before`. Leaves all other journals in `before`, because they may be older or
+/// newer than the database.
 pub(super) fn put_back(folder: &Path, before: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let draft = entry?.path();
@@ -58,7 +58,7 @@ pub(super) fn put_back(folder: &Path, before: &Path) -> io::Result<()> {
 /// Returns a description of the damage in four cases: `folder` has no journal, a journal is missing, a journal other
 /// than the newest is empty, or a journal has unreadable data although a later journal has data. A failed write can
 /// leave a torn batch at the end of the last journal with data, and one empty journal after it. Neither counts as
-/// damage. `oldest` is the number of the oldest journal, if it is known.
+/// damage. `oldest` is the number of the journal that was the oldest at the last clean shutdown, if it is known.
 pub(super) fn damage(folder: &Path, oldest: Option<u64>) -> io::Result<Option<String>> {
     if fs::read(folder.join("version"))? != JOURNAL_MAGIC {
         return Ok(None);

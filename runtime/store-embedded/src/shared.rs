@@ -118,8 +118,9 @@ fn failure(folder: &Path, error: &fjall::Error) -> String {
 }
 
 /// The due watermarks of the partitions. The due watermark of a partition is a time: the due index has no earlier entry
-/// of the partition. A read of the due index starts at the due watermark. A read from the beginning would be slow,
-/// because it would scan all removed entries that the engine has not compacted yet.
+/// of the partition. A read of the due index without the argument `after` starts at the due watermark. A read from the
+/// beginning of the index would be slow, because it would scan all removed entries that the engine has not compacted
+/// yet.
 ///
 /// The map has a watermark for each partition whose due index this process has read or written.
 #[derive(Default)]

@@ -126,7 +126,7 @@ impl StoreWriter {
             let more = std::iter::from_fn(|| requests.try_recv().ok());
             self.group(std::iter::once(first).chain(more).take(GROUP_LIMIT))?;
         }
-        // The store is closing, and syncs this write.
+        // The store is closing. `SharedStore::close` then syncs this write.
         self.write_time(self.shared.clock.now(), 0)
     }
 

@@ -13,8 +13,8 @@ use ordain_store::codec::{
 };
 use ordain_store::{Claim, StoreError};
 
-/// The maximum time, in ms, that the server waits until enough replicas have a write. The server then replies with the
-/// number of replicas that have the write.
+/// The maximum time, in ms, that the server waits until enough replicas have a write. When enough replicas have the
+/// write, or at the end of this time, the server replies with the number of replicas that have the write.
 const REPLICAS_TIMEOUT_MS: u64 = 1_000;
 
 /// The operations of a write: the possible changes of the key's state, as numbers in the arguments of the commit

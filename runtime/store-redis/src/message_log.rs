@@ -336,8 +336,8 @@ fn put_request(call: &mut Cmd, assign: &AssignRequest) {
 /// arguments. The first argument is the kind of the witness. The other three arguments depend on the kind:
 ///
 /// - for a message that the store numbered: the key, the id and the number;
-/// - for a message that its producer numbered: the key, the number, and, together, the content digest and the number
-///   whose message removes the message from the log;
+/// - for a message that its producer numbered: the key, the number, and an argument with two parts: the content digest,
+///   and the number of the later message of the key whose assignment removes this message from the log;
 /// - for a call: the id of the writer, the number of the call, and an empty argument.
 pub(super) fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
     match witness {

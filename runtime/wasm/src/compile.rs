@@ -53,7 +53,7 @@ pub(super) fn compile_in_child(
     let mut child = spawn_compiler(cache, limits, priority).map_err(failed)?;
     let input = child.stdin.take();
     let write_input = move || {
-        // The result of the write is not needed: if the child ends before it has read everything, its output or its
+        // Ignore the result of the write: if the child ends before it has read the whole component, its output or its
         // exit status shows the reason.
         input.map(|mut input| input.write_all(bytes))
     };

@@ -31,7 +31,7 @@ impl InlineExecutor {
         Self { context: Arc::new(setting), instance: None, _ticking: engine.keep_ticking() }
     }
 
-    /// Executes a turn to its end, and blocks the calling thread for this time.
+    /// Executes a turn to its end, and blocks the calling thread until then.
     pub fn run(&mut self, turn: Turn) -> TurnResult {
         let instance = self.instance.take().filter(|_| !turn.fresh);
         let ended = block_on(turn::run(Arc::clone(&self.context), turn, instance));

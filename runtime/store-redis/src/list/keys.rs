@@ -111,7 +111,8 @@ impl KeyListing for RedisStore {
             }
             count = if rows.len() == before { 2 * count } else { limit - limit.min(rows.len()) };
             // An earlier page may have truncated the result of a scan of the whole hash. If this scan, with a smaller
-            // count, returns only a part of the hash, keys of that page may follow in any later scan of the shard.
+            // count, returns only a part of the hash, any later scan of the shard may return keys of the earlier page.
+            // Keep `after` until the end of the shard, so that the later pages omit these keys.
             let after = at.after.filter(|_| next != 0);
             at = KeyCursor { shard: at.shard + u32::from(next == 0), scan: next, after };
             if at.shard < self.shards && (rows.len() >= limit || scanned >= scan_limit) {

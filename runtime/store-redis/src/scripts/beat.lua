@@ -1,6 +1,7 @@
 -- Writes the heartbeat of an instance (the time when its membership expires), and removes the instances whose heartbeat
--- has expired. Does not move the expiry time if at least nine tenths of the lease are left. Returns the time in ms
--- until the heartbeat of the instance expires, and the version of the membership table (members, leases and rollouts).
+-- has expired. Does not move the expiry time of the instance if the remaining time is between nine tenths of the lease
+-- and the whole lease. Returns the time in ms until the heartbeat of the instance expires, and the version of the
+-- membership table (members, leases and rollouts).
 local instances, instance_info = KEYS[1], KEYS[2]
 local id, info, report = ARGV[2], ARGV[3], ARGV[4]
 local lease, nonce = tonumber(ARGV[5]), ARGV[6]
@@ -16,8 +17,9 @@ local membership_version = membership_version_of(found[1])
 -- or may be out of date.
 local changed = found[2] ~= info or membership_version == '0' or expires <= now
 
--- If no heartbeat is valid for at least another half lease, the server was unreachable, or its clock has jumped. The
--- running instances then get additional time, so that they can write their heartbeats again.
+-- If no heartbeat is valid for at least another half lease, the server was unreachable, its clock has jumped, or no
+-- instance was running. Instances that may still be running then get additional time, so that they can write their
+-- heartbeats again.
 local newest = redis.call('ZRANGE', instances, -1, -1, 'WITHSCORES')
 local all_silent = newest[1] and tonumber(newest[2]) < now + lease / 2
 local grace_end = now + math.min(lease, HEARTBEAT_GRACE_MS)

@@ -1,9 +1,9 @@
 //! The clocks of a guest (the WebAssembly code of a handler), and the time for which the guest has run on the machine.
 //!
-//! For each event, the guest's wall clock starts at the event's time. The wall clock advances only when the guest
-//! sleeps. A sleep ends at once, and advances the wall clock and the monotonic clock by the length of the sleep. A
-//! handler that sleeps therefore delays no other handler. Every attempt to execute an event sees the same wall-clock
-//! times, provided that the event has a time.
+//! For each event, the guest's wall clock starts at the event's time, or at the machine's time if the event has none.
+//! The wall clock advances only when the guest sleeps. A sleep ends at once, and advances the wall clock and the
+//! monotonic clock by the length of the sleep. A handler that sleeps therefore delays no other handler. Every attempt
+//! to execute an event sees the same wall-clock times, provided that the event has a time.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,7 +39,7 @@ struct ClockState {
     monotonic_ns: u64,
     /// Due time, on the monotonic clock, of the earliest timer for which the guest waits.
     next_ns: Option<u64>,
-    /// Number of times that the clock was advanced to a timer.
+    /// Number of times that the clock was advanced to the due time of a timer.
     advances: u64,
     /// Time for which the guest has run during this event, on the machine's clock.
     ran: Duration,
