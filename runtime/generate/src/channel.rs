@@ -18,7 +18,7 @@ pub(super) struct TransitLine {
     due: u64,
     /// Index of the line's own event.
     index: u64,
-    /// True if the line is the second copy of its event.
+    /// True if the line is a copy: it repeats the first line of its event.
     pub(super) copy: bool,
     /// Index of the event's key in the population.
     pub(super) key: usize,

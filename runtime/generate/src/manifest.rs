@@ -52,7 +52,7 @@ pub struct KeyEntry {
 pub struct ManifestCounts {
     /// Number of events, including lost ones.
     pub events: u64,
-    /// Number of lines written: events without the lost ones, plus second copies.
+    /// Number of lines written: one line for each event that was not lost, plus a copy for each repeated event.
     pub lines: u64,
     /// Number of keys that have events.
     pub keys: u64,
