@@ -140,7 +140,7 @@ impl KeyRow {
             ahead: record
                 .ahead
                 .as_deref()
-                .map(|range| AheadRow { first: range.first, last: range.last }),
+                .map(|range| AheadRow { first: range.first.max(record.next), last: range.last }),
             attempts: record.attempts,
             gap_rounds: record.rounds,
             held: HeldRow::of(record.spilled),
@@ -182,12 +182,12 @@ impl HeldRow {
     }
 }
 
-/// The range of a key's events that lie ahead in dead letters (see [`KeyRow::ahead`]). Not every sequence in the range
-/// has such an event.
+/// The range of a key's events that wait in dead letters (see [`KeyRow::ahead`]), from the key's next sequence on. Not
+/// every sequence in the range has such an event.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AheadRow {
-    /// The lowest sequence of these events.
+    /// A lower bound of the sequences of these events.
     pub first: u64,
     /// The highest sequence of these events.
     pub last: u64,
@@ -376,6 +376,14 @@ mod tests {
         let waiting = KeyRecord { ahead, ..parked() };
         let json = to_json(&KeyRow::of(&stored(Ok(waiting.clone()))));
         assert!(json.starts_with(r#"{"ahead":{"first":20,"last":30},"attempts":0,"#), "{json}");
+        // The record keeps the lowest sequence of the letters, even after the key has passed it.
+        let next = waiting.next;
+        let ahead = Some(Box::new(AheadRange { first: 1, last: 30 }));
+        let json = to_json(&KeyRow::of(&stored(Ok(KeyRecord { ahead, ..parked() }))));
+        assert!(
+            json.starts_with(&format!("{{\"ahead\":{{\"first\":{next},\"last\":30}}")),
+            "{json}"
+        );
         for record in [Ok(parked()), Ok(waiting), Err("bad".to_owned())] {
             let json =
                 to_json(&KeyRow::with_state(&stored(record), Some(&Bytes::from_static(b"text"))));
