@@ -50,7 +50,7 @@ pub(crate) enum KeysCommand {
     ///
     /// The `end` of a gap is `open` (the gap has not ended), `arrived` (the stream's source delivered the event),
     /// `replayed` (a replay source returned the event), or `passed` (another owner settled the sequences, or the key
-    /// ended). If all rounds failed, `gap.on_exhausted` determines the end: `skipped`, `parked` or `waiting`.
+    /// ended). If no round found the event, `gap.on_exhausted` determines the end: `skipped`, `parked` or `waiting`.
     Show(KeyArgs),
     /// Explain in words the status of a key, the reason for the status, and the remedy.
     Why(KeyArgs),
