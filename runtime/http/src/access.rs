@@ -54,9 +54,10 @@ pub(crate) async fn check_access(
         None if is_from_web_page(headers) => Some(ProblemDetails::new(
             StatusCode::FORBIDDEN,
             format!(
-                "a browser sent this request for a web page (see the headers `Origin` and `Sec-Fetch-Site`); no token \
-                 is configured, so the listener rejects the request: enter the URL in the browser's address bar, or \
-                 configure `token` of [{section}]"
+                "a web page in a browser seems to have sent this request (see the headers `Origin` and \
+                 `Sec-Fetch-Site`); no token is configured, so the listener rejects requests of web pages. To read \
+                 this URL in a browser, type it into the address bar. For other requests, configure `token` of \
+                 [{section}]"
             ),
         )),
         None => None,

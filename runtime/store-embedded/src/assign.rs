@@ -417,9 +417,10 @@ impl<'a> AssignChanges<'a> {
         Ok((highest > self.counter(key, numbers)?.next).then_some(refusal))
     }
 
-    /// Decodes the record of an earlier message. If the producer gave the new message a number (`own`), the record is
-    /// the retained earlier message. Otherwise, the record belongs to the id of the earlier message. Returns the number
-    /// and the content digest of the earlier message; `None` if the record has expired.
+    /// Decodes the stored record of the message that already has the number or the id of a new message. If the producer
+    /// gave the new message a number (`own`), the record is the stored message with this number. Otherwise, the record
+    /// belongs to the id. Returns the number and the content digest of the stored message; `None` if the record has
+    /// expired.
     fn decode_published(&self, own: Option<u64>, found: &[u8]) -> Option<(u64, u64)> {
         let (parts, _) = found.as_chunks::<8>();
         let (until, sequence, content) = match own {

@@ -126,7 +126,7 @@ pub(crate) struct StorePlan {
 pub(crate) struct ReplayPlan {
     /// The longest delay that is added to the delays of a store's answer.
     pub(crate) latency: u64,
-    /// Rate of answers that may lack some of the events, and report that the request failed.
+    /// Rate of answers that report that the request failed. Such an answer may lack some of the requested events.
     pub(crate) again: u32,
     /// Rate at which an answer with several events has no room for the last of these events. The same rate applies to
     /// the answers of the store, because the store is also a replay source. At half of this rate, the remote source is
