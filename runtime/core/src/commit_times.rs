@@ -1,11 +1,11 @@
-//! The times of commits. If the store loses commits, these times show a moment that lies before all lost commits.
+//! The times of commits. If the store loses commits, the sequencer can state a time before all lost commits.
 
 use std::collections::VecDeque;
 
 /// The minimum time between two recorded commits, in ms.
 const RECORD_INTERVAL_MS: u64 = 60_000;
-/// The maximum number of recorded commits. With one record per minute, the records reach back one hour or more. A
-/// failover loses only the commits of a much shorter time.
+/// The maximum number of recorded commits. Two records differ by at least one minute, so a full list reaches back about
+/// an hour or more. A failover of the store loses only the commits of a much shorter time.
 const RECORDED_LIMIT: usize = 60;
 
 /// The numbers and times of some commits of one shard (slice of the store), the newest last.
@@ -24,8 +24,8 @@ impl CommitTimes {
         }
     }
 
-    /// Returns the time of the newest recorded commit up to `commit`. No commit after `commit` has an earlier time.
-    /// Returns `None` if no such commit is recorded.
+    /// Returns the time of the newest recorded commit whose number is at most `commit`; `None` if no such commit is
+    /// recorded. No commit after `commit` has an earlier time.
     pub fn before_commits_after(&self, commit: u64) -> Option<u64> {
         let earlier = self.0.iter().rev().find(|(recorded, _)| *recorded <= commit);
         earlier.map(|(_, time)| *time)

@@ -1,22 +1,24 @@
 //! The assignment of partitions to instances. All instances compute the assignment from the same membership table, and
 //! get the same result.
 //!
-//! Shares are even: if two instances run the same stream, their numbers of partitions of this stream differ by at most
-//! one. An owner keeps a partition as long as the owner's share has room for the partition, so that few partitions
-//! move. A free partition goes to an instance whose share has room: the instance that owns the fewest partitions. If
-//! several instances own equally few partitions, rendezvous hashing chooses one of them (Thaler and Ravishankar, "Using
-//! name-based mappings to increase hit rates", 1998). Rendezvous hashing alone would be uneven: with an average of ten
-//! partitions per instance, some instance would have about twenty.
+//! Each instance gets a share of each stream that it runs: a part of the stream's partitions. Shares are even: if two
+//! instances run the same stream, the sizes of their shares of this stream differ by at most one. An owner keeps a
+//! partition as long as the owner's share has room for the partition, so that few partitions move. A free partition
+//! goes to an instance whose share has room: to the instance, among these, that owns the fewest partitions of all
+//! streams together. If several instances own equally few partitions, rendezvous hashing chooses one of them (Thaler
+//! and Ravishankar, "Using name-based mappings to increase hit rates", 1998). Rendezvous hashing alone would be uneven:
+//! with an average of ten partitions per instance, some instance would have about twenty.
 //!
-//! Finally, partitions move between instances whose total numbers of partitions, over all streams, differ by two or
-//! more. Such a move keeps the shares of each stream even.
+//! In a last step, partitions move from instances that own more partitions of all streams together to instances that
+//! own fewer. A partition moves only if the two totals differ by two or more, and if the shares of its stream stay
+//! even.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// A stream's name and the number of a partition.
+/// A partition: the name of its stream, and the number of the partition within the stream.
 pub type PartitionId<'a> = (&'a str, u32);
 
 /// An instance that may own partitions.
@@ -29,8 +31,8 @@ pub struct OwnerCandidate<'a> {
 }
 
 /// Returns the owner of each partition of all streams that any candidate runs. `held` contains the current owners. A
-/// partition counts as free if its owner is not a candidate, or no longer runs the stream. Each candidate must occur
-/// once.
+/// partition counts as free if its owner is not a candidate, or no longer runs the stream. `candidates` must not
+/// contain an instance twice.
 pub fn owners<'a>(
     candidates: &[OwnerCandidate<'a>],
     held: &BTreeMap<PartitionId<'a>, u64>,

@@ -107,8 +107,8 @@ impl Event {
         self.parts.text(0)
     }
 
-    /// Returns the number that the producer gave the event within its key. Returns `None` if the event has no such
-    /// number.
+    /// Returns the sequence of the event: its number within its key, which the producer or the store assigned. Returns
+    /// `None` if neither of them has assigned a sequence to the event.
     pub fn sequence(&self) -> Option<u64> {
         self.sequence
     }
@@ -149,8 +149,8 @@ impl Event {
     }
 
     /// Returns the digests under which the store may have recorded this event: the digest of source and id, and the
-    /// digest of the id alone. The latter applies if the event arrived without a source, or in an earlier version of
-    /// Ordain.
+    /// digest of the id alone. The record has the digest of the id alone if an earlier copy of the event had no source,
+    /// or if an earlier version of Ordain wrote the record.
     pub fn identity_digests(&self) -> [u64; 2] {
         [self.identity_digest(), self.id_digest()]
     }

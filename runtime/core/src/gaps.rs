@@ -57,15 +57,15 @@ pub struct SourceAnswers {
 pub enum GapEnd {
     /// The event is missing, and the sequencer has not applied `gap.on_exhausted` yet.
     Open,
-    /// All rounds failed, and the key still waits for the event.
+    /// No replay round found the event, and the key still waits for the event.
     Waiting,
     /// The source of the stream delivered the event.
     Arrived,
     /// A replay source returned the event.
     Replayed,
-    /// All rounds failed, and the key was parked.
+    /// No replay round found the event, and the key was parked (stopped at the event).
     Parked,
-    /// All rounds failed, and the key continued without the event.
+    /// No replay round found the event, and the key continued without the event.
     Skipped,
     /// The gap ended in another way: another owner settled the missing sequences, or the key ended.
     Passed,
@@ -101,7 +101,7 @@ impl GapEnd {
         Self::ALL.into_iter().find(|end| end.name() == name)
     }
 
-    /// Returns whether the arrival of the event may still end the gap.
+    /// Returns whether the gap is open: the arrival of the missing event may still end the gap.
     pub fn is_open(self) -> bool {
         matches!(self, Self::Open | Self::Waiting | Self::Parked)
     }
@@ -177,12 +177,12 @@ impl GapHistory {
         self.0.as_deref().map_or(&[][..], Vec::as_slice).iter()
     }
 
-    /// Returns the newest gap, if the arrival of its event may still end it.
+    /// Returns the newest gap if this gap is open ([`GapEnd::is_open`]).
     pub(crate) fn open(&self) -> Option<&GapEntry> {
         self.0.as_deref()?.last().filter(|gap| gap.end.is_open())
     }
 
-    /// Returns the newest gap for modification, if the arrival of its event may still end it.
+    /// Returns the newest gap for modification if this gap is open ([`GapEnd::is_open`]).
     pub(crate) fn open_mut(&mut self) -> Option<&mut GapEntry> {
         self.open()?;
         Arc::make_mut(self.0.as_mut()?).last_mut()

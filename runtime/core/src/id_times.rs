@@ -1,6 +1,6 @@
 //! The ages of the event ids that the sequencer remembers for a key of a `fifo` stream. The sequencer forgets old ids.
 //!
-//! A separate timestamp for each id would make each id a third larger. Instead, each timestamp applies to a stretch: a
+//! A timestamp for each id would make each stored id a third larger. Instead, each timestamp applies to a stretch: a
 //! run of consecutive ids. A key record has about four stretches for each period of `id_ttl`.
 
 use std::sync::Arc;

@@ -28,8 +28,8 @@ pub struct KeyRecord {
     /// The partition whose owner may commit to this key.
     pub partition: u32,
     /// The number of loads that took the key over from another partition. Only a load changes the number, never a
-    /// write. When the key has moved to another partition and back, the number is higher. The store therefore refuses a
-    /// write that was formed from a load before these moves.
+    /// commit. When the key has moved to another partition and back, the number is higher. The store therefore refuses
+    /// a write that was formed from a load before these moves.
     pub takeovers: u32,
     /// The status of the key.
     pub status: KeyStatus,
@@ -42,10 +42,10 @@ pub struct KeyRecord {
     pub park_count: u32,
     /// The extent of the key's events in the spill area: the part of the store that holds events before they can run.
     pub spilled: SpillExtent,
-    /// The range of the dead-lettered events that wait for the events before them: the letters with the cause
-    /// `far-ahead` or `overflow`. `None` if there is no such letter. While the range ends at or after the first missing
-    /// sequence of the key, the key has a gap, even if the key holds no later event. Few keys have such letters, so the
-    /// range is in a box.
+    /// The range of the dead-lettered events that wait for the events before them: the dead letters with the cause
+    /// `far-ahead` or `overflow`. `None` if there is no such dead letter. While the range ends at or after the first
+    /// missing sequence of the key, the key has a gap, even if the key holds no later event. Few keys have such dead
+    /// letters, so the range is in a box.
     pub ahead: Option<Box<AheadRange>>,
     /// The rollout under which the last executed event was committed. The rollout names the handler version.
     pub rollout: Option<Arc<Rollout>>,
@@ -253,12 +253,12 @@ impl SpillExtent {
         self.count += 1;
     }
 
-    /// Returns whether every sequence between the bounds is spilled; `false` if no event is spilled.
+    /// Returns whether every sequence from `first` to `last` is spilled; `false` if no event is spilled.
     pub fn contiguous(&self) -> bool {
         self.count > 0 && self.count - 1 == self.last - self.first
     }
 
-    /// Returns whether the sequence lies between the bounds; `false` if no event is spilled.
+    /// Returns whether the sequence is in the range from `first` to `last`; `false` if no event is spilled.
     pub fn spans(&self, sequence: u64) -> bool {
         self.count > 0 && (self.first..=self.last).contains(&sequence)
     }
@@ -282,7 +282,7 @@ impl AheadRange {
         })
     }
 
-    /// Returns whether the sequence lies between the bounds.
+    /// Returns whether the sequence is in the range from `first` to `last`.
     pub fn spans(&self, sequence: u64) -> bool {
         (self.first..=self.last).contains(&sequence)
     }

@@ -108,8 +108,8 @@ pub struct QueueCursor {
     /// have had other entries between them.
     delivered: VecDeque<QueueRun>,
     /// The numbers and history digests of late entries: unfinished entries that the cursor delivered after entries with
-    /// higher numbers. The store had removed a late entry before. Then the store went back in time and lost the
-    /// removal, so the queue contained the entry again. The cursor did not recognise the entry: the cursor had
+    /// higher numbers. Before that delivery, the store had removed the late entry, and had then gone back in time and
+    /// lost the removal, so the queue contained the entry again. The cursor did not recognise the entry: the cursor had
     /// forgotten that it had delivered the entry, or another reader had delivered the entry.
     late: BTreeMap<u64, u64>,
     /// The entries that writers of this process have put into the queue and that the cursor has not read yet.
@@ -308,8 +308,9 @@ impl QueueCursor {
         recount.result.lost += lost;
     }
 
-    /// Ends the recount if the cursor no longer expects any entry that the recount covers. Returns the result if the
-    /// store went back in time. This result does not count an entry that another reader has read and removed.
+    /// Ends the recount if the cursor no longer expects any entry that the recount covers. Returns the result of the
+    /// ended recount if the store went back in time; otherwise returns `None`. The result does not count an entry that
+    /// another reader has read and removed.
     pub fn take_recount(&mut self) -> Option<QueueRecount> {
         let is_covered = |expected: &ExpectedRun| expected.is_recounted;
         if self.recount.is_none() || self.expected.iter().any(is_covered) {

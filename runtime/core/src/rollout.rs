@@ -6,12 +6,12 @@
 //! The instances choose the highest offered version as soon as an instance offers this version. The chosen version
 //! stays while at least one instance offers it and no instance offers a higher version. When no instance offers the
 //! chosen version any more, an instance may choose an older version in only two cases. In the first case, this instance
-//! offered the chosen version and has lost its file. In the second case, no other instance offered the chosen version
-//! when this instance started. In both cases, the instance keeps the chosen version while only a temporary fault of its
-//! machine prevents the instance from using this version. The restriction has two reasons: a crashed instance may
-//! return with the file, and an older version may be unable to read states that the newer version has written. The
-//! restriction applies only to the newest rollout of the same handler. It does not apply if the store went back in time
-//! and lost the newest rollout, or if the stream now has another handler.
+//! offered the chosen version and has lost the file of this version. In the second case, no other instance offered the
+//! chosen version when this instance started. In both cases, the instance keeps the chosen version while only a
+//! temporary fault of its machine prevents the instance from using this version. The restriction has two reasons: a
+//! crashed instance may return with the file, and an older version may be unable to read states that the newer version
+//! has written. The restriction applies only to the newest rollout of the same handler. It does not apply if the store
+//! went back in time and lost the newest rollout, or if the stream now has another handler.
 
 use crate::{Build, Rollout, split_version};
 
@@ -39,8 +39,8 @@ pub struct RolloutMemory {
     newest_number: u64,
     /// The rollout that this instance may replace with a rollout of a lower version. The value is the last rollout
     /// whose build this instance offered. Until such a rollout exists, the value is the rollout that this instance
-    /// found at its start. Exception: `None` if another instance then offered the build of the found rollout, and this
-    /// build had a higher version than the build of this instance.
+    /// found at its start. Exception: `None` if, at that start, another instance offered the build of the found
+    /// rollout, and this build had a higher version than the build of this instance.
     revertible: Option<Rollout>,
     has_begun: bool,
 }

@@ -205,7 +205,7 @@ impl Sequencer {
     }
 
     /// Returns whether the sequencer is at rest: all accepted events are settled or held in the store, and only another
-    /// event or a manual action can cause a change.
+    /// event, another handler version or a manual action can cause a change.
     pub fn quiescent(&self) -> bool {
         let resting = [LaneState::Idle, LaneState::Waiting, LaneState::Parked, LaneState::Broken];
         self.drained()
@@ -254,7 +254,7 @@ impl Sequencer {
 
     /// Returns the key that prevents the sequencer from accepting events, and the sequence of the event at which the
     /// key stopped. A key has this effect if three conditions hold:
-    /// - The key is parked, or waits for a missing event without a time limit.
+    /// - The key is parked, or waits without a time limit for a missing event.
     /// - The store already holds `spill_limit` events of the key.
     /// - The setting `overflow` is `pause`.
     ///
@@ -347,8 +347,8 @@ impl Sequencer {
         }
     }
 
-    /// Handles the deadlines of lanes, and sends batches without a reply again, if they are due at `now`. The next
-    /// [`Self::poll_effect`] handles the other timeouts.
+    /// Handles each deadline of a lane that is over at `now`. Sends a batch without a reply again if the delay of the
+    /// batch is over at `now`. The next [`Self::poll_effect`] handles the other timeouts.
     pub fn handle_timeout(&mut self, now: u64) {
         self.now = self.now.max(now);
         if self.stopped {

@@ -10,9 +10,10 @@ use crate::version::{Rollout, VersionName};
 /// The settings of one sequencer. Durations are in ms, sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SequencerSettings {
-    /// The party that numbers the events of a key: the producer or Ordain.
+    /// The ordering of the stream: either the events of a key have numbers before they arrive, or the sequencer numbers
+    /// the events.
     pub ordering: OrderingMode,
-    /// The sequence of a key's first event: 0 or 1; always 1 if Ordain numbers the events.
+    /// The sequence of a key's first event: 0 or 1; always 1 if the sequencer numbers the events.
     pub first: u64,
     /// The partition that the sequencer owns.
     pub partition: u32,
@@ -94,12 +95,12 @@ pub struct SequencerSettings {
     pub seed: u64,
 }
 
-/// The party that numbers the events of a key.
+/// The ordering of a stream: the way in which the events of a key get their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OrderingMode {
-    /// The producer numbers the events.
+    /// The events have numbers before they arrive: their producer or the store has numbered them.
     Sequenced,
-    /// Ordain numbers the events, in the order of delivery.
+    /// The sequencer numbers the events, in the order of delivery.
     Fifo,
 }
 
@@ -165,7 +166,7 @@ pub struct GapSettings {
     pub on_exhausted: ExhaustedPolicy,
     /// If a key receives no event for this time, its newest event may be lost. The sequencer then requests the next
     /// event of the key from the replay sources. The sequencer repeats this request only if no source found the event
-    /// and a source could not be queried. With `None`, the sequencer never makes this request.
+    /// and at least one source could not be queried. With `None`, the sequencer never makes this request.
     pub tail: Option<u64>,
 }
 
@@ -182,7 +183,7 @@ impl GapSettings {
     }
 
     /// Returns the longest time from the arrival of the first event after a gap to the start of the last round. This
-    /// time does not include the time that the requests take, and rounds that do not count towards `attempts`.
+    /// time includes neither the time that the requests take nor the rounds that do not count towards `attempts`.
     pub fn longest_wait(&self) -> u64 {
         let delays =
             (0..self.attempts.saturating_sub(1)).map(|tries| self.backoff.longest_delay(tries));

@@ -1,6 +1,6 @@
 //! Handles gaps: missing events of a key. A clock of `gap.timeout` starts at the arrival of the first later event. When
-//! the clock expires, rounds query the replay sources, one after the other ([`round`]). If all rounds fail,
-//! [`exhausted`] applies `gap.on_exhausted`. The arrival of the missing event ends the gap at any time.
+//! the clock expires, rounds query the replay sources, one after the other ([`round`]). If no round finds the missing
+//! event, [`exhausted`] applies `gap.on_exhausted`. The arrival of the missing event ends the gap at any time.
 //!
 //! A later event may also be in a dead letter, because it arrived too far ahead, or because its key was full. The key
 //! record has the range of these letters ([`crate::KeyRecord::ahead`]). If a gap begins within this range, its first

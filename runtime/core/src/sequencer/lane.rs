@@ -362,14 +362,14 @@ impl Lane {
     }
 
     /// Returns the number of deliveries that the next write can compare with spilled events. During a read of spilled
-    /// events, the number is 0, because the comparison could change the bounds of the read. If every compared event is
-    /// certainly a repeat, the number has no limit. In all other cases, a compared event may be new and then needs room
-    /// in the spill area, so the number is the room that `spill_limit` leaves.
+    /// events, the number is 0, because a compared event that is new would become a spilled event that the read may
+    /// miss. If every compared event is certainly a repeat, the number has no limit. In all other cases, a compared
+    /// event may be new and then needs room in the spill area, so the number is the room that `spill_limit` leaves.
     pub(super) fn check_room(&self, settings: &SequencerSettings) -> usize {
         if self.cold.page.is_some() {
             0
         } else if self.cold.stored_only.contiguous() {
-            // Every sequence between the bounds is spilled, so every compared event is a repeat.
+            // Every sequence from the first to the last spilled event is spilled, so every compared event is a repeat.
             usize::MAX
         } else {
             settings.spill_limit.saturating_sub(self.record.spilled.count) as usize
@@ -449,7 +449,7 @@ impl Lane {
     }
 
     /// Returns the time at which the owner must process the key again, for the due index in the store. Returns `None`
-    /// if only an event or a manual action can change the key.
+    /// if nothing of the key depends on time: for example, the key waits for its next event, or is parked.
     pub(super) fn due(&self, now: u64) -> Option<u64> {
         if self.parked() || self.ended {
             return self.ended.then_some(now).filter(|_| self.record.spilled.count > 0);

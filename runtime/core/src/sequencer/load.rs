@@ -152,7 +152,8 @@ impl Sequencer {
                 // The stream was `sequenced` before it became `fifo`.
                 lane.record.ids_from = lane.record.next;
             }
-            // Without the producer's numbers, no event lies ahead.
+            // In a `fifo` stream, no dead letter waits for earlier events, because the numbers follow the order of
+            // delivery.
             lane.record.ahead = None;
             lane.ids = Some(Box::new(super::ids::IdWindow::from_accepted(&loaded.ids)));
         }

@@ -46,7 +46,7 @@ struct KeyDigests {
 impl SettledEvents {
     /// Records the events that an applied commit settled. `evicted_digests` has an entry for each write that settled
     /// more events than its key record has digests. The entry contains the position of the write in the batch, and the
-    /// sequences and digests of the events that the key record lacks. If all digests together take more than
+    /// sequences and digests of the events whose digests the key record lacks. If all digests together take more than
     /// `bytes_limit` bytes, forgets whole keys, in the order in which the keys were first recorded.
     pub(super) fn record_commit(
         &mut self,

@@ -55,13 +55,13 @@ struct KeptCommit {
     batch: Arc<Batch>,
     applied: AppliedCommit,
     /// The position of each write that settled more events than its key record has digests, with the sequences and
-    /// digests of the events that the key record lacks.
+    /// digests of the events whose digests the key record lacks.
     evicted_digests: Vec<(usize, Vec<(u64, u32)>)>,
     bytes: usize,
 }
 
 impl CommitHistory {
-    /// Records in `settled_events` the digests of the events of those commits that were added since the last call.
+    /// Records in `settled_events` the digests of the events in the commits that were added since the last call.
     fn collect_digests(&mut self, settled_events: &mut SettledEvents, bytes_limit: usize) {
         let first = self.commits.partition_point(|commit| commit.batch.number <= self.collected);
         for KeptCommit { batch, applied, evicted_digests, .. } in self.commits.range(first..) {

@@ -6,8 +6,8 @@ use super::{GapState, LaneGap};
 use crate::gaps::{GapEnd, GapHistory};
 use crate::settings::{ExhaustedPolicy, GapSettings};
 
-/// The interval, in ms, between two checks whether the sequencer may apply `gap.on_exhausted` again. The sequencer must
-/// not apply this policy while the source is unavailable, and for `gap.timeout` after that.
+/// The interval, in ms, between two checks whether the sequencer may apply the policy `gap.on_exhausted` now. The
+/// sequencer must not apply this policy while the source is unavailable, and for `gap.timeout` after that.
 const SOURCE_CHECK_INTERVAL_MS: u64 = 1_000;
 
 /// Describes the missing events, and the replay sources that failed and may still have these events.
