@@ -63,7 +63,7 @@ struct CheckReport {
 }
 
 /// An error of the configuration, a file or a handler. The members `file`, `line` and `setting` name the place of the
-/// error in the configuration. A member is `None` if the error does not name this part of a place.
+/// error in the configuration. A member is `None` if the error does not name this part of the place.
 #[derive(Default, Serialize)]
 struct ErrorRow {
     file: Option<String>,
@@ -132,7 +132,7 @@ impl CheckArgs {
         }
         let servers = self.check().inspect_err(|error| {
             if self.json {
-                // Ignore a failure to print: the caller of this function reports the error too.
+                // Ignore a failure to print this report: the caller of this function also reports `error`.
                 let _ = JsonRow::from(CheckReport::of_error(error.reason())).print(true);
             }
         })?;
@@ -146,8 +146,9 @@ impl CheckArgs {
         loaded.check_supported()?;
         check_files(&loaded)?;
         let handlers = load_handlers(&loaded)?;
-        // `run` ignores an unusable file if the handler has another, usable file. `check` reports an unusable file of a
-        // handler that a stream uses as an error, and also each file with an invalid name.
+        // `run` ignores an unusable file if the handler has another, usable file. For each handler that a stream uses,
+        // `check` reports every unusable file as an error. `check` also reports every file with an invalid name as an
+        // error.
         let folder = scan_folder(&loaded)?;
         if let Some(MisnamedFile { path, reason }) = folder.misnamed.first() {
             return Err(CommandError::Config(anyhow::anyhow!("{}: {reason}", path.display())));

@@ -171,8 +171,8 @@ impl CommandError {
     }
 }
 
-/// Exit code of a command that failed for a reason that has no exit code of its own. The next two exit codes are
-/// `EX_CONFIG` and `EX_TEMPFAIL` of sysexits.h.
+/// Exit code of a command that failed for a reason that has no exit code of its own. The two constants below are the
+/// exit codes `EX_CONFIG` and `EX_TEMPFAIL` of sysexits.h.
 pub(crate) const EXIT_FAILED: u8 = 1;
 pub(crate) const EXIT_CONFIG: u8 = 78;
 pub(crate) const EXIT_UNAVAILABLE: u8 = 75;

@@ -64,8 +64,9 @@ impl InspectArgs {
     }
 
     /// Returns the place of the data: the process that the command line names, or the process that has the embedded
-    /// store of the configuration open and an admin listener. Without such a process, returns the configuration.
-    /// Returns an error if the process that has the store open runs on another machine or in another network namespace.
+    /// store of the configuration open, if this process has an admin listener. If there is no such process, returns the
+    /// configuration. Returns an error if the process that has the store open runs on another machine or in another
+    /// network namespace.
     pub(crate) fn place(&self) -> Result<DataPlace, CommandError> {
         if let Some(process) = self.process() {
             return Ok(DataPlace::Process(process));

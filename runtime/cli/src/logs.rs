@@ -82,7 +82,8 @@ impl Visit for EngineErrorVisitor {
 /// that line.
 static IS_COMPLETE: Mutex<bool> = Mutex::new(false);
 
-/// Writes the reason why the process ends as the last line of the log, even if the log's filter suppresses errors.
+/// Writes the last line of the log: the reason why the process ends. Writes this line even if the log's filter
+/// suppresses errors.
 pub(crate) fn log_final_error(format: LogFormat, error: &str) {
     let mut is_complete = IS_COMPLETE.lock().unwrap_or_else(PoisonError::into_inner);
     *is_complete = true;

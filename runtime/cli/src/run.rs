@@ -196,8 +196,9 @@ async fn drive(
     figures: &Arc<RunStatus>,
 ) -> Result<RunReport, CommandError> {
     let run = PreparedRun::prepare(loaded, once, handlers, store, figures).await?;
-    // With `once` there is no ingress, because a run that accepts events over HTTP would never end. The ingress listens
-    // before the process connects to the broker, so that producers can send events even if the broker is unavailable.
+    // With `once`, there is no ingress, because a run that accepts events over HTTP would never end. Without `once`,
+    // the ingress listens before the process connects to the broker, so that producers can send events even if the
+    // broker is unavailable.
     let ingress = if once {
         None
     } else {

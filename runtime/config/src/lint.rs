@@ -121,7 +121,7 @@ fn longest_search(stream: &StreamConfig) -> u64 {
     stream.gap_settings().longest_wait().saturating_add(requests.saturating_mul(earlier_rounds))
 }
 
-/// Returns the time, in ms, for which the store keeps an event for replay, and the setting that determines this time.
+/// Returns the setting that determines how long the store keeps an event for replay, and this time in ms.
 fn retention(stream: &StreamConfig) -> (&'static str, u64) {
     let settings = [
         ("retain", Some(stream.retain)),

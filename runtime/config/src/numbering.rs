@@ -1,6 +1,6 @@
-//! Protects the numbering of a stream's events. The numbering must not change while the store has data of the stream,
-//! because Ordain would then confuse events with each other, and events could take effect twice. A mark (a named record
-//! in the store) records the settings under which the data was written.
+//! Protects the numbering of a stream's events. The numbering must not change while the store has data of the stream:
+//! after a change, Ordain would confuse events with each other, and events could take effect twice. A mark (a named
+//! record in the store) records the settings under which the data was written.
 
 use ordain_core::OrderingMode;
 use serde::{Deserialize, Serialize};
@@ -70,10 +70,11 @@ impl StreamNumbering {
     }
 }
 
-/// Checks the configured streams against the store and the running processes, and records the settings of each stream
-/// whose mark is missing or has other settings. Returns an error if the data of a stream was written with other
-/// settings, or if another process runs the stream with other settings. When this function returns successfully, the
-/// marks are durable. Before that, a process must not write data of the streams.
+/// Checks the configured streams against the store and the running processes, and then records the settings of each
+/// stream in its mark. Returns an error if the store has data of a stream that was written with other settings, or if
+/// another process runs the stream with other settings. If neither is the case, a mark with other settings is replaced.
+/// When this function returns successfully, the marks are durable. A process must not write data of the streams before
+/// that time.
 ///
 /// Each process must call this function again after the process has joined the membership (the list of running
 /// processes in the store). Two processes that start at the same time with different numbers of partitions might not

@@ -127,8 +127,8 @@ impl StoreConfig {
 
 impl RedisConfig {
     /// Returns the options for opening this store. While no server responds, the store retries requests other than
-    /// commits for `patience`. If `patience` is `None`, the store retries these requests without a time limit. While
-    /// the process starts, the limit is at most half a minute.
+    /// commits for `patience`. If `patience` is `None`, the store retries these requests without a time limit. The call
+    /// that opens the store retries for at most half a minute, even if `patience` is longer or `None`.
     pub fn options(&self, patience: Option<Duration>) -> RedisOptions {
         RedisOptions {
             address: self.url.clone(),

@@ -1,4 +1,4 @@
-//! Values that the file writes as one text, number or switch.
+//! Values that the file writes as one text, number or switch (`true` or `false`).
 
 use toml::de::DeValue;
 

@@ -154,9 +154,9 @@ impl Config {
             id_window,
             id_ttl: stream.id_ttl.0,
             id_floor: if stream.source.has_inbox(self.ingress.is_some()) {
-                // While the broker is unavailable, the inbox passes events directly to the sequencer, up to half of
-                // `id_window`. The broker may deliver the copies of these events much later, so no id in the window
-                // expires.
+                // While the broker is unavailable, the inbox passes events directly to the sequencer, at most half of
+                // `id_window` events. The broker may deliver the copies of these events much later, so no id in the
+                // window expires.
                 id_window
             } else {
                 // Remember at least as many ids as the default prefetch, because the previous process may have had a

@@ -42,7 +42,7 @@ impl SourceConfig {
         }
     }
 
-    /// Returns the place from which the stream receives its events, for people.
+    /// Returns a text that names, for an operator, the place from which the stream receives its events.
     pub fn place(&self) -> String {
         match self {
             Self::Amqp(AmqpSourceConfig { queue, partitions, .. }) => {
@@ -212,8 +212,8 @@ impl Scalar for KeyLocation {
     }
 }
 
-/// Maximum number of events between two checkpoints of a file. After a crash, the source reads these events again, and
-/// also the unacknowledged events of the prefetch.
+/// Maximum number of events between two checkpoints of a file. After a crash, the source reads the events after the
+/// last checkpoint again, and also the events that it had delivered and that were not acknowledged yet.
 ///
 /// For a queue in the store, this number limits the acknowledged events that the source has not yet removed from the
 /// queue. While the source removes these events, the partition can acknowledge up to `prefetch` further events. After a

@@ -1,5 +1,5 @@
 //! Events from a source and messages to a sink. All parts of Ordain share events and messages by reference, and must
-//! never copy their content.
+//! copy their content only to store it or to send it.
 
 use std::sync::Arc;
 
@@ -134,8 +134,8 @@ impl Event {
         }
     }
 
-    /// Returns a digest of the source and the id, which together identify an event (CloudEvents). For an event without
-    /// a source, returns the digest of the id.
+    /// Returns a digest of the source and the id. Source and id together identify an event, as CloudEvents defines. For
+    /// an event without a source, returns the digest of the id.
     pub fn identity_digest(&self) -> u64 {
         let source = self.parts.bytes(3);
         if source.is_empty() {

@@ -87,7 +87,7 @@ pub enum Input {
         found: Vec<(u64, Arc<Event>)>,
         /// The first sequence that the source did not search for. The value is [`u64::MAX`] if the source searched for
         /// all requested sequences. The value is the first requested sequence if the source could not be queried at
-        /// all. In that case, the round of requests does not count towards `gap.attempts`.
+        /// all. In that case, the replay round does not count towards `gap.attempts`.
         until: u64,
         /// The reason why the source may find more events later: the source failed, or requested another try later.
         /// `None` if the answer is final.

@@ -158,11 +158,12 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         self.calls.get(self.rewritten).map(|written| (&written.call, &self.lacking))
     }
 
-    /// Records that the producer has again written the call that [`Self::next_lost`] returned. `call` replaces the call
-    /// in memory, and has the form that the store has now. `at` is the time of the write if the store had lost events
-    /// of the call, and `None` if the store still had all events of the call. The old witnesses stay until the store
-    /// has all calls again. Until then, the store refuses new events of the producer, because the producer names an old
-    /// witness that a shard lacks. If the producer cannot write one of the calls again, the refusals continue.
+    /// Records that the producer has again written the call that [`Self::next_lost`] returned. `call` is the same call
+    /// with the store's new results; it replaces the call in memory. `at` is the time of the write if the store had
+    /// lost events of the call, and `None` if the store still had all events of the call. The old witnesses stay until
+    /// the store has the events of all calls again. Until then, the store refuses new events of the producer, because
+    /// the producer names an old witness that a shard lacks. If the producer cannot write one of the calls again, the
+    /// refusals continue.
     pub fn written_again(&mut self, call: C, witnesses: BTreeMap<u32, W>, at: Option<u64>) {
         if let Some(written) = self.calls.get_mut(self.rewritten) {
             written.call = call;
@@ -173,7 +174,7 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         }
     }
 
-    /// Records that the store has all calls again.
+    /// Records that the store has the events of all calls again.
     pub fn restored(&mut self) {
         let lacking = std::mem::take(&mut self.lacking);
         self.newest.retain(|shard, _| !lacking.contains(shard));

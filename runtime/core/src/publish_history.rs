@@ -172,7 +172,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         if !self.has_lost() {
             progress.new_chunks = parts.len();
         }
-        // For each key with a changed number: the new number of the last such message in this call.
+        // For each key with messages whose numbers this call changed: the new number of the last of these messages.
         let mut floors: BTreeMap<&P::Key, u64> = BTreeMap::new();
         let mut rest = numbers;
         for part in parts {

@@ -104,8 +104,8 @@ pub(crate) const RUNS_LIMIT: usize = 4_096;
 /// still expects to read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct QueueCursor {
-    /// The delivered runs of entries, in ascending order. The numbers of the runs may have holes, because the queue may
-    /// have had other entries between them.
+    /// The delivered runs of entries, in ascending order. The queue may have had other entries between two runs, so the
+    /// numbers may have holes.
     delivered: VecDeque<QueueRun>,
     /// The numbers and history digests of late entries: unfinished entries that the cursor delivered after entries with
     /// higher numbers. Before that delivery, the store had removed the late entry, and had then gone back in time and

@@ -238,8 +238,8 @@ impl Sequencer {
     }
 
     /// Returns the keys that have continued since the last call because a missing event arrived, each with the sequence
-    /// of this event. All replay rounds for the event had failed before, so the key was parked or waited without a time
-    /// limit. Returns at most `RESUMED_KEYS_LIMIT` keys, and leaves out the others.
+    /// of this event. No replay round had found the event before, so the key was parked or waited without a time limit.
+    /// Returns at most `RESUMED_KEYS_LIMIT` keys, and leaves out the others.
     pub fn take_resumed_keys(&mut self) -> Vec<(Key, u64)> {
         std::mem::take(&mut self.resumed_keys)
     }

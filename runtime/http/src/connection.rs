@@ -177,7 +177,8 @@ async fn serve_requests(
     let mut ends = false;
     loop {
         tokio::select! {
-            // The time limit of a new request starts before the limit is checked.
+            // `biased` checks the branches in order. A new request therefore restarts the time limit before the branch
+            // of the time limit runs.
             biased;
             // An error of a connection affects only its caller.
             served = connection.as_mut() => {

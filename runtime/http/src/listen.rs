@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 
 use ordain_config::{ConfigError, LoadedConfig};
 
-/// Returns the error of a listener that cannot use the address of its configuration section. The error is temporary if
-/// another process uses the address, because that process may end, or if the machine does not have the address, because
-/// the machine may get the address later, for example by DHCP. The error is permanent if the process lacks the
+/// Returns the error of a listener that cannot use the address of its configuration section. The error is temporary in
+/// two cases. First, another process uses the address: that process may end. Second, the machine does not have the
+/// address: the machine may get the address later, for example by DHCP. The error is permanent if the process lacks the
 /// permission to use the address.
 pub(crate) fn listen_error(
     loaded: &LoadedConfig,

@@ -90,8 +90,8 @@ pub struct EventAssigner {
 }
 
 impl EventAssigner {
-    /// Creates the item that represents an event in a call. The key determines the partition, as for all entries of
-    /// queues in the store.
+    /// Creates the item that represents an event in a call. The hash of the key determines the partition. If the broker
+    /// chooses the partitions of the keys, the caller replaces this partition.
     pub fn item(&self, event: &Arc<Event>) -> AssignItem {
         let partition = shard_of(event.key(), self.policy.partitions);
         AssignItem { event: Arc::clone(event), partition, number: 0 }
@@ -132,7 +132,7 @@ impl EventAssigner {
     }
 
     /// Returns, for each shard to which the events belong, the number of connections to the shard that have broken so
-    /// far. If the number of a shard changes, the shard may have lost events.
+    /// far. If this count of a shard changes, the shard may have lost events.
     pub fn disconnects(&self, items: &[AssignItem]) -> BTreeMap<u32, u64> {
         let shards = self.store.shards();
         let shard_of_item = |item: &AssignItem| shard_of(item.event.key(), shards);
@@ -353,7 +353,8 @@ impl EventAssigner {
                 }
                 results.extend(group.into_iter().zip(assigned));
             }
-            // The next call names the last new event of this call as its witness (without numbers, this call itself).
+            // The next call names a witness: the last new event of this call or, if the store does not number the
+            // events, this call itself.
             let events =
                 results[done_before..].iter().map(|(at, assigned)| (&items[*at], assigned));
             witness = self.witnesses(events, &runs).remove(&shard).or(witness);

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ordain_store::WriterCall;
 
 /// A writer of queue entries: a publisher, or the part of a process that accepts events over HTTP for a stream. A
-/// writer exists in one process only: the next process creates a writer with another id.
+/// writer exists in one process only: each process creates its own writers, with other ids.
 #[derive(Debug)]
 pub struct QueueWriter {
     id: u64,
@@ -20,7 +20,8 @@ pub struct QueueWriter {
 struct CallNumbers {
     /// The highest number that a call has had; 0 before the first call.
     last: u64,
-    /// The numbers of refused calls. The next calls get these numbers, the last refused first.
+    /// The numbers of refused calls. The next calls get these numbers: the number of the call that was refused last
+    /// comes first.
     unused: Vec<u64>,
 }
 

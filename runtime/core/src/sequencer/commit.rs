@@ -98,7 +98,7 @@ impl ShardState {
         self.in_doubt || self.query_sent || self.rolled_back
     }
 
-    /// Returns whether the shard is sending lost commits, which it kept in `history`, to the store again.
+    /// Returns whether the sequencer is sending lost commits of this shard, from `history`, to the store again.
     fn is_recovering(&self) -> bool {
         self.sending.len() > usize::from(self.in_flight.is_some())
     }

@@ -13,8 +13,9 @@ use super::lane::Lane;
 #[derive(Debug)]
 pub(super) struct LaneTable {
     slab: Slab<Lane>,
-    /// The list links of each lane, by index. The links are separate from the lanes. A list operation also touches the
-    /// links of the neighbours, and would otherwise load whole lanes into the cache of the processor.
+    /// The list links of each lane, by index. The links are separate from the lanes: a list operation also touches the
+    /// links of the neighbours, and would load these whole lanes into the cache of the processor if the links were in
+    /// the lanes.
     links: Vec<ListLink>,
     by_key: HashTable<u32>,
     hasher: FixedState,

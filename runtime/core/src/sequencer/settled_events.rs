@@ -2,9 +2,9 @@
 //! event, the digest shows whether the event is a repeat of the settled event or another event.
 //!
 //! If the store numbers the events of a stream, another event may get the sequence of a settled event after the store
-//! has gone back in time. The store then loses the numbers of events together with the commits that settled these
-//! events. The sequencer recovers the commits, but no process recovers the number of an event whose publisher has
-//! ended. The store may give this number to another event of a later publisher.
+//! has gone back in time. When the store goes back, it loses the numbers of events together with the commits that
+//! settled these events. The sequencer recovers the commits, but no process recovers the number of an event whose
+//! publisher has ended. The store may give this number to another event of a later publisher.
 //!
 //! The key record has the digests of only the last settled events. But the `CommitHistory` (`commit/recovery.rs`) still
 //! has the commits of all lost events, and therefore the digests of these events. The sequencer collects the digests

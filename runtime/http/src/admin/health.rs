@@ -133,7 +133,8 @@ fn stream_problems(app: &AdminState) -> BTreeMap<Arc<str>, &'static str> {
         let stream = Arc::clone(&partition.partition().stream);
         let known = problems.entry(stream).or_insert(reason);
         if reason == STOPPED_REASON {
-            // A stopped stream needs an operator, so this reason replaces the reason of another partition.
+            // A stopped stream needs an operator, so `STOPPED_REASON` replaces a reason that another partition of the
+            // stream gave.
             *known = reason;
         }
     }

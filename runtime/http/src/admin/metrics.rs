@@ -1,6 +1,7 @@
 //! `GET /metrics`: the counts of the partitions, the handlers and the background tasks. Each request reads the current
-//! counts, and the newest results of the background tasks. Labels contain names of streams, handlers and replay
-//! sources, handler versions, numbers of partitions, response statuses, and words of fixed sets, never keys of events.
+//! counts, and the newest results of the background tasks. The values of labels are the names of streams, of handlers
+//! and of replay sources, the versions of handlers, the numbers of partitions, the statuses of responses, and words of
+//! fixed sets. A label must never contain the key of an event.
 
 mod write;
 

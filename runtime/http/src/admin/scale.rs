@@ -1,5 +1,5 @@
-//! The number of wanted instances of each stream, for metrics. After a request for metrics, a background task reads
-//! the instances' reports from the store.
+//! The number of wanted instances of each stream (the instances that its pending work needs), for metrics. After a
+//! request for metrics, a background task reads the instances' reports from the store.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

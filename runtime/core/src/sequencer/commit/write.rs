@@ -122,9 +122,9 @@ pub(super) struct WriteCost {
     pub(super) kept_bytes: usize,
 }
 
-/// Records in the key record that the events of a chunk are settled. A chunk may have more events than the record keeps
-/// digests. Returns the sequences and digests of the events whose digests do not fit into the record. In a `fifo`
-/// stream, adds the ids of the events without a spilled copy to `ids`.
+/// Records in the key record that the events of a chunk are settled. The number of events in a chunk may exceed the
+/// number of digests in a record. Returns the sequences and digests of the events whose digests do not fit into the
+/// record. In a `fifo` stream, adds the ids of the events without a spilled copy to `ids`.
 fn advance_record(
     lane: &mut Lane,
     chunk: &ResultChunk,
