@@ -180,7 +180,7 @@ async fn serve_requests(
             // `biased` checks the branches in order. A new request therefore restarts the time limit before the branch
             // of the time limit runs.
             biased;
-            // An error of a connection affects only its caller.
+            // An error of a connection affects only the caller of this connection.
             served = connection.as_mut() => {
                 let is_partly_read = served.is_err() || is_unread.load(Ordering::Relaxed);
                 return if is_partly_read { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };

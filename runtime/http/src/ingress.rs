@@ -241,7 +241,7 @@ async fn allow_webhook(
     Ok(response)
 }
 
-/// Returns the error for a request whose headers name no form of events.
+/// Returns the error for a request whose headers show no CloudEvents: neither the media type nor a header `ce-…` fits.
 fn no_events(headers: &HeaderMap) -> ProblemDetails {
     let mut words = "the request has no CloudEvents: send application/cloudevents+json, \
                      application/cloudevents-batch+json, application/x-ndjson, or the data with \

@@ -54,7 +54,7 @@ pub(crate) struct PublishedCalls {
     rewinds: u64,
     /// The number of events that this publisher has written again since the last log line about repeated events.
     repeated: usize,
-    /// The number of events in `repeated` whose new number differs from their first number.
+    /// The number of events, among the events that `repeated` counts, whose new number differs from their first number.
     changed: usize,
 }
 
