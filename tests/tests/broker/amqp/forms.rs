@@ -103,7 +103,7 @@ fn cloud_event_attributes_reach_handler_and_dead_letter() -> Result<()> {
     Ok(())
 }
 
-/// The time of an event is optional. A valid time that few producers send must therefore not make the event unreadable.
+/// The time of an event is optional. An event with a valid but unusual time must take effect.
 #[test]
 fn cloud_events_with_unusual_times_take_effect() -> Result<()> {
     let rig = Rig::new()?;

@@ -18,8 +18,8 @@ use serde_json::json;
 
 /// The host name of the broker in the test in which the broker's address changes.
 const NAME: &str = "broker.test";
-/// The time limit for a host to use the broker again, counted from the time from which a new connection to the broker
-/// works. The host waits at most 10 seconds between two attempts.
+/// The longest allowed time from the moment when new connections to the broker work to the moment when the host uses
+/// the broker again. The host waits at most 10 seconds between two attempts to connect.
 const RETURN_LIMIT: Duration = Duration::from_secs(45);
 /// Settings with which the client library and the broker detect a silent connection only after ten minutes.
 const RARE_HEARTBEATS: [&str; 2] = ["[runtime]\nlease = \"10m\"\n", "heartbeat = \"5m\"\n"];

@@ -29,7 +29,8 @@ fn execute(rig: &Rig, lines: &[String], out: &mut Vec<String>) -> Result<()> {
 }
 
 /// The virtual host is rebuilt twice: once while the host runs, and once while no host runs. Each time, the host must
-/// declare its exchange and its queue, report the loss, and execute the following events.
+/// declare its exchange and its queue again, log that the exchange was missing, and execute the events that are
+/// published afterwards.
 #[test]
 fn stream_of_a_rebuilt_virtual_host_continues() -> Result<()> {
     let mut rig = Rig::new()?;

@@ -1,5 +1,5 @@
 //! Tests of the records about queues and exchanges that the host keeps in the store. The host must not report an error
-//! of the store as an error of the broker. A lost reply of the store must not hide the loss of an exchange.
+//! of the store as an error of the broker. A lost reply of the store must not hide the removal of an exchange.
 
 use anyhow::{Result, ensure};
 use ordain_servers::{Proxy, Redis};
@@ -71,8 +71,8 @@ fn damaged_record_of_a_queue_is_an_error_of_the_store() -> Result<()> {
 }
 
 /// The exchange is missing at a start. The host records that the exchange has no marker, and the replies of the store
-/// are lost. The next attempt finds the new record, and so cannot detect the loss. The log must report the loss
-/// nevertheless.
+/// are lost. The next attempt finds the new record, and so cannot detect that the exchange was removed. The log must
+/// report the removal nevertheless.
 #[test]
 fn exchange_missing_at_a_start_is_reported_despite_lost_replies() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -91,7 +91,7 @@ fn exchange_missing_at_a_start_is_reported_despite_lost_replies() -> Result<()> 
 
 /// The exchange is removed while the host runs without the right to declare the marker again. The host records that the
 /// exchange has no marker, and the replies of the store are lost. The next check finds the new record, and so cannot
-/// detect the loss. The log must report the loss nevertheless.
+/// detect that the exchange was removed. The log must report the removal nevertheless.
 #[test]
 fn missing_exchange_is_reported_despite_lost_replies() -> Result<()> {
     let redis = Redis::start(&[])?;

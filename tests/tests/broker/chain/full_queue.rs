@@ -9,8 +9,9 @@ use ordain_tests::log::{line, text, unnumbered};
 use ordain_tests::service::Service;
 use serde_json::json;
 
-/// Two stages with the same key. The first event of the second stage exceeds `plugins.state_size`, so the key is parked
-/// in the second stage. With this `run_ahead`, the outbox of the first stage is full at [`OUTBOX`] messages.
+/// Two stages. All events have the same key. The first event of the second stage makes the state exceed
+/// `plugins.state_size`, so the key is parked in the second stage. With this `run_ahead`, the outbox of the first stage
+/// is full at [`OUTBOX`] messages.
 const BLOCKED: &str = r#"
 [runtime]
 run_ahead = 8

@@ -90,7 +90,7 @@ fn run_with_kills(home: &Home, ledger: &Ledger, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// The process is killed several times. The file must contain each statement once.
+/// The process is killed several times. The file of the sink must contain each statement once.
 #[test]
 fn killed_process_numbers_each_statement_once() -> Result<()> {
     let home = Home::new(&["ledger"], &config("sequenced", true))?;

@@ -54,9 +54,9 @@ fn events_take_effect_while_the_clock_of_redis_jumps() -> Result<()> {
         Ok(sent)
     };
     for hours in OFFSETS {
-        // When the clock jumps, the first host may have read the events of the second host from the queue, while the
-        // second host does not know yet that they were read. After the jump, the two other hosts call the store before
-        // the second host does.
+        // When the clock jumps, the first host may already have read the events of the second host from the queue,
+        // while the second host does not know yet that they were read. After the jump, the test posts events only to
+        // the two other hosts.
         post_part(1)?;
         clock.set(hours * HOUR)?;
         post_part(2)?;
@@ -87,7 +87,7 @@ fn events_take_effect_while_the_clock_of_redis_jumps() -> Result<()> {
         let lost = metric(service, "ordain_events_lost_total")?;
         ensure!(
             lost == count,
-            "{lost} events were counted as lost, but {count} are lost: {}",
+            "the host counted {lost} events as lost instead of {count}: {}",
             service.stderr()
         );
     }

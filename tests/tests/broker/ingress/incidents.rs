@@ -218,9 +218,9 @@ fn records_of_lost_events_are_correct() -> Result<()> {
         let since = since.into_iter().min().context("a record")?;
         ensure!((sent..=answered).contains(&since), "{sent} to {answered}: {of_shard:?}");
     }
-    // The test knows only bounds for the number of safe events, for two reasons. When the server went back in time, the
-    // host had already read some events. And events that the host accepted afterwards may count as safe, if they were
-    // waiting when the reader detected the loss.
+    // The test knows only a lower and an upper limit for the number of safe events, for two reasons. First, the host
+    // had already read some events when the server went back in time. Second, events that the host accepted afterwards
+    // may count as safe, if they were waiting when the reader detected the loss.
     let safe = (0..SHARDS).filter_map(|shard| safe_events(&all, shard)).sum::<u64>() as usize;
     let least = WAITING.checked_sub(taken_after + READ_AHEAD).context("the stream is too fast")?;
     let most = WAITING - taken_before + LATER;
@@ -267,8 +267,8 @@ fn record_of_repeated_commits_states_their_numbers() -> Result<()> {
     rig.service.end()
 }
 
-/// The server loses commits, but none of the waiting events. After the host has read these events, its records must
-/// state their number in each shard, and that all of them are safe. The host must count no event as lost.
+/// The server loses commits, but none of the waiting events. After the host has read the waiting events, its records
+/// must state their number in each shard, and that all of them are safe. The host must count no event as lost.
 #[test]
 fn record_states_that_all_waiting_events_are_safe() -> Result<()> {
     let mut rig = Rig::start()?;

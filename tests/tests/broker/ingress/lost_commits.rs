@@ -55,8 +55,9 @@ fn record_of_end(service: &mut Service) -> Result<(Value, usize)> {
     Ok((record["data"].clone(), shard as usize))
 }
 
-/// Removes data from Redis by `lose`, and with the data the claim of the host. The host must end. The record must state
-/// all commits of the host in the shard and the loss of the claim, and must state no time. Returns the shard.
+/// Calls `lose`, which removes data from Redis, including a claim of the host. The host must end. The record of the
+/// loss must state all commits of the host in one shard and the loss of the claim, and must state no time. Returns the
+/// number of this shard.
 fn check_lost_claim(lose: impl FnOnce(&Redis) -> Result<()>) -> Result<usize> {
     let redis = Redis::start(&[])?;
     let home = Home::new(&["tally"], &config(&redis, "lease = \"2s\""))?;
@@ -103,7 +104,7 @@ fn host_ends_after_removal_of_the_key_records_of_a_shard() -> Result<()> {
 #[test]
 fn record_of_commits_beyond_memory_states_all_lost_commits() -> Result<()> {
     // The host keeps recent commits in memory, so that it can repeat them. These commits occupy at most an eighth of
-    // the memory budget, which is 2 MiB here. Each event occupies more than 300 bytes.
+    // the memory budget: 2 MiB of 16 MiB. Each event occupies more than 300 bytes.
     const LOST: usize = 20_000;
     let redis = Redis::start(&[])?;
     let home = Home::new(&["tally"], &config(&redis, "memory_budget = \"16MiB\""))?;

@@ -128,8 +128,9 @@ impl Rig {
     }
 }
 
-/// All nodes and the URL of the host have the same name. The connections break, and the name does not resolve for at
-/// least ten seconds. Later, the name resolves to another address.
+/// All nodes report the same name, and the store's URL in the host's configuration contains this name too. The
+/// connections break, and the name does not resolve for at least ten seconds. Later, the name resolves to another
+/// address.
 #[test]
 fn host_returns_after_the_name_of_the_nodes_resolves_again() -> Result<()> {
     let options = Options::new()

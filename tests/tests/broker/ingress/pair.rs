@@ -17,7 +17,7 @@ use super::support::{ONE, SECTIONS, inbox_events, ingress, into_file, post, post
 
 /// The servers, and two hosts that print their messages.
 struct Pair {
-    /// The output of both processes before the last restart.
+    /// The output of all processes until the last restart of the first process.
     earlier: String,
     rig: Rig,
     homes: [Home; 2],

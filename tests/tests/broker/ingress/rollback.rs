@@ -201,7 +201,7 @@ fn unread_events_that_a_failover_loses_are_counted() -> Result<()> {
 }
 
 /// When the broker is available again, the host drops the events that it has read from the inbox and not yet processed.
-/// If the server has lost these events, the host must count them.
+/// If the server has lost these events, the host must count them as lost.
 #[test]
 fn lost_unread_inbox_events_are_counted() -> Result<()> {
     let rig = Rig::with_private_broker("", "", "")?;
@@ -214,8 +214,9 @@ fn unread_inbox_events_that_a_failover_loses_are_counted() -> Result<()> {
     lose_unread_events(LossyServers::watched()?, Some(&rig))
 }
 
-/// The host first retains an event of the stream of the broker for replay, and then puts the event into the inbox. The
-/// server loses the retained copy between the two writes. Before the host answers 202, it must retain the event again.
+/// The host accepts an event over HTTP for a stream whose source is RabbitMQ: it first retains a copy of the event for
+/// replay, and then puts the event into the inbox. The server loses the retained copy between the two writes. Before
+/// the host answers 202, it must retain the event again.
 #[test]
 fn copy_lost_during_a_request_is_retained_again() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -411,8 +412,8 @@ fn lost_events_for_another_process_are_counted() -> Result<()> {
     accepting.end()
 }
 
-/// The server loses events that one host accepted for the partition of another host. Then the accepting host takes over
-/// the partition, because its owner is dead. At this time, the accepting host does not know yet whether its events were
+/// The server loses events that one host accepted for the partition of another host. Then the other host dies, and the
+/// accepting host takes over the partition. At this time, the accepting host does not know yet whether its events were
 /// read. The accepting host must count each lost event once, and the events that the server still has must take effect.
 #[test]
 fn lost_events_are_counted_once_over_a_takeover() -> Result<()> {

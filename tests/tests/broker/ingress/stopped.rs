@@ -129,8 +129,8 @@ fn events_with_reused_numbers_have_new_message_ids() -> Result<()> {
 /// ends. After the next start, other events get the sequences of the lost events.
 #[test]
 fn events_after_lost_commits_beyond_memory_have_new_message_ids() -> Result<()> {
-    // The host keeps recent commits in memory. These commits occupy at most an eighth of the memory budget, which is 2
-    // MiB here. Each event with its own key occupies more than 300 bytes.
+    // The host keeps recent commits in memory. These commits occupy at most an eighth of the memory budget: 2 MiB of 16
+    // MiB. Each event with its own key occupies more than 300 bytes.
     const EVENTS: usize = 20_000;
     // The Sentinel must not replace the master before the test requests the replacement, even if the many events take
     // minutes.
@@ -140,7 +140,7 @@ fn events_after_lost_commits_beyond_memory_have_new_message_ids() -> Result<()> 
     let runtime = "[runtime]\nmemory_budget = \"16MiB\"\nlease = \"10m\"\n";
     let home = home(runtime, &group.url())?;
     let mut service = Service::start(&home, &["run"])?;
-    // The replica must have the host's claim. Without its claim, the host would end for another reason.
+    // The replica must have the host's claim. If the new master lacked the claim, the host would end for that reason.
     http::ready(&mut service)?;
     post_kept(&mut service)?;
     group.down_after(SILENCE_LIMIT)?;

@@ -30,8 +30,8 @@ fn events_take_effect_once_while_instances_change() -> Result<()> {
         fleet.until_shared(&[&first, &second, &third])?;
         first.service.end()?;
         fleet.until_shared(&[&second, &third])?;
-        // A process that starts on the same machine after the kill would detect the death of the host at once. In this
-        // test, no process starts, so the partitions change owners only after the lease has expired.
+        // A process that started on the same machine after the kill would detect the death of the host at once. But no
+        // process starts after this kill, so the partitions change owners only after the lease has expired.
         second.service.kill()?;
         fleet.until_shared(&[&third])?;
         let owner = format!("/{}\"", second.service.id());
@@ -109,8 +109,8 @@ fn handovers_survive_slow_requests_and_lost_replies() -> Result<()> {
     fleet.rig.until_empty()
 }
 
-/// The lease is much longer than the test. A host that starts after a kill on the same machine must detect the death of
-/// the earlier process, and must release its leases.
+/// The lease is much longer than the test. A host that starts on the machine of a killed host must detect the death of
+/// the killed host, and must release the leases of the killed host.
 #[test]
 fn restarted_process_waits_for_no_lease() -> Result<()> {
     let fleet = Fleet::new("lease = \"10m\"", "")?;

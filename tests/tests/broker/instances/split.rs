@@ -85,7 +85,7 @@ impl Host {
     }
 
     /// Waits until the host has ended because the store lacks one of its claims. Checks the exit code, the error, and
-    /// the record of the loss.
+    /// the record of the lost claim in the log.
     fn until_ended_without_claim(&mut self) -> Result<()> {
         let status = self.service.wait()?;
         let log = self.service.stderr();
