@@ -24,7 +24,7 @@ path = "out.ndjson"
 "#;
 
 /// Keys that look like options, or that contain characters with a meaning for a shell or a terminal. Each list has few
-/// keys, because the log suppresses lines about keys if too many of them are due within a few seconds.
+/// keys, because the host does not log all lines about keys if too many such lines are due within a few seconds.
 const KEYS: [&[&str]; 4] = [
     &["plain", "-5", "--help", "--key=x", "-", "--"],
     &["a\nb", "\n", "tab\there", "trailing\n", "\u{1b}[2J", "\u{202e}1\u{200b}"],

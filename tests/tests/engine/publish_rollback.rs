@@ -150,7 +150,8 @@ fn running_publisher_publishes_events_lost_by_a_shard() -> Result<()> {
     let done: Value = serde_json::from_str(&service.stdout()).with_context(|| log.clone())?;
     let count = |name: &str| done[name].as_u64().unwrap_or(0);
     ensure!(count("published") >= KEYS as u64 * EVENTS, "{done}");
-    // The run has started again after lines that it had published itself. But no earlier run has published a line.
+    // The run published the file again from a position after lines that it had published itself. The field
+    // `lines_before` must not count these lines, because it counts only the lines of earlier runs.
     ensure!(done["lines_before"] == 0, "{done}");
 
     let keys = all.keys().map(|key| (key.clone(), EVENTS)).collect();
@@ -367,7 +368,7 @@ async fn loss_in_fifo_stream_is_detected_although_its_number_was_reused() -> Res
 }
 
 /// `ordain publish` reads standard input and publishes more events than it keeps in memory. Then the store loses all
-/// these events. The command publishes the events that it still has in memory again. In the log, the command's record
+/// these events. The command publishes again the events that it still has in memory. In the log, the command's record
 /// of the loss must state how many other events are lost, in which shard, and since when.
 #[test]
 fn record_of_events_beyond_memory_states_their_number() -> Result<()> {

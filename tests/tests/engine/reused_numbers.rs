@@ -1,7 +1,7 @@
 //! Tests of events that the store numbers, with a Redis that goes back in time. A running host repeats its lost
-//! commits. But no process repeats the lost events, because their publisher has ended. The store therefore assigns the
-//! numbers of the lost events again, to the same events or to other events. If another event gets such a number, this
-//! event must take effect or become a dead letter.
+//! commits. But no process publishes the lost events again, because their publisher has ended. The store therefore
+//! assigns the numbers of the lost events again, to the same events or to other events. If another event gets such a
+//! number, this event must take effect or become a dead letter.
 
 use std::collections::BTreeSet;
 

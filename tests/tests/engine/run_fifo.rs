@@ -118,8 +118,8 @@ fn event(source: &str, id: &str, n: u64) -> Value {
     })
 }
 
-/// Returns the lines of five events of several sources, some with the same id. For each of the last two events, the
-/// source followed by the id gives the same text.
+/// Returns the lines of five events of several sources, some with the same id. The last two events differ in source and
+/// id, but for both, the source followed by the id is the text `/d12`.
 fn events_of_sources() -> String {
     let events = [
         event("/a", "1", 1),

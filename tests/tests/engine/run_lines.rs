@@ -57,8 +57,8 @@ const BAD: &[(&[u8], &str, &str)] = &[
     (&[b'x'; 5_000], "unreadable", "5000 bytes, more than 4096 (runtime.event_size)"),
 ];
 
-/// Texts that [`mixed`] puts before the events, one after the other: blanks, and lines that contain only blanks. NULs
-/// count as blanks.
+/// Blanks, and lines that contain only blanks. NULs count as blanks. [`mixed`] puts one of these texts before each
+/// event, in turn.
 const BLANKS: [&[u8]; 6] =
     [b"", b" \t \n", b"\xef\xbb\xbf\n", b"\xc2\xa0 \r\n", b"\0\0\0", b"\0\n \0\t"];
 
@@ -202,9 +202,9 @@ fn empty_file_ends_the_run() -> Result<()> {
     Ok(())
 }
 
-/// A program may truncate a file while another program writes to the file at its old position, that is, without
-/// appending. Then the file begins with NULs, which can be more bytes than an event may have. A run may end between the
-/// NULs and the next event; the next run must resume at this place.
+/// A program may truncate a file while another program continues to write at its old position, that is, without
+/// appending. Then the file begins with NULs. The number of NULs can exceed the size limit of an event. A run may end
+/// between the NULs and the next event; the next run must resume at this place.
 #[test]
 fn zeros_before_an_event_are_skipped() -> Result<()> {
     let good = in_turn(2, 4);

@@ -68,8 +68,8 @@ fn interrupted_run_ends_in_order_and_resumes() -> Result<()> {
     Ok(())
 }
 
-/// Other signals that end a process by default must also cause a clean shutdown. If a signal does not request the end
-/// of the service, the exit code must be 75, with which a supervisor starts the process again.
+/// Signals other than SIGTERM and SIGINT that end a process by default must also cause a clean shutdown. If a signal
+/// does not request the end of the service, the exit code must be 75, with which a supervisor starts the process again.
 #[test]
 fn other_signals_cause_a_clean_shutdown() -> Result<()> {
     let lines = in_turn(50, 200);
@@ -128,8 +128,8 @@ fn signals_that_were_ignored_at_the_start_stay_ignored() -> Result<()> {
     Ok(())
 }
 
-/// The operating system sends the signal SIGXFSZ when a file reaches the limit. By default, this signal ends a process.
-/// The host must instead report the error of the write.
+/// The operating system sends the signal SIGXFSZ to a process whose write exceeds the limit on the size of files. By
+/// default, this signal ends the process. The host must instead report the error of the write.
 #[test]
 fn file_size_limit_is_reported_as_an_error() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;

@@ -1,5 +1,5 @@
-//! Tests of standard input as a source, standard output as a sink, and a log in JSON. The output and the log must
-//! contain no other text.
+//! Tests of standard input as a source, standard output as a sink, and a log in JSON. Standard output must contain only
+//! messages, and a log in JSON must contain only JSON lines.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;

@@ -396,7 +396,7 @@ fn round_with_a_busy_source_does_not_count() -> Result<()> {
     Ok(())
 }
 
-/// The same rule holds if the missing event has the sequence 0.
+/// A round with a busy replay source must also not count if the missing event has the sequence 0.
 #[test]
 fn round_with_a_busy_source_does_not_count_for_event_zero() -> Result<()> {
     let mut rig = Rig::new(&format!("first = 0\n{SKIPPING}"))?;

@@ -193,7 +193,7 @@ fn source_and_id_identify_an_event() -> Result<()> {
     let mut rig = Rig::new()?;
     for _ in 0..2 {
         let is_first = rig.ids.is_empty();
-        // For each of the last two events, the source followed by the id gives the same text.
+        // For both of the last two events, the source followed by the id is the text `/a11`.
         for (source, id) in [("/a", 1), ("/b", 1), ("/a1", 1), ("/a", 11)] {
             let is_new = rig.deliver_from(source, 0, STORE_EPOCH, id);
             assert_eq!(is_new, is_first, "{source} {id}");

@@ -9,8 +9,8 @@ use ordain_tests::service::Service;
 
 use super::check_connect::home;
 
-/// The time for which the group has no master. The host checks every five seconds whether a connection to the store
-/// broke, so at least one check finds no master.
+/// The time for which the group of Redis servers has no master. The host checks every five seconds whether a connection
+/// to the store broke, so at least one check finds no master.
 const OUTAGE: Duration = Duration::from_secs(8);
 /// The first words of the error about a setting that can make the store lose data.
 const AT_RISK: &str = "store may lose data: ";

@@ -1,5 +1,5 @@
 //! Tests of clients that send invalid requests or nothing, hold many connections, or do not read responses. These
-//! clients must delay neither the run nor other clients, and must not make the host use much memory.
+//! clients must delay neither events nor other clients, and must not make the host use much memory.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -155,7 +155,7 @@ fn restore_copy(is_sequenced: bool) -> Result<()> {
     host.commit("k0", 2)?;
     let [store, copy] = [STORE, COPY].map(|name| host.home.path(name));
     copy_folder(&store, &copy)?;
-    // The store is not older than the file, so no message is lost.
+    // The store is not older than the file, so the log must contain no record of a loss.
     let log = host.publish("k1", 1)?;
     ensure!(log.contains(SKIPPED) && records(&log)?.is_empty(), "{log}");
     let before = host.home.read(OUT);

@@ -9,7 +9,7 @@
  *   INODE.dirty     the ranges that were written since the last sync, as pairs of position and length
  *   INODE.durable   the content that the disk holds
  *   INODE.names     the entries that the disk holds of a folder, one a line: `d` (folder) or `f`, inode, name
- *   fail            written by the test: the next sync of a file whose path has this ending fails
+ *   fail            written by the test: the ending of a path; the next sync of a file or folder with such a path fails
  *   log             one line for each sync: `synced PATH` or `failed PATH`
  *
  * A sync of a file makes the written ranges and the length of the file durable. A sync of a folder makes the names in
@@ -62,7 +62,7 @@ static int is_below(const char *path)
     return folder && strncmp(path, folder, strlen(folder)) == 0;
 }
 
-/* Finds the file of a descriptor. Returns whether this is a file or a folder of the disk. */
+/* Finds the file or folder of a descriptor. Returns whether the file or folder belongs to the disk. */
 static int is_on_disk(int fd, struct file *file)
 {
     if (!folder || fstat(fd, &file->state))
@@ -158,7 +158,8 @@ static void keep_names(int fd, const struct file *file)
         abort();
 }
 
-/* Returns whether this sync must fail because the test has requested it. The written ranges then count as clean. */
+/* Returns whether the sync of a file must fail because the test has requested a failure. If so, marks the written
+ * ranges of the file as clean. */
 static int must_fail(const struct file *file)
 {
     char control[PATH_MAX], ending[NAME_MAX] = "";
