@@ -60,7 +60,7 @@ pub(crate) fn demo(args: &DemoArgs) -> Result<()> {
     let took = started.elapsed();
 
     announce(
-        "checking: another program replays every order from the input and compares the output",
+        "checking: code that is independent of Ordain replays every order from the input and compares the output",
     );
     let letters = dead_letters(&ordain, &files)?;
     let verdict = check::check(&files.events, &files.receipts, &letters)?;
@@ -138,7 +138,9 @@ fn run_and_kill(ordain: &Path, files: &Files) -> Result<u64> {
             break written;
         }
         if let Some(status) = child.try_wait()? {
-            bail!("the run ended ({status}) before it could be killed: use more --events");
+            bail!(
+                "the run ended ({status}) before it could be killed: use a larger number for --events"
+            );
         }
         if started.elapsed() > STEP_TIMEOUT {
             let _ = child.kill();

@@ -74,8 +74,8 @@ pub(crate) fn fuzz(args: &FuzzArgs) -> Result<()> {
         command.arg(&target).arg(found).arg(root().join("fuzz/corpus").join(&target));
         run(command.arg("--").args(limits).args(options)).with_context(|| {
             format!(
-                "{target} has failed: fix the fault, and move its input from fuzz/artifacts/{target} to \
-                 fuzz/corpus/{target}: the unit tests run all inputs there"
+                "{target} has failed: fix the fault, and move the input that causes it from fuzz/artifacts/{target} \
+                 to fuzz/corpus/{target}: the unit tests run all inputs there"
             )
         })?;
     }

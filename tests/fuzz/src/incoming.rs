@@ -49,7 +49,8 @@ fn check_error(error: &DecodeError) {
     );
 }
 
-/// Decodes a line of a file or an event of a request body, encodes the event as a message, and decodes the message.
+/// Decodes the bytes as the JSON of an event, as in a line of a file or in a request body. Encodes the event as a
+/// message, and decodes the message.
 pub fn line(bytes: &[u8]) {
     let small = EventDecoder { ordering: OrderingMode::Sequenced, event_size: SIZE_LIMITS[1] };
     match small.decode(bytes) {
@@ -106,8 +107,8 @@ fn check_message_round_trip(event: &Event) {
     assert!(again.data() == event.data() || Some(again.data()) == tight, "the data differs");
 }
 
-/// Decodes a request with events, or the answer of a replay source with an event. The bytes contain lines of headers,
-/// an empty line, and the body.
+/// Decodes the bytes as the answer of a replay source with an event, and as a request with events. The bytes contain
+/// lines of headers, an empty line, and the body.
 pub fn request(bytes: &[u8]) {
     let end = bytes.windows(2).position(|pair| pair == b"\n\n");
     let (head, body) = end.map_or((bytes, &[][..]), |end| (&bytes[..end], &bytes[end + 2..]));

@@ -11,8 +11,8 @@ use ordain_store::codec::{
     encode_retained, letter_time, put_letter_place, split_letter_place, take_over,
 };
 
-/// Decodes an event or a message in the core's packed form. If the bytes are valid, encodes the value, decodes it
-/// again, and checks that it is the same.
+/// Decodes the bytes as an event and as a message in the core's packed form. If the bytes are valid, encodes the value,
+/// decodes the result, and checks that the value is the same.
 pub fn packed(bytes: &[u8]) {
     let bytes = Bytes::copy_from_slice(bytes);
     if let Ok(event) = Event::decode(bytes.clone()) {

@@ -79,7 +79,8 @@ fn instances_are_reused_and_replaced() -> Result<()> {
     };
     assert_eq!(calls(&workers, turn("a", &[CALLS; 2])), "1 2");
     assert_eq!(calls(&workers, turn("b", &[CALLS; 5])), "3 4 5 1 2");
-    // A retry runs in a fresh instance. Later turns may use both instances.
+    // A retry runs in a fresh instance. Afterwards, each of the two instances has executed two events, and a later turn
+    // may use either instance.
     assert_eq!(calls(&workers, Turn { fresh: true, ..turn("b", &[CALLS; 2]) }), "1 2");
     assert_eq!(calls(&workers, turn("b", &[CALLS])), "3");
     for failing in ["trap", "retry", "panic"] {
@@ -180,7 +181,7 @@ fn pending_results_pause_their_queue() -> Result<()> {
     }
     untaken.extend(results.try_iter());
     let untaken: usize = untaken.into_iter().map(|results| results.take().len()).sum();
-    assert!((1..10).contains(&untaken), "{untaken} of 40 were executed");
+    assert!((1..10).contains(&untaken), "{untaken} of 40 turns were executed");
     let mut count = untaken;
     while count < 40 {
         count += results.recv_timeout(Duration::from_secs(30))?.take().len();
@@ -251,7 +252,8 @@ fn handler_is_replaced_between_turns() -> Result<()> {
     let newer = dir.path().join("tally@2.0.0.wasm");
     std::fs::copy(plugin("tally")?, &newer)?;
     let tally = load(&workers.engine, &newer)?;
-    // If no handler replaces the old handler, the pool returns the turns that no worker has started, without results.
+    // Without a new version, `switch_version` returns the turns that no worker has started. These turns have no
+    // results.
     workers.turns.pause(true);
     workers.turns.submit(vec![turn("waits", &[OK])]);
     let undone = workers.turns.switch_version(None);
