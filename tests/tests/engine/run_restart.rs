@@ -78,7 +78,7 @@ fn run_after_a_kill_resumes_near_the_last_event() -> Result<()> {
     home.append("events.ndjson", text(&lines[29_000..]))?;
     let report = home.run_once()?;
     let delivered = report["delivered"].as_u64().unwrap_or_default();
-    println!("{delivered} of {} delivered after the kill", lines.len());
+    println!("{delivered} of {} events delivered after the kill", lines.len());
     ensure!((1_000..7_000).contains(&delivered), "{report}");
     assert_eq!(report["settled"], 1_000);
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))

@@ -61,7 +61,7 @@ fn interrupted_run_ends_in_order_and_resumes() -> Result<()> {
     }
     println!("{rounds} rounds");
     ensure!(rounds > 1, "the first run was not interrupted");
-    ensure!(settled == lines.len() as u64, "{settled} of {} were settled once", lines.len());
+    ensure!(settled == lines.len() as u64, "{settled} events were settled, not {}", lines.len());
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))?;
     let report = home.run_once()?;
     assert_eq!(report["delivered"], 0);

@@ -67,7 +67,7 @@ fn binary_cloud_events_take_effect_in_order() -> Result<()> {
     tally::check(&by_key(&lines)?, &out.join("\n"))?;
     let ends =
         taken.iter().filter(|message| header(message, "X-End-Of-Sequence").is_some()).count();
-    ensure!(ends == 7, "{ends} of the messages are the last of their key");
+    ensure!(ends == 7, "{ends} messages are marked as the last of their key");
     rig.until_empty()?;
     service.end()
 }

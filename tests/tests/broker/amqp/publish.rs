@@ -402,7 +402,10 @@ fn restarts_do_not_fill_outbox() -> Result<()> {
         // A host that ignored the limit would exceed the limit within this time.
         std::thread::sleep(Duration::from_secs(3));
         settled = before + effects(address)?;
-        ensure!((most - 10..=most).contains(&settled), "{settled} after start {start}");
+        ensure!(
+            (most - 10..=most).contains(&settled),
+            "{settled} events settled after start {start}"
+        );
     }
     service.end()?;
     let log = service.stderr();

@@ -29,7 +29,8 @@ kind = "stream"
 stream = "second"
 sequenced = true
 "#;
-/// The setting `run_ahead` in [`BLOCKED`]: the number of events that the first stage may execute before their commits.
+/// The setting `run_ahead` in [`BLOCKED`]: the maximum number of executed events of the first stage that wait for their
+/// commits.
 const RUN_AHEAD: u64 = 8;
 /// The number of unpublished messages at which the first stage of [`BLOCKED`] executes no further event: 16 times
 /// `run_ahead`.

@@ -75,7 +75,10 @@ fn record_of_messages_beyond_memory_states_their_commits() -> Result<()> {
     ensure!(messages > 0 && messages < LOST, "the record states {messages} of {LOST} messages");
     let since: Timestamp = data["since"].take().as_str().context("a time")?.parse()?;
     let since = since.as_millisecond();
-    ensure!((began..=copied).contains(&since), "{began} to {copied}: {since}");
+    ensure!(
+        (began..=copied).contains(&since),
+        "`since` is {since}, not between {began} and {copied}"
+    );
     let right = json!({
         "to": "stream/next", "messages": null, "shard": 0, "outbox": 0, "first": before + 1,
         "last": after, "since": null,

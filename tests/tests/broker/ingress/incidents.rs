@@ -216,7 +216,10 @@ fn records_of_lost_events_are_correct() -> Result<()> {
         let sent = first.sent.as_millisecond();
         let answered = first.answered.as_millisecond();
         let since = since.into_iter().min().context("a record")?;
-        ensure!((sent..=answered).contains(&since), "{sent} to {answered}: {of_shard:?}");
+        ensure!(
+            (sent..=answered).contains(&since),
+            "`since` is {since}, not between {sent} and {answered}: {of_shard:?}"
+        );
     }
     // The test knows only a lower and an upper limit for the number of safe events, for two reasons. First, the host
     // had already read some events when the server went back in time. Second, events that the host accepted afterwards
@@ -224,7 +227,10 @@ fn records_of_lost_events_are_correct() -> Result<()> {
     let safe = (0..SHARDS).filter_map(|shard| safe_events(&all, shard)).sum::<u64>() as usize;
     let least = WAITING.checked_sub(taken_after + READ_AHEAD).context("the stream is too fast")?;
     let most = WAITING - taken_before + LATER;
-    ensure!((least..=most).contains(&safe), "{safe} are safe, not {least} to {most}: {all:?}");
+    ensure!(
+        (least..=most).contains(&safe),
+        "{safe} events are safe, not {least} to {most}: {all:?}"
+    );
 
     rig.send_on(&all)
 }
@@ -298,7 +304,10 @@ fn record_states_that_all_waiting_events_are_safe() -> Result<()> {
     }
     let least = WAITING.checked_sub(taken_after + READ_AHEAD).context("the stream is too fast")?;
     let most = WAITING - taken_before;
-    ensure!((least..=most).contains(&safe), "{safe} are safe, not {least} to {most}: {all:?}");
+    ensure!(
+        (least..=most).contains(&safe),
+        "{safe} events are safe, not {least} to {most}: {all:?}"
+    );
     ensure!(metric(&mut rig.service, "ordain_events_lost_total")? == 0);
     ensure!(of_type(&rig.records()?, "ordain.events.lost").is_empty(), "{log}");
     rig.service.end()

@@ -125,7 +125,10 @@ fn record_of_commits_beyond_memory_states_all_lost_commits() -> Result<()> {
     let (mut data, shard) = record_of_end(&mut service)?;
     let since: Timestamp = data["since"].take().as_str().context("a time")?.parse()?;
     let since = since.as_millisecond();
-    ensure!((began..=copied).contains(&since), "{began} to {copied}: {since}");
+    ensure!(
+        (began..=copied).contains(&since),
+        "`since` is {since}, not between {began} and {copied}"
+    );
     let first = before[shard] + 1;
     let last = after[shard];
     let right = json!({

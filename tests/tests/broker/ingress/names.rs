@@ -25,7 +25,7 @@ const HOST_NAME: &str = "cluster-announce-hostname";
 /// The number of events of a request: two events of each of 60 keys.
 const EVENTS_PER_REQUEST: usize = 120;
 
-/// A host and the Cluster with its store.
+/// A host, and the Redis Cluster that contains the store of the host.
 struct Rig {
     cluster: Cluster,
     home: Home,

@@ -81,7 +81,10 @@ fn events_accepted_after_rollback_take_effect() -> Result<()> {
     let admin = http::admin(&mut service)?;
     let taken = *effects(&service)?.get(&'b').unwrap_or(&0);
     let lost = lost_events(admin)?;
-    ensure!(lost > 0 && lost + taken == EVENTS, "{lost} were counted as lost, {taken} took effect");
+    ensure!(
+        lost > 0 && lost + taken == EVENTS,
+        "{lost} events were counted as lost, and {taken} took effect"
+    );
     service.end()
 }
 
@@ -112,7 +115,7 @@ fn inbox_events_accepted_after_rollback_take_effect() -> Result<()> {
     let taken = *effects(&service)?.get(&'b').unwrap_or(&0);
     ensure!(
         lost + taken >= EVENTS,
-        "{lost} were counted as lost, {taken} took effect: {}",
+        "{lost} events were counted as lost, and {taken} took effect: {}",
         service.stderr()
     );
     service.end()
@@ -184,7 +187,9 @@ fn lose_unread_events(mut servers: LossyServers, rig: Option<&Rig>) -> Result<()
         done = taken(&service, 'b')?;
         Ok(lost + done >= lossy.len())
     });
-    let log = || format!("{lost} were counted as lost, {done} took effect: {}", service.stderr());
+    let log = || {
+        format!("{lost} events were counted as lost, and {done} took effect: {}", service.stderr())
+    };
     explained.with_context(log)?;
     ensure!(lost > 0 && lost + done == lossy.len(), log());
     service.end()
@@ -412,9 +417,9 @@ fn lost_events_for_another_process_are_counted() -> Result<()> {
     accepting.end()
 }
 
-/// The server loses events that one host accepted for the partition of another host. Then the other host dies, and the
-/// accepting host takes over the partition. At this time, the accepting host does not know yet whether its events were
-/// read. The accepting host must count each lost event once, and the events that the server still has must take effect.
+/// The owner of the partition dies. The other host accepts events, and the server loses them. Then the accepting host
+/// takes over the partition. At this time, the accepting host does not know yet whether its events were read. The
+/// accepting host must count each lost event once, and the events that the server still has must take effect.
 #[test]
 fn lost_events_are_counted_once_over_a_takeover() -> Result<()> {
     const SOME: usize = 400;
