@@ -19,8 +19,8 @@ pub struct EventsLost {
     /// The time when this process accepted or published the first lost event (RFC 3339).
     pub since: String,
     /// The number of waiting events that the store still has. `None` if this process does not read the queue, or has
-    /// not read all of these events yet. When the process has read all of these events, the process logs another
-    /// record, of the type [`EventsSafe`] or [`EventsLost`].
+    /// not read all of these events yet. A process that reads the queue logs another record, of the type [`EventsSafe`]
+    /// or [`EventsLost`], when it has read all of these events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub safe: Option<u64>,
 }

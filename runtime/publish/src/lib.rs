@@ -1,6 +1,6 @@
 //! Publishes events into a stream. In a `sequenced` stream, the store gives a number to each event that has none. The
-//! store also retains the events of such a stream for replay, within the limits `retain` and `retain_events`. The
-//! broker or the store confirms each event.
+//! store also retains the events of such a stream for replay, within the limits `retain` and `retain_events`. If the
+//! stream reads from the broker, the broker confirms each event; otherwise the store does.
 //!
 //! In a `sequenced` stream, the store remembers the id of each event for the time of the setting `retain`. If a
 //! producer publishes the event again within this time, the event keeps its number, and the stream accepts it once.
@@ -35,7 +35,8 @@ pub use assign::{AssignError, AssignResult, EventAssigner, QueuedEntries};
 use history::PublishedCalls;
 pub use writer::QueueWriter;
 
-/// The time for which a publisher retries calls to an unreachable store or broker.
+/// The time for which a publisher retries calls to an unreachable store or broker. With a store in Redis, also the time
+/// for which a publisher waits until a full queue has room.
 pub const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for closing the connection that declared the exchange and the queues.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -101,8 +102,8 @@ pub struct StreamPublisher {
     assigner: Option<(EventAssigner, PublishedCalls)>,
     /// Publishes to the exchange of the stream; `None` if the stream has no exchange.
     producer: Option<ExchangeProducer>,
-    /// A stream that receives the events and has a time in the setting `key_ttl`; `None` if no such stream exists. This
-    /// setting makes the stream forget a key without new events even if the key has not ended.
+    /// A stream that receives the events and has a time in the setting `key_ttl`; `None` if no such stream exists. With
+    /// this setting, the stream forgets a key that gets no events for this time, even if the key has not ended.
     expiring_stream: Option<Arc<str>>,
 }
 
@@ -353,9 +354,9 @@ async fn assign_events(
     }
     let is_numbered = assigner.policy.rules.numbering.is_some();
     for _ in 0..ROLLBACK_RETRY_LIMIT {
-        // Each try may write all numbered events again, because the store recognises the events that it has. The store
-        // would queue an unnumbered event twice. If the store does not number the events, a later try therefore writes
-        // only the events that are not queued.
+        // If the store numbers the events, each try writes all events again, because the store recognises the events
+        // that it has. If the store does not number the events, it would queue a repeated event twice. A later try then
+        // writes only the events that are not queued yet.
         let is_open = |at: &usize| is_numbered || numbers[*at] == AssignItemReply::AfterConflict;
         let indexes: Vec<usize> = (0..events.len()).filter(is_open).collect();
         let items: Vec<AssignItem> = indexes.iter().map(|at| assigner.item(&events[*at])).collect();
@@ -389,7 +390,7 @@ async fn assign_events(
     (numbers, Some(AssignError::RolledBack))
 }
 
-/// Returns a random id of 128 bits, which no other event has.
+/// Returns a random id of 128 bits. In practice, this function never returns the same id twice.
 pub fn new_id() -> String {
     format!("{:032x}", rand::random::<u128>())
 }

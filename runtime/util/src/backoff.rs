@@ -6,7 +6,8 @@ use rand::RngExt as _;
 
 /// A delay that doubles with each retry, from a shortest delay to a longest delay.
 ///
-/// Clone a constant of this type for each use, because each use changes its copy.
+/// A constant of this type is a template: clone it for each operation that is retried, because the methods change the
+/// next delay.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     min: Duration,

@@ -8,15 +8,15 @@ use crate::text::shell_quoted;
 
 static CONFIG_OPTION: OnceLock<String> = OnceLock::new();
 
-/// Sets the option that selects the configuration of this process, with a space before it; an empty text for the
-/// default configuration. The commands in the log of the process contain this option. Only the first call has an
-/// effect.
+/// Sets the option that selects the configuration of this process. `option` begins with a space, or is empty for the
+/// default configuration. The commands in the logs and errors of the process contain this option. Only the first call
+/// has an effect.
 pub fn set_config_option(option: String) {
     // A process has only one configuration.
     let _ = CONFIG_OPTION.set(option);
 }
 
-/// Returns the option that [`set_config_option`] has set; an empty text before that call.
+/// Returns the option that [`set_config_option`] has set; before the first call of that function, an empty text.
 pub fn config_option() -> &'static str {
     CONFIG_OPTION.get().map_or("", String::as_str)
 }

@@ -67,8 +67,8 @@ pub fn expand_again(text: &str) -> Result<String, ExpandError> {
     expand(text, &|name| std::env::var(name).ok()).map(|(expanded, _)| expanded.into_owned())
 }
 
-/// Returns the content of a file without the line break at its end. Files with secrets often end with a line break. An
-/// empty file counts as unreadable.
+/// Returns the content of a file without the line break at its end. Files with secrets often end with a line break. A
+/// file that is empty, or that contains only a line break, counts as unreadable.
 fn file_content(path: &str) -> Result<String, ExpandError> {
     let invalid = |words: String| Err(ExpandError::Invalid(words));
     if !Path::new(path).is_absolute() {

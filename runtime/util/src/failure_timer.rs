@@ -1,8 +1,8 @@
-//! Measures how long something has failed, for the log line that reports its recovery.
+//! Measures how long an operation has failed, for the log line that reports the recovery of the operation.
 
 use std::time::Instant;
 
-/// The time of the first failure since the last recovery; empty if nothing has failed since then.
+/// The time of the first failure since the last recovery; `None` if no failure has followed that recovery.
 #[derive(Debug, Default)]
 pub struct FailureTimer(Option<Instant>);
 
@@ -12,7 +12,7 @@ impl FailureTimer {
         self.0.get_or_insert_with(Instant::now);
     }
 
-    /// Records the recovery. Returns the time since the first failure, in seconds; `None` if nothing has failed since
+    /// Records the recovery. Returns the time since the first failure, in seconds; `None` if there was no failure since
     /// the last recovery.
     pub fn recover(&mut self) -> Option<u64> {
         self.0.take().map(|since| since.elapsed().as_secs())

@@ -8,8 +8,8 @@ use crate::canonical_path::canonical_path;
 
 /// Extensions of compressed files.
 const COMPRESSED_EXTENSIONS: [&str; 6] = ["gz", "zst", "xz", "bz2", "lz4", "Z"];
-/// Smallest number of digits of a date in the name of an older file, as in `events.ndjson-20261128`. A shorter number
-/// after a hyphen, as in `events-2.ndjson`, may belong to another file.
+/// Smallest number of digits of a date in the name of an older file, as in `events.ndjson-20261128`. A name with a
+/// shorter number after a hyphen, such as `events-2.ndjson`, may be the name of an independent file.
 const DATE_DIGITS: usize = 8;
 
 /// The path of a file source, as its folder and its file name, which may be a pattern.
@@ -22,7 +22,7 @@ pub struct FilePattern {
 /// The role of a file in the folder of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileRole {
-    /// An older file of a log rotation. `number` is the number that the rotation added to the name, as in
+    /// An older file, which log rotation has renamed. `number` is the number that the rotation added to the name, as in
     /// `events.ndjson.2` or `events.2.ndjson`; 0 if the rotation added a date or `.old`.
     Rotated {
         /// The number in the name. If two files have numbers, the older file has the higher number.
@@ -48,9 +48,9 @@ impl FilePattern {
         self.folder.join(&self.name)
     }
 
-    /// Returns the path of the file to which this path leads, if this path is a link. Log rotation then renames the
-    /// file in the folder of the returned path. Returns `None` if this path is no link, or if this path or the file
-    /// name of its target has wildcards.
+    /// Returns the path of the file to which this path leads, if this path is a link. Log rotation then renames that
+    /// file, not the link, so the older files are in the folder of the returned path. Returns `None` if this path is no
+    /// link, or if the file name of this path or of its target has wildcards.
     pub fn target(&self) -> Option<Self> {
         if self.is_glob() {
             return None;
@@ -72,7 +72,7 @@ impl FilePattern {
         if self.folder.as_os_str().is_empty() { Path::new(".") } else { &self.folder }
     }
 
-    /// Returns the path of the file `name` of the folder.
+    /// Returns the path of the file `name` in the folder.
     pub fn path_of(&self, name: &OsStr) -> PathBuf {
         self.folder.join(name)
     }
@@ -87,7 +87,7 @@ impl FilePattern {
         has_wildcard(&self.folder.to_string_lossy())
     }
 
-    /// Returns the role of a file of the folder; `None` if the file does not belong to the source.
+    /// Returns the role of a file in the folder; `None` if the file does not belong to the source.
     pub fn role(&self, name: &OsStr) -> Option<FileRole> {
         let name = name.to_str()?;
         if matches(&self.name, name) {

@@ -1,4 +1,5 @@
-//! Small parts that several crates of the runtime share. This crate must not depend on streams, stores or brokers.
+//! Small parts that several crates of the runtime share. This crate must not depend on the crates of the stores, the
+//! broker or the engine.
 #![deny(
     clippy::print_stderr,
     reason = "a closed standard error must not end the process: use `text::print_lossy`"

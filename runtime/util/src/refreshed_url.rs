@@ -13,7 +13,7 @@ const WARN_INTERVAL: Duration = Duration::from_secs(30);
 /// The address of a server, parsed from a URL of the configuration.
 ///
 /// If a variable of the URL names a file, for example with a password, [`RefreshedUrl::refresh`] reads the file again.
-/// All clones share the newest address and the limit of the warnings.
+/// All clones share the newest address and the limit on warnings.
 pub struct RefreshedUrl<A>(Arc<UrlSource<A>>);
 
 struct UrlSource<A> {
@@ -83,9 +83,9 @@ impl<A: Clone> RefreshedUrl<A> {
     }
 }
 
-/// Returns whether a message may show the port of a URL. If the host is missing, as in `redis://user:12345`, the port
-/// is a password. In a URL without `@`, a message may therefore show only the default port, and a port that the
-/// configuration itself contains.
+/// Returns whether a message may show the port of a URL. If the host is missing, as in `redis://user:12345`, the parser
+/// takes the password for the port. For a URL without `@`, a message may therefore show only the default port, or a
+/// port that `template` contains as a number and not as a variable.
 pub fn may_show_port(url: &str, template: &str, port: u16, default: u16) -> bool {
     url.contains('@') || port == default || template.contains(&format!(":{port}"))
 }

@@ -9,7 +9,7 @@ pub enum SourceState {
     /// This process does not run the source.
     #[default]
     Inactive,
-    /// The source can deliver events, even if no event waits.
+    /// The source can deliver events. The source keeps this state while there are no events to deliver.
     Consuming,
     /// The source does not receive events now, and retries.
     Retrying {
@@ -23,7 +23,8 @@ pub enum SourceState {
     },
 }
 
-/// The current state of a source, and its interruptions: the times in which the source cannot deliver events.
+/// The current state of a source, and the number of its interruptions: the periods in which the source cannot deliver
+/// events.
 #[derive(Debug, Default)]
 pub struct SourceHealth(Mutex<HealthRecord>);
 
@@ -41,7 +42,8 @@ impl SourceHealth {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the state. An interruption begins with the first [`SourceState::Retrying`] or [`SourceState::Stopped`].
+    /// Sets the state. An interruption begins with the first [`SourceState::Retrying`] or [`SourceState::Stopped`], and
+    /// ends with the next [`SourceState::Consuming`] or [`SourceState::Inactive`].
     pub fn set(&self, state: SourceState) {
         let mut current = self.lock();
         match state {
@@ -79,8 +81,8 @@ impl SourceHealth {
         self.lock().interrupted_at.is_some()
     }
 
-    /// Returns the number of interruptions so far. The number also shows an interruption that began and ended between
-    /// two calls.
+    /// Returns the number of interruptions so far. This number also grows for an interruption that begins and ends
+    /// between two calls of this method.
     pub fn interruptions(&self) -> u64 {
         self.lock().interruptions
     }

@@ -33,7 +33,7 @@ impl TailFingerprint {
     }
 
     /// Reads the fingerprint that ends at the position `end` of a file. Returns `None` if the file is shorter. Another
-    /// program may truncate the file at any time, also after the caller has read its length.
+    /// program may truncate the file at any time, also after the caller has read the length of the file.
     pub fn read_if_whole(file: &File, end: u64) -> io::Result<Option<Self>> {
         match Self::read(file, end) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),

@@ -26,8 +26,8 @@ pub fn escape_invisible(text: &str) -> Cow<'_, str> {
 }
 
 /// Applies [`escape_invisible`] to each line of a text, and keeps the line ends. If a JSON text has no tab or carriage
-/// return between its tokens, the text keeps its value: the line ends are between tokens, and the escapes are valid in
-/// JSON strings.
+/// return between its tokens, the result has the same JSON value as `text`: the line ends are between tokens, and the
+/// escapes are valid in JSON strings.
 pub fn escape_invisible_lines(text: &str) -> Cow<'_, str> {
     if !text.contains(|c| c != '\n' && is_invisible(c)) {
         return Cow::Borrowed(text);
@@ -51,8 +51,8 @@ pub fn print_lossy(line: &str) {
 }
 
 /// Returns an argument quoted for a shell. The result has the form `$'…'`, which Bash and other shells support, if the
-/// argument contains a character that [`escape_invisible`] escapes, or a backtick. Texts often enclose a command in
-/// backticks.
+/// argument contains a character that [`escape_invisible`] escapes, or a backtick. A text often encloses a command in
+/// backticks, so a backtick inside the command would look like its end.
 pub fn shell_quoted(argument: &str) -> Cow<'_, str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,@+%=".contains(c);
     if !argument.is_empty() && argument.chars().all(plain) && !argument.starts_with('-') {

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 static WAIT_DIVISOR: AtomicU32 = AtomicU32::new(1);
 
-/// Makes [`shortened`] divide all waits by `divisor` from now on; 0 counts as 1. For tests only: with short waits, a
-/// busy broker or store can appear unavailable.
+/// Makes [`shortened`] divide all later waits by `divisor`. The divisor 0 counts as 1. For tests only: with short
+/// waits, a busy broker or store can appear unavailable.
 pub fn shorten(divisor: u32) {
     WAIT_DIVISOR.store(divisor.max(1), Ordering::Relaxed);
 }
