@@ -1,4 +1,4 @@
-//! The access control of both listeners, and the time limit for requests to the admin API.
+//! The access control of both listeners (admin and ingress), and the time limit for requests to the admin API.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use subtle::ConstantTimeEq;
 use super::problem::ProblemDetails;
 use ordain_config::Secret;
 
-/// The header in which a browser describes who caused a request: `same-origin` if a page of this server caused it, and
-/// `none` if the user opened the address. The HTTP library has no constant for this header.
+/// The header in which a browser describes who caused a request: `same-origin` if a page of this server caused the
+/// request, and `none` if the user opened the address. The HTTP library has no constant for this header.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 /// Time limit for a request to the admin API: longer than a response usually takes, and not longer than the usual

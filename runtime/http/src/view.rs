@@ -1,6 +1,6 @@
 //! The rows that the admin API returns and the command line shows: keys, dead letters, streams, handlers and instances.
 //! The admin API and the command line build their rows here, so that their rows never differ. The command line also
-//! reads the rows that a process returns.
+//! reads the rows that the admin API of a running process returns.
 //!
 //! The fields of the row types have the names and the order of the JSON members. The command line can read the rows of
 //! a process in another version: it ignores unknown members, and most fields have a default for a missing member.

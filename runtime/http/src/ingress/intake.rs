@@ -1,7 +1,7 @@
 //! Accepts the events of one stream over HTTP, and writes them to queues in the store. A stream with a source of kind
-//! `http` reads its events from these queues. For a stream of the broker, the queues are the inbox, from which the
-//! process publishes the events to the exchange of the stream. This module must never return success before the events
-//! are durable.
+//! `http` reads its events from these queues. If the source is of kind `amqp`, the queues are the inbox: the process
+//! reads the events from the inbox, and publishes them to the exchange of the stream. This module must never return
+//! success before the events are durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,8 +19,8 @@ use ordain_engine::source::{QueueNotifiers, unrouted_queue};
 use ordain_publish::{AssignError, AssignResult, EventAssigner, QueuedEntries};
 use ordain_store::{AssignItem, AssignItemReply, Partition, QueueEnds, Store, StoreError};
 
-/// For this time after a queue was full, the intake checks whether the queues for the events of a request have room,
-/// before it writes any of these events.
+/// For this time after a queue was full, the intake checks each request before it writes any event of the request: all
+/// queues for these events must have room.
 const ROOM_CHECK_PERIOD: Duration = Duration::from_mins(1);
 
 /// Maximum number of queue entries that the intake reads in one call of the store, to find keys with waiting events.
@@ -50,8 +50,8 @@ pub(super) struct Intake {
     full_at: Mutex<Option<Instant>>,
 }
 
-/// The keys, in one shard, of the events that wait until their partition is known. The intake collects the keys from
-/// the entries of the queue of these events. The intake reads each entry once, and keeps the keys for later requests.
+/// The keys, in one shard, of the events that wait until their partition is known. These events wait in a queue of
+/// their own. The intake reads each entry of this queue once, and keeps the keys of the entries for later requests.
 #[derive(Default)]
 struct WaitingKeys {
     /// For each key, the number of its newest entry.
@@ -142,8 +142,8 @@ impl Intake {
         }))
     }
 
-    /// Returns the reason why an event would become a dead letter although the decoder accepts it. Returns `None` if
-    /// the event has no such fault.
+    /// Returns the reason why the stream could not process an event that the decoder accepts. Returns `None` if the
+    /// event has no such fault.
     pub(super) fn fault(&self, event: &Event) -> Option<String> {
         if self.is_routed
             && let Some(words) = RoutingKeyTemplate::length_error(event.key())
@@ -201,9 +201,10 @@ impl Intake {
         failed.map_or_else(|| Ok(log_replies.unwrap_or(queued)), Err)
     }
 
-    /// Chooses the partition in whose queue each event waits, if the broker chooses the partition of each key. The
-    /// key's record names the partition. An event of a key without a record goes into a queue for events whose
-    /// partition is not known yet.
+    /// If the broker chooses the partition of each key, sets the partition in whose queue each event waits: the
+    /// partition that the key's record names. If the key has no record, the event goes into the queue for events whose
+    /// partition is not known yet. In a `fifo` stream, the event also goes into that queue if earlier events of its key
+    /// wait there.
     async fn assign_partitions(&self, items: &mut [AssignItem]) -> Result<(), StoreError> {
         if !self.is_spread_by_broker {
             return Ok(());
@@ -233,7 +234,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Returns the given keys that have events in the queue of `partition`. Usually, no key has waiting events.
+    /// Returns the given keys that have events in the queue of `partition`. Usually, this result is empty.
     async fn waiting_keys<'a>(
         &self,
         partition: &Partition,

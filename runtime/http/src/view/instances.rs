@@ -46,8 +46,8 @@ pub struct InstanceRow {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PartitionRow {
-    /// The number of blocked keys in the owner's memory; `None` if the partition has no owner, or if its owner has not
-    /// reported this number.
+    /// The number of keys in the owner's memory that cannot execute their next event now; `None` if the partition has
+    /// no owner, or if its owner has not reported this number.
     pub blocked_keys: Option<u64>,
     /// The epoch (number) of the current or last lease, which is an instance's right to the partition; `None` if no
     /// instance has owned the partition yet.
@@ -88,7 +88,8 @@ impl<'a> InstanceOverview<'a> {
         Self { loaded, table, infos, reports }
     }
 
-    /// Returns the pending work of a partition as its owner reported it; `None` if there is no owner or no report.
+    /// Returns the pending work of a partition as its owner reported it; `None` if the partition has no owner, or if
+    /// its owner has not reported.
     fn work(&self, partition: &Partition) -> Option<PendingWork> {
         let holder = self.table.holder(partition)?;
         self.reports.get(&holder)?.get(&partition.stream, partition.number)
