@@ -83,7 +83,8 @@ async fn list(args: DeadListArgs) -> Result<ExitCode, CommandError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the rows up to the limit. Returns whether more rows may exist.
+/// Prints a row for each dead letter that `args` selects, at most `args.limit` rows. Returns whether more such letters
+/// may exist.
 async fn print_rows<F: RowForm<LetterRow>>(
     args: &DeadListArgs,
     target: &InspectTarget,

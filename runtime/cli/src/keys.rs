@@ -119,7 +119,7 @@ async fn list(args: KeysListArgs) -> Result<ExitCode, CommandError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the rows up to the limit. Returns whether more rows may exist.
+/// Prints a row for each key that `args` selects, at most `args.limit` rows. Returns whether more such keys may exist.
 async fn print_rows<F: RowForm<KeyRow>>(
     args: &KeysListArgs,
     target: &InspectTarget,

@@ -16,7 +16,8 @@ pub struct BrokerAddress {
     shows_port: bool,
 }
 
-/// The URL of the broker. Each connection reads the files of variables such as `${file:/path}` in the URL again.
+/// The URL of the broker. If the URL has variables such as `${file:/path}`, the process reads their files again before
+/// each connection.
 pub type BrokerUrl = RefreshedUrl<BrokerAddress>;
 
 impl BrokerAddress {
@@ -122,7 +123,7 @@ mod tests {
         assert_eq!((&*short.authority.host, &*short.vhost), ("127.0.0.1", "/"));
     }
 
-    /// The URL lacks its host, so the password is in the place of the port.
+    /// The URL has no host, so the parser takes the password for the port.
     #[test]
     fn password_in_place_of_the_port_is_not_shown() {
         for (url, template, shown) in [

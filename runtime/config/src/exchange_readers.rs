@@ -1,12 +1,12 @@
-//! Finds the `sequenced` streams that read one exchange. Ordain numbers the events of a key once for all these streams,
-//! so the streams must have equal settings for numbering.
+//! Finds the `sequenced` streams that read one exchange. If Ordain numbers the events of the exchange, it gives each
+//! event one number for all these streams, so the streams must have equal settings for numbering.
 
 use ordain_core::OrderingMode;
 
 use super::{Config, ResourceName, SourceConfig, StreamConfig};
 
 impl Config {
-    /// Returns the sequenced streams that read an exchange.
+    /// Returns the `sequenced` streams that read an exchange.
     pub fn exchange_readers(
         &self,
         exchange: &str,
@@ -18,8 +18,9 @@ impl Config {
         })
     }
 
-    /// Returns two streams that read an exchange with different settings for numbering, and the first setting that
-    /// differs. All `sequenced` streams of an exchange must have the same settings for numbering.
+    /// Returns two `sequenced` streams that read an exchange with different settings for numbering, and the first
+    /// setting that differs. `None` if there are no such streams. A conflict is an error only if Ordain numbers the
+    /// events of the exchange.
     pub fn numbering_conflict(
         &self,
         exchange: &str,

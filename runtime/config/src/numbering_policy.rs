@@ -22,8 +22,8 @@ pub struct NumberingPolicy {
     /// Number of partitions of the destination stream; 1 for other destinations.
     pub partitions: u32,
     /// The `sequenced` streams that read the exchange, if the destination is an exchange; empty for other destinations.
-    /// A producer can number events itself and publish them to the exchange without the store. The key records of these
-    /// streams show such numbers.
+    /// A producer can number events itself and publish them to the exchange without the store. The store finds such
+    /// numbers in the key records of these streams.
     pub readers: Vec<Arc<str>>,
 }
 

@@ -46,7 +46,7 @@ impl ConfigError {
     }
 
     /// Sets `is_temporary` of all problems. `error` is the error of the operating system that caused the problems. The
-    /// problems are temporary if the same access may succeed later ([`may_pass`]).
+    /// problems are temporary if the access that failed may succeed later ([`may_pass`]).
     #[must_use]
     pub fn caused_by(mut self, error: &io::Error) -> Self {
         for problem in &mut self.problems {
@@ -84,7 +84,7 @@ impl fmt::Display for ConfigProblem {
     }
 }
 
-/// The line of each setting in a file, by full name.
+/// The line of each setting in a file, by the full name of the setting.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SettingLines(BTreeMap<String, usize>);
 

@@ -239,8 +239,8 @@ impl<'a> ConfigReader<'a> {
         }
     }
 
-    /// Returns the elements of an array. If the value is no array, records that the file must have a value of the form
-    /// `form`, and returns `None`.
+    /// Returns the elements of an array. If the value is no array, records a problem that describes the valid values by
+    /// the text `form`, and returns `None`.
     pub(super) fn elements<'n>(
         &mut self,
         node: &SettingNode<'n>,
@@ -258,7 +258,9 @@ impl<'a> ConfigReader<'a> {
         Some(elements.iter().enumerate().map(element).collect())
     }
 
-    /// Reads one field and checks it against its bounds, or returns its default.
+    /// Reads one field of a table, and checks its value against its bounds. If the field is missing or invalid, returns
+    /// its default. Without a default, returns the value of an absent setting, or else a placeholder; `None` if the
+    /// type has neither.
     pub(super) fn field<T: SettingValue>(
         &mut self,
         table: &TableNode<'_>,

@@ -38,7 +38,7 @@ fn check(text: &str, expected: &[(usize, &str, &str)]) {
 const ORDERS: &str =
     "[streams.orders]\nhandler = \"orders\"\nsource = { kind = \"file\", path = \"-\" }\n";
 
-/// Checks a valid stream with more settings from line 4 on.
+/// Checks the errors of a valid stream to which `more` adds settings from line 4 on.
 #[track_caller]
 fn check_stream(more: &str, expected: &[(usize, &str, &str)]) {
     check(&format!("{ORDERS}{more}"), expected);

@@ -133,9 +133,9 @@ fn missing_events(row: &KeyRow) -> String {
     events(row.next, next_arrived(row).unwrap_or(row.next).saturating_sub(1))
 }
 
-/// Returns the lowest sequence after `next` among the bounds of the events that have arrived early: the events that the
-/// store holds, and the events in dead letters (`far-ahead`, `overflow`) that the key will take. `None` if there is no
-/// such bound.
+/// Returns the lowest sequence after `next` among three sequences in the record: the lower bound for the events that
+/// the store holds, and both bounds for the events that wait in dead letters (`far-ahead`, `overflow`). All these
+/// events have arrived early. `None` if none of the three sequences is after `next`.
 fn next_arrived(row: &KeyRow) -> Option<u64> {
     let ahead = row.ahead.into_iter().flat_map(|range| [range.first, range.last]);
     ahead.chain([row.held.first]).filter(|sequence| *sequence > row.next).min()
@@ -245,8 +245,9 @@ fn remedy(row: &KeyRow, tries_again: bool) -> Option<String> {
     let failure = row.trouble.as_ref()?;
     let mend = handler_remedy(failure.cause(), failure.limit());
     let switch = if tries_again { "" } else { ", set `retry.on_new_version` to true" };
-    // If the key was parked because a handler exceeded a limit, a restart with a raised limit is enough to retry the
-    // key. With " and", the request for another version of the handler applies only to "fix the handler".
+    // If a handler exceeded a limit, `mend` names two remedies: a restart with a changed setting, or "fix the handler".
+    // Only the second remedy needs another version of the handler. The word " and" adds the other version to the second
+    // remedy alone; the word "; then" would add it to both.
     let then = if failure.limit().is_some() { " and" } else { "; then" };
     let version = failure.version.as_ref().map_or("handler", |version| version.raw());
     let higher = higher_version_file(version);

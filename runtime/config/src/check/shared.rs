@@ -10,9 +10,9 @@ use crate::text::ResourceName;
 use crate::{AmqpSourceConfig, Config, ExchangeBinding, SinkConfig, SourceConfig};
 
 impl ConfigChecker<'_> {
-    /// Checks that no two streams that read from the broker share a queue. Also checks that a partitioned exchange
-    /// serves only one stream. A partitioned exchange divides its messages among all bound queues and exchanges, so a
-    /// second stream would take messages from the first.
+    /// Checks that no two streams that read from the broker share a queue. Also checks that an exchange whose stream
+    /// has several partitions serves only this stream. Such an exchange divides its messages among all bound queues and
+    /// exchanges, so a second stream would take messages from the first.
     pub(super) fn shared_queues(&mut self) {
         let sources: Vec<_> = amqp_sources(self.config).collect();
         for (index, (name, source)) in sources.iter().enumerate() {
@@ -82,8 +82,8 @@ impl ConfigChecker<'_> {
         }
     }
 
-    /// Returns the streams that can receive a message from an exchange, directly or through the exchanges that `bind`
-    /// connects.
+    /// Returns the streams that can receive a message that Ordain publishes to `exchange` with `routing_key`. The
+    /// message reaches a stream directly, or through the exchanges that the settings `bind` connect.
     fn readers(&self, exchange: &str, routing_key: &RoutingKeyTemplate) -> Vec<&ResourceName> {
         let mut readers = Vec::new();
         let mut reached = BTreeSet::from([exchange]);

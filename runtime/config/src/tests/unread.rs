@@ -83,7 +83,8 @@ fn has_field(text: &str, name: &str) -> bool {
     })
 }
 
-/// Returns the code of one crate, or of all crates for "", without tests and the files in `without`.
+/// Returns the code of the crate `of`, or of all crates if `of` is empty, without tests and without the files in
+/// `without`.
 fn code(of: &str, without: &[&str]) -> Vec<String> {
     let runtime = runtime();
     let mut texts = Vec::new();
