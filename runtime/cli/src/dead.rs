@@ -96,12 +96,13 @@ async fn print_rows<F: RowForm<LetterRow>>(
         let key = args.key.as_deref();
         let limit = PAGE_ROWS.min(left);
         let page = target.letters(&args.stream, key, cursor.as_deref(), limit).await?;
+        // A page of a store in Redis may have more rows than requested.
         let rows = &page.rows[..left.min(page.rows.len())];
         left -= rows.len();
         show::text(&rows.iter().map(&line).collect::<String>())?;
         cursor = page.cursor;
         if cursor.is_none() {
-            return Ok(false);
+            return Ok(rows.len() < page.rows.len());
         }
     }
     Ok(true)

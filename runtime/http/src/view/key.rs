@@ -23,9 +23,9 @@ pub struct KeysPage<L = BoundedRows<KeyRow>> {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, remote = "Self")]
 pub struct KeyRow {
-    /// The range of the key's events that lie ahead in dead letters, because they arrived when the key could not hold
-    /// them. The key takes each event from its letter when the key reaches the sequence of the event. `None` if there
-    /// are no such events.
+    /// The range of the key's events that wait in dead letters, because they arrived when the key could not hold them.
+    /// The key takes each event from its letter when the key reaches the sequence of the event. `None` if there are no
+    /// such events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ahead: Option<AheadRow>,
     /// The number of failed attempts to execute the event with the sequence `next` that count towards `retry.attempts`.
@@ -240,7 +240,7 @@ pub struct GapRow {
     /// The answers of each replay source.
     pub answers: Vec<AnswersRow>,
     /// The way in which the gap ended, such as `replayed`; `open` during the rounds of requests. With `waiting` or
-    /// `parked`, all rounds have failed and the events are still missing.
+    /// `parked`, no round of requests has found the events, and they are still missing.
     pub end: RowText,
     /// The first missing sequence.
     pub first: u64,
