@@ -25,9 +25,9 @@ pub(super) enum SubscriptionEnd {
     /// The receiver of the deliveries, or the sender of the acknowledgements, was dropped.
     Done,
     /// The window (maximum number of unacknowledged deliveries) has changed. A consumer keeps the window with which it
-    /// started. A new consumer on the same channel would receive newer messages before the messages that the broker has
-    /// already sent to the old consumer. Ordain therefore opens a new channel, which receives all unacknowledged
-    /// messages again, in order.
+    /// started. The broker would send newer messages to a new consumer on the same channel, and would send the
+    /// unacknowledged messages of the old consumer again only after the channel is closed. Ordain therefore opens a new
+    /// channel, which receives all unacknowledged messages again, in order.
     Resized,
     /// The ownership of the partition is suspended or has ended, so another process may own the partition by now.
     Suspended,

@@ -333,7 +333,12 @@ impl ConfigChecker<'_> {
                 );
             }
             if let Some(other) = read.get(&sink.path) {
-                self.report(&at, format!("is also the input {other}: the stream would never end"));
+                self.report(
+                    &at,
+                    format!(
+                        "is the same file as {other}: a sink needs a file that no stream reads"
+                    ),
+                );
             }
             written.entry(&sink.path).or_insert(at);
         }

@@ -416,9 +416,9 @@ fn settings_are_checked_against_each_other() {
          [sinks.c]\nkind = \"file\"\npath = \"-\"\n[sinks.d]\nkind = \"file\"\npath = \"-\"\n",
         &[
             (6, "streams.two.source.path", "already read by streams.orders.source.path"),
-            (15, "sinks.a.path", "is also the input streams.three.source.path"),
+            (15, "sinks.a.path", "is the same file as streams.three.source.path"),
             (18, "sinks.b.path", "is already written by sinks.a.path"),
-            (18, "sinks.b.path", "is also the input streams.three.source.path"),
+            (18, "sinks.b.path", "is the same file as streams.three.source.path"),
         ],
     );
 }

@@ -26,7 +26,7 @@ pub type PartitionId<'a> = (&'a str, u32);
 pub struct OwnerCandidate<'a> {
     /// The id of the instance.
     pub id: u64,
-    /// The streams that the instance runs, each with its number of partitions.
+    /// The streams whose partitions the instance may own, each with its number of partitions.
     pub streams: BTreeMap<&'a str, u32>,
 }
 

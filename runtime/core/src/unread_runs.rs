@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(
             left(&unread),
             [] as [u64; 0],
-            "the record may have expired, so the loss of the call is unknown"
+            "the record may have expired, so the run must be removed without a report"
         );
     }
 

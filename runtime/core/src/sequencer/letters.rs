@@ -127,8 +127,8 @@ impl Sequencer {
         }
         let lane = &self.lanes[index];
         let error = format!(
-            "the key is blocked at sequence {} and already holds {} later events; `spill_limit` \
-             allows no more",
+            "the key is blocked at sequence {} and already holds the {} events that `spill_limit` \
+             allows",
             lane.done, self.settings.spill_limit
         );
         let letter = orphan_letter(&lane.key, sequence, event, Cause::Overflow, error);

@@ -129,7 +129,7 @@ impl ComparedLines {
         }
     }
 
-    /// Adds a complete line. Returns `false` if Ordain has not written the line.
+    /// Counts a complete line of the file. Returns `false` if another program wrote the line.
     fn add(&mut self, line: &[u8], outbox: &UnpublishedMessages) -> bool {
         // The sink wrote this line end, because another program had left its last line without one.
         if line == b"\n" {

@@ -92,7 +92,7 @@ pub(crate) fn rotated_files(path: &Path) -> io::Result<Vec<FileProgress>> {
 /// The result of the search for an unread rest among the compressed files of the folder.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CompressedRest {
-    /// The folder has no compressed files.
+    /// The folder has no compressed files of this source.
     None,
     /// The content of a compressed file has exactly the length that was read (modulo 2^32), so there is no unread rest.
     IsRead,
