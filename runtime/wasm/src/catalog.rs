@@ -397,7 +397,7 @@ mod tests {
         assert_eq!(dir.write_and_load(&[("a@3.0.0.wasm", "bad")]), ["a@3.0.0: bad"]);
         assert_eq!(
             dir.write_and_load(&[("a@3.0.0.wasm", "other")]),
-            ["a@3.0.0: has other content"]
+            ["a@3.0.0: has other content t"]
         );
         assert_eq!(dir.offered(), "a@3.0.0");
         // The original content is back: nothing changes.
