@@ -53,9 +53,6 @@ struct ClusterState {
     slots: Vec<SlotState>,
     /// The masters of all slots, and the nodes to which slots are moving.
     nodes: HashMap<NodeAddress, Arc<ClusterNode>>,
-    /// The addresses of the replicas, according to the last refresh. If no master answers, the replicas may have become
-    /// the masters.
-    replicas: Vec<(String, u16)>,
     /// The number of broken connections, plus the number of refreshes that found new masters, plus the number of times
     /// that a redirection changed `next` of a slot.
     disconnects: u64,
@@ -113,7 +110,6 @@ impl Cluster {
         let mut state = ClusterState {
             slots: vec![SlotState::default(); SLOT_COUNT],
             nodes: HashMap::new(),
-            replicas: Vec::new(),
             disconnects: 0,
             refreshes: 0,
         };
@@ -337,11 +333,10 @@ impl Cluster {
     }
 
     /// Queries the nodes for the masters of the slots: first `named`, then all other known nodes except `failed`. If
-    /// none of these nodes names a master for each slot, queries the known replicas and the configured hosts: all
-    /// masters may have failed, the nodes may have new addresses, or their names may not resolve. Returns the first
-    /// answer that names a master for each slot, and for `slot` a master other than `failed`. If there is no such
-    /// answer, returns the answer with the most slots among the answers that name another master than `failed` for
-    /// `slot`, or, if there is none, among all answers.
+    /// none of these nodes names a master for each slot, queries the configured hosts, because the nodes may have new
+    /// addresses, or their names may not resolve. Returns the first answer that names a master for each slot, and for
+    /// `slot` a master other than `failed`. If there is no such answer, returns the answer with the most slots among
+    /// the answers that name another master than `failed` for `slot`, or, if there is none, among all answers.
     async fn find_owners(
         &self,
         slot: usize,
@@ -371,9 +366,7 @@ impl Cluster {
         }
         if found.count() < SLOT_COUNT {
             let address = self.url.refresh();
-            let replicas = self.state().replicas.clone();
-            let hosts = replicas.iter().chain(&address.hosts);
-            let hosts = hosts.map(|host| query_host(&address, host).boxed());
+            let hosts = address.hosts.iter().map(|host| read_configured(&address, host).boxed());
             collect_owners(hosts.collect(), &mut found, rank, &best).await;
         }
         found
@@ -423,8 +416,6 @@ impl ClusterState {
         for next in self.slots.iter().filter_map(|slot| slot.next.as_ref()) {
             self.nodes.entry(next.address.clone()).or_insert_with(|| Arc::clone(next));
         }
-        let replicas = owners.replicas().map(|node| (node.host.clone(), node.port));
-        self.replicas = replicas.collect();
         self.disconnects += u64::from(!moved.is_empty());
         for ([from, to], count) in moved {
             tracing::info!(
@@ -470,8 +461,7 @@ fn redirection(error: &RedisError, node: &ClusterNode) -> Option<NodeAddress> {
     parse_redirection(errors.first()?.1.details()?, &node.address.host)
 }
 
-/// Connects to a host for one query about the masters of the slots.
-async fn query_host(
+async fn read_configured(
     address: &RedisAddress,
     (host, port): &(String, u16),
 ) -> RedisResult<SlotOwners> {

@@ -35,7 +35,7 @@ const REFUSAL_LIMIT_BYTES: u64 = 1 << 10;
 const PASSWORD_START_CHARS: usize = 16;
 
 /// The address of a server, as Sentinels or the nodes of a Cluster report it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct NodeAddress {
     pub(super) host: String,
     pub(super) port: u16,

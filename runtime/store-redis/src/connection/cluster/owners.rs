@@ -1,6 +1,6 @@
-//! The masters of the slots and their replicas, as a node reports them.
+//! The masters of the slots, as a node reports them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use redis::Value;
 
@@ -10,38 +10,20 @@ use super::super::connect::NodeAddress;
 /// The number of slots of a Cluster (Redis Cluster specification).
 pub(super) const SLOT_COUNT: usize = 16_384;
 
-/// The masters of the slots, with their replicas.
+/// The masters of the slots.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct SlotOwners {
     /// The ranges of slots. A key of the map is the first slot of a range. The value consists of the last slot and the
     /// master of the range.
     ranges: BTreeMap<usize, (usize, NodeAddress)>,
-    replicas: BTreeSet<NodeAddress>,
 }
 
 impl SlotOwners {
     /// Decodes the answer of a node to `CLUSTER SLOTS`. Ignores the parts that it cannot decode. If the answer omits
     /// the host of a node, uses `host`, the host of the queried node.
     pub(super) fn parse(answer: Value, host: &str) -> Self {
-        let mut owners = Self::default();
-        for range in array(answer, "CLUSTER SLOTS").unwrap_or_default() {
-            owners.add_range(range, host);
-        }
-        owners
-    }
-
-    /// Adds a range of slots. Returns `None` if the master of the range cannot be decoded, or if the range is invalid.
-    fn add_range(&mut self, range: Value, host: &str) -> Option<()> {
-        let mut parts = array(range, "CLUSTER SLOTS").ok()?.into_iter();
-        let [first, last] = [parts.next()?, parts.next()?].map(|slot| number(&slot));
-        let [first, last] = [first? as usize, last? as usize];
-        let master = parse_node(parts.next()?, host)?;
-        if first > last || last >= SLOT_COUNT {
-            return None;
-        }
-        self.ranges.insert(first, (last, master));
-        self.replicas.extend(parts.filter_map(|node| parse_node(node, host)));
-        Some(())
+        let ranges = array(answer, "CLUSTER SLOTS").unwrap_or_default().into_iter();
+        Self { ranges: ranges.filter_map(|range| parse_range(range, host)).collect() }
     }
 
     /// Returns the number of slots that have a master.
@@ -54,20 +36,19 @@ impl SlotOwners {
         let (_, (last, node)) = self.ranges.range(..=slot).next_back()?;
         (slot <= *last).then_some(node)
     }
-
-    /// Returns the replicas of the masters.
-    pub(super) fn replicas(&self) -> impl Iterator<Item = &NodeAddress> {
-        self.replicas.iter()
-    }
 }
 
-fn parse_node(node: Value, host: &str) -> Option<NodeAddress> {
-    let mut node = array(node, "CLUSTER SLOTS").ok()?.into_iter();
+fn parse_range(range: Value, host: &str) -> Option<(usize, (usize, NodeAddress))> {
+    let mut parts = array(range, "CLUSTER SLOTS").ok()?.into_iter();
+    let [first, last] = [parts.next()?, parts.next()?].map(|slot| number(&slot));
+    let [first, last] = [first? as usize, last? as usize];
+    let mut node = array(parts.next()?, "CLUSTER SLOTS").ok()?.into_iter();
     let [name, port] = [node.next()?, node.next()?];
     let name = text(name).filter(|name| !name.is_empty()).unwrap_or_else(|| host.to_owned());
     let port = u16::try_from(number(&port)?).ok()?;
     // A node reports the host `?` if it must report a name, but knows none (Redis, CLUSTER SLOTS).
-    (name != "?").then_some(NodeAddress { host: name, port })
+    let is_valid = first <= last && last < SLOT_COUNT && name != "?";
+    is_valid.then_some((first, (last, NodeAddress { host: name, port })))
 }
 
 /// Decodes the detail of the error `MOVED` or `ASK`: a slot and the address of a node. If the address has no host, uses
@@ -87,12 +68,10 @@ mod tests {
         NodeAddress { host: host.to_owned(), port }
     }
 
-    fn reported(host: Value, port: i64) -> Value {
-        Value::Array(vec![host, Value::Int(port), Value::BulkString(b"id".to_vec())])
-    }
-
     fn range(first: i64, last: i64, host: Value, port: i64) -> Value {
-        Value::Array(vec![Value::Int(first), Value::Int(last), reported(host, port)])
+        let id = Value::BulkString(b"id".to_vec());
+        let master = Value::Array(vec![host, Value::Int(port), id]);
+        Value::Array(vec![Value::Int(first), Value::Int(last), master])
     }
 
     #[test]
@@ -117,23 +96,6 @@ mod tests {
         assert_eq!(owners.of(35), Some(&node("queried", 7_002)));
         assert_eq!(owners.of(45), None);
         assert_eq!(SlotOwners::parse(Value::Nil, "queried").count(), 0);
-    }
-
-    #[test]
-    fn replicas_are_decoded() {
-        let name = |name: &str| Value::BulkString(name.as_bytes().to_vec());
-        let nodes = [
-            reported(name("10.0.0.1"), 7_000),
-            reported(name("10.0.0.2"), 7_001),
-            reported(name("?"), 7_002),
-            Value::Nil,
-            reported(Value::Nil, 7_003),
-        ];
-        let range = [Value::Int(0), Value::Int(9)].into_iter().chain(nodes).collect();
-        let owners = SlotOwners::parse(Value::Array(vec![Value::Array(range)]), "queried");
-        assert_eq!(owners.of(9), Some(&node("10.0.0.1", 7_000)));
-        let replicas: Vec<_> = owners.replicas().collect();
-        assert_eq!(replicas, [&node("10.0.0.2", 7_001), &node("queried", 7_003)]);
     }
 
     #[test]
