@@ -40,6 +40,10 @@ const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
 /// for replicas.
 pub(super) const LINKS_LIMIT: usize = 9;
 
+/// The maximum number of remembered addresses of nodes. A Cluster has at most about 1,000 nodes (Redis Cluster
+/// specification).
+const ADDRESSES_LIMIT: usize = 1_000;
+
 /// The connections to all masters of a Cluster.
 pub(super) struct Cluster {
     url: RedisUrl,
@@ -53,6 +57,9 @@ struct ClusterState {
     slots: Vec<SlotState>,
     /// The masters of all slots, and the nodes to which slots are moving.
     nodes: HashMap<NodeAddress, Arc<ClusterNode>>,
+    /// The last reported address of each master and replica, by the id of the node. A node omits replicas that it
+    /// considers failed (Redis, CLUSTER SLOTS), but these may become masters later.
+    addresses: BTreeMap<String, NodeAddress>,
     /// The number of broken connections, plus the number of refreshes that found new masters, plus the number of times
     /// that a redirection changed `next` of a slot.
     disconnects: u64,
@@ -110,6 +117,7 @@ impl Cluster {
         let mut state = ClusterState {
             slots: vec![SlotState::default(); SLOT_COUNT],
             nodes: HashMap::new(),
+            addresses: BTreeMap::new(),
             disconnects: 0,
             refreshes: 0,
         };
@@ -332,11 +340,12 @@ impl Cluster {
         }
     }
 
-    /// Queries the nodes for the masters of the slots: first `named`, then all other known nodes except `failed`. If
-    /// none of these nodes names a master for each slot, queries the configured hosts, because the nodes may have new
-    /// addresses, or their names may not resolve. Returns the first answer that names a master for each slot, and for
-    /// `slot` a master other than `failed`. If there is no such answer, returns the answer with the most slots among
-    /// the answers that name another master than `failed` for `slot`, or, if there is none, among all answers.
+    /// Queries the nodes for the masters of the slots: first `named`, then all other connected nodes except `failed`. If
+    /// none of these nodes names a master for each slot, queries the last known addresses of all nodes, because replicas
+    /// may have replaced all masters, and the configured hosts, because the nodes may have new addresses, or their names
+    /// may not resolve. Returns the first answer that names a master for each slot, and for `slot` a master other than
+    /// `failed`. If there is no such answer, returns the answer with the most slots among the answers that name another
+    /// master than `failed` for `slot`, or, if there is none, among all answers.
     async fn find_owners(
         &self,
         slot: usize,
@@ -366,7 +375,9 @@ impl Cluster {
         }
         if found.count() < SLOT_COUNT {
             let address = self.url.refresh();
-            let hosts = address.hosts.iter().map(|host| read_configured(&address, host).boxed());
+            let known = self.state().known_hosts();
+            let hosts = address.hosts.iter().chain(&known);
+            let hosts = hosts.map(|host| query_host(&address, host).boxed());
             collect_owners(hosts.collect(), &mut found, rank, &best).await;
         }
         found
@@ -387,9 +398,24 @@ impl Cluster {
 }
 
 impl ClusterState {
+    /// Returns the last known hosts and ports of all nodes.
+    fn known_hosts(&self) -> Vec<(String, u16)> {
+        self.addresses.values().map(|node| (node.host.clone(), node.port)).collect()
+    }
+
+    /// Remembers the reported addresses. If more than [`ADDRESSES_LIMIT`] are remembered, forgets those that this answer
+    /// lacks.
+    fn remember_addresses(&mut self, owners: &SlotOwners) {
+        self.addresses.extend(owners.nodes().clone());
+        if self.addresses.len() > ADDRESSES_LIMIT {
+            self.addresses.clone_from(owners.nodes());
+        }
+    }
+
     /// Assigns the slots to their masters, and counts the changes. The first assignment counts nothing.
     fn assign(&mut self, url: &RedisUrl, owners: &SlotOwners) {
         let is_first = self.nodes.is_empty();
+        self.remember_addresses(owners);
         let known = std::mem::take(&mut self.nodes);
         let mut moved: BTreeMap<[String; 2], usize> = BTreeMap::new();
         for (number, slot) in self.slots.iter_mut().enumerate() {
@@ -461,7 +487,8 @@ fn redirection(error: &RedisError, node: &ClusterNode) -> Option<NodeAddress> {
     parse_redirection(errors.first()?.1.details()?, &node.address.host)
 }
 
-async fn read_configured(
+/// Connects to a host for one query about the masters of the slots.
+async fn query_host(
     address: &RedisAddress,
     (host, port): &(String, u16),
 ) -> RedisResult<SlotOwners> {

@@ -139,6 +139,23 @@ fn events_lost_by_takeover_of_a_cluster_are_counted() -> Result<()> {
     rig.check(&["b"], EVENTS)
 }
 
+/// All masters are killed and stay down, and their replicas become the masters. The configuration names only one of the
+/// killed masters, so the host knows the replicas only from the masters' answers. It must find the new masters, and must
+/// count as lost exactly the events without effect.
+#[test]
+fn host_finds_the_replicas_of_killed_masters() -> Result<()> {
+    let mut rig = Rig::start("fifo")?;
+    let address = ingress(&mut rig.service)?;
+    post_all(address, &events_in_turn("b", EVENTS))?;
+    (0..MASTERS).try_for_each(|number| rig.cluster.fail_over(number))?;
+    let first = line("d0", 1, &json!({ "n": 1 }));
+    wait_until("an accepted request", || {
+        Ok(post(address, LINES, &text(std::slice::from_ref(&first)))?.status == 202)
+    })
+    .with_context(|| rig.service.stderr())?;
+    rig.check(&["b", "d"], EVENTS + 1)
+}
+
 /// A producer posts events while the other masters elect each replica. The host must count as lost exactly the events
 /// without effect, including the events that it accepted during the elections.
 #[test]

@@ -1,4 +1,4 @@
-//! The masters of the slots, as a node reports them.
+//! The masters of the slots and the addresses of all nodes, as a node reports them.
 
 use std::collections::BTreeMap;
 
@@ -10,20 +10,40 @@ use super::super::connect::NodeAddress;
 /// The number of slots of a Cluster (Redis Cluster specification).
 pub(super) const SLOT_COUNT: usize = 16_384;
 
-/// The masters of the slots.
+/// The masters of the slots, and the addresses of the masters and their replicas.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct SlotOwners {
     /// The ranges of slots. A key of the map is the first slot of a range. The value consists of the last slot and the
     /// master of the range.
     ranges: BTreeMap<usize, (usize, NodeAddress)>,
+    /// The address of each node, by its id.
+    nodes: BTreeMap<String, NodeAddress>,
 }
 
 impl SlotOwners {
     /// Decodes the answer of a node to `CLUSTER SLOTS`. Ignores the parts that it cannot decode. If the answer omits
     /// the host of a node, uses `host`, the host of the queried node.
     pub(super) fn parse(answer: Value, host: &str) -> Self {
-        let ranges = array(answer, "CLUSTER SLOTS").unwrap_or_default().into_iter();
-        Self { ranges: ranges.filter_map(|range| parse_range(range, host)).collect() }
+        let mut owners = Self::default();
+        for range in array(answer, "CLUSTER SLOTS").unwrap_or_default() {
+            owners.add_range(range, host);
+        }
+        owners
+    }
+
+    /// Adds a range of slots and its nodes. Returns `None` if the range is invalid or its master has no address.
+    fn add_range(&mut self, range: Value, host: &str) -> Option<()> {
+        let mut parts = array(range, "CLUSTER SLOTS").ok()?.into_iter();
+        let [first, last] = [parts.next()?, parts.next()?].map(|slot| number(&slot));
+        let [first, last] = [first? as usize, last? as usize];
+        let mut nodes = parts.map(|node| parse_node(node, host));
+        let (id, master) = nodes.next()??;
+        self.nodes.insert(id, master.clone());
+        self.nodes.extend(nodes.flatten());
+        if first <= last && last < SLOT_COUNT {
+            self.ranges.insert(first, (last, master));
+        }
+        Some(())
     }
 
     /// Returns the number of slots that have a master.
@@ -36,19 +56,21 @@ impl SlotOwners {
         let (_, (last, node)) = self.ranges.range(..=slot).next_back()?;
         (slot <= *last).then_some(node)
     }
+
+    /// Returns the addresses of the masters and their replicas, each with the id of the node.
+    pub(super) fn nodes(&self) -> &BTreeMap<String, NodeAddress> {
+        &self.nodes
+    }
 }
 
-fn parse_range(range: Value, host: &str) -> Option<(usize, (usize, NodeAddress))> {
-    let mut parts = array(range, "CLUSTER SLOTS").ok()?.into_iter();
-    let [first, last] = [parts.next()?, parts.next()?].map(|slot| number(&slot));
-    let [first, last] = [first? as usize, last? as usize];
-    let mut node = array(parts.next()?, "CLUSTER SLOTS").ok()?.into_iter();
-    let [name, port] = [node.next()?, node.next()?];
+/// Decodes the id and the address of a node.
+fn parse_node(node: Value, host: &str) -> Option<(String, NodeAddress)> {
+    let mut node = array(node, "CLUSTER SLOTS").ok()?.into_iter();
+    let [name, port, id] = [node.next()?, node.next()?, node.next()?];
     let name = text(name).filter(|name| !name.is_empty()).unwrap_or_else(|| host.to_owned());
     let port = u16::try_from(number(&port)?).ok()?;
     // A node reports the host `?` if it must report a name, but knows none (Redis, CLUSTER SLOTS).
-    let is_valid = first <= last && last < SLOT_COUNT && name != "?";
-    is_valid.then_some((first, (last, NodeAddress { host: name, port })))
+    (name != "?").then_some((text(id)?, NodeAddress { host: name, port }))
 }
 
 /// Decodes the detail of the error `MOVED` or `ASK`: a slot and the address of a node. If the address has no host, uses
@@ -68,10 +90,12 @@ mod tests {
         NodeAddress { host: host.to_owned(), port }
     }
 
+    fn reported(host: Value, port: i64, id: &[u8]) -> Value {
+        Value::Array(vec![host, Value::Int(port), Value::BulkString(id.to_vec())])
+    }
+
     fn range(first: i64, last: i64, host: Value, port: i64) -> Value {
-        let id = Value::BulkString(b"id".to_vec());
-        let master = Value::Array(vec![host, Value::Int(port), id]);
-        Value::Array(vec![Value::Int(first), Value::Int(last), master])
+        Value::Array(vec![Value::Int(first), Value::Int(last), reported(host, port, b"id")])
     }
 
     #[test]
@@ -96,6 +120,28 @@ mod tests {
         assert_eq!(owners.of(35), Some(&node("queried", 7_002)));
         assert_eq!(owners.of(45), None);
         assert_eq!(SlotOwners::parse(Value::Nil, "queried").count(), 0);
+    }
+
+    #[test]
+    fn addresses_of_masters_and_replicas_are_decoded() {
+        let name = |name: &str| Value::BulkString(name.as_bytes().to_vec());
+        let nodes = [
+            reported(name("10.0.0.1"), 7_000, b"master"),
+            reported(name("10.0.0.2"), 7_001, b"replica"),
+            reported(name("?"), 7_002, b"unnamed"),
+            Value::Nil,
+            reported(Value::Nil, 7_003, b"queried"),
+        ];
+        let range = [Value::Int(0), Value::Int(9)].into_iter().chain(nodes).collect();
+        let owners = SlotOwners::parse(Value::Array(vec![Value::Array(range)]), "queried");
+        assert_eq!(owners.of(9), Some(&node("10.0.0.1", 7_000)));
+        let expected = [
+            ("master", node("10.0.0.1", 7_000)),
+            ("queried", node("queried", 7_003)),
+            ("replica", node("10.0.0.2", 7_001)),
+        ];
+        let expected = expected.map(|(id, address)| (id.to_owned(), address));
+        assert_eq!(owners.nodes(), &BTreeMap::from(expected));
     }
 
     #[test]
