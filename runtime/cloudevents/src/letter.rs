@@ -59,9 +59,7 @@ pub fn letter_attributes<'a>(stream: &str, letter: &'a DeadLetter) -> LetterAttr
     add_reason("deaderror", Some((&*letter.error).into()));
     add_reason("deadversion", letter.version.as_deref().map(Into::into));
     add_reason("deadorigin", letter.origin.as_deref().map(Into::into));
-    let is_first = event.and_then(Event::sequence) == Some(0);
-    let sequence = (letter.id.sequence > 0 || is_first).then(|| letter.id.sequence.to_string());
-    add_reason("deadsequence", sequence.map(Into::into));
+    add_reason("deadsequence", letter.sequence().map(|sequence| sequence.to_string().into()));
     add_reason("deadid", event.map(|event| event.id().into()));
     add_reason("deadsource", event.map(|event| event.source().into()));
     add_reason("deadtime", event.and_then(Event::time_ms).and_then(time).map(Into::into));

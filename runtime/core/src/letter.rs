@@ -175,7 +175,7 @@ pub struct DeadLetter {
 /// The content of a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LetterContent {
-    /// The event never arrived.
+    /// The event never arrived, or the letter is about the lost rest of a file.
     Nothing,
     /// The whole event.
     Event(Arc<Event>),
@@ -184,6 +184,17 @@ pub enum LetterContent {
 }
 
 impl DeadLetter {
+    /// Returns the sequence of the event. Returns `None` if the event has none because its stream is `fifo`, if the
+    /// delivery is not a valid event, or if the letter is about the lost rest of a file.
+    pub fn sequence(&self) -> Option<u64> {
+        let is_first = match &self.content {
+            LetterContent::Nothing => self.cause != Cause::Unreadable,
+            LetterContent::Event(event) => event.sequence() == Some(0),
+            LetterContent::Raw(_) => false,
+        };
+        (self.id.sequence > 0 || is_first).then_some(self.id.sequence)
+    }
+
     /// Returns the memory cost of the letter, in bytes.
     pub fn memory(&self) -> usize {
         let content = match &self.content {

@@ -52,12 +52,10 @@ impl LetterRow {
             LetterContent::Event(event) => (Some(EventRow::of(event)), None),
             LetterContent::Raw(bytes) => (None, Some(JsonData::of(bytes))),
         };
-        let is_numbered =
-            letter.id.sequence > 0 || event.as_ref().is_some_and(|row| row.sequence == Some(0));
         Self {
             id: letter.id.text().into(),
             key: (&*letter.id.key).into(),
-            sequence: is_numbered.then_some(letter.id.sequence),
+            sequence: letter.sequence(),
             cause: letter.cause.name().into(),
             error: letter.error.as_str().into(),
             origin: letter.origin.as_deref().map(RowText::from),
@@ -141,6 +139,37 @@ mod tests {
             assert!(json.starts_with(begin) && json.ends_with(end), "{json}");
             let row: LetterRow = serde_json::from_str(&json).unwrap();
             assert_eq!(to_json(&row), json);
+        }
+    }
+
+    #[test]
+    fn row_has_the_sequence_0_only_if_the_letter_is_about_a_numbered_event() {
+        let numbered = EventParts { sequence: Some(0), ..EventParts::default() };
+        let cases = [
+            (Cause::Gap, LetterContent::Nothing, Some(0)),
+            (Cause::Rejected, LetterContent::Event(Event::new(&numbered).into()), Some(0)),
+            (
+                Cause::Rejected,
+                LetterContent::Event(Event::new(&EventParts::default()).into()),
+                None,
+            ),
+            (Cause::Unreadable, LetterContent::Nothing, None),
+            (Cause::Unreadable, LetterContent::Raw("x".into()), None),
+        ];
+        for (cause, content, sequence) in cases {
+            let letter = DeadLetter {
+                id: LetterId { key: "k".into(), sequence: 0, tag: 1 },
+                cause,
+                error: "no".into(),
+                origin: None,
+                version: None,
+                content,
+            };
+            assert_eq!(
+                LetterRow::of(&StoredLetter { letter, at: 0 }).sequence,
+                sequence,
+                "{cause:?}"
+            );
         }
     }
 }
