@@ -592,12 +592,17 @@ pub(super) async fn has_default_delivery_limit(
             Ok(true)
         }
         Err(error) if is_unknown_exchange_type(&error) => Ok(false),
-        Err(error) => Err(broker.error(&error).map_refusal(|_, reason| {
-            format!(
-                "an exchange `{queue}.version.*`, whose type reveals the broker's version, cannot be declared: \
-                 {reason}. To fix this, allow the user of `broker.url` to configure names that begin with \
-                 {queue:?}. Or declare the stream's queues, exchange and bindings yourself, and set declare = false"
-            )
+        Err(error) => Err(broker.error(&error).map_refusal(|cause, reason| {
+            let message = format!(
+                "an exchange `{queue}.version.*`, whose type reveals the broker's version, cannot be declared: {reason}"
+            );
+            match cause {
+                RefusalCause::Access => format!(
+                    "{message}. To fix this, allow the user of `broker.url` to configure names that begin with \
+                     {queue:?}. Or declare the stream's queues, exchange and bindings yourself, and set declare = false"
+                ),
+                _ => message,
+            }
         })),
     }
 }

@@ -51,15 +51,15 @@ impl ConfigLint<'_> {
         }
         let search = longest_search(stream);
         let needed = in_words(search);
-        let rounds = stream.gap.attempts;
         let next_step = format!(
             "set at least \"{needed}\", or lower `gap.timeout`, `gap.attempts` or `gap.backoff`"
         );
         let (setting, kept) = retention(stream);
         if kept < search && NumberingPolicy::replay_log(name, stream).is_some() {
             let message = format!(
-                "the store keeps an event for replay for only {}, but the {rounds} rounds of requests for a missing \
-                 event can take {needed}: the store may remove the event before Ordain requests it; {next_step}",
+                "the store keeps an event for replay for only {}, but the last round of requests for a missing \
+                 event can begin {needed} after the search for it: the store may remove the event before Ordain \
+                 requests it; {next_step}",
                 in_words(kept)
             );
             self.report(&format!("streams.{name}.{setting}"), message);
@@ -67,8 +67,8 @@ impl ConfigLint<'_> {
         let dead_ttl = self.loaded.config.store.dead_ttl().0;
         if dead_ttl < search {
             let message = format!(
-                "the store keeps a dead letter for only {}, but the {rounds} rounds of requests for a missing event of \
-                 stream {name} can take {needed}: the store may remove a dead letter `far-ahead` or `overflow` before \
+                "the store keeps a dead letter for only {}, but the last round of requests for a missing event \
+                 of stream {name} can begin {needed} after the search for it: the store may remove a dead letter `far-ahead` or `overflow` before \
                  Ordain replays the event in the letter; {next_step}",
                 in_words(dead_ttl)
             );

@@ -28,8 +28,8 @@ use ordain_util::io_error::may_pass;
 /// The version of the layout of tables and keys that this program reads and writes.
 const SCHEMA_VERSION: u32 = 8;
 
-const MARKER_FILE: &str = "ordain.store";
-const MARKER_DRAFT_FILE: &str = "ordain.store.new";
+const IDENTITY_FILE: &str = "ordain.store";
+const IDENTITY_DRAFT_FILE: &str = "ordain.store.new";
 const LOCK_FILE: &str = "lock";
 const CLOSED_FILE: &str = "closed";
 const ANSWERED_FILE: &str = "answered";
@@ -37,7 +37,7 @@ const DATA_FOLDER: &str = "data";
 const OLD_JOURNALS_FOLDER: &str = "data.before";
 /// A folder that some file systems have in their root. The store's folder may be the root of such a file system.
 const FILE_SYSTEM_FOLDER: &str = "lost+found";
-const MARKER_HEADING: &str = "ordain embedded store";
+const IDENTITY_HEADING: &str = "ordain embedded store";
 
 /// A folder that this process owns exclusively until this value is dropped.
 pub(super) struct StoreFolder {
@@ -74,9 +74,9 @@ impl StoreFolder {
         create_folder(path)?;
         refuse_foreign(path)?;
         // Refuse a foreign identity file before this method writes to the lock file.
-        read_marker(path)?;
+        read_identity(path)?;
         let lock = lock(path, admin_url)?;
-        match read_marker(path)? {
+        match read_identity(path)? {
             Some(kept) if kept == shards => {}
             Some(kept) => {
                 return Err(StoreError::Unusable(format!(
@@ -85,7 +85,7 @@ impl StoreFolder {
                     path.display()
                 )));
             }
-            None => write_marker(path, shards).map_err(|error| folder_error(path, &error))?,
+            None => write_identity(path, shards).map_err(|error| folder_error(path, &error))?,
         }
         create_data(path, make_tables)?;
         let engine = path.join(DATA_FOLDER);
@@ -332,16 +332,16 @@ fn sync_name(folder: &Path) -> io::Result<()> {
 /// program. Ignores the files that a crash at the first start can leave, and the folder `lost+found` of the file
 /// system. A file with the name of the lock file must have the form of Ordain's lock file.
 fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
-    if path.join(MARKER_FILE).exists() {
+    if path.join(IDENTITY_FILE).exists() {
         return Ok(());
     }
     for entry in fs::read_dir(path).map_err(|error| folder_error(path, &error))? {
         let name = entry.map_err(|error| folder_error(path, &error))?.file_name();
         let is_known =
-            [LOCK_FILE, MARKER_DRAFT_FILE, FILE_SYSTEM_FOLDER].iter().any(|own| name == *own);
+            [LOCK_FILE, IDENTITY_DRAFT_FILE, FILE_SYSTEM_FOLDER].iter().any(|own| name == *own);
         if !is_known || (name == LOCK_FILE && !is_own_lock(path)?) {
             return Err(StoreError::Unusable(format!(
-                "the folder {} is not a store of Ordain (it contains {}, but no {MARKER_FILE}); give \
+                "the folder {} is not a store of Ordain (it contains {}, but no {IDENTITY_FILE}); give \
                  the store an empty or a new folder",
                 path.display(),
                 name.display()
@@ -432,8 +432,8 @@ fn lock(path: &Path, admin_url: Option<&str>) -> Result<File, StoreError> {
 }
 
 /// Returns the number of shards from the identity file; `None` if the folder has no identity file.
-fn read_marker(path: &Path) -> Result<Option<u32>, StoreError> {
-    let text = match fs::read_to_string(path.join(MARKER_FILE)) {
+fn read_identity(path: &Path) -> Result<Option<u32>, StoreError> {
+    let text = match fs::read_to_string(path.join(IDENTITY_FILE)) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(folder_error(path, &error)),
@@ -442,9 +442,9 @@ fn read_marker(path: &Path) -> Result<Option<u32>, StoreError> {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = "));
         line.and_then(|value| value.parse::<u32>().ok())
     };
-    let (true, Some(schema)) = (text.starts_with(MARKER_HEADING), number("schema")) else {
+    let (true, Some(schema)) = (text.starts_with(IDENTITY_HEADING), number("schema")) else {
         return Err(StoreError::Unusable(format!(
-            "the file {MARKER_FILE} in {} was not written by Ordain; restore it from a backup, or \
+            "the file {IDENTITY_FILE} in {} was not written by Ordain; restore it from a backup, or \
              give the store an empty folder",
             path.display()
         )));
@@ -460,12 +460,12 @@ fn read_marker(path: &Path) -> Result<Option<u32>, StoreError> {
 }
 
 /// Writes the identity file atomically, so that no process ever reads an incomplete file.
-fn write_marker(path: &Path, shards: u32) -> io::Result<()> {
-    let draft = path.join(MARKER_DRAFT_FILE);
+fn write_identity(path: &Path, shards: u32) -> io::Result<()> {
+    let draft = path.join(IDENTITY_DRAFT_FILE);
     let mut file = File::create(&draft)?;
-    write!(file, "{MARKER_HEADING}\nschema = {SCHEMA_VERSION}\nshards = {shards}\n")?;
+    write!(file, "{IDENTITY_HEADING}\nschema = {SCHEMA_VERSION}\nshards = {shards}\n")?;
     file.sync_all()?;
-    fs::rename(&draft, path.join(MARKER_FILE))?;
+    fs::rename(&draft, path.join(IDENTITY_FILE))?;
     File::open(path)?.sync_all()
 }
 

@@ -154,7 +154,7 @@ impl FileSink {
         let published = match mark {
             None => None,
             Some(mark) => Some(PublishedFile::decode(mark).ok_or_else(|| {
-                let message = "the store's mark for this file has an unknown format";
+                let message = "the store contains an unreadable record about this file";
                 io::Error::new(io::ErrorKind::InvalidData, message)
             })?),
         };
