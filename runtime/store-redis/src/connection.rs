@@ -241,6 +241,13 @@ impl RedisConnection {
             RedisDeployment::Cluster { cluster, .. } => cluster.call_all_masters(cmd).await,
         }
     }
+
+    /// Learns the addresses of the nodes that have joined a Cluster. One of these nodes may become master later.
+    pub(super) async fn learn_nodes(&self) {
+        if let RedisDeployment::Cluster { cluster, .. } = &self.deployment {
+            cluster.learn_nodes().await;
+        }
+    }
 }
 
 /// Returns an error if the URL has parts that do not fit a single server.

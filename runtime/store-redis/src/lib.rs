@@ -355,6 +355,7 @@ impl Store for RedisStore {
     async fn check_servers(&self) -> Result<Option<String>, StoreError> {
         // An error of this request, for example a refused login, does not show that the store may lose data.
         let settings = ServerSettings::read(&self.connection).await?;
+        self.connection.learn_nodes().await;
         match settings.check() {
             Ok(()) => {}
             Err(StoreError::Unusable(words)) => return Ok(Some(words)),

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt as _, try_join_all};
+use futures_util::future::{BoxFuture, FutureExt as _, join_all, try_join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, RetryMethod, ServerErrorKind, Value, cmd};
@@ -258,6 +258,16 @@ impl Cluster {
             answer
         });
         try_join_all(calls).await
+    }
+
+    /// Reads the addresses of the nodes from all masters. Replicas may have joined the Cluster since the last refresh.
+    pub(super) async fn learn_nodes(&self) {
+        let (masters, _) = self.masters();
+        let answers =
+            masters.iter().map(|(_, master)| timeout(OWNERS_TIMEOUT, self.query_owners(master)));
+        for owners in join_all(answers).await.into_iter().flatten().flatten() {
+            self.state().remember_addresses(&owners);
+        }
     }
 
     /// Drops a broken connection, and counts it for all slots of which the node may have data. `before` is the number

@@ -27,8 +27,8 @@ pub enum Takeover {
 }
 
 impl Cluster {
-    /// Gives each node a replica, and waits until all replicas are in step with their masters
-    /// ([`Redis::until_in_step`]). The masters must have no password.
+    /// Gives each node a replica. Waits until all replicas are in step with their masters ([`Redis::until_in_step`]), and
+    /// all nodes know them. The masters must have no password.
     pub fn add_replicas(&mut self) -> Result<()> {
         let options = match self.nodes.first().and_then(Redis::tls) {
             Some((_, certificates)) => Options::new().tls_like(certificates),
@@ -51,7 +51,37 @@ impl Cluster {
             })?;
         }
         self.replicas.iter().try_for_each(Redis::until_in_step)?;
-        self.until_ready()
+        self.until_ready()?;
+        wait_until("nodes that report a replica of each master", || {
+            for node in &self.nodes {
+                let reply = node.command(&["CLUSTER", "SLOTS"])?;
+                // A range of slots consists of its first slot, its last slot, the master and the replicas.
+                if !reply.parts().iter().all(|range| range.parts().len() > 3) {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+    }
+
+    /// Waits until a client has asked each master for the masters of the slots.
+    pub fn until_queried(&self) -> Result<()> {
+        let before = self.slots_queries()?;
+        wait_until("a query of each master", || {
+            Ok(self.slots_queries()?.iter().zip(&before).all(|(now, before)| now > before))
+        })
+    }
+
+    /// Returns the number of calls of `CLUSTER SLOTS` that each master has answered.
+    fn slots_queries(&self) -> Result<Vec<u64>> {
+        let count = |number| {
+            let stats = self.master(number).info("commandstats")?;
+            let calls = stats
+                .get("cmdstat_cluster|slots")
+                .and_then(|stat| stat.strip_prefix("calls=")?.split(',').next()?.parse().ok());
+            Ok(calls.unwrap_or(0))
+        };
+        (0..self.nodes.len()).map(count).collect()
     }
 
     /// Returns the present master of the slots that a node had at the start.

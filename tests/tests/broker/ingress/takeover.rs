@@ -42,14 +42,24 @@ impl Rig {
     fn start(ordering: &str) -> Result<Self> {
         let mut cluster = Cluster::start(MASTERS)?;
         cluster.add_replicas()?;
+        let rig = Self::start_host(cluster, ordering, &["run"])?;
+        rig.let_replicas_lag()?;
+        Ok(rig)
+    }
+
+    /// Starts a host of a stream with this ordering, whose configuration names one node of the Cluster.
+    fn start_host(cluster: Cluster, ordering: &str, args: &[&str]) -> Result<Self> {
         let store = format!("url = \"{}\"\n", cluster.urls().swap_remove(0));
         let home = default_home(ordering, &store)?;
-        let mut service = Service::start(&home, &["run"])?;
+        let mut service = Service::start(&home, args)?;
         let admin = http::ready(&mut service)?;
         let early = events_in_turn("a", EVENTS);
         post_until_effects(&mut service, "a", &early)?;
-        (0..MASTERS).try_for_each(|number| cluster.let_replica_lag(number))?;
         Ok(Self { cluster, service, admin, early, _home: home })
+    }
+
+    fn let_replicas_lag(&self) -> Result<()> {
+        (0..MASTERS).try_for_each(|number| self.cluster.let_replica_lag(number))
     }
 
     /// Makes each lagging replica the master, while the old master still runs. No connection of the host breaks.
@@ -140,11 +150,25 @@ fn events_lost_by_takeover_of_a_cluster_are_counted() -> Result<()> {
 }
 
 /// All masters are killed and stay down, and their replicas become the masters. The configuration names only one of the
-/// killed masters, so the host knows the replicas only from the masters' answers. It must find the new masters, and must
-/// count as lost exactly the events without effect.
+/// killed masters, so the host knows the replicas only from the masters' answers at its start.
 #[test]
 fn host_finds_the_replicas_of_killed_masters() -> Result<()> {
-    let mut rig = Rig::start("fifo")?;
+    check_killed_masters(Rig::start("fifo")?)
+}
+
+/// As in the previous test, but the replicas have joined the Cluster after the start of the host.
+#[test]
+fn host_finds_replicas_that_joined_later() -> Result<()> {
+    let args = ["--wait-divisor=100", "run"];
+    let mut rig = Rig::start_host(Cluster::start(MASTERS)?, "fifo", &args)?;
+    rig.cluster.add_replicas()?;
+    rig.cluster.until_queried()?;
+    rig.let_replicas_lag()?;
+    check_killed_masters(rig)
+}
+
+/// Kills all masters. The host must find the new masters, and must count as lost exactly the events without effect.
+fn check_killed_masters(mut rig: Rig) -> Result<()> {
     let address = ingress(&mut rig.service)?;
     post_all(address, &events_in_turn("b", EVENTS))?;
     (0..MASTERS).try_for_each(|number| rig.cluster.fail_over(number))?;
