@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::tcp::TLSConfig;
-use lapin::uri::{AMQPScheme, AMQPUri};
+use lapin::uri::{AMQPScheme, AMQPUri, AMQPUserInfo};
 use lapin::{AsyncTcpStream, Connection, ConnectionProperties, ErrorKind, runtime};
 use tokio::time::timeout;
 
@@ -132,6 +132,16 @@ pub struct BrokerEndpoint {
     has_default_delivery_limit: Arc<tokio::sync::Mutex<Option<bool>>>,
 }
 
+/// The login of a process at the broker.
+pub struct BrokerLogin {
+    /// The name of the user.
+    pub user: String,
+    /// The password of the user. Never print it.
+    pub password: String,
+    /// The name of the virtual host.
+    pub virtual_host: String,
+}
+
 /// Installs the cryptography for TLS if the URI needs TLS.
 pub(super) fn install_tls_provider(uri: &AMQPUri) {
     if uri.scheme == AMQPScheme::AMQPS {
@@ -253,6 +263,13 @@ impl BrokerEndpoint {
     pub(super) async fn greeting(&self) -> Result<BrokerGreeting, BrokerError> {
         let failed = |error| BrokerError::Unavailable(format!("{self}: {error}"));
         BrokerGreeting::read(&self.current_uri()).await.map_err(failed)
+    }
+
+    /// Returns the present login: reads the files of variables again, as before each connection.
+    pub fn login(&self) -> BrokerLogin {
+        let AMQPUri { authority, vhost, .. } = self.url.refresh().uri.clone();
+        let AMQPUserInfo { username, password } = authority.userinfo;
+        BrokerLogin { user: username, password, virtual_host: vhost }
     }
 
     /// Returns the name of the virtual host.

@@ -12,11 +12,9 @@ use ordain_util::finding::Finding;
 /// The major and minor number of the oldest supported version of RabbitMQ.
 const OLDEST_VERSION: (u64, u64) = (3, 10);
 
-/// The finding about the settings of the broker that a client cannot read over AMQP.
-const HIDDEN_SETTINGS: &str = "a client cannot read the broker's policies and consumer_timeout over AMQP. Check with \
-     `rabbitmqctl list_policies` that no policy sets message-ttl, expires, max-length or delivery-limit on the queues \
-     of streams. Check with `rabbitmqctl environment` that consumer_timeout is more than twice the sum of spill_after \
-     and plugins.timeout";
+/// The finding about the setting of the broker that no client can read.
+const HIDDEN_TIMEOUT: &str = "a client cannot read the broker's consumer_timeout. Check with `rabbitmqctl environment` \
+     that it is more than twice the sum of spill_after and plugins.timeout";
 
 /// Appends findings about the broker, and about each queue and exchange of the configuration. Does not retry a failed
 /// connection. Creates, binds and consumes nothing. If the caller drops the future, the findings made so far remain.
@@ -74,7 +72,7 @@ async fn inspect_objects(
             Err(error) => return Err(error),
         }
     }
-    findings.push(Finding::note(HIDDEN_SETTINGS));
+    findings.push(Finding::note(HIDDEN_TIMEOUT));
     Ok(())
 }
 

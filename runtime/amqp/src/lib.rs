@@ -48,7 +48,7 @@ mod value;
 mod weight;
 
 pub use broker_health::{BrokerStatus, watch_broker_health};
-pub use connect::{BrokerEndpoint, BrokerError, RefusalCause};
+pub use connect::{BrokerEndpoint, BrokerError, BrokerLogin, RefusalCause};
 pub use consumer::start;
 pub use consumer_options::{ConsumerOptions, topology_throttle};
 pub use decode::DeliveryDecoder;

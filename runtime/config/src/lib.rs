@@ -15,6 +15,7 @@ mod exchange_readers;
 mod explain;
 mod known;
 mod lint;
+mod management;
 pub mod numbering;
 mod numbering_policy;
 mod problem;
@@ -43,6 +44,7 @@ use std::path::{Path, PathBuf};
 pub use broker_url::{BrokerAddress, BrokerUrl};
 pub use explain::explain;
 pub use known::known_streams;
+pub use management::ManagementUrl;
 pub use numbering_policy::NumberingPolicy;
 pub use problem::{ConfigError, ConfigProblem, SettingLines};
 pub use process::{

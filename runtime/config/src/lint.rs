@@ -93,8 +93,7 @@ impl ConfigLint<'_> {
                 self.report(&format!("streams.{name}.{setting}"), message);
             }
         }
-        let unacknowledged =
-            stream.spill_after.0.saturating_add(self.loaded.config.plugins.timeout.0);
+        let unacknowledged = self.loaded.config.longest_unacknowledged(stream).0;
         // The other half of the broker's timeout is left for loads, commits and the processing of other keys.
         if unacknowledged > CONSUMER_TIMEOUT_MS / 2 {
             let message = format!(

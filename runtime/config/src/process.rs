@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::broker_url::BrokerUrl;
+use super::management::ManagementUrl;
 use super::reader::ConfigReader;
 use super::scalar::choice;
 use super::section::{kinds, section};
@@ -102,6 +103,9 @@ section! {
         /// `runtime.lease`, rounded down, but at least one second.
         heartbeat: Option<Millis> ["1s" to "5m"],
             because "RabbitMQ must detect a dead connection before another instance owns the partition";
+        /// URL of the broker's management API. Ordain uses the API only to warn about policies and arguments of queues
+        /// that lose events. Ordain logs in as the user of `url`, who needs the tag `management`.
+        management: Option<ManagementUrl>;
     }
 }
 

@@ -9,7 +9,7 @@ use ordain_core::{
 };
 
 use super::{
-    Config, FileOrStdio, ReplayServer, ReplaySource, SinkConfig, StoreConfig, StreamConfig,
+    Config, FileOrStdio, Millis, ReplayServer, ReplaySource, SinkConfig, StoreConfig, StreamConfig,
 };
 
 /// Maximum number of turns of a stream in progress, for each worker thread. A turn is a run of events of one key that a
@@ -60,6 +60,12 @@ pub struct PartitionParams {
 }
 
 impl Config {
+    /// Returns the longest time for which a delivery of a stream can stay unacknowledged while the store answers: the
+    /// sum of `spill_after` and `plugins.timeout`.
+    pub fn longest_unacknowledged(&self, stream: &StreamConfig) -> Millis {
+        Millis(stream.spill_after.0.saturating_add(self.plugins.timeout.0))
+    }
+
     /// Returns the number of threads that execute handlers: as configured, or one per processor.
     pub fn workers(&self) -> usize {
         let processors = || std::thread::available_parallelism().map_or(1, usize::from);

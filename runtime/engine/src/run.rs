@@ -6,6 +6,7 @@ mod files;
 mod partition_factory;
 mod partition_manager;
 mod partition_start;
+mod policies;
 mod report;
 mod rollout;
 mod sequenced_sinks;
@@ -265,6 +266,8 @@ impl<'a> PreparedRun<'a> {
         let (committed, batches) =
             mpsc::channel(partition_start::unpublished_batch_limit(&loaded.config));
         let (commands, command_receiver) = mpsc::channel(1);
+        let policies =
+            broker.as_ref().and_then(|broker| policies::QueuePolicies::of(loaded, broker));
         let factory = partition_factory::PartitionFactory {
             loaded,
             once,
@@ -310,6 +313,7 @@ impl<'a> PreparedRun<'a> {
             Some(ended) = publishing.join_next() => publisher_result(ended).map(|()| 0),
             error = versions.run(once) => Err(error),
             () = watch_store_servers(store) => Ok(0),
+            () = policies::watch(policies) => Ok(0),
             () = watch_accepted_events(store, &accepted, lost_events) => Ok(0),
         };
         if unpublished.is_err() {

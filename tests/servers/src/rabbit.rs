@@ -91,6 +91,12 @@ impl Rabbit {
         self.address("amqp", "127.0.0.1", port)
     }
 
+    /// Returns the URL of the management API ([`RabbitOptions::management`]).
+    pub fn management_url(&self) -> Result<String> {
+        let port = self.server.management.as_ref().context("a broker with the management API")?;
+        Ok(format!("http://127.0.0.1:{}", port.number()))
+    }
+
     fn address(&self, scheme: &str, host: &str, port: u16) -> String {
         let path = match &*self.virtual_host {
             DEFAULT => String::new(),
@@ -286,6 +292,21 @@ impl Rabbit {
             user = binary(USER),
         ))?;
         ensure!(done == "ok", "the policy {definition}: {done}");
+        Ok(())
+    }
+
+    /// As [`Self::set_policy`], but sets an operator policy.
+    pub fn set_operator_policy(&self, queues: &str, definition: &str) -> Result<()> {
+        let done = self.server.evaluate(&format!(
+            "rabbit_policy:parse_set_op({host}, {name}, {queues}, {rules}, 0, {kind}, {user}).",
+            host = binary(&self.virtual_host),
+            name = binary(POLICY),
+            queues = binary(queues),
+            rules = binary(definition),
+            kind = binary("queues"),
+            user = binary(USER),
+        ))?;
+        ensure!(done == "ok", "the operator policy {definition}: {done}");
         Ok(())
     }
 

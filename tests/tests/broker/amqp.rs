@@ -9,6 +9,7 @@ mod letters;
 mod links;
 mod lost;
 mod messages;
+mod policies;
 mod publish;
 mod rebuilt;
 mod records;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ordain_core::OrderingMode;
 
-use super::RunError;
+use super::{RunError, policies};
 use crate::sink::Sinks;
 use crate::source::QueueNotifiers;
 use ordain_amqp::{
@@ -73,6 +73,7 @@ pub async fn inspect(loaded: &LoadedConfig, limit: Duration) -> Option<Inspected
     let inspected =
         InspectedServer::inspect("broker", broker.to_string(), limit, async |findings| {
             inspect_broker(&broker, loaded, findings).await;
+            policies::inspect(loaded, &broker, findings).await;
         });
     Some(inspected.await)
 }

@@ -7,6 +7,7 @@ pub struct RabbitOptions {
     pub(super) parameters: Vec<[String; 2]>,
     pub(super) tls: bool,
     pub(super) plain: bool,
+    pub(super) management: bool,
 }
 
 impl RabbitOptions {
@@ -34,6 +35,13 @@ impl RabbitOptions {
     #[must_use]
     pub fn tls(mut self) -> Self {
         self.tls = true;
+        self
+    }
+
+    /// Adds the management API ([`Rabbit::management_url`](super::Rabbit::management_url)).
+    #[must_use]
+    pub fn management(mut self) -> Self {
+        self.management = true;
         self
     }
 

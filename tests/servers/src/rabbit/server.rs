@@ -38,6 +38,7 @@ pub(super) struct Server {
     pub(super) options: RabbitOptions,
     pub(super) port: Port,
     pub(super) tls: Option<(Port, Certificates)>,
+    pub(super) management: Option<Port>,
     console: Console,
     distribution: u16,
     epmd: Port,
@@ -56,7 +57,11 @@ impl Server {
         for name in ["data", "log"] {
             fs::create_dir(folder.path().join(name))?;
         }
-        let plugins = if options.plain { "[]." } else { "[rabbitmq_sharding]." };
+        let plugins = match options {
+            RabbitOptions { plain: true, .. } => "[].",
+            RabbitOptions { management: true, .. } => "[rabbitmq_sharding, rabbitmq_management].",
+            _ => "[rabbitmq_sharding].",
+        };
         fs::write(folder.path().join("plugins"), plugins)?;
         let server = Self {
             process: Running::default(),
@@ -65,6 +70,7 @@ impl Server {
             options: options.clone(),
             port: Port::take()?,
             tls,
+            management: options.management.then(Port::take).transpose()?,
             console: Console::new()?,
             distribution: free_everywhere()?,
             epmd: Port::take()?,
@@ -96,6 +102,10 @@ impl Server {
                 files.map(|(name, path)| format!("ssl_options.{name} = {}", path.display())),
             );
             lines.push("ssl_options.verify = verify_none".to_owned());
+        }
+        if let Some(port) = &self.management {
+            lines.push("management.tcp.ip = 127.0.0.1".to_owned());
+            lines.push(format!("management.tcp.port = {}", port.number()));
         }
         lines.extend(self.options.lines.iter().cloned());
         Ok(fs::write(self.folder.path().join(CONFIG), lines.join("\n") + "\n")?)

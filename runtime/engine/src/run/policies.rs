@@ -1,0 +1,246 @@
+//! Checks the settings of the queues that streams consume: the policies and arguments with which RabbitMQ loses events.
+//! A client cannot read them over AMQP, so this module reads them from the broker's management API.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::SERVER_CHECK_INTERVAL;
+use crate::https;
+use ordain_amqp::BrokerEndpoint;
+use ordain_config::{LoadedConfig, ManagementUrl, SourceConfig, partition_queue};
+use ordain_util::finding::Finding;
+use ordain_util::log_throttle::LogThrottle;
+use ordain_util::text::{escape_invisible, truncated};
+use ordain_util::wait::shortened;
+
+/// Time limit of a request to the management API.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time between two warnings that the management API cannot be used.
+const WARN_INTERVAL: Duration = Duration::from_hours(1);
+/// Maximum size of an answer about one queue, in bytes. The answer lists the consumers and channels of the queue.
+const ANSWER_BYTES: u64 = 4 << 20;
+/// Maximum size of the value of a setting in a warning, in bytes.
+const VALUE_BYTES: usize = 100;
+
+/// The settings with which RabbitMQ loses events: the name in a policy, and the effect. The name of the argument of a
+/// queue has the prefix `x-`.
+const LOSSES: [(&str, &str); 5] = [
+    ("message-ttl", "RabbitMQ drops each event that has waited for this time (in ms)"),
+    (
+        "expires",
+        "if no process consumes the queue for this time (in ms), RabbitMQ deletes it with its events",
+    ),
+    (
+        "max-length",
+        "while the queue has this number of events, RabbitMQ drops or refuses further events",
+    ),
+    (
+        "max-length-bytes",
+        "while the queue has this number of bytes, RabbitMQ drops or refuses further events",
+    ),
+    (
+        "delivery-limit",
+        "RabbitMQ drops an event after this number of deliveries, for example after several crashes",
+    ),
+];
+/// The setting that limits the time for which a consumer may keep a delivery without an acknowledgement.
+const CONSUMER_TIMEOUT: &str = "consumer-timeout";
+
+/// The queues of a configuration, and the management API that describes their settings.
+pub(super) struct QueuePolicies {
+    agent: ureq::Agent,
+    url: ManagementUrl,
+    broker: Arc<BrokerEndpoint>,
+    queues: Vec<ConsumedQueue>,
+}
+
+/// A queue of a stream.
+struct ConsumedQueue {
+    name: String,
+    /// The longest time for which a delivery of this queue can stay unacknowledged while the store answers.
+    longest_unacknowledged: Duration,
+}
+
+/// The part of the answer of `GET /api/queues/{vhost}/{name}` that this module reads (RabbitMQ, HTTP API reference). The
+/// two maps of settings are empty arrays if they have no entry.
+#[derive(Deserialize)]
+struct QueueAnswer {
+    #[serde(default)]
+    arguments: Value,
+    #[serde(default)]
+    effective_policy_definition: Value,
+    policy: Option<String>,
+    operator_policy: Option<String>,
+}
+
+impl QueuePolicies {
+    /// Returns the queues of a configuration. Returns `None` if `broker.management` is not set, or if no stream reads a
+    /// queue of the broker.
+    pub(super) fn of(loaded: &LoadedConfig, broker: &Arc<BrokerEndpoint>) -> Option<Self> {
+        let url = loaded.config.broker.as_ref()?.management.clone()?;
+        let mut queues = Vec::new();
+        for stream in loaded.config.streams.values() {
+            let SourceConfig::Amqp(source) = &stream.source else { continue };
+            let longest_unacknowledged = loaded.config.longest_unacknowledged(stream).duration();
+            queues.extend((0..source.partitions).map(|partition| ConsumedQueue {
+                name: partition_queue(&source.queue.0, source.partitions, partition),
+                longest_unacknowledged,
+            }));
+        }
+        let agent = https::agent(&url.0).timeout_global(Some(REQUEST_TIMEOUT)).build().into();
+        let broker = Arc::clone(broker);
+        (!queues.is_empty()).then_some(Self { agent, url, broker, queues })
+    }
+
+    /// Reads the settings of all queues. Returns a warning for each setting that loses events. Ignores queues that do
+    /// not exist. Returns an error if the management API does not answer, or refuses a request.
+    pub(super) async fn warnings(self: &Arc<Self>) -> Result<Vec<String>, String> {
+        let this = Arc::clone(self);
+        let reading = tokio::task::spawn_blocking(move || {
+            let mut warnings = Vec::new();
+            for queue in &this.queues {
+                if let Some(answer) = this.read(&queue.name)? {
+                    warnings.extend(queue.warnings(&answer));
+                }
+            }
+            Ok(warnings)
+        });
+        reading.await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
+    /// Reads the settings of a queue. Returns `None` if the queue does not exist.
+    fn read(&self, queue: &str) -> Result<Option<QueueAnswer>, String> {
+        let url = &self.url.0;
+        let login = self.broker.login();
+        let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+        let path = format!("{url}/api/queues/{}/{}", encode(&login.virtual_host), encode(queue));
+        let credentials = BASE64.encode(format!("{}:{}", login.user, login.password));
+        let failed = |error: ureq::Error| format!("{url}: {error}");
+        let request = self.agent.get(path).header("authorization", format!("Basic {credentials}"));
+        let mut response = request.call().map_err(failed)?;
+        match response.status().as_u16() {
+            200 => {}
+            404 => return Ok(None),
+            401 | 403 => {
+                return Err(format!(
+                    "{url} refuses the user {:?}. To fix this, give the user the tag `management` (rabbitmqctl \
+                     set_user_tags)",
+                    login.user
+                ));
+            }
+            status => return Err(format!("{url} answers with status {status}")),
+        }
+        let body = response.body_mut().with_config().limit(ANSWER_BYTES).read_to_vec();
+        let answer = serde_json::from_slice(&body.map_err(failed)?);
+        answer.map(Some).map_err(|error| {
+            format!("the answer of {url} is not the description of a queue ({error}): is this the management API?")
+        })
+    }
+}
+
+impl ConsumedQueue {
+    /// Returns a warning for each setting of the queue that loses events.
+    fn warnings(&self, answer: &QueueAnswer) -> Vec<String> {
+        let policies: Vec<String> =
+            [("policy", &answer.policy), ("operator policy", &answer.operator_policy)]
+                .into_iter()
+                .filter_map(|(kind, name)| Some(format!("{kind} {:?}", name.as_ref()?)))
+                .collect();
+        let sources = [
+            ("", &answer.effective_policy_definition, policies.join(" or ")),
+            ("x-", &answer.arguments, "arguments of the queue".to_owned()),
+        ];
+        let mut warnings = Vec::new();
+        for (prefix, settings, source) in sources {
+            let value = |setting: &str| settings.get(format!("{prefix}{setting}"));
+            let mut warn = |setting: &str, value: &Value, effect: &str| {
+                let value =
+                    escape_invisible(&truncated(value.to_string(), VALUE_BYTES)).into_owned();
+                warnings.push(format!(
+                    "the queue {:?} has {prefix}{setting} = {value} ({source}): {effect}",
+                    self.name
+                ));
+            };
+            for (setting, effect) in LOSSES {
+                // A negative delivery limit means that there is no limit.
+                if let Some(value) =
+                    value(setting).filter(|value| value.as_i64().is_none_or(|n| n >= 0))
+                {
+                    warn(setting, value, effect);
+                }
+            }
+            let needed = 2 * self.longest_unacknowledged;
+            if let Some(value) = value(CONSUMER_TIMEOUT)
+                && value.as_u64().is_some_and(|ms| Duration::from_millis(ms) < needed)
+            {
+                let effect = format!(
+                    "RabbitMQ may end the consumer, and deliver its events again; set at least {} (in ms), which is \
+                     twice the sum of spill_after and plugins.timeout",
+                    needed.as_millis()
+                );
+                warn(CONSUMER_TIMEOUT, value, &effect);
+            }
+        }
+        warnings
+    }
+}
+
+/// Appends the findings about the policies of a broker.
+pub(super) async fn inspect(
+    loaded: &LoadedConfig,
+    broker: &Arc<BrokerEndpoint>,
+    findings: &mut Vec<Finding>,
+) {
+    let Some(policies) = QueuePolicies::of(loaded, broker).map(Arc::new) else {
+        findings.push(Finding::note(
+            "a client cannot read the broker's policies over AMQP. Set `broker.management`, so that Ordain reads them, \
+             or check with `rabbitmqctl list_policies` that no policy sets message-ttl, expires, max-length, \
+             max-length-bytes or delivery-limit on the queues of streams",
+        ));
+        return;
+    };
+    match policies.warnings().await {
+        Ok(warnings) if warnings.is_empty() => {
+            findings
+                .push(Finding::note("no policy or argument of a queue of a stream loses events"));
+        }
+        Ok(warnings) => findings.extend(warnings.into_iter().map(Finding::warning)),
+        Err(error) => {
+            findings
+                .push(Finding::warning(format!("the policies of the queues are unknown: {error}")));
+        }
+    }
+}
+
+/// Logs the policies and arguments that lose events: all of them at the start, and later each new one. This function
+/// never returns.
+pub(super) async fn watch(policies: Option<QueuePolicies>) {
+    let Some(policies) = policies.map(Arc::new) else { return std::future::pending().await };
+    let mut known = BTreeSet::new();
+    let mut throttle = LogThrottle::new(shortened(WARN_INTERVAL));
+    loop {
+        match policies.warnings().await {
+            Ok(warnings) => {
+                let found: BTreeSet<String> = warnings.into_iter().collect();
+                for warning in found.difference(&known) {
+                    tracing::warn!("broker may lose events: {warning}");
+                }
+                known = found;
+            }
+            Err(error) if throttle.allow() => {
+                tracing::warn!(
+                    "policies of the broker's queues not checked: {error}; Ordain repeats the check"
+                );
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(shortened(SERVER_CHECK_INTERVAL)).await;
+    }
+}

@@ -1,0 +1,119 @@
+//! Tests of the warnings about policies and arguments of queues. The host reads them from the broker's management API.
+
+use std::net::TcpListener;
+
+use anyhow::{Result, ensure};
+use lapin::types::{AMQPValue, FieldTable};
+use ordain_servers::{Rabbit, RabbitOptions};
+use ordain_tests::host::Home;
+use ordain_tests::log::line;
+use ordain_tests::rig::{Rig, config};
+use ordain_tests::service::Service;
+use serde_json::json;
+
+/// The arguments of a host that repeats its checks every three seconds.
+const RUN: [&str; 2] = ["--wait-divisor=100", "run"];
+const WARNING: &str = "broker may lose events: the queue ";
+
+/// Starts a rig whose host reads the management API at `management`, or at the broker if this is `None`.
+fn rig(stream: &str, source: &str, management: Option<&str>) -> Result<Rig> {
+    let rabbit = Rabbit::shared_with(&RabbitOptions::new().management())?;
+    let own = rabbit.management_url()?;
+    let rig = Rig::on(rabbit, "", stream, source)?;
+    write_config(&rig, &rig.rabbit.url(), management.unwrap_or(&own), stream, source)?;
+    Ok(rig)
+}
+
+fn write_config(rig: &Rig, url: &str, management: &str, stream: &str, source: &str) -> Result<()> {
+    let broker = format!("[broker]\nmanagement = \"{management}\"\n");
+    rig.home.write("ordain.toml", config(url, "", stream, source).replace("[broker]\n", &broker))
+}
+
+/// Runs `ordain check --connect`, which must succeed. Returns its standard output and standard error.
+fn check(home: &Home) -> Result<[String; 2]> {
+    let output = home.output(&["check", "--connect"])?;
+    ensure!(output.status.success(), "{output:?}");
+    Ok([String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?])
+}
+
+/// An operator sets a policy before the start, and another policy while the host runs. The host must log each setting
+/// that loses events once, with the queue, the value and the name of the policy.
+#[test]
+fn policies_that_lose_events_are_logged() -> Result<()> {
+    let rig = rig("spill_after = \"10s\"", "partitions = 2", None)?;
+    let definition = r#"{"message-ttl": 60000, "max-length": 5, "delivery-limit": 3}"#;
+    rig.rabbit.set_policy(r"^cases\.0$", definition)?;
+    let mut service = Service::start(&rig.home, &RUN)?;
+    for setting in ["message-ttl = 60000", "max-length = 5", "delivery-limit = 3"] {
+        service.until_says(&format!("{WARNING}\"cases.0\" has {setting} (policy \"tests\")"))?;
+    }
+    rig.rabbit
+        .set_operator_policy(r"^cases\.1$", r#"{"expires": 900000, "max-length-bytes": 1000}"#)?;
+    for setting in ["expires = 900000", "max-length-bytes = 1000"] {
+        let words = format!("{WARNING}\"cases.1\" has {setting} (operator policy \"tests\")");
+        service.until_says(&words)?;
+    }
+    // The second check has found the first policy again, and must not have logged it again.
+    let log = service.stderr();
+    ensure!(log.matches(WARNING).count() == 5, "{log}");
+
+    let [_, errors] = check(&rig.home)?;
+    ensure!(errors.matches("warning: broker: the queue \"cases.").count() == 5, "{errors}");
+    rig.rabbit.clear_policy()?;
+    let [_, errors] = check(&rig.home)?;
+    ensure!(errors.matches("warning: broker: the queue \"cases.").count() == 2, "{errors}");
+    service.end()
+}
+
+/// The queue belongs to another program, and has arguments that lose events. A limit of -1 is no limit.
+#[test]
+fn arguments_that_lose_events_are_reported() -> Result<()> {
+    let rig = rig("", "declare = false", None)?;
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+    arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
+    arguments.insert("x-expires".into(), AMQPValue::LongInt(900_000));
+    rig.client.exchange("cases", lapin::ExchangeKind::Fanout)?;
+    rig.client.queue_with("cases", arguments)?;
+    rig.client.bind("cases", "cases", "#")?;
+    let expected = "the queue \"cases\" has x-expires = 900000 (arguments of the queue): if no process consumes";
+    let [_, errors] = check(&rig.home)?;
+    ensure!(errors.contains(&format!("warning: broker: {expected}")), "{errors}");
+    let mut service = Service::start(&rig.home, &RUN)?;
+    service.until_says(&format!("broker may lose events: {expected}"))?;
+    service.end()
+}
+
+/// The management API refuses the user, then does not answer. The host must say so, and must process events meanwhile.
+#[test]
+fn refused_and_missing_management_is_reported() -> Result<()> {
+    let rig = rig("", "", None)?;
+    let user = "untagged";
+    rig.rabbit.add_user(user, "guest", ".*")?;
+    let url = rig.rabbit.url().replace("guest:guest", &format!("{user}:guest"));
+    let unused = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let cases = [
+        (
+            rig.rabbit.management_url()?,
+            "refuses the user \"untagged\". To fix this, give the user the tag `management`",
+        ),
+        (format!("http://{unused}"), "onnection refused"),
+    ];
+    for (number, (management, reason)) in (1..).zip(cases) {
+        write_config(&rig, &url, &management, "", "")?;
+        let [_, errors] = check(&rig.home)?;
+        ensure!(
+            errors.contains("warning: broker: the policies of the queues are unknown"),
+            "{errors}"
+        );
+        ensure!(errors.contains(reason) && !errors.contains("untagged:guest"), "{errors}");
+        let mut service = Service::start(&rig.home, &RUN)?;
+        service.until_says("policies of the broker's queues not checked: ")?;
+        service.until_says(reason)?;
+        rig.until_declared()?;
+        rig.publish(&[line("a", number, &json!({ "n": number }))])?;
+        rig.client.take("out", 1)?;
+        service.end()?;
+    }
+    Ok(())
+}
