@@ -64,7 +64,7 @@ impl Cluster {
         })
     }
 
-    /// Waits until a client has asked each master for the masters of the slots.
+    /// Waits until a client has queried each master for the masters of the slots.
     pub fn until_queried(&self) -> Result<()> {
         let before = self.slots_queries()?;
         wait_until("a query of each master", || {

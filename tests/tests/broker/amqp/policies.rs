@@ -84,7 +84,7 @@ fn arguments_that_lose_events_are_reported() -> Result<()> {
     service.end()
 }
 
-/// The management API refuses the user, then does not answer. The host must say so, and must process events meanwhile.
+/// The management API refuses the user, then does not answer. The host must report this, and must process events meanwhile.
 #[test]
 fn refused_and_missing_management_is_reported() -> Result<()> {
     let rig = rig("", "", None)?;

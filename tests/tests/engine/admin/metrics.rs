@@ -1,15 +1,17 @@
 //! Tests of `GET /metrics`: the metrics of a run, in the formats that Prometheus reads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
 use ordain_tests::http::{get, get_with, ready};
 use ordain_tests::log::line;
+use ordain_tests::plugins::root;
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::{Value, json};
+use yaml_rust2::YamlLoader;
 
 use super::support::{EVENTS, GOOD, at_rest, home};
 
@@ -47,6 +49,29 @@ const ALL: [(&str, &str); 31] = [
     ("ready_keys", "gauge"),
     ("blocked_keys", "gauge"),
 ];
+
+/// The example of alerting rules must name only existing metrics.
+#[test]
+fn alerting_rules_name_existing_metrics() -> Result<()> {
+    let text = std::fs::read_to_string(root().join("docs/alerts.yaml"))?;
+    let documents = YamlLoader::load_from_str(&text)?;
+    let rules = documents[0]["groups"][0]["rules"].as_vec().context("rules")?;
+    let mut named = BTreeSet::new();
+    for rule in rules {
+        let expression = rule["expr"].as_str().with_context(|| format!("no `expr` in {rule:?}"))?;
+        let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        named.extend(words.filter_map(|word| word.strip_prefix("ordain_")));
+        let summary = rule["annotations"]["summary"].as_str();
+        ensure!(summary.is_some_and(|summary| summary.ends_with('.')), "{rule:?}");
+    }
+    let known: BTreeSet<&str> = ALL.into_iter().map(|(name, _)| name).collect();
+    let unknown: Vec<_> = named.difference(&known).collect();
+    ensure!(unknown.is_empty(), "no metrics of Ordain: {unknown:?}");
+    for name in ["store_writable", "broker_connected", "stream_consuming"] {
+        ensure!(named.contains(name), "no rule for {name}");
+    }
+    Ok(())
+}
 
 /// Returns the samples in the text of the metrics. Each key of the result is the name of a metric with its labels.
 /// Checks that every line of the text is a sample, a `HELP` line, or the `TYPE` line after a `HELP` line, and that the
