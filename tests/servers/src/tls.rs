@@ -80,6 +80,11 @@ impl Certificates {
         self.folder.join("authority.pem")
     }
 
+    /// Returns the path of the authority's private key.
+    pub fn authority_key(&self) -> PathBuf {
+        self.folder.join("authority.key")
+    }
+
     /// Returns the path of the server's certificate.
     pub fn certificate(&self) -> PathBuf {
         self.folder.join("server.pem")

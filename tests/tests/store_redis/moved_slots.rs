@@ -48,6 +48,34 @@ async fn commits_continue_while_slot_moves() {
     }
 }
 
+/// The nodes prefer names as their addresses, but have no names, so they report `?` as the host of each node. Meanwhile
+/// a slot moves. When the nodes report their addresses again, the store must find the new owner.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn owner_is_found_after_nodes_reported_no_addresses() {
+    let cluster = Cluster::start(3).expect("a Cluster");
+    let store = RedisStore::open(options(&cluster.urls()[0])).await.expect("the store");
+    let store = Arc::new(store);
+    let work = Work::start(&store).await;
+    work.until_more(40);
+    let prefer = |kind: &str| {
+        for node in cluster.nodes() {
+            node.configure("cluster-preferred-endpoint-type", kind).expect("a setting");
+        }
+    };
+    prefer("hostname");
+    let slot = cluster.slot("{0}").expect("a slot");
+    let from = cluster.owner(slot).expect("an owner");
+    let migration = cluster.migrate(slot, (from + 1) % 3).expect("a migration");
+    migration.finish().expect("an end");
+    // The store tries to find the new owner, in vain.
+    sleep(2_000);
+    prefer("ip");
+    work.until_more(100);
+    let workers = work.finish(&*store).await;
+    let longest = workers.iter().find(|worker| worker.shard == 0).map(|worker| worker.longest);
+    assert!(longest >= Some(Duration::from_secs(1)), "shard 0 waited only {longest:?}");
+}
+
 /// While a slot moves, each of two nodes has a part of one key's data. The store must wait, and must not report this
 /// state as damage.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -95,13 +95,37 @@ fn each_refused_certificate_is_explained() {
         assert!(refused.starts_with("refused ") && refused.contains(words), "{name}: {refused}");
         assert!(!refused.contains(TRUSTED) && !refused.contains("secret"), "{name}: {refused}");
     }
+    let keys = [certificates.key(), certificates.authority_key()];
+    let [key, authority_key] = keys.map(|path| path.display().to_string());
+    let set = |certificate: &str, key: &str| {
+        let command = ["CONFIG", "SET", "tls-cert-file", certificate, "tls-key-file", key];
+        server.command(&command).expect("settings");
+    };
+    set(&authority, &authority_key);
+    let refused = answer(&server.url(), &[(TRUSTED, &authority)]);
+    assert!(refused.contains("CA certificate cannot be a server's own"), "{refused}");
     let certificate = certificates.certificate().display().to_string();
-    server.configure("tls-cert-file", &certificate).expect("a setting");
+    set(&certificate, &key);
     server.configure("tls-auth-clients", "yes").expect("a setting");
     let refused = answer(&server.url(), &[(TRUSTED, &authority)]);
     assert!(refused.contains("set tls-auth-clients no"), "{refused}");
     server.configure("tls-auth-clients", "no").expect("a setting");
     assert_eq!(answer(&server.url(), &[(TRUSTED, &authority)]), "next 2");
+}
+
+/// If only one of client and server uses TLS, the error must name the scheme that fits the server.
+#[test]
+fn wrong_scheme_is_explained() {
+    let plain = Server::start().expect("a server");
+    let refused = answer(&plain.url().replacen("redis://", "rediss://", 1), &[]);
+    assert!(
+        refused.starts_with("refused ") && refused.ends_with("If not, use redis://"),
+        "{refused}"
+    );
+
+    let tls = Server::with(&ordain_servers::Options::new().tls()).expect("a server");
+    let refused = answer(&tls.url().replacen("rediss://", "redis://", 1), &[]);
+    assert!(refused.starts_with("refused ") && refused.ends_with("use rediss://"), "{refused}");
 }
 
 /// Commits one event in each shard of a Cluster for each line of the standard input, and then prints the number of the
