@@ -116,7 +116,7 @@ fn each_refused_certificate_is_explained() {
 /// If only one of client and server uses TLS, the error must name the scheme that fits the server.
 #[test]
 fn wrong_scheme_is_explained() {
-    let plain = Server::start().expect("a server");
+    let plain = Server::start(&[]).expect("a server");
     let refused = answer(&plain.url().replacen("redis://", "rediss://", 1), &[]);
     assert!(
         refused.starts_with("refused ") && refused.ends_with("If not, use redis://"),
