@@ -46,8 +46,9 @@ const COMPLETION_BATCH_LIMIT: usize = 8;
 /// Minimum time between two warnings that a key blocks the partition.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
 /// Before a driver releases its partition, the driver waits until the messages of the partition are published. The
-/// driver stops waiting when the number of unpublished messages has not changed for this time. The remaining messages
-/// (for example, messages for a full queue) then stay in the outbox (committed messages that are not published yet).
+/// driver stops waiting when the number of unpublished messages has been the same for `PUBLISH_IDLE_TIMEOUT`. The
+/// remaining messages (for example, messages for a full queue) stay in the outbox (committed messages that are not
+/// published yet).
 const PUBLISH_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The driver of one partition: it passes inputs to the sequencer, and performs the effects that the sequencer returns.
@@ -88,14 +89,14 @@ pub struct Driver {
     /// The error with which the source failed, if it failed.
     source_failed: Option<DriverError>,
     full_throttle: LogThrottle,
-    /// The number of unpublished messages, and the time when this number last changed. `None` until the driver releases
-    /// the partition and has no work left except to wait for the outbox publisher.
+    /// The number of unpublished messages, and the time when this number last changed. The driver sets this value when
+    /// it drains the partition and only waits for the outbox publisher; before, the value is `None`.
     unpublished: Option<(usize, Instant)>,
     /// The value of [`Store::disconnects`] at the last check. When the value changes, the driver notifies the sequencer
     /// that the store may have gone back in time (lost its newest commits).
     disconnects: u64,
     rollback_tracker: RollbackTracker,
-    /// `true` once the driver is ending. The driver then only waits until the store has all commits and the last
+    /// `true` once the driver is ending. An ending driver only waits until the store has all commits and the last
     /// checkpoint.
     ending: bool,
     failed: Option<DriverError>,
@@ -201,7 +202,8 @@ impl Driver {
                     driver.recheck_keys(keys);
                 }
                 Some(answer) = driver.store_requests.next() => {
-                    // After the answer of a replay source, the sequencer may give up missing events.
+                    // The answer of a replay source can make the sequencer give up missing events, so first report
+                    // whether the source of the partition, which may still hold these events, is available.
                     driver.report_source_availability(inbox.as_ref());
                     driver.handle_store_reply(answer);
                 }
@@ -445,8 +447,8 @@ impl Driver {
         }
     }
 
-    /// Passes waiting deliveries to the sequencer, as many as the sequencer and the delivery tracker allow. In a run
-    /// with `once`, then reports the end of the source, if the source has ended and no delivery waits. Does nothing
+    /// Passes waiting deliveries to the sequencer, as many as the sequencer and the delivery tracker allow. Afterwards,
+    /// in a run with `once`, reports the end of the source if the source has ended and no delivery waits. Does nothing
     /// while the driver drains the partition.
     fn deliver(&mut self, draining: bool, once: bool) {
         if draining || (self.waiting_deliveries.is_empty() && !self.source_ended) {
@@ -518,9 +520,9 @@ impl Driver {
         unpublished == 0 || since.elapsed() >= PUBLISH_IDLE_TIMEOUT
     }
 
-    /// Begins the shutdown of the driver: makes the last checkpoint due. If this kind of store can go back in time,
-    /// also starts a check whether the store has all commits. The driver must repeat a lost commit before it ends,
-    /// because only the driver's memory still has the commit.
+    /// Begins the shutdown of the driver: makes the last checkpoint due. If the store is of a kind that can go back in
+    /// time, also starts a check whether the store has all commits. The driver must repeat a lost commit before it
+    /// ends, because only the driver's memory still has the commit.
     fn begin_shutdown(&mut self) -> Result<(), DriverError> {
         if std::mem::replace(&mut self.ending, true) {
             return Ok(());

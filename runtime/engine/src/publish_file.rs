@@ -1,10 +1,10 @@
 //! Publishes a file of CloudEvents, one event per line. The store keeps a checkpoint of the file, and the next run
-//! continues at the checkpoint. If an earlier run has published events after the checkpoint, the store recognises these
-//! events by their ids or their numbers. A `fifo` stream itself recognises these events by their ids. A run must never
-//! write a checkpoint whose position is after an unpublished line. If log rotation has given other names to files since
-//! the last run, a run first publishes the rest of the file of the last run, and then all newer files of the rotation.
-//! If the file of the last run is missing, the checkpoint keeps the position in this file. If the file returns, the
-//! next run publishes its rest.
+//! continues at the checkpoint. If an earlier run has published events after the checkpoint, this run publishes them
+//! again, and they take effect only once: the store recognises events for a `sequenced` stream by their ids or numbers,
+//! and a `fifo` stream itself recognises its events by their ids. A run must never write a checkpoint whose position is
+//! after an unpublished line. If log rotation has given other names to files since the last run, a run first publishes
+//! the rest of the file of the last run, and then all newer files of the rotation. If the file of the last run is
+//! missing, the checkpoint keeps the position in this file. If the file returns, the next run publishes its rest.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -30,9 +30,9 @@ use tokio::sync::watch;
 /// The run publishes the collected events when their number reaches this limit, or when no further delivery of the
 /// reader is waiting.
 const PUBLISH_THRESHOLD_EVENTS: usize = 2_048;
-/// A run fails when the store has gone back in time (lost its newest writes) this number of times during the run. After
-/// each earlier time, the run reads the file again from the oldest checkpoint of the file (each shard of the store has
-/// a checkpoint).
+/// Number of store rollbacks (losses of the newest writes) during a run at which the run fails. After each earlier
+/// rollback, the run reads the file again from the oldest checkpoint of the file (each shard of the store has a
+/// checkpoint).
 const REWIND_ATTEMPTS: usize = 5;
 
 /// Maximum number of missing files that the checkpoint keeps. If such a file returns, a run publishes its rest.
@@ -369,8 +369,8 @@ impl Checkpoints {
     }
 
     /// Searches for the first file of `lost` that is in the folder again and has unpublished lines. Returns its index
-    /// and the open file. `live` is the open file of the path. An operator may have put a file of `lost` back at the
-    /// path; the run then publishes this file as any other file at the path.
+    /// and the open file. `live` is the open file of the path. If an operator has put a file of `lost` back at the
+    /// path, this method leaves the file out, because the run publishes it like any other file at the path.
     fn returned_file(
         &self,
         live: &File,
@@ -479,7 +479,8 @@ fn resume_point(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result<Res
         // After a rotation, the checkpoints of two shards may name two files.
         let age = |progress: &FileProgress| (progress.created_ns, progress.position().line);
         let is_first = |other: &FileProgress| age(&progress) < age(other);
-        // If nothing was read of the file of the checkpoint, the fingerprint matches every file. Compare the inode too.
+        // If the earlier run had read nothing of its file, the fingerprint in the checkpoint is empty and matches every
+        // file. Compare the inode too.
         let is_same = progress.print.matches(file)?
             && (progress.is_begun() || is_same_inode(&progress, &file.metadata()?));
         if !is_same && other.as_ref().is_none_or(is_first) {
@@ -615,8 +616,8 @@ fn report_uncertain(name: &str, position: FilePosition) {
     );
 }
 
-/// Publishes the events before the first line without a valid event. Returns the position after the last published
-/// line, and the error of the invalid line; each is `None` if there is no such line.
+/// Publishes the events before the first line without a valid event. Returns the position after the last published line
+/// (`None` if no line was published), and the error of the invalid line (`None` if no line is invalid).
 async fn publish_batch(
     publisher: &mut StreamPublisher,
     name: &str,
@@ -638,8 +639,8 @@ async fn publish_batch(
                 );
             }
             Err(letter) => {
-                // Take the number of the line from the letter, because `position` may be after empty lines that follow
-                // that line.
+                // Take the line's number from the dead letter, because `position` may be after empty lines that follow
+                // the line.
                 let origin = letter.origin.unwrap_or_else(|| name.to_owned());
                 stop = Some(PublishFileError::Line { origin, words: letter.error });
             }

@@ -51,10 +51,10 @@ impl LineSink {
     }
 
     /// If all appended data is synced and the sink's path no longer leads to the open file, opens the file that now has
-    /// the path, or creates this file if it is missing. The path leads to another file, for example, after log rotation
-    /// has renamed or removed the old file. Returns a mark if the sink has opened another file. The caller must store
-    /// this mark before it appends. The mark also replaces the marks of this sink in all pending runs (messages that
-    /// are published together, and that the store does not record as published yet).
+    /// the path, or creates this file if it is missing. The path no longer leads to the open file, for example, after
+    /// log rotation has renamed or removed this file. Returns a mark if the sink has opened another file. The caller
+    /// must store this mark before it appends. The mark also replaces the marks of this sink in all pending runs
+    /// (messages that are published together, and that the store does not record as published yet).
     pub(crate) fn follow_path(&mut self) -> io::Result<Option<Mark>> {
         match self {
             Self::File(file) => file.follow_path(),
@@ -78,9 +78,9 @@ impl LineSink {
         }
     }
 
-    /// Makes all data that was appended to a file durable. `unsynced` contains the lines since the last sync. If
-    /// another process removed or truncated the file before the sync had ended, writes these lines again, and returns a
-    /// mark that replaces the marks of this sink in all pending runs. Otherwise returns `None`.
+    /// Makes all data that was appended to a file durable. `unsynced` contains the lines that were appended since the
+    /// last sync. If another process removed or truncated the file before the sync had ended, writes these lines again,
+    /// and returns a mark that replaces the marks of this sink in all pending runs. Otherwise returns `None`.
     pub(crate) fn sync(&mut self, unsynced: &[u8]) -> io::Result<Option<Mark>> {
         match self {
             Self::File(file) => file.sync(unsynced),

@@ -13,9 +13,10 @@ use ordain_util::command::{config_option, last_argument};
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::text::{escape_invisible, truncated};
 
-/// Maximum number of lines about alarms that this module logs in one [`WARN_INTERVAL`]; the same limit applies to the
-/// lines about keys that continue. The module suppresses further lines, and later logs how many lines about alarms it
-/// suppressed. Without the limit, a handler that fails for every key would fill the disk with log lines.
+/// Maximum number of lines about alarms that this module logs in one [`WARN_INTERVAL`]. A second limit of the same size
+/// applies to the lines about keys that continue. The module suppresses further lines, and later logs how many lines
+/// about alarms it suppressed. Without the limit, a handler that fails for every key would fill the disk with log
+/// lines.
 const LINE_LIMIT: u32 = 20;
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 

@@ -11,7 +11,8 @@ use ordain_cloudevents::{AckProgress, FilePosition, SourceProgress};
 use ordain_config::CHECKPOINT_INTERVAL_EVENTS;
 use ordain_store::Mark;
 
-/// Time from the start of a checkpoint until the next checkpoint is due, if a delivery was acknowledged in between.
+/// Maximum time between the starts of the writes of two checkpoints, while checkpoints are needed
+/// ([`DeliveryTracker::needs_checkpoint`]) and the store answers within this time.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The deliveries of a source, from the first unacknowledged delivery on.
@@ -33,9 +34,9 @@ pub(super) struct DeliveryTracker {
     /// For each batch of deliveries, from the batch of the last checkpoint on: the delivery number of the batch's last
     /// delivery, and the progress of the source at the end of the batch.
     progress: VecDeque<(DeliveryNumber, SourceProgress)>,
-    /// By file index: for each file, the progress at the end of the file's last batch among the batches that were
-    /// removed from `progress`. Each checkpoint removes the entries whose list of files differs from the list of the
-    /// first batch in `progress`.
+    /// For each file, by the index of the file: the progress at the end of the last batch of this file that was removed
+    /// from `progress`. Each checkpoint removes the entries whose list of files differs from the list of the first
+    /// batch in `progress`.
     earlier_progress: BTreeMap<usize, SourceProgress>,
     /// The number of deliveries in all batches so far.
     received: DeliveryNumber,
@@ -138,8 +139,7 @@ impl DeliveryTracker {
     }
 
     /// Returns whether another checkpoint is needed: deliveries were acknowledged since the last checkpoint, or the
-    /// store refused the last checkpoint, or may have lost the last checkpoint. Always `false` for a source without a
-    /// checkpoint.
+    /// store has refused or may have lost the last checkpoint. Always `false` for a source without a checkpoint.
     pub(super) fn needs_checkpoint(&self) -> bool {
         self.checkpoint_name.is_some() && (self.unsaved > 0 || self.is_checkpoint_lost)
     }

@@ -15,7 +15,8 @@ use ordain_util::source_health::{SourceHealth, SourceState};
 
 /// Maximum age of an event. [`CommitHistograms::publish_to_commit`] leaves older events out. The age counts from the
 /// time that the producer set in the event. If an event seems older, its time is wrong, or the source reads an old
-/// event again. The delay of a single such event could outweigh a million other delays in the sum of all delays.
+/// event again. In the sum of all delays, the delay of one such event could exceed the delays of a million other events
+/// together.
 const EVENT_AGE_LIMIT: Duration = Duration::from_hours(30 * 24);
 /// Maximum time by which a producer's clock may be ahead of the clock of this process. Up to this limit, a producer's
 /// time in the future counts as the present time. Beyond the limit, [`CommitHistograms::publish_to_commit`] leaves the
@@ -54,8 +55,8 @@ pub struct PartitionMetrics {
     /// The state of the current driver's source. The source of an earlier driver may end after the next driver has
     /// started, so each driver has a state of its own.
     health: Mutex<Arc<SourceHealth>>,
-    /// The key that stops the partition because the store holds `spill_limit` of its events, and the event at which
-    /// the key stopped; `None` if there is no such key.
+    /// The key that stops the partition because the store holds `spill_limit` events of the key, and the event at which
+    /// the key stopped; `None` if no key stops the partition.
     full_key: Mutex<Option<(Key, u64)>>,
     source_ended: AtomicBool,
     is_idle: AtomicBool,
@@ -147,14 +148,14 @@ impl PartitionMetrics {
         renewed
     }
 
-    /// Records the key that stops the partition because the store holds `spill_limit` of its events, and the event at
-    /// which the key stopped; `None` if there is no such key.
+    /// Records the key that stops the partition because the store holds `spill_limit` events of the key, and the event
+    /// at which the key stopped; `None` if no key stops the partition.
     pub(super) fn set_full_key(&self, full: Option<(&Key, u64)>) {
         *self.lock_full_key() = full.map(|(key, event)| (Key::clone(key), event));
     }
 
-    /// Returns the error about the key that stops the partition because the store holds `spill_limit` of its events;
-    /// `None` if there is no such key.
+    /// Returns the error about the key that stops the partition because the store holds `spill_limit` events of the
+    /// key; `None` if no key stops the partition.
     pub fn full_key(&self) -> Option<DriverError> {
         let full = self.lock_full_key().clone();
         full.map(|(key, event)| DriverError::KeyFull {
@@ -203,8 +204,8 @@ impl PartitionMetrics {
     }
 
     /// Records an applied commit. `took` is the duration of the commit. For each event that the commit settled,
-    /// `settled` has the time that the producer set in the event, in ms since the Unix epoch; `None` if the event has
-    /// no such time.
+    /// `settled` contains the time that the producer set in the event, in ms since the Unix epoch; `None` if the
+    /// producer set no time.
     pub(super) fn record_commit(&self, took: Duration, settled: &[Option<u64>]) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut histograms = self.lock_histograms();

@@ -129,8 +129,8 @@ impl Driver {
 
     /// Logs that a shard (slice of the store) lost commits which the sequencer cannot repeat. `last` is the last commit
     /// of this owner in the shard. `stored` is the last commit that the shard still has, or that was already repeated;
-    /// `None` if the shard has lost the claim. `since` is a time before all lost commits, in ms since the Unix epoch;
-    /// `None` if no such time is known.
+    /// `None` if the shard has lost the claim. `since` is a time before the first lost commit, in ms since the Unix
+    /// epoch; `None` if no such time is known.
     fn report_lost_commits(&self, shard: u32, last: u64, stored: Option<u64>, since: Option<u64>) {
         let claimed = self.handle.claimed_commits[shard as usize];
         let first = stored.unwrap_or(claimed).saturating_add(1);
@@ -161,7 +161,8 @@ impl Driver {
     /// Repeats the request that marks messages of a shard (slice of the store) as published, after lost commits of the
     /// shard were repeated. The repeated commits put their messages into the outbox again, although this process may
     /// already have published some of them. If these messages stayed unmarked, the next owner would publish them a
-    /// second time. Does nothing if this process has not marked messages of the shard before, or if a mark named a
+    /// second time. Does nothing if this process has not marked messages of the shard before, or if it has marked
+    /// messages of the shard that a sink wrote to a file: the repeated request could not contain the length of the
     /// file.
     fn repeat_outbox_mark(&mut self, shard: u32) {
         let Some(through) = self.handle.watermarks[shard as usize].mark_to_repeat() else { return };

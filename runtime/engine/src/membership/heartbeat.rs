@@ -21,7 +21,7 @@ use ordain_util::wait;
 
 /// Delay from the response to a heartbeat to the next heartbeat. A change of this instance's data can trigger the next
 /// heartbeat earlier. If the membership table has changed, the reply to a heartbeat contains the table, so an instance
-/// learns within about this time that another instance has released a partition.
+/// learns within about 250 ms that another instance has released a partition.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 /// Minimum time between two warnings that the store does not accept the heartbeat.
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
@@ -186,7 +186,7 @@ impl Heartbeat {
         let _ = (&mut self.task).await;
     }
 
-    /// Publishes that this instance claims no more partitions.
+    /// Publishes that this instance claims no further partitions.
     pub(crate) fn announce_leaving(&self) {
         self.info.send_modify(|info| info.leaving = true);
     }
@@ -365,7 +365,8 @@ mod tests {
     #[test]
     fn slow_response_is_no_pause() {
         let start = Instant::now();
-        // The arguments are the times of the last response and of the next request. The lease counts from the start.
+        // The arguments are the times of the last response and of the next request, in ms after `start`. The lease
+        // expires 10,000 ms after `start`.
         let was_paused = |responded_ms, requested_ms| {
             let [responded_at, until, requested_at] = [responded_ms, 10_000, requested_ms]
                 .map(|at_ms| start + Duration::from_millis(at_ms));

@@ -134,8 +134,8 @@ impl<'a> RolloutController<'a> {
     }
 
     /// Returns the error for a stream whose version has been missing for longer than the lease duration. Within this
-    /// time, the store removes an instance that died from the membership, so that its version no longer counts as
-    /// available.
+    /// duration, the store removes a dead instance from the membership, so that the version of this instance no longer
+    /// counts as available.
     fn check_missing(&mut self) -> Option<RunError> {
         let timeout = Duration::from_millis(self.loaded.config.runtime.lease.0);
         for (stream, _) in self.handlers.streams() {

@@ -75,7 +75,7 @@ impl SinkContent {
         }
     }
 
-    /// Returns the error for this content if its sink, `sink`, is not configured.
+    /// Returns the error which reports that the sink of this content, `sink`, is not configured.
     pub(super) fn unknown_sink(&self, stream: &str, sink: &str) -> PublisherError {
         let (key, sequence) = match self {
             Self::Message(message) => (&*message.key, message.emitted.sequence),

@@ -2,18 +2,19 @@
 //!
 //! In one write, the store records the file's length and removes the messages from the outbox (committed messages that
 //! are not published yet). If the process dies after it wrote lines and before the store recorded them, the file has
-//! lines after the recorded length. The next start keeps these lines. If the outbox has the message of a line, the sink
-//! skips this message. If the outbox lacks the message, the store has lost the message, for example because an operator
-//! restored an older copy of the store. The start then reports the message as lost. A start removes an incomplete line
-//! from the end of the file, even if another program has renamed the file. A start also removes a line of another
-//! program and all data after this line, if the outbox has all messages in this data. If another file has taken the
-//! place of the sink file, Ordain removes nothing from this other file.
+//! lines after the recorded length. The next start keeps these lines. If the outbox has the message of such a line, the
+//! sink does not write the message again. If the outbox lacks the message, the store has lost the message, for example
+//! because an operator restored an older copy of the store. The start reports such a message as lost. A start removes
+//! an incomplete line from the end of the file, even if another program has renamed the file. A start also removes a
+//! line of another program and all data after this line, if the outbox has all messages in this data. If another file
+//! has taken the place of the sink file, Ordain removes nothing from this other file.
 //!
 //! The open file may differ from the file that has the path: log rotation renames, removes or truncates a file while a
 //! process writes to it. Before the first write after a sync, the sink therefore checks whether the path still leads to
 //! the open file. If not, the sink opens the file that has the path. A message counts as published only if its line is
-//! synced, and if the file then still has a name and the line. After each sync, the sink therefore checks the file. If
-//! lines are missing, the sink writes all lines since the last sync again.
+//! synced, and if the file after this sync still has a name (it was not removed) and still contains the line. After
+//! each sync, the sink therefore checks the file. If the file has no name any more, or lines are missing, the sink
+//! writes again all lines that it had appended since the previous sync.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -548,7 +549,7 @@ fn find_older(path: &Path, older: OlderFile) -> io::Result<Option<RenamedFile>> 
                 continue;
             }
             let writable = OpenOptions::new().read(true).write(true).open(entry.path());
-            // Log rotation may have taken the right to write away.
+            // Log rotation may have removed the permission to write to the file.
             let file = match writable.or_else(|_| File::open(entry.path())) {
                 Ok(file) => file,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -587,7 +588,7 @@ mod tests {
         (path, known)
     }
 
-    /// Opens the file with this mark, appends a message, and returns the contents of the file.
+    /// Opens the sink file at `path` with the mark `mark`, appends a message, and returns the contents of the file.
     fn after(path: &Path, mark: &[u8], message: &str) -> String {
         let mut sink = open(path, Some(mark));
         sink.append(message.as_bytes()).expect("appended");

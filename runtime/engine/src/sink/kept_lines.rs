@@ -1,15 +1,17 @@
 //! The lines of a file sink that the store has not recorded as published. A start keeps the complete lines that Ordain
-//! has written, for two reasons. Consumers may have read these lines. And if an operator restores an older copy of the
-//! store afterwards, the outbox may lack the messages of these lines. A start removes lines of Ordain in one case: the
-//! lines follow a line of another program, and the outbox has all their messages.
+//! has written, for two reasons. First, consumers may have read these lines. Second, the outbox may lack the messages
+//! of these lines: this is possible if an operator has restored a copy of the store that is older than the lines. A
+//! start removes lines of Ordain in one case: the lines follow a line of another program, and the outbox has the
+//! messages of all these lines of Ordain.
 //!
 //! The outbox (committed messages that are not published yet) may contain the messages of kept lines. The sink must not
 //! write these messages a second time. This module finds the lines of these messages, and recognises the messages when
 //! the outbox publisher passes them to the sink. The store's mark of the file contains the range of the kept lines
-//! until the sink has skipped the messages. If the process ends before that, the next start reads the range again.
+//! until the sink has skipped the messages. If the process ends earlier, the next start reads the range again.
 //!
 //! During the comparison, a start has the messages of all outboxes in memory. Afterwards, this module keeps only the
-//! ids and numbers of the messages whose lines are in the file. The limits of the outboxes limit both amounts.
+//! ids and numbers of the messages whose lines are in the file. The limits of the outboxes limit the number of these
+//! messages, and therefore also the number of these ids.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -92,7 +94,7 @@ pub(super) struct ComparedLines {
     pub(super) unpublished: HashMap<String, Option<u64>>,
     /// The beginning of the first line that Ordain has not written.
     foreign: Option<u64>,
-    /// True if a line after the first line that Ordain has not written has a message that the outbox lacks.
+    /// True if the outbox lacks the message of a line that follows the line at `foreign`.
     has_lost_after_foreign: bool,
 }
 

@@ -26,7 +26,7 @@ use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
 /// Delay before the next pass over followed files, after a pass that found nothing to read. While the reader waits for
 /// its receiver, this is also the interval between two searches of the folder for new files. An incomplete last line of
-/// a replaced file must stay unchanged for this time before the reader delivers it.
+/// a replaced file must stay unchanged for `FOLLOW_INTERVAL` before the reader delivers it.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The settings of a file source.

@@ -45,8 +45,8 @@ pub(crate) use listed_file::rotated_files;
 /// Number of open files at which the source stops opening files in advance. The source then opens a further file only
 /// when it reads this file.
 const OPEN_FILES_LIMIT: usize = 128;
-/// The source closes a file that has not changed for this time, if the source has read the file to its end and the file
-/// is not the newest. Without wildcards in the path of the source, the file that the path names stays open.
+/// The source closes a file that has not changed for `IDLE_TIMEOUT`, if the source has read the file to its end and the
+/// file is not the newest. Without wildcards in the path of the source, the file that the path names stays open.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 /// Maximum number of missing files of each kind that the checkpoint keeps: files with an unread rest, and files that
 /// were read to their end. If such a file returns, the source reads only the bytes that it has not read yet.
@@ -63,8 +63,8 @@ pub struct FileSet {
     stream: String,
     ordering: OrderingMode,
     files: Vec<TrackedFile>,
-    /// The progress of all files when a batch of the present pass over the files first needed it. The later batches of
-    /// the pass share this list. `None` before the first of these batches, and after the set has inserted a file.
+    /// The progress of all files at the time of the first batch of the present pass over the files. The later batches
+    /// of the pass share this list. `None` before the first batch of the pass, and after the set has inserted a file.
     snapshot: Option<Arc<[FileProgress]>>,
     /// `true` before the first scan, if the store has no data of the stream. The source ignores the older files that
     /// this first scan finds.
@@ -145,8 +145,8 @@ impl FileSet {
         }
     }
 
-    /// Returns how many lines of a file were read before this start. The file is the last one, in reading order, of
-    /// which a part was read and that is not missing. Returns `None` if there is no such file.
+    /// Selects the last file, in reading order, that is not missing and of which a part was read before this start.
+    /// Returns how many lines of this file were read. Returns `None` if there is no such file.
     pub fn resumed_line(&self) -> Option<u64> {
         let begun = self.files.iter().rev().find(|tracked| {
             tracked.is_read() && !tracked.is_missing && tracked.progress.is_begun()
@@ -805,8 +805,8 @@ impl FileSet {
         }
     }
 
-    /// Closes the files that were read to their end and did not change for [`IDLE_TIMEOUT`], except the newest file.
-    /// Without wildcards in the path of the source, also keeps the file that the path names open. Also closes the files
+    /// Closes the files that were read to their end and did not change for [`IDLE_TIMEOUT`], except the newest file. If
+    /// the path of the source has no wildcards, also leaves the file open that the path names. Also closes the files
     /// that the source does not read. If the last listing of the folder does not contain a closed file, the file counts
     /// as missing from then on.
     fn close_idle(&mut self) {

@@ -125,8 +125,8 @@ pub fn read_queue(options: QueueOptions) -> SourceHandle {
 struct UnacknowledgedEntry {
     shard: u32,
     position: QueuePosition,
-    /// The entry as a run, and the time of its write in ms since 1970. `None` if no writer of this process wrote the
-    /// entry, or if [`QueueOptions::used`] is `None`.
+    /// The entry as a run, and the time of its write in ms since the Unix epoch. `None` if no writer of this process
+    /// wrote the entry, or if [`QueueOptions::used`] is `None`.
     written: Option<(QueueRun, u64)>,
 }
 
@@ -294,7 +294,8 @@ impl QueueReader {
         }
     }
 
-    /// Removes the entries that are neither acknowledged nor used. Returns the runs of these entries for each shard.
+    /// Removes all entries from `unacknowledged`. Returns, for each shard, the runs of the entries that the receiver
+    /// has not used. Returns nothing, and removes nothing, if [`QueueOptions::used`] is `None`.
     fn take_unused(&mut self) -> BTreeMap<u32, NewQueueRuns> {
         let mut unused = BTreeMap::<u32, NewQueueRuns>::new();
         let Some(used) = &self.options.used else { return unused };

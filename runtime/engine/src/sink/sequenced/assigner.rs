@@ -49,8 +49,8 @@ const HISTORY_BYTES: usize = 16 << 20;
 /// reports another owner of the partition. The same limit applies to each wait until a driver confirms that the store
 /// has all commits.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Minimum time between two warnings about the calls for one shard. A queue must also be full for this time before the
-/// first warning about the queue.
+/// Minimum time between two warnings about the calls for one shard. A queue must also be full for `WARN_INTERVAL`
+/// before the first warning about the queue.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The sequence assigner of a destination, with the exchanges of the destination and the last messages of each outbox.
@@ -134,9 +134,9 @@ impl SequenceAssigner {
         self.created_at.elapsed().as_millis() as u64
     }
 
-    /// Finds the outboxes for which the store may have lost messages that are still in `histories`:
-    /// [`Store::disconnects`] has changed since the last call for the outbox, or the last call was some seconds ago.
-    /// Queries the store about these outboxes, and passes the lost messages to the store again.
+    /// Checks whether the store has lost messages that are still in `histories`, and passes the lost messages to the
+    /// store again. Checks the outboxes for which [`Store::disconnects`] has changed since their last call, and the
+    /// outboxes whose last call was some seconds ago.
     async fn restore_lost_messages(&mut self) -> Result<(), PublisherError> {
         self.histories.retain(|_, history| !history.handle.ownership.is_lost());
         let disconnects = self.store.disconnects();
