@@ -138,10 +138,10 @@ impl RedisConnection {
         }
     }
 
-    /// Returns the number of broken connections, plus the number of known changes of a master. A change is that the
-    /// Sentinels name another master, or that slots have moved between the masters of a Cluster. After each broken
-    /// connection and each change, the servers may have other data than before. In a Cluster, the count covers all
-    /// links.
+    /// Returns the number of broken connections, plus the number of known changes of a master. A master changes when
+    /// the Sentinels name another master, or when slots move between the masters of a Cluster. After each broken
+    /// connection and each change of a master, the servers may have other data than before. In a Cluster, the count
+    /// covers all links.
     pub(super) fn disconnects(&self) -> u64 {
         match &self.deployment {
             RedisDeployment::Single(single) => single.disconnects(),

@@ -68,7 +68,7 @@ struct ShardDueEntries {
     /// The entries that the read returned.
     entries: Vec<(u64, Key)>,
     /// The first entry after the entries that the read returned. If the read ended because it had examined the maximum
-    /// number of entries, the last examined entry.
+    /// number of entries, this is the last examined entry instead.
     next: Option<(u64, Key)>,
 }
 

@@ -62,8 +62,8 @@ pub(super) fn request_error(error: &RedisError) -> StoreError {
 
 /// Converts an error that occurred while the store was opened. An error that a retry cannot resolve becomes
 /// [`StoreError::Unusable`], which ends the start: the URL does not match the server, or another program has written a
-/// Redis key of the store. A refused login, right or certificate is no such error, because the server may accept it
-/// later.
+/// Redis key of the store. A refused login, a missing right or a refused certificate does not become `Unusable`,
+/// because a later try may succeed.
 #[allow(clippy::needless_pass_by_value, reason = "it is an argument of `map_err`")]
 pub(super) fn start_error(error: RedisError) -> StoreError {
     let is_unusable = error.code() == Some("WRONGTYPE")

@@ -72,8 +72,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The delay between two tries to open the store.
 const START_RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// The maximum number of connections for commits that wait for replicas. There are several, because a commit that waits
-/// delays all later commands on its connection.
+/// The maximum number of connections for commits that wait for replicas. The store uses several connections, because a
+/// commit that waits delays all later commands on its connection.
 const WAIT_CONNECTIONS: u32 = 8;
 
 /// The interval between two probes on a connection. If the server's setting `timeout` is not 0, the server closes a
@@ -158,8 +158,8 @@ pub struct RedisStore {
 impl RedisStore {
     /// Connects to the servers and opens the store. If a try fails for a temporary reason, for example because a server
     /// does not answer or the user lacks a required permission, tries again for about half a minute, or for
-    /// `retry_timeout` if that is shorter. Returns an error without another try if a server is too old or would evict
-    /// Redis keys when its memory is full, or if the store has another schema or number of shards.
+    /// `retry_timeout` if this timeout is shorter. Returns an error without another try if a server is too old or would
+    /// evict Redis keys when its memory is full, or if the store has another schema or number of shards.
     pub fn open(options: RedisOptions) -> BoxFuture<'static, Result<Self, StoreError>> {
         Box::pin(Self::wait_to_open(options))
     }
@@ -191,8 +191,9 @@ impl RedisStore {
         }
     }
 
-    /// Returns the part of [`Store::disconnects`] that `connection` does not count. In a Cluster, the count of
-    /// `connection` already includes the connections of commits that wait for replicas.
+    /// Returns the part of [`Store::disconnects`] that `connection` does not count: the number of times that this
+    /// process noticed that the store had gone back in time, and, without a Cluster, the disconnects of the connections
+    /// for commits that wait for replicas. In a Cluster, the count of `connection` already includes these disconnects.
     fn other_disconnects(&self) -> u64 {
         let waiting = if self.connection.is_cluster() { &[] } else { &*self.wait_connections };
         waiting.iter().map(RedisConnection::disconnects).sum::<u64>()

@@ -100,8 +100,9 @@ impl MarkStore for RedisStore {
             self.script_call(script, &[data, self.names.in_common_shard(RedisKeyKind::Marks)]);
         call.arg(partition.number).arg(&commit::claim_bytes(claim)[..]);
         call.arg(&mark.name).arg(&mark.value[..]);
-        // A server that has restarted since the caller read `breaks` may have lost data. Send the call only if no
-        // connection has broken since then.
+        // A server that has restarted since the caller read `breaks` may have lost data. Send the call only if the
+        // count of disconnects is still `breaks`. This count contains broken connections, changes of a master, and
+        // store rollbacks that this process noticed.
         let Some(breaks) = breaks.checked_sub(self.other_disconnects()) else { return Ok(false) };
         let answer = match self.connection.call_unless_broken(&call, breaks).await {
             Err(error) if has_code(&error, "NOSCRIPT") => {

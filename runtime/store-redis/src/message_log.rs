@@ -431,8 +431,8 @@ fn parse_reply(answer: &Bytes, assign: &AssignRequest) -> Option<AssignReply> {
     rest.is_empty().then_some(AssignReply::Groups(replies, runs))
 }
 
-/// Parses the last outbox position that the store has assigned for an owner. The commit in the position is 0 if there
-/// is none.
+/// Parses the last outbox position that the store has assigned for an owner. The commit in the position is 0 if the
+/// store has assigned no messages for the owner yet.
 fn parse_position(bytes: &[u8; 12]) -> Option<OutboxPosition> {
     let (commit, chunk) = bytes.split_first_chunk::<8>()?;
     let chunk = chunk.first_chunk::<4>()?;

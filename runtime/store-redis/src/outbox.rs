@@ -1,5 +1,5 @@
-//! Reads the unpublished messages and dead letters of committed batches from the outbox, and removes the published
-//! ones.
+//! Reads the unpublished messages and dead letters of committed batches from the outbox, and removes the messages and
+//! dead letters that are published.
 
 use async_trait::async_trait;
 use redis::Value;

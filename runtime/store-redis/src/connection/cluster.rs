@@ -34,7 +34,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(20);
 /// the attempt get its error.
 const OWNERS_TIMEOUT: Duration = Duration::from_millis(3_200);
 /// The minimum time between two refreshes (fetches of the masters of the slots) after failed calls. A refresh after a
-/// redirection to a named node does not wait.
+/// redirection that names a node starts without this delay.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
 /// The maximum number of links of one process to each node: one for most calls, and the others for commits that wait
 /// for replicas.
@@ -350,12 +350,14 @@ impl Cluster {
         }
     }
 
-    /// Queries the nodes for the masters of the slots: first `named`, then all other connected nodes except `failed`. If
-    /// none of these nodes names a master for each slot, queries the last known addresses of all nodes, because replicas
-    /// may have replaced all masters, and the configured hosts, because the nodes may have new addresses, or their names
-    /// may not resolve. Returns the first answer that names a master for each slot, and for `slot` a master other than
-    /// `failed`. If there is no such answer, returns the answer with the most slots among the answers that name another
-    /// master than `failed` for `slot`, or, if there is none, among all answers.
+    /// Queries the nodes for the masters of the slots: first `named`, then all other connected nodes except `failed`.
+    /// If the best of their answers does not name a master for each slot, also queries the configured hosts and the
+    /// last known addresses of all nodes. The configured hosts can help if the nodes have new addresses, or if the
+    /// names of the nodes do not resolve. The known addresses can help if replicas have replaced all masters. Returns
+    /// the first answer that names a master for each slot, and for `slot` a master other than `failed`. If no answer
+    /// meets both conditions, returns, among the answers that name for `slot` a master other than `failed`, the answer
+    /// with the most slots. If no answer names such a master for `slot`, returns the answer with the most slots among
+    /// all answers.
     async fn find_owners(
         &self,
         slot: usize,
@@ -413,8 +415,8 @@ impl ClusterState {
         self.addresses.values().map(|node| (node.host.clone(), node.port)).collect()
     }
 
-    /// Remembers the reported addresses. If more than [`ADDRESSES_LIMIT`] are remembered, forgets those that this answer
-    /// lacks.
+    /// Remembers the reported addresses. If more than [`ADDRESSES_LIMIT`] addresses are remembered, forgets the
+    /// addresses that this answer lacks.
     fn remember_addresses(&mut self, owners: &SlotOwners) {
         self.addresses.extend(owners.nodes().clone());
         if self.addresses.len() > ADDRESSES_LIMIT {

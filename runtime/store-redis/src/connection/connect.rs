@@ -27,7 +27,7 @@ pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The time to wait for the reason why a server refuses connections. The server sends the reason at once.
 const REFUSAL_TIMEOUT: Duration = Duration::from_millis(300);
-/// The maximum size of the text with this reason, in bytes.
+/// The maximum size, in bytes, of the text with the reason why a server refuses connections.
 const REFUSAL_LIMIT_BYTES: u64 = 1 << 10;
 
 /// The number of characters at the start of a password by which the password is recognised in a server's text. The text
@@ -141,8 +141,8 @@ async fn open_with_login(
         ConnectionAddr::Tcp(host, port)
     };
     // The library could log in itself, but its error would not contain the server's words. By default, the library also
-    // sends CLIENT SETINFO. The setting prevents this, because a user without the right to this command would cause an
-    // entry in the server's ACL log at each connection.
+    // sends CLIENT SETINFO. `set_skip_set_lib_name` prevents this command: if the user has no right to it, the server
+    // adds an entry to its ACL log at each connection.
     let settings = RedisConnectionInfo::default().set_skip_set_lib_name();
     let client = Client::open(addr.into_connection_info()?.set_redis_settings(settings))?;
     let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
@@ -196,8 +196,8 @@ fn is_closed_by_server(error: &RedisError) -> bool {
 }
 
 /// Connects once more, and reads the reason why a server refuses connections, for example because it has reached its
-/// limit of clients. The server sends the reason at once and closes the connection. If the client has already sent a
-/// request by then, the client library reports only the end of the connection.
+/// limit of clients. The server sends the reason at once and closes the connection. If the client has sent a request
+/// before it reads the reason, the client library reports only the end of the connection.
 async fn read_refusal(host: &str, port: u16) -> Option<RedisError> {
     let reading = async {
         let mut line = String::new();

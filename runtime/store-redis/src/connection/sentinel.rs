@@ -15,10 +15,10 @@ use ordain_store::RedisAddress;
 /// Sentinels may not answer at all: a Sentinel often runs on the machine of the failed master.
 const OTHER_SENTINELS_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// The master that Sentinels name. If the Sentinels disagree, the answer of the Sentinels that know of the newest
-/// election.
+/// The master that Sentinels name. If the Sentinels disagree, this is the master that the Sentinels with the newest
+/// election name.
 pub(super) struct SentinelAnswer {
-    /// The epoch of the election; 0 if there was none, or if the Sentinels do not report the epoch.
+    /// The epoch of the election; 0 if there was no election, or if the Sentinels do not report the epoch.
     pub(super) epoch: u64,
     /// The address of the master.
     pub(super) master: NodeAddress,

@@ -45,7 +45,7 @@ struct CurrentConnection {
     /// The value of [`ServerTarget::master_changes`] for which the connection was opened. If the value is higher now,
     /// the connection leads to a replaced master and must not be used.
     master_changes: u64,
-    /// The number of connections that broke before this one.
+    /// The number of connections that broke before this connection.
     broken: u64,
     /// The number of failed attempts to connect, and the error of the last failed attempt.
     failures: u64,

@@ -1,6 +1,7 @@
 -- Assigns messages to a destination (an exchange, a stream or a file): numbers them, retains them for replay, and puts
--- them into the queues of a stream, as far as the rules of the destination require these steps. One HSET writes all of
--- this. After that HSET, the script removes expired fields, and other fields that are no longer needed.
+-- them into the queues of a stream, as far as the rules of the destination require these steps. One HSET writes the
+-- results of all these steps. After this HSET, the script removes expired fields, and other fields that are no longer
+-- needed.
 --
 -- The origin of messages is the outbox of a stream, partition and shard from which an owner sends them. The messages of
 -- a producer have no origin.
@@ -344,8 +345,8 @@ do
       end
     end)
     -- A chunk at or before the last assigned outbox position is a repetition, so all its messages must be assigned
-    -- already. If no block contains one of these messages, the message is published, and its block is removed. The
-    -- request is then stale: it arrived late, and its sender no longer waits for the reply.
+    -- already. If one of these messages is in no block, this message is already published, and its block was removed.
+    -- The request is then stale: it arrived late, and its sender no longer waits for the reply.
     for _, chunk in ipairs(group.chunks) do
       if epoch == record.epoch and not is_after_position(chunk.commit, chunk.number, record.commit, record.chunk) then
         local commit = text(chunk.commit) .. ':'
@@ -744,8 +745,8 @@ do
   end
 end
 
--- This separate write makes each call that changes other fields a transaction of at least two commands in the server's
--- append-only file (see docs/internals/storage.md).
+-- Because of this separate write, each call that changes other fields is a transaction of at least two commands in the
+-- server's append-only file (see docs/internals/storage.md).
 redis.call('HSET', log, 'b', text(now) .. ' ' .. text(writer_clock))
 if #main > 0 then
   redis.call('HSET', log, unpack(main))

@@ -17,9 +17,9 @@ local membership_version = membership_version_of(found[1])
 -- or may be out of date.
 local changed = found[2] ~= info or membership_version == '0' or expires <= now
 
--- If no heartbeat is valid for at least another half lease, the server was unreachable, its clock has jumped, or no
--- instance was running. Instances that may still be running then get additional time, so that they can write their
--- heartbeats again.
+-- If the newest heartbeat has expired, or expires in less than half a lease, then the server was unreachable, its clock
+-- has jumped, or no instance was running. Instances that may still be running then get additional time, so that they
+-- can write their heartbeats again.
 local newest = redis.call('ZRANGE', instances, -1, -1, 'WITHSCORES')
 local all_silent = newest[1] and tonumber(newest[2]) < now + lease / 2
 local grace_end = now + math.min(lease, HEARTBEAT_GRACE_MS)

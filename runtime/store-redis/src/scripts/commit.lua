@@ -235,9 +235,9 @@ if table.concat(pieces) ~= '' then
   messages = messages .. char(layout.OUTBOX_LETTERS) .. table.concat(pieces)
 end
 
--- From here on the script writes. This first write makes each commit a transaction of at least two commands in the
--- server's append-only file. The end of this transaction also ends a transaction that an earlier crash may have left
--- open (see docs/internals/storage.md).
+-- From here on the script writes. Because of this first write, each commit is a transaction of at least two commands in
+-- the server's append-only file. The end of this transaction also ends a transaction that an earlier crash may have
+-- left open (see docs/internals/storage.md).
 redis.call('HSET', data, 'b' .. partition, number)
 
 -- The fields and values of the HSET that makes the commit.

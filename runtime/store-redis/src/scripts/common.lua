@@ -150,8 +150,8 @@ end
 -- Returns the queue of a partition as a table. `first` is the number of the first waiting entry, and `last` is the
 -- number of the newest entry; if the queue is empty, `first` is `last` + 1. The history digest of an entry is a digest,
 -- of eight bytes, of all writes to the queue up to the entry. `history` is the history digest of the newest entry, and
--- `before` is the history digest of the entry before the first one. `field` is the field of the hash with these four
--- values, and `prefix` is the prefix of the fields of the entries.
+-- `before` is the history digest of the entry before the first waiting entry. `field` is the field of the hash with
+-- these four values, and `prefix` is the prefix of the fields of the entries.
 local function read_queue(log, partition)
   local queue = {first = 1, last = 0, history = NO_NUMBER, before = NO_NUMBER, field = 'q' .. partition,
     prefix = 'n' .. partition .. ':'}

@@ -1,6 +1,6 @@
 -- Reads the retained messages of a key that have the requested sequences and have not expired. Ends before a message
--- that would exceed the limit `bytes`, unless it is the first message. Returns the messages that it has read, and for
--- how many of the requested sequences it has searched, from the first one on.
+-- that would exceed the limit `bytes`, unless it is the first message. Returns the messages that it has read, and the
+-- number of requested sequences that it has processed. It processes the sequences in the order of the request.
 local log, key, bytes, answer, read = KEYS[1], ARGV[2], tonumber(ARGV[3]), {}, 0
 local now = time_now()
 for from = 4, #ARGV, 64 do

@@ -69,7 +69,8 @@ fn parse_node(node: Value, host: &str) -> Option<(String, NodeAddress)> {
     let [name, port, id] = [node.next()?, node.next()?, node.next()?];
     let name = text(name).filter(|name| !name.is_empty()).unwrap_or_else(|| host.to_owned());
     let port = u16::try_from(number(&port)?).ok()?;
-    // A node reports the host `?` if it must report a name, but knows none (Redis, CLUSTER SLOTS).
+    // A node reports the host `?` if its settings require a host name, but the node has no host name (Redis, CLUSTER
+    // SLOTS).
     (name != "?").then_some((text(id)?, NodeAddress { host: name, port }))
 }
 
