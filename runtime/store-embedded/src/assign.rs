@@ -449,7 +449,7 @@ impl<'a> AssignChanges<'a> {
 
     /// Numbers and retains a message if the messages of the destination have numbers. Adds the message to its queue if
     /// the destination is a stream. `own` is the number that the message must get; `None` for the next number of its
-    /// key. Returns the number of the message; `None` if it has none.
+    /// key. Returns the number of the message; `None` if the message has no number.
     fn put_message(
         &mut self,
         item: &'a AssignItem,
@@ -505,7 +505,8 @@ impl<'a> AssignChanges<'a> {
         Ok(sequence)
     }
 
-    /// Returns the counter of a key; a new counter if the store has none, or if the stored counter has expired.
+    /// Returns the counter of a key; a new counter if the store has no counter of the key, or if the stored counter has
+    /// expired.
     fn counter(&self, key: &str, numbers: &NumberingSettings) -> Result<KeyCounter, AssignFailure> {
         let counter = match self.counters.get(key) {
             Some(counter) => Some(*counter),

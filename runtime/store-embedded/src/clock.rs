@@ -2,10 +2,10 @@
 //! expired remains due or expired. The store's clock must also never stop. If the machine's clock is behind, the
 //! store's clock continues from its own time: an entry that is due in a second still becomes due after a second.
 //!
-//! The next process starts at the newest time in the tables or later. A process that ends cleanly writes its time.
-//! After a crash, the clock may go back by [`CLOCK_LEAD_LIMIT_MS`], but never to a time before the last commit or
-//! assignment of messages. Therefore only a read can see an expired entry again, and no commit or assignment depends on
-//! the lost time.
+//! The clock of the next process starts at the newest time in the tables or later. A process that ends cleanly writes
+//! its time. After a crash, the clock may go back by [`CLOCK_LEAD_LIMIT_MS`], but never to a time before the last
+//! commit or assignment of messages. Therefore only a read can see an expired entry again, and no commit or assignment
+//! depends on the lost time.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,12 +17,13 @@ use ordain_store::StoreError;
 /// The maximum number of ms by which the machine's clock may be behind the last time in the store. Above this number,
 /// the store logs a warning when it is opened.
 const CLOCK_WARNING_MS: u64 = 60_000;
-/// If the machine's clock is ahead of the store's clock by at most this time, in ms, the store's clock follows at once.
-/// Corrections of the clock, and most times for which a machine sleeps or a process is stopped, are shorter.
+/// The store's clock follows the machine's clock at once if the machine's clock is ahead by at most this number of ms.
+/// Corrections of the machine's clock are usually smaller than this limit. Most periods for which a machine sleeps or a
+/// process is stopped are also shorter.
 const JUMP_LIMIT_MS: u64 = 60 * 60_000;
 /// If the machine's clock is ahead by more than [`JUMP_LIMIT_MS`], the store's clock follows only after the machine's
-/// clock has been ahead for this time, in ms. A machine that starts with a wrong clock has usually corrected its clock
-/// by then.
+/// clock has been ahead for this number of ms. Within this time, a machine that started with a wrong clock has usually
+/// corrected its clock.
 const JUMP_CONFIRMATION_MS: u64 = 10 * 60_000;
 /// The maximum time by which the store's clock may be ahead of the newest time in the tables, in ms. The limit is well
 /// below [`JUMP_LIMIT_MS`]. If the machine's clock is right, and the next start follows a crash within 50 minutes, the

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! ordain.store   identity file: schema and number of shards, as text; shows that the folder belongs to Ordain
-//! lock           locked by the process that has the folder open; contains its id, the URL of its admin listener, and
-//!                its network
+//! lock           locked by the process that has the folder open; contains the id of this process, the URL of the
+//!                process's admin listener, and the network of the process
 //! answered       number of groups of requests that the store has answered
 //! closed         exists if the last process closed the store cleanly; names the oldest journal
 //! data/          the engine's data

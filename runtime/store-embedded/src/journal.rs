@@ -57,8 +57,9 @@ pub(super) fn put_back(folder: &Path, before: &Path) -> io::Result<()> {
 
 /// Returns a description of the damage in four cases: `folder` has no journal, a journal is missing, a journal other
 /// than the newest is empty, or a journal has unreadable data although a later journal has data. A failed write can
-/// leave a torn batch at the end of the last journal with data, and one empty journal after it. Neither counts as
-/// damage. `oldest` is the number of the journal that was the oldest at the last clean shutdown, if it is known.
+/// leave a torn batch at the end of the last journal with data, and one empty journal after it. Neither the torn batch
+/// nor the empty journal counts as damage. `oldest` is the number of the journal that was the oldest at the last clean
+/// shutdown, if it is known.
 pub(super) fn damage(folder: &Path, oldest: Option<u64>) -> io::Result<Option<String>> {
     if fs::read(folder.join("version"))? != JOURNAL_MAGIC {
         return Ok(None);

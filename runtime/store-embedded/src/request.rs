@@ -22,7 +22,7 @@ pub(super) enum WriterRequest {
         answer: ReplySender<CommitReply>,
     },
     /// Claims a partition: writes the claim of the new owner into each fence. The reply is `None` if an earlier claim
-    /// has the same epoch or a higher one.
+    /// has the same epoch or a higher epoch.
     Claim {
         partition: Partition,
         epoch: u64,

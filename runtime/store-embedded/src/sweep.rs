@@ -14,8 +14,8 @@ use super::shared::SharedStore;
 use super::tables::{copy_key, is_damage};
 use ordain_store::codec::letter_time;
 
-/// The approximate limit of the number of entries of each kind that the sweep removes when the store is opened. This
-/// takes about a tenth of a second.
+/// The approximate maximum number of entries of each kind that the sweep removes when the store is opened. The removal
+/// of this number of entries takes about a tenth of a second.
 pub(super) const OPENING_SWEEP_LIMIT: usize = 10_000;
 /// Returns the approximate maximum number of entries of each kind that the sweep removes after a group of requests.
 /// `entries` is the number of key records, dead letters and other entries that the group wrote. The limit exceeds the

@@ -87,8 +87,8 @@ pub struct FilePosition {
 
 /// A fingerprint of the bytes that a source has read from a file. The source has read at least up to the position of
 /// the checkpoint, and possibly further. The fingerprint describes the bytes as they were when the source read them. If
-/// the file is changed after that, the stored fingerprint stays the same, so a comparison ([`matches`](Self::matches))
-/// can show the change.
+/// a program changes these bytes later, the stored fingerprint stays the same, so a comparison
+/// ([`matches`](Self::matches)) can show the change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReadFingerprint {

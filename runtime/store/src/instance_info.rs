@@ -14,7 +14,8 @@ use crate::{InstanceId, MembershipTable, is_version};
 /// The range of the number of partitions that a stream may have. The configuration allows the same range.
 const STREAM_PARTITIONS_RANGE: RangeInclusive<u32> = 1..=1_024;
 /// The maximum number of partitions that an instance may announce, over all its streams. Each instance computes the
-/// owners of the partitions that all instances announce. The limit prevents one instance from slowing down the others.
+/// owners of the partitions that all instances announce. The limit prevents one instance from slowing down the other
+/// instances.
 pub const PARTITIONS_LIMIT: u64 = 100_000;
 /// The maximum number of displayed characters of a name.
 const DISPLAY_NAME_LIMIT: usize = 100;

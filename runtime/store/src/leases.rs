@@ -142,15 +142,15 @@ pub enum LeaseReply {
     NotMember,
 }
 
-/// The membership and leases of a store. Callers may repeat every call after a lost answer.
+/// The membership and leases of a store. A caller can safely repeat each call after a lost answer.
 #[async_trait]
 pub trait LeaseStore: Send + Sync + 'static {
-    /// Renews the membership of an instance for the time [`HeartbeatRequest::lease`], and removes the members whose
-    /// time has passed. A store need not record a heartbeat that arrives soon after the previous heartbeat. The store
-    /// may therefore remove a member as soon as nine tenths of this time have passed since the member's last heartbeat.
-    /// If no member has sent a heartbeat for half of this time, the store assumes that it was itself unreachable or
-    /// that its clock jumped. The store then extends the memberships by some seconds. The embedded store removes no
-    /// member at a heartbeat.
+    /// Renews the membership of an instance for the duration [`HeartbeatRequest::lease`] (below: the lease duration),
+    /// and removes the members whose membership has expired. A store need not record a heartbeat that arrives soon
+    /// after the previous heartbeat. A membership can therefore expire as soon as nine tenths of the lease duration
+    /// have passed since the member's last heartbeat. If the store has recorded no heartbeat of any member for half of
+    /// the lease duration, the store assumes that it was unreachable, or that its clock jumped. In this case, the store
+    /// extends the memberships by some seconds. The embedded store removes no member at a heartbeat.
     async fn heartbeat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError>;
 
     /// Grants the lease of a partition to a member, if no other member holds this lease.

@@ -6,9 +6,9 @@
 //! destination have numbers, the store gives the message its number and keeps the message for replay. If the
 //! destination is a stream, the store puts the message into the queue of the stream. If the same message is sent again,
 //! the store recognises the message. It recognises a message of an owner by the commit and the id of the message, as
-//! long as the message may be in the outbox. It recognises a message of a producer by the id of the message, or by the
-//! number that the producer gave the message. As long as a store remembers the last number of a key, it must never give
-//! two messages of the key the same number.
+//! long as the message can still be in the outbox. It recognises a message of a producer by the id of the message, or
+//! by the number that the producer gave the message. As long as a store remembers the last number of a key, it must
+//! never give two messages of the key the same number.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -152,9 +152,9 @@ pub struct AssignRequest {
     pub shard: u32,
     /// The rules of the destination.
     pub rules: DestinationRules,
-    /// The newest message or call that the store has confirmed to the producer; `None` if there is none. A shard that
-    /// lacks the witness has lost data. Owners need no witness, because their groups name their last confirmed outbox
-    /// position.
+    /// The newest message or call that the store has confirmed to the producer; `None` if the store has confirmed
+    /// nothing to the producer. A shard that lacks the witness has lost data. Owners need no witness, because their
+    /// groups name their last confirmed outbox position.
     pub witness: Option<Witness>,
     /// The writer's id and the number of this call, if a producer adds entries to queues; otherwise `None`. A store
     /// that can go back in time keeps the number of the call with the entries ([`MessageLog::writer_calls`]). A call

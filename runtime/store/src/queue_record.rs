@@ -1,6 +1,6 @@
 //! Records of the broker's queues that `fifo` streams consume. The order of the messages in such a queue determines the
-//! sequences of the events. If the queue is lost with its messages, later events would get the sequences that the
-//! events in these messages would have got. A stream whose queue is lost therefore stops until an operator resumes it.
+//! sequences of the events. If the queue is lost with its messages, later events would get the sequences of the lost
+//! events. A stream whose queue is lost therefore stops until an operator resumes the stream.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub enum QueueRecord {
         /// `true` if the broker has a marker: an exchange that the broker removes together with the queue.
         has_marker: bool,
     },
-    /// The queue is lost. The stream does not consume the queue that replaced it.
+    /// The queue is lost. The stream does not consume the queue that has replaced the lost queue.
     Lost {
         /// The name of the queue.
         queue: String,

@@ -1,5 +1,5 @@
 //! The address of Redis, parsed from a URL. The URL does not state whether it leads to a single server, a Cluster, or
-//! Sentinels. The store detects which of these it is. This module must never show the password.
+//! Sentinels. The store detects which of these three kinds the server is. This module must never show the password.
 
 use std::fmt;
 
@@ -25,7 +25,8 @@ pub struct RedisAddress {
     shows_ports: bool,
 }
 
-/// The address of Redis. Each connection reads the files of variables such as `${file:/path}` in the URL again.
+/// The address of Redis. Before each connection, the process reads again the files that variables in the URL name, such
+/// as `${file:/path}`.
 pub type RedisUrl = RefreshedUrl<RedisAddress>;
 
 impl RedisAddress {

@@ -27,7 +27,7 @@ pub struct RedisOptions {
     /// The time to keep dead letters, in ms.
     pub dead_ttl: u64,
     /// The time for which the store retries a request other than a commit while no server answers; `None` to retry for
-    /// ever. While the store is opened, it retries for at most half a minute, or for at most this time if this time is
+    /// ever. While the store is opened, it retries for about half a minute, or for `retry_timeout` if this timeout is
     /// shorter.
     pub retry_timeout: Option<Duration>,
     /// The number of milliseconds added to the server's time, so that tests can advance time.

@@ -38,9 +38,9 @@ pub mod refused {
 pub struct FenceRecord {
     /// The claim, which identifies the owner that may commit.
     pub claim: Claim,
-    /// The number of the last commit; 0 if there was none.
+    /// The number of the last commit; 0 if there was no commit.
     pub number: u64,
-    /// The reply to the last commit; meaningless if there was none.
+    /// The reply to the last commit; meaningless if there was no commit.
     pub applied: AppliedCommit,
 }
 
