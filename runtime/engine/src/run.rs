@@ -346,8 +346,8 @@ impl<'a> PreparedRun<'a> {
                  instance, publishes them"
             );
         }
-        // Stop the outbox publisher, although the broker may not have confirmed all messages. The next owner of each
-        // partition publishes the unconfirmed messages again.
+        // Stop the outbox publisher, although the broker has possibly not confirmed all messages. The next owner of
+        // each partition publishes the unconfirmed messages again.
         publishing.abort_all();
         store.flush().await?;
         let held = if once { Some(HeldTotals::count(&**store).await?) } else { None };

@@ -70,7 +70,8 @@ impl LineSink {
         }
     }
 
-    /// Returns whether the file contains appended data that may not be durable yet. Always `false` for standard output.
+    /// Returns whether the file contains appended data that is possibly not durable yet. Always `false` for standard
+    /// output.
     pub(crate) fn needs_sync(&self) -> bool {
         match self {
             Self::File(file) => file.needs_sync(),

@@ -101,7 +101,7 @@ pub(super) struct MonotonicClock {
 
 impl MonotonicClock {
     /// Creates a clock that is never earlier than `newest`, the newest time in the store. `seen` is the time of the
-    /// wall clock at which an earlier process first saw a jump; 0 if no process saw one. If the wall clock is now at
+    /// wall clock at which an earlier process first saw a jump; 0 if no process saw a jump. If the wall clock is now at
     /// least [`JUMP_CONFIRMATION_MS`] later than `seen`, the jump counts as confirmed, and the clock starts at `seen`
     /// or later. If `may_jump` is `false`, no jump is ever confirmed. Also returns the time that the next process must
     /// get as `seen`; 0 if there is no jump.

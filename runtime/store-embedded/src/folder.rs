@@ -119,7 +119,7 @@ impl StoreFolder {
         self.begin_writing(&before).map_err(|error| self.uncopied(&error))
     }
 
-    /// Removes the file `closed`, and copies the journals if their content may not be on the disk.
+    /// Removes the file `closed`, and copies the journals if their content is possibly not on the disk.
     fn begin_writing(&self, before: &Path) -> io::Result<()> {
         match fs::remove_file(self.path.join(CLOSED_FILE)) {
             // Sync the folder, so that a power failure does not bring the removed file back. The file names the oldest
@@ -313,7 +313,7 @@ fn create_durable(path: &Path) -> io::Result<()> {
 
 /// Makes the name of a folder durable, by a sync of the folder that contains the name. Does nothing in two cases, in
 /// which no process has created the folder by [`create_durable`]: the folder is the root of a mounted file system, or
-/// this user may not read the folder that contains the name.
+/// this user has no right to read the folder that contains the name.
 fn sync_name(folder: &Path) -> io::Result<()> {
     let folder = folder.canonicalize()?;
     let Some(parent) = folder.parent() else { return Ok(()) };

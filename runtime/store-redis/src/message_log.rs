@@ -374,10 +374,10 @@ fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
 }
 
 /// Appends a message to be assigned as three arguments. The first argument is the key. The second argument begins with
-/// two flags: whether the message has its own number, and whether it is the last one of its key. The flags are followed
-/// by the partition, the content digest, the digest of the id (for a producer's message, of source and id), the bytes
-/// of the event up to and including its number, and the digest of the id alone, which earlier versions stored. The
-/// third argument has the bytes of the event after its number.
+/// two flags: whether the message has its own number, and whether it is the last message of its key. The flags are
+/// followed by the partition, the content digest, the digest of the id (for a producer's message, of source and id),
+/// the bytes of the event up to and including its number, and the digest of the id alone, which earlier versions
+/// stored. The third argument has the bytes of the event after its number.
 fn put_item(call: &mut Cmd, item: &AssignItem, is_numbered: bool, has_origin: bool) {
     let event = &item.event;
     let own_number = event.sequence().or((item.number > 0).then_some(item.number));

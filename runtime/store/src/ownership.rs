@@ -2,10 +2,10 @@
 //!
 //! The right ends when this process hands the partition over or loses it. The right depends on a lease, which is valid
 //! as long as this process renews its membership. If the process cannot renew the membership in time (measured by its
-//! own clock), the right is suspended. Another instance (process) may own the partition by then. The store refuses the
-//! commits of a process that is no longer the owner. But a broker does not check the ownership: the broker would still
-//! deliver events to this process and accept messages from this process. This process therefore accepts no deliveries
-//! and publishes no messages while the right is suspended.
+//! own clock), the right is suspended. While the right is suspended, another instance (process) possibly owns the
+//! partition. The store refuses the commits of a process that is no longer the owner. But a broker does not check the
+//! ownership: the broker would still deliver events to this process and accept messages from this process. This process
+//! therefore accepts no deliveries and publishes no messages while the right is suspended.
 
 use std::sync::OnceLock;
 use std::time::Instant;

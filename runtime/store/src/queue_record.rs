@@ -102,7 +102,7 @@ impl QueueRecords {
 
     /// Acknowledges the losses, so that the stream consumes the new queues. Returns the acknowledged losses. Does not
     /// acknowledge a loss that a process records after this method has read the record of the partition, because the
-    /// operator may not have seen that loss.
+    /// operator has possibly not seen that loss.
     pub async fn resume(&self, partitions: u32) -> Result<Vec<(u32, String)>, StoreError> {
         let mut resumed = Vec::new();
         for partition in 0..partitions {

@@ -11,8 +11,8 @@ use ordain_cloudevents::{AckProgress, FilePosition, SourceProgress};
 use ordain_config::CHECKPOINT_INTERVAL_EVENTS;
 use ordain_store::Mark;
 
-/// Maximum time between the starts of the writes of two checkpoints, while checkpoints are needed
-/// ([`DeliveryTracker::needs_checkpoint`]) and the store answers within this time.
+/// Maximum delay until a needed checkpoint ([`DeliveryTracker::needs_checkpoint`]) is due. The delay counts from the
+/// start of the previous checkpoint.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The deliveries of a source, from the first unacknowledged delivery on.

@@ -40,8 +40,8 @@ pub(super) const WAITING_KEY_LIMIT: usize = KEY_PAGE_LIMIT;
 const PASS_BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), MAX_PASS_DELAY);
 /// The longest delay between two passes, and between two steps of a pass.
 const MAX_PASS_DELAY: Duration = Duration::from_secs(2);
-/// Maximum number of passes. Normally, one pass finds the keys and the next pass finds none. A key that is still parked
-/// after all passes, which take 20 seconds or more, probably cannot be read or written.
+/// Maximum number of passes. Normally, one pass finds the keys, and the next pass finds no key. A key that is still
+/// parked after all passes, which take 20 seconds or more, probably cannot be read or written.
 const PASS_LIMIT: u32 = 16;
 
 /// The search for parked keys, from which the driver takes the found keys. The sequencer checks each of these keys

@@ -22,7 +22,7 @@ use ordain_util::finding::InspectedServer;
 use ordain_util::log_throttle::LogThrottle;
 
 /// Maximum time that a start waits for a broker that is unavailable, if the process does not accept events over HTTP
-/// meanwhile.
+/// during this wait.
 pub(super) const BROKER_START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Delay before the process retries an action that failed because of the broker or the store.
 const RETRY_DELAY: Duration = Duration::from_millis(500);

@@ -21,7 +21,7 @@ pub(super) fn all_partitions(loaded: &LoadedConfig) -> BTreeSet<Partition> {
 }
 
 /// Returns the partitions that an instance should own, according to the membership table. All instances that have read
-/// the same table compute the same distribution, so no partition belongs to the shares of two of them.
+/// the same table compute the same distribution, so no partition belongs to the shares of two instances.
 pub(super) fn share(
     loaded: &LoadedConfig,
     table: &MembershipTable,

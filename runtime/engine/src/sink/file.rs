@@ -378,8 +378,8 @@ impl FileSink {
         Ok(())
     }
 
-    /// Writes a line end if the last line has none. Another program may have written a line without a line end, or may
-    /// have truncated the file within a line.
+    /// Writes a line end if the last line has no line end. Another program may have written a line without a line end,
+    /// or may have truncated the file within a line.
     fn end_line(&mut self) -> io::Result<()> {
         if self.tail.bytes().last().is_some_and(|byte| *byte != b'\n') {
             self.file.write_all_at(b"\n", self.tail.end())?;

@@ -133,7 +133,7 @@ impl ComparedLines {
 
     /// Counts a complete line of the file. Returns `false` if another program wrote the line.
     fn add(&mut self, line: &[u8], outbox: &UnpublishedMessages) -> bool {
-        // The sink wrote this line end, because another program had left its last line without one.
+        // The sink wrote this line end, because another program had left its last line without a line end.
         if line == b"\n" {
             return true;
         }
@@ -323,7 +323,7 @@ mod tests {
     }
 
     /// The event was executed twice. The outbox has the message of the first execution, and the file has the messages
-    /// of both.
+    /// of both executions.
     #[test]
     fn message_is_compared_with_every_line() {
         let one = content(1, "1");

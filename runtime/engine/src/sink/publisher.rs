@@ -93,7 +93,7 @@ impl PartitionHandle {
         self.durable_commits.iter().map(|last| last.load(Ordering::SeqCst)).collect()
     }
 
-    /// Returns the last durable commit of a shard; 0 if there is none.
+    /// Returns the last durable commit of a shard; 0 if no commit of the shard is durable.
     pub fn last_commit(&self, shard: u32) -> u64 {
         self.durable_commits.get(shard as usize).map_or(0, |last| last.load(Ordering::SeqCst))
     }

@@ -166,8 +166,8 @@ impl Sinks {
     }
 
     /// Announces a content before the outbox publisher adds the content. [`Self::number_announced`] then passes all
-    /// announced contents of a sink to the store together. Does nothing unless the content's sink is a sink of lines
-    /// whose messages have numbers.
+    /// announced contents of a sink to the store together. Does nothing if the content's sink is not a sink of lines,
+    /// or if the messages of the sink have no numbers.
     pub(super) fn announce(
         &mut self,
         handle: &Arc<PartitionHandle>,

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub struct PublishWatermark {
     through: AtomicU64,
-    /// The oldest and the newest mark that may not be durable yet. Each entry has the commit up to which the mark
-    /// applies, and the number of the shard's last commit when the mark was written.
+    /// The oldest and the newest mark of the marks that are possibly not durable yet. Each entry has the commit up to
+    /// which the mark applies, and the number of the shard's last commit when the mark was written.
     pending_marks: Mutex<[Option<(u64, u64)>; 2]>,
     /// The highest commit of all marks that the outbox publisher has requested; 0 before the first request. The value
     /// is [`HAS_FILES_FLAG`] after the request of any mark that names a file.

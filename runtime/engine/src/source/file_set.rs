@@ -52,7 +52,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 /// were read to their end. If such a file returns, the source reads only the bytes that it has not read yet.
 const LOST_FILES_LIMIT: usize = 16;
 /// Minimum time between two warnings that the folder is missing, or that another device is mounted there. Also the
-/// minimum time between two warnings about files that this process may not read.
+/// minimum time between two warnings about files that this process has no right to read.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The files of a source, in reading order.
@@ -212,7 +212,7 @@ impl FileSet {
     }
 
     /// Returns the file with this index, and opens it if necessary. Returns `None` if the file is missing, is no longer
-    /// at its last known path, or is an older file that this process may not read.
+    /// at its last known path, or is an older file that this process has no right to read.
     pub(super) fn open(&mut self, index: usize) -> io::Result<Option<Arc<File>>> {
         let tracked = &mut self.files[index];
         if tracked.file.is_none() && !tracked.is_missing {
@@ -383,13 +383,14 @@ impl FileSet {
     }
 
     /// Opens a listed file. Returns `None` if the path no longer leads to the file, or if the file is an older file
-    /// that this process may not read.
+    /// that this process has no right to read.
     fn open_listed(&mut self, listed: &ListedFile) -> io::Result<Option<Arc<File>>> {
         self.unless_denied(&listed.path, listed.role, open_listed(listed))
     }
 
-    /// Replaces an error by `None` and logs a warning, if the error shows that this process may not read an older file.
-    /// The set then treats the file as missing. The error would end the whole run, but the other streams must continue.
+    /// Replaces an error by `None` and logs a warning, if the error shows that this process has no right to read an
+    /// older file. The set then treats the file as missing. If this method returned the error, the error would end the
+    /// whole run, but the other streams must continue.
     fn unless_denied<T>(
         &mut self,
         path: &Path,
@@ -440,7 +441,8 @@ impl FileSet {
         self.files.iter().any(|other| !other.progress.is_lost && has_identity(&other.progress))
     }
 
-    /// Finds a tracked file. `best` is the listed file with the identity of the tracked file; `None` if there is none.
+    /// Finds a tracked file. `best` is the listed file with the identity of the tracked file; `None` if no listed file
+    /// has this identity.
     fn find(
         &mut self,
         index: usize,
@@ -671,8 +673,8 @@ impl FileSet {
         Ok(best.map(|(index, _)| index))
     }
 
-    /// Returns whether a tracked file other than `file` has the same content as `file`, as far as both have bytes. Also
-    /// returns `true` if `file` is empty: nothing can be read of it yet, and a later scan compares it again.
+    /// Returns whether a tracked file other than `file` has the same content as `file`, up to the end of the shorter
+    /// file. Also returns `true` if `file` is empty: nothing can be read of it yet, and a later scan compares it again.
     fn is_copy(&self, file: &File) -> io::Result<bool> {
         let metadata = file.metadata()?;
         if metadata.len() == 0 {

@@ -135,8 +135,8 @@ impl<R: Read> LineSplitter<R> {
         self.position.offset += blanks as u64;
     }
 
-    /// Returns the incomplete last line, or [`NextLine::End`] if there is none. Call this method only after the end of
-    /// the input.
+    /// Returns the incomplete last line, or [`NextLine::End`] if the input ends with a complete line. Call this method
+    /// only after the end of the input.
     pub(super) fn last_line(&mut self) -> NextLine<'_> {
         if self.end == self.start && self.dropped == 0 {
             return NextLine::End;

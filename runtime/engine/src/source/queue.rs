@@ -91,9 +91,9 @@ pub struct QueueOptions {
     /// The counter of lost events: events that this process put into the queue, and that the store lost before the
     /// reader read them.
     pub lost_events: Arc<AtomicU64>,
-    /// The number of deliveries, from the first one on, that the receiver has used. When the reader ends, it leaves the
-    /// positions of the other unacknowledged entries to the next reader. If the store loses these entries, they count
-    /// as lost. `None` if the receiver uses each delivery.
+    /// The number of deliveries, from the first delivery on, that the receiver has used. When the reader ends, it
+    /// leaves the positions of the other unacknowledged entries to the next reader. If the store loses these entries,
+    /// they count as lost. `None` if the receiver uses each delivery.
     pub used: Option<Arc<AtomicU64>>,
 }
 

@@ -12,11 +12,11 @@ use super::connect::{NodeAddress, config_error, is_login_error, mode, open, retr
 use ordain_store::RedisAddress;
 
 /// The time to wait for the other Sentinels after the first Sentinel has answered. The time is short, because some
-/// Sentinels may not answer at all: a Sentinel often runs on the machine of the failed master.
+/// Sentinels possibly do not answer at all: a Sentinel often runs on the machine of the failed master.
 const OTHER_SENTINELS_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// The master that Sentinels name. If the Sentinels disagree, this is the master that the Sentinels with the newest
-/// election name.
+/// The master that Sentinels name. If the Sentinels disagree, this is the master according to the Sentinels that know
+/// of the newest election.
 pub(super) struct SentinelAnswer {
     /// The epoch of the election; 0 if there was no election, or if the Sentinels do not report the epoch.
     pub(super) epoch: u64,

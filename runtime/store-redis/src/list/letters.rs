@@ -51,7 +51,7 @@ pub(in super::super) struct LetterFilter {
     /// The number of letters at which the read ends. The script reads pages of at most 16 places, so the last page may
     /// exceed this number.
     pub(in super::super) limit: usize,
-    /// The number of bytes at which the read ends. The page that reaches this number is the last one.
+    /// The number of bytes at which the read ends. The page that reaches this number is the last page.
     pub(in super::super) bytes: usize,
     /// The causes of the letters. An empty list selects all letters.
     pub(in super::super) causes: Vec<Cause>,

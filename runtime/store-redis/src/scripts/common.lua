@@ -236,7 +236,7 @@ local function has_witness(log, kind, of, id_or_number, expected)
       return sub(found, 9, 16) == sub(expected, 1, 8)
     end
     -- The log retains a limited number of messages of a key, so a message of another producer may have removed the
-    -- witness. The next number of the key is then above the number of that message.
+    -- witness. In this case, the next number of the key is above the number of the message that removed the witness.
     local counter = redis.call('HGET', log, 'c' .. of)
     return counter and #counter == 17 and unpack8('<I8', counter, 2) > unpack8('<I8', expected, 9)
   elseif kind == 'r' then

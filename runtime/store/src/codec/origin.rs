@@ -92,7 +92,8 @@ impl OriginRecord {
 pub struct AssignedChunk {
     /// The outbox position.
     pub position: OutboxPosition,
-    /// For each message, the digest of its id, and its number; the number is 0 if the message has none.
+    /// For each message, the digest of its id, and its number; the number is 0 if the store has given the message no
+    /// number.
     pub messages: Vec<(u64, u64)>,
 }
 
