@@ -298,10 +298,10 @@ impl Driver {
     }
 
     /// Warns if a stopped key blocks the partition. A stopped key blocks the partition if `overflow` is `pause` and the
-    /// store holds `spill_limit` events of the key. Only an operator's action can release such a key. A run with
-    /// `once`, and a driver whose source has failed, do not wait for this action: in these two cases, this method
-    /// returns an error instead of the warning as soon as the search for parked keys has ended. After the source has
-    /// ended, no key blocks the partition.
+    /// store holds `spill_limit` events of the key. Only an operator's action can release such a key. In two cases, the
+    /// driver does not wait for this action: in a run with `once`, and after the failure of the source. In these cases,
+    /// this method returns an error instead of logging a warning, as soon as the search for parked keys has ended.
+    /// After the source has ended, no key blocks the partition.
     fn check_blocked(&mut self, once: bool, searched: bool) -> Result<(), DriverError> {
         let stopped = self.sequencer.stopped_by().filter(|_| !self.source_ended);
         self.metrics.set_full_key(stopped);

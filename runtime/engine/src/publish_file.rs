@@ -1,10 +1,11 @@
 //! Publishes a file of CloudEvents, one event per line. The store keeps a checkpoint of the file, and the next run
 //! continues at the checkpoint. If an earlier run has published events after the checkpoint, this run publishes them
-//! again, and they take effect only once: the store recognises events for a `sequenced` stream by their ids or numbers,
-//! and a `fifo` stream itself recognises its events by their ids. A run must never write a checkpoint whose position is
-//! after an unpublished line. If log rotation has given other names to files since the last run, a run first publishes
-//! the rest of the file of the last run, and then all newer files of the rotation. If the file of the last run is
-//! missing, the checkpoint keeps the position in this file. If the file returns, the next run publishes its rest.
+//! again. Repeated events take effect only once: the store recognises repeated events for a `sequenced` stream by their
+//! ids or numbers, and a `fifo` stream itself recognises repeated events by their ids. A run must never write a
+//! checkpoint whose position is after an unpublished line. If log rotation has given other names to files since the
+//! last run, a run first publishes the rest of the file of the last run, and then all newer files of the rotation. If
+//! the file of the last run is missing, the checkpoint keeps the position in this file. If the file returns, the next
+//! run publishes its rest.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -157,8 +158,8 @@ enum PublishEnd {
     Stopped,
     /// All lines of this older file are published. Log rotation had given another name to the file.
     AtEndOfOlderFile(FileId),
-    /// The store went back in time. This process may no longer have all lost events in memory, but the file has all of
-    /// them.
+    /// The store went back in time. This process possibly no longer has all lost events in memory, but the file has all
+    /// of them.
     StoreRolledBack,
 }
 

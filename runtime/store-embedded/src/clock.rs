@@ -150,7 +150,7 @@ impl MonotonicClock {
     }
 
     /// Returns whether the store must write the time `now` into the tables: `now` is ahead of the newest time in the
-    /// tables by more than `lead` ms, and the store is not open only for reading.
+    /// tables by more than `lead` ms, and the store is open for writing.
     pub(super) fn is_unwritten(&self, now: u64, lead: u64) -> bool {
         self.may_jump && now > self.written.load(Ordering::Relaxed).saturating_add(lead)
     }

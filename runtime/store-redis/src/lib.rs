@@ -191,9 +191,10 @@ impl RedisStore {
         }
     }
 
-    /// Returns the part of [`Store::disconnects`] that `connection` does not count: the number of times that this
-    /// process noticed that the store had gone back in time, and, without a Cluster, the disconnects of the connections
-    /// for commits that wait for replicas. In a Cluster, the count of `connection` already includes these disconnects.
+    /// Returns the part of [`Store::disconnects`] that `connection` does not count. This part contains the store
+    /// rollbacks (losses of the newest writes) that this process noticed. Without a Cluster, it also contains the
+    /// disconnects of the connections for commits that wait for replicas. In a Cluster, the count of `connection`
+    /// already includes these disconnects.
     fn other_disconnects(&self) -> u64 {
         let waiting = if self.connection.is_cluster() { &[] } else { &*self.wait_connections };
         waiting.iter().map(RedisConnection::disconnects).sum::<u64>()

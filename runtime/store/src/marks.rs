@@ -79,7 +79,7 @@ pub trait MarkStore: Send + Sync {
     ///
     /// Returns `false` if the store does not write the checkpoint, for one of these reasons:
     ///
-    /// - the partition has another claim or none;
+    /// - the partition has another claim, or no claim;
     /// - a server of the store does not reply at once, or reports damaged data;
     /// - [`Store::disconnects`](super::Store::disconnects) is higher than `breaks`, the count that the caller knows.
     ///

@@ -76,9 +76,10 @@ impl Ownership {
     }
 
     /// Ends the ownership if `table` shows that this instance no longer owns the partition. `requested_at` is the time
-    /// when this instance requested the table. The table may also lack the lease, or contain only an older lease,
-    /// because the store went back in time (lost its newest writes). This process then hands the partition over in the
-    /// ordinary way. The handover detects whether commits are lost too.
+    /// when this instance requested the table. If a table that this instance requested after it got the lease lacks the
+    /// lease, or contains only an older lease, then the store has gone back in time (lost its newest writes). In this
+    /// case, this process hands the partition over in the ordinary way. The handover detects whether commits are lost
+    /// too.
     pub fn evaluate(&self, id: InstanceId, table: &MembershipTable, requested_at: Instant) {
         let Some(LeaseGrant { partition, epoch, learned_at: at }) = self.lease.get() else {
             return;
@@ -170,7 +171,7 @@ pub struct PhaseReceiver(watch::Receiver<OwnershipPhase>);
 impl PhaseReceiver {
     /// Waits until the phase differs from `phase`, and returns the new phase.
     pub async fn changed_from(&mut self, phase: OwnershipPhase) -> OwnershipPhase {
-        // If the `Ownership` was dropped, this process may no longer act for the partition.
+        // If the `Ownership` was dropped, this process is no longer allowed to act for the partition.
         self.0.wait_for(|now| *now != phase).await.map_or(OwnershipPhase::Lost, |now| *now)
     }
 }

@@ -161,9 +161,9 @@ impl Driver {
     /// Repeats the request that marks messages of a shard (slice of the store) as published, after lost commits of the
     /// shard were repeated. The repeated commits put their messages into the outbox again, although this process may
     /// already have published some of them. If these messages stayed unmarked, the next owner would publish them a
-    /// second time. Does nothing if this process has not marked messages of the shard before, or if it has marked
-    /// messages of the shard that a sink wrote to a file: the repeated request could not contain the length of the
-    /// file.
+    /// second time. Does nothing in two cases: this process has not marked messages of the shard before, or it has
+    /// marked messages of the shard that a sink wrote to a file. In the second case, the repeated request could not
+    /// contain the length of the file.
     fn repeat_outbox_mark(&mut self, shard: u32) {
         let Some(through) = self.handle.watermarks[shard as usize].mark_to_repeat() else { return };
         let store = Arc::clone(&self.store);

@@ -179,7 +179,7 @@ pub(super) fn update_record(loaded: &LoadedConfig, stream: &str, record: &mut To
     }
 }
 
-/// Returns whether another stream may need a binding, because the binding leads to the exchange of that stream.
+/// Returns whether another stream possibly needs a binding, because the binding leads to the exchange of that stream.
 fn is_shared(loaded: &LoadedConfig, stream: &str, binding: &Binding) -> bool {
     loaded.config.streams.iter().any(|(name, configured)| {
         let SourceConfig::Amqp(source) = &configured.source else { return false };
@@ -188,9 +188,9 @@ fn is_shared(loaded: &LoadedConfig, stream: &str, binding: &Binding) -> bool {
 }
 
 /// Removes the former bindings of a stream: the bindings that only earlier configurations needed. Removes all bindings
-/// of the stream if the stream has no source in the broker any more. Keeps the bindings that another stream may need.
-/// Returns the removed bindings. The operator must first give all processes the new configuration, because a process
-/// with an earlier configuration would declare the removed bindings again.
+/// of the stream if the stream has no source in the broker any more. Keeps the bindings that another stream possibly
+/// needs. Returns the removed bindings. The operator must first give all processes the new configuration, because a
+/// process with an earlier configuration would declare the removed bindings again.
 pub async fn unbind_former(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,

@@ -298,7 +298,7 @@ impl FileSinkPath<'_> {
         } else {
             UnpublishedMessages::default()
         };
-        // The comparison may read a large part of the file, and must not block other tasks meanwhile.
+        // The comparison can read a large part of the file. During the read, it must not block other tasks.
         let (sink, lost) = block_in_place(|| opened.finish(&unpublished)).map_err(unwritable)?;
         // Record the present length and the identity of the file now. If this process dies, the next start recognises
         // the file, and finds the lines that were added after this length.

@@ -26,7 +26,7 @@ pub(super) struct PartitionFactory<'a> {
     pub(super) replay_limits: replay::ReplayLimits,
     /// The notifiers of the queues that this process reads or adds events to.
     pub(super) notifiers: Arc<QueueNotifiers>,
-    /// Becomes true when idle partitions may end; used only with `once`.
+    /// Becomes true when idle partitions are allowed to end; used only with `once`.
     pub(super) may_end: watch::Sender<bool>,
     /// The last prefetch window (maximum number of unacknowledged deliveries) of each stream's consumers.
     pub(super) last_windows: RefCell<BTreeMap<Arc<str>, LastPrefetch>>,

@@ -294,8 +294,8 @@ impl<'a> PartitionManager<'a> {
             self.status.set_broker_connected(status.error.is_none());
         }
         let mut health = status.health;
-        // The broker may refuse only the connection of the health check, for example because of a connection limit. If
-        // the process still consumes a queue, the process keeps its partitions.
+        // It is possible that the broker refuses only the connection of the health check, for example because of a
+        // connection limit. If the process still consumes a queue, the process keeps its partitions.
         if health == BrokerHealth::Down && self.consumes_queue() {
             health = BrokerHealth::Suspect;
         }

@@ -63,9 +63,9 @@ fn partition_share(
 }
 
 /// Rejects a store with unpublished messages of a stream that no process runs: neither this configuration nor another
-/// running instance has the stream. No process would publish these messages. Also logs two kinds of warnings: about
-/// queued events of such a stream, and about a stream that no longer has a source in the broker, but whose former
-/// bindings (bindings of an earlier configuration) still deliver messages to its queues.
+/// running instance has the stream. No process would publish these messages. Also warns about queued events of such a
+/// stream. Also warns about a stream that no longer has a source in the broker, but whose former bindings (bindings of
+/// an earlier configuration) still deliver messages to its queues.
 pub(super) async fn check_backlog(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,

@@ -47,8 +47,9 @@ pub(super) fn share(
     partitions.filter(|partition| is_ours(partition) && !is_kept(partition)).collect()
 }
 
-/// Returns each instance with the streams whose partitions it may own. While at least one instance with a stream
-/// reaches the broker (`Up`), an instance that has lost the broker (`Down`) is no candidate for this stream.
+/// Returns each instance with the streams whose partitions the instance is allowed to own. While at least one instance
+/// with a stream reaches the broker (`Up`), an instance that has lost the broker (`Down`) is no candidate for this
+/// stream.
 fn candidates(members: &[(InstanceId, InstanceInfo)]) -> Vec<OwnerCandidate<'_>> {
     let streams_with_broker: BTreeSet<&str> = members
         .iter()

@@ -152,8 +152,9 @@ impl ComparedLines {
         true
     }
 
-    /// Returns the beginning of the part that may be removed from the end of the file. The part begins with a line that
-    /// Ordain has not written, and the outbox has all messages in the part. Returns `None` if there is no such part.
+    /// Returns the beginning of the part that a start can remove from the end of the file. The part begins with a line
+    /// that Ordain has not written, and the outbox has all messages in the part. Returns `None` if there is no such
+    /// part.
     pub(super) fn foreign_end(&self) -> Option<u64> {
         self.foreign.filter(|_| !self.has_lost_after_foreign)
     }

@@ -39,7 +39,7 @@ pub(super) struct PendingRuns {
     queues: HashMap<RunQueueId, VecDeque<u64>>,
     /// The number of the run that is being collected.
     next_number: u64,
-    /// The numbers of the runs to check next. These runs may be done.
+    /// The numbers of the runs to check next. Each of these runs is possibly done.
     candidates: Vec<u64>,
 }
 

@@ -253,10 +253,10 @@ impl Sinks {
             let BufferedLineSink { sink, buffer, written, has_skipped, .. } = lines;
             let unwritten = &buffer[*written..];
             // A run with a skipped message needs a mark too. The store receives the marks of a file in order, each
-            // together with the removal of the run's messages from the outbox. A later mark may no longer name the line
-            // of the skipped message as a kept line. Without the mark of this run, the later mark could become durable
-            // while the skipped message is still in the outbox. The next start would then write the message a second
-            // time.
+            // together with the removal of the run's messages from the outbox. A later mark possibly no longer names
+            // the line of the skipped message as a kept line. Without the mark of this run, the later mark could become
+            // durable while the skipped message is still in the outbox. The next start would then write the message a
+            // second time.
             let has_skipped = std::mem::take(has_skipped);
             if !has_skipped && unwritten.is_empty() {
                 continue;

@@ -622,9 +622,9 @@ impl FileSet {
         Ok(())
     }
 
-    /// Returns the index at which to insert a new file that has the position `at` in the listing: before the first
-    /// tracked file that is listed later and of which nothing was read, or at the end of the set if there is no such
-    /// file.
+    /// Returns the index at which to insert a new file that has the position `at` in the listing. This is the index of
+    /// the first tracked file that is listed later and of which nothing was read. Without such a tracked file, it is
+    /// the end of the set.
     fn place(&self, at: usize, positions: &Positions) -> usize {
         let is_later = |tracked: &TrackedFile| {
             let position = positions.get(&tracked.progress.inode);

@@ -241,9 +241,9 @@ local function each_block(origin, from, to, visit)
 end
 
 -- Read the record of each origin. The record contains the epoch of the last owner, and the last outbox position whose
--- messages are assigned. Refuse a group if its epoch is lower than the epoch in the record, if the store lacks messages
--- that it has already confirmed to the owner, if the group comes from a stale request, or if an earlier group of this
--- call has the same origin.
+-- messages are assigned. Refuse a group in four cases: its epoch is lower than the epoch in the record, the store lacks
+-- messages that it has already confirmed to the owner, the group comes from a stale request, or an earlier group of
+-- this call has the same origin.
 do
   -- Decodes the record of an origin; `found` is false if the origin has no record yet.
   local function read_record(found, field)
@@ -364,7 +364,8 @@ do
   for _, group in ipairs(groups) do
     local field = 'o' .. group.origin
     if of_field[field] then
-      -- An origin may have only one group in a call. The caller must send the second group again in another call.
+      -- A call must contain at most one group of each origin. The caller must send the second group again in another
+      -- call.
       group.refused = 'C'
     elseif group.origin ~= '' then
       fields[#fields + 1], of_field[field] = field, group
