@@ -262,7 +262,7 @@ mod tests {
             "the clock is right again"
         );
         assert_eq!(open(START + DAY, START, wrong), (START, START + DAY), "another jump");
-        // If a process runs only once a week, each run starts at the time of the wall clock in the run before.
+        // If a process runs only once a week, each run starts at the time of the wall clock in the previous run.
         let later = wrong + 7 * DAY;
         assert_eq!(open(later, START, wrong), (wrong, later));
         let soon = wrong + JUMP_CONFIRMATION_MS;

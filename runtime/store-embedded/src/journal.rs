@@ -13,7 +13,7 @@
 //! only a clean shutdown records which journal is the oldest.
 //!
 //! **Truncating.** A power failure can leave a torn (incomplete) batch at the end of the newest journal. This module
-//! removes the batch if the engine cannot.
+//! removes the batch if the engine cannot remove it.
 //!
 //! The engine itself drops a torn batch if the batch has no end. But if only a page in the middle of a large value is
 //! missing, the engine finds a wrong checksum, and refuses to open. This module then truncates the journal before the

@@ -35,7 +35,7 @@ pub struct InstanceInfo {
     /// usable version in the instance's folder of handlers.
     #[serde(serialize_with = "write_offers", deserialize_with = "read_offers")]
     pub offers: BTreeMap<String, Build>,
-    /// `true` if the instance takes every free partition and hands none over, as `run --once` does.
+    /// `true` if the instance takes every free partition and hands no partition over, as `run --once` does.
     pub alone: bool,
     /// `true` if the instance is shutting down and takes no more partitions.
     pub leaving: bool,

@@ -102,7 +102,7 @@ pub struct OriginOutbox {
     /// get its number.
     pub claimed_commit: u64,
     /// The last outbox position that the store confirmed to this owner, for this destination and shard; `None` if the
-    /// store has confirmed none.
+    /// store has confirmed no outbox position.
     pub last_confirmed: Option<OutboxPosition>,
     /// The number of the last commit up to which all messages are recorded as published. The store may forget the
     /// outbox positions of these messages.

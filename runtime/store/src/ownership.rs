@@ -76,10 +76,10 @@ impl Ownership {
     }
 
     /// Ends the ownership if `table` shows that this instance no longer owns the partition. `requested_at` is the time
-    /// when this instance requested the table. If a table that this instance requested after it got the lease lacks the
-    /// lease, or contains only an older lease, then the store has gone back in time (lost its newest writes). In this
-    /// case, this process hands the partition over in the ordinary way. The handover detects whether commits are lost
-    /// too.
+    /// when this instance requested the table. A table that this instance requested after it had got the lease normally
+    /// contains the lease. If the table lacks the lease, or contains only an older lease, the store has gone back in
+    /// time (lost its newest writes). In this case, this process hands the partition over in the ordinary way. The
+    /// handover detects whether commits are lost too.
     pub fn evaluate(&self, id: InstanceId, table: &MembershipTable, requested_at: Instant) {
         let Some(LeaseGrant { partition, epoch, learned_at: at }) = self.lease.get() else {
             return;

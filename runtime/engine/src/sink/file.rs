@@ -395,8 +395,8 @@ impl FileSink {
 
     /// Makes all written lines durable. `unsynced` contains the lines that were appended since the last sync. If
     /// another process removed or truncated the file before the sync had ended, writes these lines again: after a
-    /// removal, to the file that now has the path. In this case, returns a mark for all runs whose messages the store
-    /// has not marked as published; otherwise returns `None`.
+    /// removal, to the file that now has the path. Returns a mark for all runs whose messages the store has not marked
+    /// as published, if lines were written again; otherwise returns `None`.
     pub(super) fn sync(&mut self, unsynced: &[u8]) -> io::Result<Option<Mark>> {
         if self.is_synced {
             return Ok(None);
@@ -468,7 +468,7 @@ impl FileSink {
     }
 }
 
-/// Returns the position after the last byte before `end` that is not zero; 0 if there is no such byte. The lines of a
+/// Returns the position after the last non-zero byte before `end`; 0 if all bytes before `end` are zero. The lines of a
 /// sink file contain no zero bytes.
 fn end_of_data(file: &File, mut end: u64) -> io::Result<u64> {
     let mut buffer = vec![0; REWRITE_BYTES];

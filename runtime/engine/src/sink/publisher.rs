@@ -6,8 +6,8 @@
 //! of the file in the order of its contents. Exchanges and streams have tasks of their own. If an exchange accepts
 //! nothing, only the shards (slices of the store) with messages for this exchange wait. A partition pauses as a whole
 //! only when its outbox (committed messages that are not published yet) is full. The publisher records the marks of a
-//! file in order. If a waiting run (messages of one shard of a partition that are marked as published together) also
-//! has lines for a file, later runs with lines for this file therefore wait too.
+//! file in the order of the runs. A run contains messages of one shard of a partition that are marked as published
+//! together. While a run with lines for a file waits, the later runs with lines for this file wait too.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
@@ -397,9 +397,9 @@ impl CommittedBatch {
         let writes = batch.writes.iter().enumerate();
         let writes = writes.filter(move |(position, _)| refused.next_if_eq(position).is_none());
         let messages = writes.flat_map(|(_, write)| {
-            // The incarnation distinguishes a key that starts again after its end from the earlier key. The store sets
-            // the incarnation to the time of the key's first commit. The batch of that first commit does not contain
-            // the time yet.
+            // The incarnation distinguishes the record of a key that starts again after its end from the earlier record
+            // of the same key. The store sets the incarnation to the time of the key's first commit. The batch of that
+            // first commit does not contain the time yet.
             let incarnation = match write.record.incarnation {
                 0 => applied.time,
                 incarnation => incarnation,

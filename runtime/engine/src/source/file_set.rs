@@ -360,8 +360,8 @@ impl FileSet {
         Ok(false)
     }
 
-    /// Adds the files of a folder that match the pattern and have a wanted role to `listed`. `is_ignored` is `true` if
-    /// the source does not read the older files of the folder that the set does not track yet.
+    /// Adds to `listed` the files of a folder that match the pattern and have a wanted role. `is_ignored` is `true` if
+    /// the source ignores all older files of the folder that the set does not track yet.
     fn list_folder(
         &mut self,
         pattern: &FilePattern,

@@ -138,8 +138,9 @@ impl IngressRelay {
     }
 
     fn set_broker_unavailable(&self, is_unavailable: bool) {
-        // Only the relay of the partition's queue reports the state of the broker to the driver. The relay of the
-        // events without a known partition has the limit 0, because no driver can process these events early.
+        // A relay publishes the events of one queue. Only the relay of the partition's queue reports the state of the
+        // broker to the driver. The relay of the events without a known partition has the limit 0, because no driver
+        // can process these events early.
         if self.early_limit > 0 {
             self.is_broker_unavailable.store(is_unavailable, Ordering::Relaxed);
         }

@@ -367,7 +367,7 @@ do
     end
   end
 
-  -- Collects the writes of the new spilled events of a key, and the removal of the settled ones.
+  -- Collects the writes of the new spilled events of a key, and the removal of the settled spilled events.
   local function put_spilled(key, record, old, extra)
     local has_old = old and has(byte(old, 2), layout.SPILLED)
     local has_new = has(byte(record, 2), layout.SPILLED)

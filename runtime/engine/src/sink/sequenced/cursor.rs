@@ -356,7 +356,7 @@ mod tests {
         assert_eq!((lost.first, lost.last), (Some(8), 8));
     }
 
-    /// The store goes back twice: the messages that wait to be sent again are lost too.
+    /// The store goes back in time twice: it also loses messages that wait to be sent again.
     #[test]
     fn report_names_messages_that_wait_to_be_sent_again() {
         let mut cursor = with_eight_messages();
