@@ -18,7 +18,7 @@ use ordain_store::{
 
 /// Approximate maximum size, in bytes, of the events in one answer. The limit applies to the events from one replay
 /// server, and to the events from the messages that the store retains for replay. An answer contains at least one of
-/// the found events, even if that event is larger. A later request finds the remaining events.
+/// the found events, even if this event exceeds the limit. A later request finds the remaining events.
 const ANSWER_BYTES: usize = 1 << 20;
 
 /// The answer of a replay source.

@@ -91,8 +91,8 @@ impl RedisConnection {
     pub(super) async fn connect(url: &RedisUrl) -> RedisResult<Self> {
         let address = &url.refresh();
         if address.tls {
-            // Ignore a failure of `install_default`: another crypto provider is then installed already, and serves as
-            // well.
+            // Ignore a failure of `install_default`: it means that another crypto provider is already installed. This
+            // provider serves the purpose too.
             drop(rustls::crypto::ring::default_provider().install_default());
         }
         let (mut first, host) = connect::connect_any(address).await?;

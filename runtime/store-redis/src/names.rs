@@ -2,7 +2,7 @@
 //!
 //! A name has the form `PREFIX:{SHARD}:KIND` or `PREFIX:{SHARD}:KIND:…`. All Redis keys of one shard have the shard's
 //! hash tag, so they are in one slot, and one script may use them together. The name of a stream or destination comes
-//! last, because it may contain colons: so two Redis keys never have the same name.
+//! last, because it may contain colons. Two Redis keys therefore never have the same name.
 //!
 //! A shard has only a few Redis keys: all key records of a stream in a shard are fields of one hash. The caller of a
 //! script must name every Redis key that the script uses. While a slot moves to another server, a script would not find

@@ -46,8 +46,8 @@ pub trait MarkStore: Send + Sync {
     async fn put_marks(&self, marks: &[Mark]) -> Result<(), StoreError>;
 
     /// Writes a mark if the value of the mark in the store is `before`; `None` means that the store has no such mark.
-    /// Returns `false`, and writes nothing, if the store has another value. So two processes that change the mark never
-    /// overwrite each other's change. The mark becomes durable with a later commit at the latest.
+    /// Returns `false`, and writes nothing, if the store has another value. Two processes that change the mark
+    /// therefore never overwrite each other's change. The mark becomes durable with a later commit at the latest.
     async fn replace_mark(&self, mark: &Mark, before: Option<&Bytes>) -> Result<bool, StoreError>;
 
     /// Returns the value of a mark; `None` if the store has no such mark.

@@ -60,8 +60,8 @@ pub struct DestinationRules {
     /// the number that it already has.
     pub numbering: Option<NumberingSettings>,
     /// The number of waiting events at which a partition's queue in one shard (a slice of the store) is full. The store
-    /// refuses a call that adds an event to a full queue. A call that finds a shorter queue may fill it beyond this
-    /// number. `None` if the destination is not a stream.
+    /// refuses a call that adds an event to a full queue. A call that finds a queue below this number can extend the
+    /// queue beyond this number. `None` if the destination is not a stream.
     pub queue_limit: Option<u64>,
 }
 
@@ -104,8 +104,8 @@ pub struct OriginOutbox {
     /// The last outbox position that the store confirmed to this owner, for this destination and shard; `None` if the
     /// store has confirmed no outbox position.
     pub last_confirmed: Option<OutboxPosition>,
-    /// The number of the last commit up to which all messages are recorded as published. The store may forget the
-    /// outbox positions of these messages.
+    /// The number of the last commit up to which all messages are recorded as published. The store is allowed to forget
+    /// the outbox positions of these messages.
     pub published_commit: u64,
 }
 

@@ -24,7 +24,8 @@ pub struct OutboxMessage {
     pub key: Key,
     /// The [`KeyRecord::incarnation`](ordain_core::KeyRecord::incarnation) of that key.
     pub incarnation: u64,
-    /// The message, with the sequence of the event that caused it, and its index among the messages of that event.
+    /// The message, the sequence of the event that caused the message, and the index of the message among the messages
+    /// of this event.
     pub emitted: EmittedMessage,
 }
 

@@ -30,8 +30,8 @@ const KEY_RECORDS_PER_STEP: usize = 1_000;
 const PAUSE_FACTOR: u32 = 3;
 /// The permit that limits the search steps of this process to one at a time.
 static SEARCH_PERMIT: Semaphore = Semaphore::const_new(1);
-/// Limit for the found keys that wait in the sequencer. While this number of keys or more wait, the driver takes no
-/// further keys from the search.
+/// Limit for the found keys that wait in the sequencer. At or above the limit, the driver takes no further keys from
+/// the search.
 pub(super) const WAITING_KEY_LIMIT: usize = KEY_PAGE_LIMIT;
 /// Minimum delays between passes over the keys. A delay gives the sequencer time to commit the keys that the previous
 /// pass found. The minimum delay doubles after each pass, because a pass reads the records of all keys of the stream.

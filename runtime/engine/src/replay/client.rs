@@ -23,7 +23,7 @@ use ordain_config::{ReplayServer, ResourceName};
 
 /// Maximum number of concurrent requests of one query (a search for the missing events of one key).
 const QUERY_CONCURRENCY: usize = 4;
-/// A query stops after this number of consecutive requests with the result [`FetchError::Unavailable`]. A later round
+/// Number of consecutive requests with the result [`FetchError::Unavailable`] after which a query stops. A later round
 /// requests the remaining events.
 const FAILURE_LIMIT: usize = 4;
 /// Maximum number of concurrent queries of a partition to one server.

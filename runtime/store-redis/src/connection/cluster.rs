@@ -26,7 +26,7 @@ use ordain_store::{RedisAddress, RedisUrl};
 /// The maximum number of tries of one call that nodes redirect or refuse. After the last try, the caller gets the
 /// error.
 const TRIES_LIMIT: u32 = 6;
-/// The first delay between two tries of a call. Each further delay is twice as long as the previous one. Some tries
+/// The first delay between two tries of a call. Each further delay is twice as long as the previous delay. Some tries
 /// follow without a delay, for example the try after the first redirection.
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 /// The timeout for a node's answer about the masters of the slots, including the connection to the node. The timeout is
@@ -58,7 +58,7 @@ struct ClusterState {
     /// The masters of all slots, and the nodes to which slots are moving.
     nodes: HashMap<NodeAddress, Arc<ClusterNode>>,
     /// The last reported address of each master and replica, by the id of the node. A node omits replicas that it
-    /// considers failed (Redis, CLUSTER SLOTS), but these may become masters later.
+    /// considers failed (Redis, CLUSTER SLOTS), but these replicas can become masters later.
     addresses: BTreeMap<String, NodeAddress>,
     /// The number of broken connections, plus the number of refreshes that found new masters, plus the number of times
     /// that a redirection changed `next` of a slot.

@@ -43,8 +43,8 @@ struct KnownMaster {
     address: Option<NodeAddress>,
     /// The epoch in the last answer that led to this master, or that named this master and was not outdated.
     epoch: u64,
-    /// The master that this master has replaced; `None` if this master is the first one, or if an outdated answer led
-    /// to this master.
+    /// The master that this master has replaced; `None` if this master is the first master, or if an outdated answer
+    /// led to this master.
     replaced: Option<NodeAddress>,
 }
 
@@ -155,8 +155,8 @@ impl KnownMaster {
         if answer.is_complete {
             return false;
         }
-        // During an election, a Sentinel reports the new epoch together with the old master for a while. So the epoch
-        // alone does not show which of two masters is the newer one. The epoch 0 may mean that the Sentinels do not
+        // During an election, a Sentinel reports the new epoch together with the old master for a while. The epoch
+        // alone therefore does not show which of two masters is newer. The epoch 0 may mean that the Sentinels do not
         // report their epoch.
         let names_replaced = || self.replaced.as_ref().is_some_and(|old| answer.names(old));
         answer.epoch < self.epoch
@@ -175,8 +175,8 @@ impl KnownMaster {
     fn replace(&mut self, master: NodeAddress, answer: &SentinelAnswer) -> Option<NodeAddress> {
         let is_outdated = self.is_outdated(answer);
         let replaced = self.address.replace(master);
-        // If the answer is outdated, the replaced master may be the newer one. A later answer that names the replaced
-        // master must then not count as outdated.
+        // If the answer is outdated, the replaced master is possibly newer than the recorded master. A later answer
+        // that names the replaced master must then not count as outdated.
         self.replaced = if is_outdated { None } else { replaced.clone() };
         self.epoch = answer.epoch;
         replaced

@@ -291,7 +291,7 @@ do
     record.highest_commit, record.highest_chunk = group.claimed_commit, 2 ^ 32 - 1
   end
 
-  -- Decodes the record of the origin of a group. If the group is the first one of a new owner, also removes the
+  -- Decodes the record of the origin of a group. If the group is the first group of a new owner, also removes the
   -- messages of lost commits. If the group may contain messages that are already assigned, also reads the numbers of
   -- these messages. Returns the reply to a refused group; nil if the group is accepted.
   local function read_origin(group, found, field)
@@ -486,11 +486,11 @@ do
   end
 
   -- Checks whether a reader of the destination has events of a key with numbers that the store has not given. A reader
-  -- is a stream whose hash of data is one of the Redis keys after the first one. Returns nil if no reader has such
-  -- events. Otherwise returns the refusal: the kind of the result, and the sequence after the highest of these numbers,
-  -- as eight bytes. If an owner has repeated lost commits of a reader within the last `retain` ms, the log may have
-  -- lost numbers that it had given. The function then ignores the numbers in this reader, so that the script gives the
-  -- lost numbers again; the reader recognises repeated events.
+  -- is a stream whose hash of data is one of the Redis keys after the first Redis key of the call. Returns nil if no
+  -- reader has such events. Otherwise returns the refusal: the kind of the result, and the sequence after the highest
+  -- of these numbers, as eight bytes. If an owner has repeated lost commits of a reader within the last `retain` ms,
+  -- the log may have lost numbers that it had given. The function then ignores the numbers in this reader, so that the
+  -- script gives the lost numbers again; the reader recognises repeated events.
   local function numbered_elsewhere(key)
     local highest, has_ended = counters[key].next, false
     for i = 2, #KEYS do
