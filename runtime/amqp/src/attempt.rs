@@ -67,7 +67,7 @@ impl Drop for Attempt {
 }
 
 impl SocketOpener {
-    /// Runs a step of the attempt. If the attempt ends before the step, returns an error at once.
+    /// Runs a step of the attempt. If the attempt ends before the step is complete, returns an error at once.
     pub(super) async fn run<T>(&self, step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         let mut running = self.running.clone();
         tokio::select! {

@@ -24,7 +24,7 @@ pub struct BrokerStatus {
 }
 
 /// Starts a task that checks the broker until all receivers are dropped. The task waits for a quarter of `lease`
-/// between two checks. A change of the health notifies the receivers; a change of the error alone does not.
+/// between two checks. The task notifies the receivers when the health changes, but not when only the error changes.
 pub fn watch_broker_health(
     broker: &Arc<BrokerEndpoint>,
     lease: Duration,

@@ -18,7 +18,8 @@ use super::topology::has_default_delivery_limit;
 use ordain_config::{BrokerUrl, LoadedConfig};
 use ordain_util::text::{escape_invisible, truncated};
 
-/// Time limit for opening a connection, including TLS handshake and login: longer than the delay of a few lost packets.
+/// Time limit for opening a connection, including TLS handshake and login: longer than the delay that a few lost
+/// packets cause.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of AMQP heartbeat intervals in a lease (the time for which a process may own a partition without renewal).
 /// The broker notices a hung process after two to three heartbeat intervals, and then returns the deliveries of the
@@ -59,10 +60,10 @@ pub enum BrokerError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalCause {
     /// The broker refuses to open a connection: it rejects the login, a limit of connections is reached, or the virtual
-    /// host does not exist. An operator of the broker can change all of these at any time, so a retry may help.
+    /// host does not exist. An operator of the broker can remove each of these causes at any time, so a retry may help.
     Connection,
-    /// A permission is missing, or the virtual host was removed. An operator of the broker can change this at any time,
-    /// so a retry may help.
+    /// A permission is missing, or the virtual host was removed. An operator of the broker can restore the permission
+    /// or the virtual host at any time, so a retry may help.
     Access,
     /// The queue or exchange does not exist.
     NotFound,
@@ -197,7 +198,7 @@ impl BrokerEndpoint {
     /// before the declaration of a missing queue.
     pub fn forget_version(&self) {
         // If the lock is taken, a test of the broker is in progress. The answer of this test will be new, so this
-        // method does not need to remove it.
+        // method does not need to remove the answer.
         if let Ok(mut known) = self.has_default_delivery_limit.try_lock() {
             *known = None;
         }
@@ -265,7 +266,7 @@ impl BrokerEndpoint {
         BrokerGreeting::read(&self.current_uri()).await.map_err(failed)
     }
 
-    /// Returns the present login: reads the files of variables again, as before each connection.
+    /// Returns the present login. Reads again the files that the variables of the URL name, as before each connection.
     pub fn login(&self) -> BrokerLogin {
         let AMQPUri { authority, vhost, .. } = self.url.refresh().uri.clone();
         let AMQPUserInfo { username, password } = authority.userinfo;

@@ -112,7 +112,7 @@ async fn consume(
             let request = subscribe(options, &queue, prefetch.current(), waiting, known);
             let (connection, channel, consumer) = with_subscribe_timeout(&queue, request).await?;
             if let Some(reason) = interruption.stall() {
-                // Another reason may have replaced the reason of the stall, such as a lease that was not renewed.
+                // Another reason, such as a lease that was not renewed, may have replaced the reason of the stall.
                 options.health.set(SourceState::Retrying { reason: reason.to_owned() });
             } else {
                 interruption.end(options, &queue);
@@ -388,11 +388,11 @@ async fn subscribe(
 }
 
 /// Declares the marker of a `sequenced` stream's queue, so that the monitor can detect a replacement of the queue. The
-/// caller subscribes after this call. If the queue is replaced between the two steps, the marker disappears with the
-/// old queue. If another program has deleted the queue and declared it again since the last subscription, this function
-/// keeps the loss in `known`. The next subscription then reports the loss, even if a request of this call fails. If the
-/// broker refuses the marker, each later subscription tries again to declare the marker, because an operator may have
-/// granted the right.
+/// caller subscribes after this call. If the queue is replaced after the declaration of the marker and before the
+/// subscription, the marker disappears with the old queue. If another program has deleted the queue and declared it
+/// again since the last subscription, this function keeps the loss in `known`. The next subscription then reports the
+/// loss, even if a request of this call fails. If the broker refuses the marker, each later subscription tries again to
+/// declare the marker, because an operator may have granted the right.
 async fn mark_queue(
     options: &ConsumerOptions,
     connection: &Connection,

@@ -30,7 +30,7 @@ pub struct DeliveryDecoder {
     /// The stream's ordering. On a `fifo` stream (ordered by arrival), the decoder treats a sequence header as an
     /// ordinary header.
     pub ordering: OrderingMode,
-    /// Maximum size of a message's body and of its headers without a meaning for Ordain, together, in bytes.
+    /// Maximum total size of a message's body and of its headers that have no meaning for Ordain, in bytes.
     pub event_size: usize,
     /// The part of a message that contains the key.
     pub key: KeyLocation,
@@ -267,7 +267,8 @@ fn first_present<'a>(
 }
 
 /// Returns a CloudEvents attribute, or the AMQP property if the message lacks the attribute. An empty value counts as
-/// missing. An empty attribute also hides the property.
+/// missing. If the message has the attribute with an empty value, this function ignores the property, and returns
+/// `None`.
 fn attribute<'a>(
     name: &str,
     header: Option<&'a AMQPValue>,
@@ -308,8 +309,8 @@ fn utf8<'a>(place: &str, text: &'a ShortString) -> DeliveryResult<Cow<'a, str>> 
 
 /// Returns the time of the event, in ms since the Unix epoch. The time comes from the CloudEvents attribute `time`,
 /// otherwise from the header `timestamp_in_ms`, otherwise from AMQP's own timestamp, which has a resolution of one
-/// second. Only the first of these three that is present counts. A header `timestamp_in_ms` that is not a non-negative
-/// integer counts as missing. An attribute `time` before 1970 counts as no time.
+/// second. Only the first of these three that is present counts. A header `timestamp_in_ms` counts as missing if its
+/// value is negative or is not an integer. An attribute `time` before 1970 counts as no time.
 fn time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> DeliveryResult<Option<u64>> {
     if let Some(value) = headers.time {
         let Some(ms) = as_text(value).and_then(|text| parse_time(&text)) else {
@@ -323,7 +324,7 @@ fn time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> DeliveryResult<Op
         return Ok(u64::try_from(ms).ok());
     }
     // Ordain and a timestamp plugin of RabbitMQ write this header. Other programs may use the name for something else,
-    // so another value is no error, and does not hide the timestamp.
+    // so a value that is no time in ms is not an error, and does not hide the timestamp.
     let header_ms = headers.time_ms.and_then(as_integer);
     Ok(header_ms.or_else(|| timestamp.map(|seconds| seconds.saturating_mul(1_000))))
 }

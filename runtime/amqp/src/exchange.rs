@@ -191,7 +191,7 @@ impl Exchange {
     }
 }
 
-/// Logs when the broker blocks or unblocks the connection. Sends the error that ends the connection to `end`.
+/// Logs when the broker blocks or unblocks the connection. Sends to `end` the error that ends the connection.
 async fn watch_connection(
     exchange: Exchange,
     end: watch::Sender<String>,

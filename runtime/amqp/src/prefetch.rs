@@ -10,8 +10,8 @@
 //!
 //! When a partition gets a new owner, the queue may have as many messages to redeliver as the previous owner's window
 //! allowed. A consumer with a small window would have to receive all these messages before the window may grow. A
-//! consumer therefore starts with the window that any consumer of the stream in this process chose last. It starts with
-//! a small window only if no consumer of the stream in this process has chosen a window yet.
+//! consumer therefore starts with the window that any consumer of the stream in this process chose last. If no consumer
+//! of the stream in this process has chosen a window yet, the consumer starts with a small window.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
@@ -89,9 +89,9 @@ impl AdaptivePrefetch {
 
     /// Computes the window that fits messages of the average size in the sample. If the computed window is at least
     /// twice as large as the current window, uses the computed window. If the computed window is at most half as large,
-    /// reduces the window as [`Self::shrink`] does. The window does not change before the sample is complete and a
-    /// message has arrived that is not a redelivery. After a reduction, the window does not grow for `GROWTH_DELAY`.
-    /// Returns whether the window changed.
+    /// reduces the window as [`Self::shrink`] does. The window changes only after the sample is complete and a message
+    /// has arrived that is not a redelivery. After a reduction, the window does not grow for `GROWTH_DELAY`. Returns
+    /// whether the window changed.
     pub(super) fn adjust(&mut self) -> bool {
         // A sample is complete when it has `SAMPLE_DELIVERIES` deliveries, or as many deliveries as the window allows
         // if this number is lower.

@@ -108,7 +108,7 @@ pub async fn prepare_topology(
     if !unmarked.is_empty() {
         // A marker is an exchange that the broker deletes together with the marked exchange. Record that the markers
         // are missing, so that the next check of the topology declares the markers again. This write follows the log
-        // lines, because with the new records no later start can detect the loss.
+        // lines, because with the new records no later start can detect that the exchanges were missing or replaced.
         marked.retain(|exchange| !unmarked.contains(&exchange.as_str()));
         with_store_timeout(markers.write(&marked)).await?;
     }

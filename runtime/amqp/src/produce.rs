@@ -112,10 +112,10 @@ impl ExchangeProducer {
         }
     }
 
-    /// Publishes events once. Returns, for each event, whether the broker accepted it. Also returns an error, for
-    /// example if the broker is unavailable, or if the broker cannot route an event to a queue. If events of a key must
-    /// keep their order, and the broker did not accept an event, this method does not publish the later events of the
-    /// key.
+    /// Publishes events once. Returns, for each event, whether the broker accepted it. If the attempt fails, also
+    /// returns the error, for example because the broker is unavailable or cannot route an event to a queue. If events
+    /// of a key must keep their order, and the broker did not accept an event, this method does not publish the later
+    /// events of the key.
     pub async fn try_publish(
         &mut self,
         events: &[SequencedEvent],

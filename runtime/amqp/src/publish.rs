@@ -46,8 +46,8 @@ const CONFIRM_LIMIT: usize = 1_024;
 /// Approximate limit for the size of unconfirmed messages, in bytes. The task keeps copies of these messages.
 const CONFIRM_LIMIT_BYTES: usize = 8 << 20;
 /// Number of messages that the task collects before it sends them, while earlier messages are unconfirmed. Larger
-/// groups need fewer writes and confirms, which cost work on both sides. The task sends a smaller group when all
-/// earlier messages are confirmed, or at the next check.
+/// groups need fewer writes and confirms, which cost work in this process and in the broker. The task sends a smaller
+/// group when all earlier messages are confirmed, or at the next check.
 const SEND_GROUP_SIZE: usize = 256;
 /// Interval between two checks for overdue confirms and due retries.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
@@ -72,8 +72,8 @@ pub struct ExchangeSink {
     routing_key: RoutingKeyTemplate,
     /// Messages of the run that is being collected.
     collected: Vec<AmqpMessage>,
-    /// The channel to the task. The channel needs no limit of its own, because its messages come from the outbox
-    /// (committed messages that are not published yet), and the outbox has a limit.
+    /// The in-memory channel to the task. This channel needs no limit of its own, because its messages come from the
+    /// outbox (committed messages that are not published yet), and the outbox has a limit.
     input: UnboundedSender<ExchangeBatch>,
     unstarted: Option<(ExchangePublisher, SinkConnection, UnboundedReceiver<ExchangeBatch>)>,
 }
@@ -372,7 +372,7 @@ impl ExchangePublisher {
                     self.apply_results(vec![(item, ConfirmResult::Acked)], published);
                     continue;
                 }
-                // A process suspends all its ownerships together, so the process may not publish the other messages
+                // A process suspends all its ownerships together, so the process must not publish the other messages
                 // either.
                 self.unsent.push_front(item);
                 break;

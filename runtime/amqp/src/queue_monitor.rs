@@ -348,7 +348,7 @@ fn report_refused_marker(options: &ConsumerOptions, exchange: &str, reason: &str
     }
     // The declaration of the marker needs the right to configure the marker. The binding from the marker to the
     // exchange needs the rights to read the marker and to write to the exchange. No other declaration of a stream
-    // without `bind` needs the right to write to the stream's exchange, so this right may be the missing one.
+    // without `bind` needs the right to write to the stream's exchange, so the user may lack only this right.
     tracing::warn!(
         stream = &*options.stream,
         exchange,

@@ -188,7 +188,7 @@ mod tests {
         }
     }
 
-    /// The store identifies dead letters by their ids, and forwards each one once. If dead letters circulate between
+    /// The store identifies dead letters by their ids, and forwards each letter once. If dead letters circulate between
     /// two streams, their ids must therefore soon repeat. The test does not cover a circle of three streams, because
     /// there each stream may process the dead letters of another stream on purpose.
     #[test]
