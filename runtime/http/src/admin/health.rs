@@ -22,8 +22,8 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time limit for the response of the store to a health check. A store that exceeds the limit counts as not answering.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Time for which a source may be interrupted before the process reports that it is not ready: longer than a usual
-/// reconnection.
+/// Time for which a source may be interrupted before the process reports that it is not ready: longer than a
+/// reconnection usually takes.
 const INTERRUPTION_LIMIT: Duration = Duration::from_secs(2);
 
 /// The reason why a stream is not ready if the source of at least one of its partitions has stopped.

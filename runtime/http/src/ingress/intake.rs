@@ -234,7 +234,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Returns the given keys that have events in the queue of `partition`. Usually, this result is empty.
+    /// Returns the given keys that have events in the queue of `partition`. Usually, the result is empty.
     async fn waiting_keys<'a>(
         &self,
         partition: &Partition,

@@ -24,8 +24,8 @@ pub struct JsonData(DataForm);
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 enum DataForm {
-    /// Data that is JSON. The data of a row that was read from JSON always has this variant, because each of the
-    /// four forms is JSON.
+    /// Data that is JSON. The data of a row that was read from JSON always has this variant, because [`JsonData::of`]
+    /// writes each of its four forms as JSON.
     Json(Box<RawValue>),
     /// A text that is not JSON.
     Text(String),
