@@ -12,7 +12,7 @@ use ordain_util::refreshed_url::{RefreshedUrl, may_show_port};
 pub struct BrokerAddress {
     /// The parts of the URL, including the login.
     pub uri: AMQPUri,
-    /// False if the port may be a password because the host is missing.
+    /// False if the host is missing: the text in the place of the port may then be a password.
     shows_port: bool,
 }
 

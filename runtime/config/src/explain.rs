@@ -6,7 +6,8 @@ use std::fmt::Write;
 use super::reader::ReferenceRow;
 use super::unsupported::unsupported_feature;
 
-/// Returns every setting with its meaning, form, bounds, default and reason, in the order of the tables of `section!`.
+/// Returns every setting with its meaning, form, bounds and default, and with the reason for the default, in the order
+/// of the tables of `section!`.
 pub fn explain() -> String {
     let mut out = String::new();
     for row in super::reference() {

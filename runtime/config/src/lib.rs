@@ -4,9 +4,9 @@
 //! control the processing of events.
 //!
 //! The modules `process`, `stream`, `source`, `sink` and `replay` describe each table of the file once: every setting
-//! with meaning, form, bounds, default and reason. The macros in `section` derive the reader, the checks and the
-//! printed reference from these descriptions. `check` finds conflicts between settings. `lint` finds risky settings,
-//! and only warns. `unsupported` lists the settings that this build does not support yet.
+//! with meaning, form, bounds, default and the reason for the default. The macros in `section` derive the reader, the
+//! checks and the printed reference from these descriptions. `check` finds conflicts between settings. `lint` finds
+//! risky settings, and only warns. `unsupported` lists the settings that this build does not support yet.
 #![allow(clippy::doc_markdown, reason = "RabbitMQ and CloudEvents are names, not code")]
 
 mod broker_url;

@@ -21,12 +21,12 @@ pub(super) trait Scalar: Sized {
     /// True if errors must not show the values of variables in the text.
     const HIDES_VARIABLES: bool = false;
 
-    /// Parses the text. An error that is not empty is a hint. The message of the problem shows the hint after the
-    /// expected form.
+    /// Parses the text. The text of an error is a hint, which the message of the problem shows after the expected form.
+    /// The text is empty if there is no hint.
     fn parse(text: &str) -> Result<Self, String>;
 
     /// Gives a value its template: the text of the setting before its variables were replaced by their values. A value
-    /// that reads its variables again while the process runs keeps the template; other values ignore it.
+    /// that reads its variables again while the process runs keeps the template; other values ignore the template.
     fn with_template(self, _text: &str, _template: &str) -> Result<Self, String> {
         Ok(self)
     }
