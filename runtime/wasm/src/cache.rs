@@ -100,7 +100,7 @@ fn evict_entries(dir: &Path, limit_bytes: u64, now: SystemTime) -> io::Result<()
             break;
         }
         let _ = fs::remove_file(&path);
-        // Ignore an error: usually it only means that the entry has no record of its last use.
+        // Ignore an error: usually the error only means that the entry has no record of its last use.
         let _ = fs::remove_file(path.with_extension(STATS_EXTENSION));
         total_bytes -= size;
     }

@@ -38,7 +38,7 @@ const WORKER_INSTANCES_LIMIT: usize = 128;
 /// (47 bits) of address space that a process has.
 const POOL_INSTANCES_LIMIT: usize = 8_192;
 
-/// Additional instances for the trial start of handlers that are being loaded.
+/// Number of additional instances for the trial start of handlers that are being loaded.
 const TRIAL_INSTANCES_LIMIT: usize = 8;
 
 /// Maximum number of memories of a component. Most components have one memory.

@@ -205,8 +205,8 @@ impl HandlerRegistry {
     }
 
     /// Returns the streams whose events neither this process nor another process can execute. Omits a stream whose
-    /// events another process can execute: a process with an unavailable stream does not become ready. A rolling update
-    /// would therefore wait for this process forever, and would never stop the last process that has the version.
+    /// events another process can execute. If the result contained such a stream, this process would not become ready.
+    /// A rolling update would therefore wait for this process forever, and would never stop the other process.
     pub fn unavailable_streams(&self) -> Vec<Arc<str>> {
         let is_missing = |running: &StreamHandler| {
             running

@@ -12,7 +12,7 @@ use crate::{
 use ordain_config::{ConfigError, InstanceMode, LoadedConfig};
 use ordain_util::text::escape_invisible;
 
-/// The end of a load is logged if the load took longer than this time.
+/// A load that takes longer than this time is logged when it ends.
 const SLOW_LOAD_THRESHOLD: Duration = Duration::from_secs(1);
 
 /// The reason why the handlers of a configuration cannot be loaded.

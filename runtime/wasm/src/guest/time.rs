@@ -35,7 +35,7 @@ struct ClockState {
     event_ms: u64,
     /// Time that the guest has waited (slept) during this event, on the guest's clock.
     waited: Duration,
-    /// The reading of the monotonic clock, in ns. The clock does not start again at an event.
+    /// The reading of the monotonic clock, in ns. A new event does not reset this clock.
     monotonic_ns: u64,
     /// Due time, on the monotonic clock, of the earliest timer for which the guest waits.
     next_ns: Option<u64>,
