@@ -33,10 +33,10 @@ pub(crate) fn set_status_line(line: ProgressBar) {
     let _ = STATUS_LINE.set(line);
 }
 
-/// Filters for the log lines of dependencies. Without the filters, the storage engine and the WebAssembly engine would
-/// log megabytes at each start, which help only their developers. The logs of the Redis and RabbitMQ clients are off,
-/// because Ordain logs all errors of these clients itself, with their meaning. The log of the HTTP client is off,
-/// because it contains tokens.
+/// Filters for the log lines of dependencies. Without the filters, the storage engine and the WebAssembly engine would,
+/// at each start, log megabytes that help only the developers of these engines. The logs of the Redis and RabbitMQ
+/// clients are off, because Ordain logs all errors of these clients itself, with their meaning. The log of the HTTP
+/// client is off, because it contains tokens.
 const DEPENDENCY_FILTERS: &str = "fjall=warn,lsm_tree=warn,wasmtime=warn,cranelift=warn,regalloc2=warn,redis=off,\
                      lapin=off,ureq=off,ureq_proto=off";
 

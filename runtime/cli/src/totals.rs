@@ -1,4 +1,4 @@
-//! Logs the totals of a running process, so that the log distinguishes a busy process from an idle one.
+//! Logs the totals of a running process, so that the log distinguishes a busy process from an idle process.
 
 use std::time::Duration;
 

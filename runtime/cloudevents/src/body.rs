@@ -132,9 +132,9 @@ fn check_count(count: usize, limit: usize) -> Result<(), BodyError> {
     if count <= limit { Ok(()) } else { Err(BodyError::TooMany { limit }) }
 }
 
-/// A reader of an array's elements. The reader keeps `limit` elements and one more, which shows that the array exceeds
-/// the limit. The reader skips all further elements, because the reference to a short element takes several times the
-/// memory of the element's text.
+/// A reader of an array's elements. The reader keeps `limit` elements and one more element, which shows that the array
+/// exceeds the limit. The reader skips all further elements, because the reference to a short element takes several
+/// times the memory of the element's text.
 struct BoundedArray {
     limit: usize,
 }

@@ -42,7 +42,7 @@ pub use time::parse_time;
 /// payload in the wrong attribute.
 pub const ATTRIBUTE_LIMIT: usize = 4 << 10;
 
-/// Maximum number of extension attributes of an event. Producers and tracing usually add about ten.
+/// Maximum number of extension attributes of an event. Producers and tracing usually add about ten attributes.
 pub const HEADERS_LIMIT: usize = 128;
 
 /// Size limit of the names and values of all extension attributes of an event together, in bytes. The store keeps these

@@ -59,7 +59,7 @@ pub struct GenerateArgs {
     pub realtime: bool,
 }
 
-/// Generates the events of a load. If the program that reads standard output closes it early, this is no error.
+/// Generates the events of a load. Succeeds even if the program that reads standard output closes it early.
 pub fn generate(args: &GenerateArgs) -> anyhow::Result<()> {
     args.load.check().map_err(anyhow::Error::msg)?;
     anyhow::ensure!(

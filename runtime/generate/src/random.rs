@@ -4,8 +4,8 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The purpose of a sequence of random numbers. Each purpose has its own sequence, so that an option for one
-/// purpose does not affect the others: more losses do not change the keys.
+/// The purpose of a sequence of random numbers. Each purpose has its own sequence, so that an option for one purpose
+/// does not affect the other purposes: for example, more losses do not change the keys.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum RandomPurpose {
     Keys,

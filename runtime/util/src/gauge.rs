@@ -21,7 +21,7 @@ impl BacklogGauge {
         Some(self.0.load(Ordering::Relaxed)).filter(|events| *events != UNKNOWN_VALUE)
     }
 
-    /// Sets the number; `None` makes it unknown.
+    /// Sets the number; `None` makes the number unknown.
     pub fn set(&self, events: Option<u64>) {
         self.0.store(events.unwrap_or(UNKNOWN_VALUE), Ordering::Relaxed);
     }

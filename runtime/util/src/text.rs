@@ -52,7 +52,7 @@ pub fn print_lossy(line: &str) {
 
 /// Returns an argument quoted for a shell. The result has the form `$'…'`, which Bash and other shells support, if the
 /// argument contains a character that [`escape_invisible`] escapes, or a backtick. A text often encloses a command in
-/// backticks, so a backtick inside the command would look like its end.
+/// backticks, so a backtick inside the command would look like the end of the command.
 pub fn shell_quoted(argument: &str) -> Cow<'_, str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,@+%=".contains(c);
     if !argument.is_empty() && argument.chars().all(plain) && !argument.starts_with('-') {

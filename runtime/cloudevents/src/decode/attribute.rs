@@ -89,7 +89,7 @@ pub(super) fn time(envelope: &EventEnvelope<'_>) -> DecodeResult<Option<u64>> {
     ))
 }
 
-/// Returns whether the event is the last one of its key.
+/// Returns whether the event is the last event of its key.
 pub(super) fn end(envelope: &EventEnvelope<'_>) -> DecodeResult<bool> {
     match envelope.raw(EnvelopeMember::EndOfSequence) {
         Some("true" | "\"true\"") => Ok(true),
