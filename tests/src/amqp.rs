@@ -59,7 +59,8 @@ impl Client {
     pub fn connect(url: &str) -> Result<Self> {
         let runtime = Runtime::new()?;
         let opened = runtime.block_on(async { timeout(CONNECT_TIMEOUT, open(url)).await });
-        let (connection, channel) = opened.context("the broker does not answer")??;
+        let (connection, channel) =
+            opened.context("the broker did not open a connection and a channel in time")??;
         Ok(Self { runtime, connection, channel })
     }
 
@@ -139,7 +140,11 @@ impl Client {
         self.runtime.block_on(async {
             let mut left: Vec<&Outgoing> = messages.iter().collect();
             while !left.is_empty() {
-                ensure!(started.elapsed() < QUIET_TIMEOUT, "{} messages are rejected", left.len());
+                ensure!(
+                    started.elapsed() < QUIET_TIMEOUT,
+                    "the broker still rejects {} messages",
+                    left.len()
+                );
                 let mut refused = Vec::new();
                 for part in left.chunks(CONFIRM_LIMIT) {
                     let answers = self.publish_once(exchange, part).await?;
@@ -147,7 +152,10 @@ impl Client {
                         if !answer.is_ack() {
                             refused.push(*message);
                         }
-                        ensure!(answer.take_message().is_none(), "a message has no queue");
+                        ensure!(
+                            answer.take_message().is_none(),
+                            "the broker returned a message that no queue receives"
+                        );
                     }
                 }
                 left = refused;
@@ -164,7 +172,7 @@ impl Client {
         let answers = self.runtime.block_on(async {
             timeout(CONFIRM_TIMEOUT, self.publish_once(exchange, &messages)).await
         });
-        let answers = answers.context("the broker does not confirm")??;
+        let answers = answers.context("the broker did not confirm the messages in time")??;
         let is_accepted = |answer: Confirmation| answer.is_ack() && answer.take_message().is_none();
         Ok(answers.into_iter().all(is_accepted))
     }
@@ -226,13 +234,13 @@ impl Client {
                     }
                     Err(_) if last.elapsed() < QUIET_TIMEOUT => {}
                     _ => {
-                        bail!("{counted} messages arrived from {queue} instead of {count}")
+                        bail!("{counted} counted messages arrived from the queue {queue} instead of {count}")
                     }
                 }
                 let open = taken.len() - acknowledged;
                 let pauses = last.elapsed() >= ACK_DELAY || open >= CONFIRM_LIMIT / 2;
                 if open > 0 && (pauses || counted == count) {
-                    let last = taken.last().expect("a delivery without an acknowledgement");
+                    let last = taken.last().expect("at least one unacknowledged delivery");
                     last.ack(BasicAckOptions { multiple: true }).await?;
                     acknowledged = taken.len();
                 }
@@ -303,7 +311,7 @@ impl Client {
         Ok(self.runtime.block_on(channel.close(200, "done".into()))?)
     }
 
-    /// Closes the connection, and waits until the broker has confirmed this.
+    /// Closes the connection, and waits until the broker has confirmed the close.
     pub fn close(self) -> Result<()> {
         Ok(self.runtime.block_on(self.connection.close(200, "done".into()))?)
     }

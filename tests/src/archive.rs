@@ -23,7 +23,7 @@ pub struct Archive {
 struct Shared {
     /// The CloudEvents in JSON, by URL path (`/KEY/SEQUENCE`).
     events: Mutex<BTreeMap<String, String>>,
-    /// How many of 1,000 requests fail on average.
+    /// The average number of failures in 1,000 requests.
     failing: u32,
     random: Mutex<ChaCha8Rng>,
     token: Option<String>,

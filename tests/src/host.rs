@@ -23,7 +23,7 @@ pub fn binary() -> Result<PathBuf> {
 /// Copies a folder with the owners, rights and times of its files. `to` must not exist yet.
 pub fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     let copied = Command::new("cp").arg("-a").args([from, to]).status()?;
-    ensure!(copied.success(), "`cp` ended with {copied}");
+    ensure!(copied.success(), "`cp` failed: {copied}");
     Ok(())
 }
 

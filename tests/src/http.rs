@@ -65,7 +65,7 @@ fn listener(service: &mut Service, prefix: &str) -> Result<SocketAddr> {
         address = rest_of_line.and_then(|(address, _)| address.trim().parse().ok());
         address.is_some()
     })?;
-    address.context("the log contains no address")
+    address.context("the log contains no address of the listener")
 }
 
 /// Waits until a host reports at `/readyz` that it is ready. Returns the address of its admin listener.
@@ -141,7 +141,7 @@ fn connect(address: SocketAddr) -> Result<TcpStream> {
 fn receive(mut stream: TcpStream) -> Result<Answer> {
     let mut answer = Vec::new();
     if let Err(error) = stream.read_to_end(&mut answer) {
-        ensure!(!answer.is_empty(), "no response: {error}");
+        ensure!(!answer.is_empty(), "the server sent no response: {error}");
     }
     let answer = String::from_utf8_lossy(&answer);
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));

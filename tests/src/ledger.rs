@@ -68,12 +68,16 @@ impl Ledger {
         for data in came {
             let month = (text(&data, "order")?, text(&data, "month")?);
             let again = statements.insert(month.clone(), data);
-            ensure!(again.is_none(), "{month:?} has two statements");
+            ensure!(again.is_none(), "the order and month {month:?} have two statements");
         }
         for (month, right) in &self.statements {
-            let data =
-                statements.get(month).with_context(|| format!("{month:?} has no statement"))?;
-            ensure!(data == right, "the statement of {month:?} is {data} instead of {right}");
+            let data = statements
+                .get(month)
+                .with_context(|| format!("the order and month {month:?} have no statement"))?;
+            ensure!(
+                data == right,
+                "the statement of the order and month {month:?} is {data} instead of {right}"
+            );
         }
         ensure!(statements.len() == self.statements.len(), "unexpected months have statements");
         Ok(())

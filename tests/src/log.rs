@@ -52,7 +52,7 @@ const UNUSUAL_TIMES: [&str; 5] = [
     "9999-12-31T23:59:59.999-23:59",
 ];
 
-/// Returns lines of events of one key. Each event has another one of the times that few producers send.
+/// Returns lines of events of one key. Each event has a different time from `UNUSUAL_TIMES`.
 pub fn with_unusual_times() -> Result<Vec<String>> {
     let lines = in_turn(1, UNUSUAL_TIMES.len() as u64);
     let timed = |(line, time): (&String, &str)| -> Result<String> {
@@ -76,10 +76,10 @@ pub fn real_or_generated() -> Result<Vec<String>> {
             .with_context(|| format!("{REAL_LOG} names {}", path.display()))?;
         fits(&lines_of(&text))
             .with_context(|| format!("{REAL_LOG} names {}, which {RIGHT}", path.display()))?;
-        println!("with the real log {}", path.display());
+        println!("the test uses the real log {}", path.display());
         text
     } else {
-        println!("{REAL_LOG} names no file: with generated events");
+        println!("{REAL_LOG} names no file: the test uses generated events");
         let load = LoadOptions {
             seed: 4,
             events: 8_000,
@@ -161,7 +161,7 @@ pub struct Line {
     pub kind: String,
     /// The data as a handler receives it: without insignificant white space.
     pub data: String,
-    /// True if the event is marked as the last one of its key.
+    /// True if the event is marked as the last event of its key.
     pub end: bool,
 }
 

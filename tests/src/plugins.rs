@@ -35,7 +35,7 @@ pub fn plugin(name: &str) -> Result<PathBuf> {
     if built < sources {
         build(&file, &target)?;
     }
-    ensure!(file.exists(), "cargo has not made {}", file.display());
+    ensure!(file.exists(), "cargo did not create {}", file.display());
     Ok(file)
 }
 

@@ -38,7 +38,7 @@ pub fn run_all(home: &Home, text: &str) -> Result<Vec<(String, String)>> {
         let [stdout, stderr] = [output.stdout, output.stderr].map(String::from_utf8);
         let stdout = stdout?;
         let stderr = stderr?;
-        ensure!(output.status.success(), "{command}: {}: {stderr}", output.status);
+        ensure!(output.status.success(), "`{command}` failed ({}): {stderr}", output.status);
         waiting.extend(commands(&stdout).map(str::to_owned));
         outputs.push((command, stdout));
     }

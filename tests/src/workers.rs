@@ -111,7 +111,11 @@ impl Workers {
     pub fn results(&self, count: usize) -> Vec<TurnResult> {
         let mut results = Vec::new();
         while results.len() < count {
-            results.extend(self.results.recv_timeout(RESULT_TIMEOUT).expect("a result in time"));
+            results.extend(
+                self.results
+                    .recv_timeout(RESULT_TIMEOUT)
+                    .expect("the workers must deliver a result in time"),
+            );
         }
         results
     }
@@ -124,7 +128,8 @@ impl Workers {
 
 /// Loads a handler from a file.
 pub fn load(engine: &HandlerEngine, path: &Path) -> Result<Arc<Handler>> {
-    let file = HandlerFile::from_path(path).context("is a handler's name")?;
+    let file =
+        HandlerFile::from_path(path).context("the file does not have the name of a handler")?;
     Ok(engine.load(&file.map_err(anyhow::Error::msg)?)?)
 }
 

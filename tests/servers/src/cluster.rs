@@ -1,6 +1,5 @@
 //! A real Redis Cluster of masters that share all slots. The Cluster never fails over by itself: until a killed master
-//! is restarted, no node serves its slots. A master may have a replica, which becomes the master when a test requests
-//! it.
+//! is restarted, no node serves its slots. A master may have a replica, which a test can make the master.
 
 mod migration;
 mod replicas;
@@ -24,9 +23,9 @@ const SLOTS: usize = 16_384;
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Redis>,
-    /// No proxies, or one in front of each node.
+    /// The proxies: one in front of each node, or no proxies.
     proxies: Vec<Proxy>,
-    /// No replicas, or one of each node.
+    /// The replicas: one replica of each node, or no replicas.
     replicas: Vec<Redis>,
     /// For each node that has a replica: true if the replica is the master now.
     swapped: Vec<AtomicBool>,
@@ -70,7 +69,10 @@ impl Cluster {
         }
         for (index, node) in nodes.iter().enumerate() {
             for other in &nodes[index + 1..] {
-                let bus = other.bus_port().context("a node has a bus")?.to_string();
+                let bus = other
+                    .bus_port()
+                    .context("the node has no port for the other nodes")?
+                    .to_string();
                 let port = other.peer_port().to_string();
                 node.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus])?;
             }
@@ -109,7 +111,7 @@ impl Cluster {
     /// Returns the slot of a key.
     pub fn slot(&self, key: &str) -> Result<u16> {
         let reply = self.running().command(&["CLUSTER", "KEYSLOT", key])?;
-        let slot = reply.int().context("a slot is a number")?;
+        let slot = reply.int().context("the reply is not the number of a slot")?;
         Ok(u16::try_from(slot)?)
     }
 
@@ -136,7 +138,7 @@ impl Cluster {
         let known = format!("cluster_known_nodes:{}", self.nodes.len() + self.replicas.len());
         let slots = format!("cluster_slots_ok:{SLOTS}");
         let wanted = ["cluster_state:ok", &slots, &known];
-        wait_until("a Cluster in which every node serves", || {
+        wait_until("a Cluster in which every node serves all slots", || {
             for node in self.nodes.iter().filter(|node| node.is_running()) {
                 let reply = node.command(&["CLUSTER", "INFO"])?;
                 let text = reply.text().unwrap_or_default();

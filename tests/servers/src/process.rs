@@ -66,7 +66,7 @@ impl Process {
         let mut shell = shell.spawn().context("cannot start `sh`")?;
         let hold = shell.stdin.take();
         let mut id = String::new();
-        let output = shell.stdout.take().context("the output is piped")?;
+        let output = shell.stdout.take().context("the output of the shell is not piped")?;
         BufReader::new(output).read_line(&mut id)?;
         let id = id.trim().parse().context("the shell printed no process id")?;
         Ok(Self { shell, id, hold })

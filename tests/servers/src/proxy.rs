@@ -92,7 +92,7 @@ impl Proxy {
             }
         });
         let listens = mode != Mode::Refuse;
-        wait_until("the proxy's port", || {
+        wait_until("the opening or closing of the proxy's port", || {
             if listens {
                 return Ok(self.state.lock().listens);
             }
@@ -118,7 +118,7 @@ impl Proxy {
     /// Loses the replies to the next `count` Redis requests that contain the bytes `containing`. If `containing` is
     /// empty, every request counts. The server executes each request. When the reply arrives, the proxy closes the
     /// connection instead of passing the reply. Replies to earlier requests pass first. A further call of this method
-    /// replaces the previous one. The method does not work for connections that subscribe, because the proxy cannot
+    /// replaces the previous call. The method does not work for connections that subscribe, because the proxy cannot
     /// match their replies with requests.
     pub fn lose_replies(&self, count: u64, containing: impl AsRef<[u8]>) {
         self.state.change(|inner| inner.lose_replies(count, containing.as_ref()));
@@ -126,14 +126,14 @@ impl Proxy {
 
     /// Loses the next `count` Redis requests that contain the bytes `containing`. If `containing` is empty, every
     /// request counts. The proxy closes the connection instead of passing the request. A further call of this method
-    /// replaces the previous one.
+    /// replaces the previous call.
     pub fn lose_requests(&self, count: u64, containing: impl AsRef<[u8]>) {
         self.state.change(|inner| inner.lose_requests(count, containing.as_ref()));
     }
 
     /// Holds back the next Redis request that contains the given bytes, and everything that the client sends after this
     /// request on the same connection. The held bytes never reach the server: the proxy drops them when the connection
-    /// ends. Earlier requests and their replies pass. A further call of this method replaces the previous one.
+    /// ends. Earlier requests and their replies pass. A further call of this method replaces the previous call.
     pub fn hold_request(&self, containing: impl AsRef<[u8]>) {
         self.state.change(|inner| inner.hold_request(containing.as_ref()));
     }

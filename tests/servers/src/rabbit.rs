@@ -93,7 +93,11 @@ impl Rabbit {
 
     /// Returns the URL of the management API ([`RabbitOptions::management`]).
     pub fn management_url(&self) -> Result<String> {
-        let port = self.server.management.as_ref().context("a broker with the management API")?;
+        let port = self
+            .server
+            .management
+            .as_ref()
+            .context("the broker runs without the management API")?;
         Ok(format!("http://127.0.0.1:{}", port.number()))
     }
 
@@ -214,7 +218,7 @@ impl Rabbit {
             all = binary(".*"),
             user = binary(USER),
         ))?;
-        ensure!(added == "ok", "the user {name}: {added}");
+        ensure!(added == "ok", "cannot add the user {name}: {added}");
         Ok(())
     }
 
@@ -224,9 +228,9 @@ impl Rabbit {
         self.set_rights(name, [declares, ".*", ".*"])
     }
 
-    /// Sets the rights of a user by three regular expressions for the names of resources: those that the user may
-    /// declare and delete, those that the user may write to, and those that the user may read from. Open connections
-    /// remain.
+    /// Sets the rights of a user by three regular expressions for the names of resources. The user may declare and
+    /// delete the resources that match the first expression, write to the resources that match the second expression,
+    /// and read from the resources that match the third expression. Open connections remain.
     pub fn set_rights(&self, name: &str, [declares, writes, reads]: [&str; 3]) -> Result<()> {
         let set = self.server.evaluate(&format!(
             "rabbit_auth_backend_internal:set_permissions({name}, {host}, {declares}, {writes}, {reads}, {user}).",
@@ -237,12 +241,13 @@ impl Rabbit {
             reads = binary(reads),
             user = binary(USER),
         ))?;
-        ensure!(set == "ok", "the rights of {name}: {set}");
+        ensure!(set == "ok", "cannot set the rights of {name}: {set}");
         Ok(())
     }
 
     /// Adds a user with the password `guest`. The user may declare and delete the queues and exchanges that a stream
-    /// with one partition and the queue `cases` needs, but no other resource, and thus not the stream's markers.
+    /// with one partition and the queue `cases` needs, but no other resource. The user can therefore not declare the
+    /// stream's markers.
     pub fn add_narrow_user(&self, name: &str) -> Result<()> {
         // Ordain declares an exchange `{queue}.version.*` whose type exists only in RabbitMQ 4.0 and later, to
         // recognise these versions. In these versions, the user therefore needs the right to declare this exchange.
@@ -258,7 +263,7 @@ impl Rabbit {
             binary(password),
             binary(USER),
         ))?;
-        ensure!(changed == "ok", "the password of {name}: {changed}");
+        ensure!(changed == "ok", "cannot change the password of {name}: {changed}");
         Ok(())
     }
 
@@ -276,7 +281,7 @@ impl Rabbit {
             format!("rabbit_auth_backend_internal:clear_permissions({name}, {host}, {acting}).")
         };
         let done = self.server.evaluate(&set)?;
-        ensure!(done == "ok", "the rights of {user}: {done}");
+        ensure!(done == "ok", "cannot change the rights of {user}: {done}");
         Ok(())
     }
 
@@ -291,7 +296,7 @@ impl Rabbit {
             kind = binary("queues"),
             user = binary(USER),
         ))?;
-        ensure!(done == "ok", "the policy {definition}: {done}");
+        ensure!(done == "ok", "cannot set the policy {definition}: {done}");
         Ok(())
     }
 
@@ -306,7 +311,7 @@ impl Rabbit {
             kind = binary("queues"),
             user = binary(USER),
         ))?;
-        ensure!(done == "ok", "the operator policy {definition}: {done}");
+        ensure!(done == "ok", "cannot set the operator policy {definition}: {done}");
         Ok(())
     }
 
@@ -318,7 +323,7 @@ impl Rabbit {
             name = binary(POLICY),
             user = binary(USER),
         ))?;
-        ensure!(done == "ok", "the removal of the policy: {done}");
+        ensure!(done == "ok", "cannot remove the policy: {done}");
         Ok(())
     }
 
@@ -328,7 +333,7 @@ impl Rabbit {
         let mut parts = version.split('.').map(str::parse);
         match (parts.next(), parts.next()) {
             (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor)),
-            _ => bail!("the version of the broker is {version:?}"),
+            _ => bail!("the broker reports the invalid version {version:?}"),
         }
     }
 
@@ -351,12 +356,12 @@ impl Rabbit {
             ),
         };
         let done = self.server.evaluate(&set)?;
-        ensure!(done == "ok", "the limit of {user}: {done}");
+        ensure!(done == "ok", "cannot change the connection limit of {user}: {done}");
         Ok(())
     }
 
-    /// Deletes the virtual host with all its queues, and creates an empty one with the same name. The users that a test
-    /// added lose their rights.
+    /// Deletes the virtual host with all its queues, and creates an empty virtual host with the same name. The users
+    /// that a test added lose their rights.
     pub fn recreate_virtual_host(&self) -> Result<()> {
         self.delete_virtual_host()?;
         self.create_virtual_host()
@@ -368,7 +373,7 @@ impl Rabbit {
         let host = binary(&self.virtual_host);
         let deleted =
             self.server.evaluate(&format!("rabbit_vhost:delete({host}, {}).", binary(USER)))?;
-        ensure!(deleted == "ok", "the virtual host {}: {deleted}", self.virtual_host);
+        ensure!(deleted == "ok", "cannot delete the virtual host {}: {deleted}", self.virtual_host);
         wait_until("the end of the connections to the virtual host", || {
             Ok(self.open_connections()?.is_empty())
         })
@@ -384,7 +389,7 @@ impl Rabbit {
             all = binary(".*"),
             user = binary(USER),
         ))?;
-        ensure!(created == "ok", "the virtual host {}: {created}", self.virtual_host);
+        ensure!(created == "ok", "cannot create the virtual host {}: {created}", self.virtual_host);
         Ok(())
     }
 
@@ -397,7 +402,7 @@ impl Rabbit {
         let sync = "case mnesia:system_info(is_running) of yes -> ok = mnesia:sync_log(); no -> ok end, \
                     [catch dets:sync(Table) || Table <- dets:all()], ok.";
         let done = self.server.evaluate(sync)?;
-        ensure!(done == "ok", "mnesia:sync_log, dets:sync: {done}");
+        ensure!(done == "ok", "the broker cannot write its tables to the disk: {done}");
         Ok(())
     }
 
@@ -468,7 +473,7 @@ impl Rabbit {
             binary(queue),
             if suspended { "suspend" } else { "resume" }
         ))?;
-        ensure!(done == "ok", "the process of queue {queue}: {done}");
+        ensure!(done == "ok", "cannot suspend or resume the process of queue {queue}: {done}");
         Ok(())
     }
 
@@ -524,7 +529,7 @@ fn shared_server(options: &RabbitOptions) -> Result<Arc<Server>> {
     if let Some(server) = servers.iter().find(|server| server.options == *options) {
         return Ok(Arc::clone(server));
     }
-    let server = Arc::new(Server::start(options).context("the shared broker")?);
+    let server = Arc::new(Server::start(options).context("cannot start the shared broker")?);
     servers.push(Arc::clone(&server));
     Ok(server)
 }

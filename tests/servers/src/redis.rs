@@ -165,7 +165,7 @@ impl Redis {
     /// Returns the fields of a section of `INFO`.
     pub fn info(&self, section: &str) -> Result<BTreeMap<String, String>> {
         let reply = self.command(&["INFO", section])?;
-        let text = reply.text().context("INFO is a text")?;
+        let text = reply.text().context("the reply to INFO is not a text")?;
         let fields = text.lines().filter_map(|line| line.split_once(':'));
         Ok(fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }

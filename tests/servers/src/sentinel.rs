@@ -31,7 +31,7 @@ pub struct Sentinel {
     /// Declared before the servers, so that the Sentinel ends before them.
     watcher: Redis,
     servers: [Redis; 2],
-    /// No proxies, or one in front of each server.
+    /// The proxies: one in front of each server, or no proxies.
     proxies: Vec<Proxy>,
     master: AtomicUsize,
 }
@@ -145,8 +145,8 @@ impl Sentinel {
     }
 
     /// Makes the replica lag: from now on, the replica receives no write of the master. [`failover`](Self::failover)
-    /// ends the lag. The test must call it within 4 seconds, because the Sentinel does not choose a replica that has
-    /// lagged for longer as the new master.
+    /// ends the lag. The test must call that method within 4 seconds, because the Sentinel does not choose a replica
+    /// that has lagged for longer as the new master.
     pub fn let_replica_lag(&self) -> Result<()> {
         self.replica().fall_behind(self.master())
     }
@@ -173,8 +173,8 @@ impl Sentinel {
     }
 
     /// Requests a failover by a command, and waits for its end as [`until_replaced`](Self::until_replaced) does. The
-    /// call need not follow soon after a split: the replica may have lost its link to the master up to ten times the
-    /// limit of [`down_after`](Self::down_after) ago.
+    /// call need not follow soon after a split: the Sentinel still chooses the replica as the new master if the replica
+    /// has been without its link to the master for at most ten times the limit of [`down_after`](Self::down_after).
     pub fn replace_master(&self) -> Result<()> {
         self.watcher.command(&["SENTINEL", "FAILOVER", NAME])?;
         self.until_promoted()
@@ -234,7 +234,7 @@ impl Sentinel {
         let list = connection.command(&["CLIENT", "LIST"])?;
         let mut clients = BTreeSet::new();
         for client in list.text().unwrap_or_default().lines() {
-            let id = id_of(client).context("a client has an id")?.to_owned();
+            let id = id_of(client).context("a line of CLIENT LIST has no id")?.to_owned();
             if client.contains(" name=sentinel") {
                 connection.command(&["CLIENT", "KILL", "ID", &id])?;
             } else if id != own {

@@ -71,7 +71,7 @@ impl Certificates {
                 if options.contains("-extensions") { " -extfile openssl.conf" } else { "" }
             ),
         )
-        .context("signing the server's certificate")?;
+        .context("cannot sign the server's certificate")?;
         Ok(self.folder.join(name))
     }
 

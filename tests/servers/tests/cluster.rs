@@ -54,8 +54,8 @@ fn a_slot_moves(cluster: &Cluster) -> Result<()> {
     let is_here =
         |key: &&str| from.attempt(&["GET", key]).is_ok_and(|reply| reply.text().is_some());
     let (here, there): (Vec<&str>, Vec<&str>) = keys.iter().partition(|key| is_here(key));
-    let here = *here.first().context("a key on the old node")?;
-    let there = *there.first().context("a key on the new node")?;
+    let here = *here.first().context("the old node has no key of the slot")?;
+    let there = *there.first().context("the new node has no key of the slot")?;
     let ask = format!("ASK {slot} 127.0.0.1:{}", to.port());
     assert_eq!(refused(from, &["GET", there])?, ask);
     assert_eq!(refused(from, &["SET", "{a}new", "1"])?, ask);

@@ -32,7 +32,7 @@ fn default_server_is_durable_and_lines_override_defaults() -> Result<()> {
     let setting = |redis: &Redis, name: &str| -> Result<String> {
         let reply = redis.command(&["CONFIG", "GET", name])?;
         let value = reply.parts().get(1).and_then(Reply::text);
-        Ok(value.with_context(|| format!("{name} is set"))?.to_owned())
+        Ok(value.with_context(|| format!("{name} is not set"))?.to_owned())
     };
     let redis = Redis::start(&["appendfsync everysec", "maxmemory 50mb"])?;
     assert_eq!(setting(&redis, "appendonly")?, "yes");
@@ -164,7 +164,7 @@ fn server_requires_passwords_of_its_users() -> Result<()> {
 #[test]
 fn server_offers_tls_with_valid_certificates() -> Result<()> {
     let redis = Redis::with(&Options::new().tls().password("secret"))?;
-    let (port, certificates) = redis.tls().context("the server offers TLS")?;
+    let (port, certificates) = redis.tls().context("the server does not offer TLS")?;
     assert_eq!(redis.url(), format!("rediss://:secret@127.0.0.1:{port}"));
     let ask = |trusted: bool| {
         let mut cli = Command::new("redis-cli");
@@ -210,19 +210,21 @@ fn killed_process_leaves_no_server_and_no_data() -> Result<()> {
     let mut command = Command::new(env::current_exe()?);
     command.args(["--exact", "killed_process_leaves_no_server_and_no_data", "--nocapture"]);
     let mut holder = command.env(HOLDS, "1").stdout(Stdio::piped()).spawn()?;
-    let output = BufReader::new(holder.stdout.take().context("the output is piped")?);
+    let output = BufReader::new(
+        holder.stdout.take().context("the output of the second process is not piped")?,
+    );
     let server = output.lines().map_while(Result::ok).find_map(|line| {
         // The line may begin with the name of the test.
         let (port, data) = line.split_once("server ")?.1.split_once(' ')?;
         Some((port.parse::<u16>().ok()?, PathBuf::from(data)))
     });
-    let (port, data) = server.context("the process prints its server")?;
+    let (port, data) = server.context("the second process did not print its server")?;
     let answers = || {
         let mut connection = ordain_servers::Connection::open(port)?;
         connection.command(&["PING"])
     };
     std::thread::sleep(Duration::from_millis(100));
-    ensure!(answers().is_ok(), "the server outlives the thread that started it");
+    ensure!(answers().is_ok(), "the server must outlive the thread that started it");
     holder.kill()?;
     holder.wait()?;
     wait_until("the end of the server", || Ok(answers().is_err() && !data.exists()))

@@ -82,5 +82,5 @@ pub async fn load_returns_the_time_until_due(fixture: &mut impl Fixture) {
     owner.write(store, soon).await;
     fixture.advance_clock(20_000).await;
     let loaded = owner.load(fixture.store(), "a").await.expect("a key record");
-    assert_eq!(loaded.due_in, Some(0), "the key is due");
+    assert_eq!(loaded.due_in, Some(0), "the key must be due now");
 }

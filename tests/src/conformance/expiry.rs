@@ -94,7 +94,7 @@ pub async fn last_write_determines_the_expiry(fixture: &mut impl Fixture) {
     owner.write(fixture.store(), write).await;
 
     fixture.advance_clock(30_000).await;
-    // A commit may remove expired key records; `renewed` has not expired yet.
+    // A commit may remove expired key records. The record of the key `renewed` has not expired yet.
     owner.write(fixture.store(), first_write("sweeper")).await;
     let store = fixture.store();
     assert!(owner.load(store, "renewed").await.is_some());
@@ -127,7 +127,7 @@ pub async fn data_of_expired_key_never_reappears(fixture: &mut impl Fixture) {
     assert_eq!(
         owner.due(fixture.store(), 100).await,
         (vec![], None),
-        "an expired key is never due"
+        "an expired key must not be due"
     );
     owner.write(fixture.store(), first_write("sweeper")).await;
     owner.write(fixture.store(), next_write("sweeper", 2)).await;

@@ -43,7 +43,7 @@ pub async fn committed_record_is_loaded(fixture: &mut impl Fixture) {
     let second = owner.write(store, record_write("a", WriteCondition::Next(2), waiting)).await;
     assert!(second.time > applied.time);
     let loaded = owner.load(store, "a").await.expect("a key record").record;
-    assert_eq!(loaded.incarnation, applied.time, "the incarnation is unchanged");
+    assert_eq!(loaded.incarnation, applied.time, "the incarnation must be unchanged");
     assert_eq!(loaded.failure.expect("a failure").since, second.time);
 }
 
@@ -299,6 +299,6 @@ pub async fn data_is_unchanged_after_reopening(fixture: &mut impl Fixture) {
     let batch = owner.batch(vec![record_write("a", WriteCondition::Next(4), KeyRecord::new(5, 3))]);
     assert!(
         matches!(owner.send(store, &batch).await, CommitReply::Applied(_)),
-        "the claim is still valid"
+        "the claim must still be valid"
     );
 }

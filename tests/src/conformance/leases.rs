@@ -6,7 +6,7 @@ use ordain_store::{HeartbeatRequest, InstanceId, LeaseReply, MembershipTable, Pa
 
 use super::Fixture;
 
-/// The time for which a membership lasts after a heartbeat. A case takes much less time.
+/// The time for which a membership lasts after a heartbeat. Each test takes much less time.
 const LEASE: Duration = Duration::from_mins(1);
 
 /// Sends a heartbeat of an instance that has read version `known_version` of the membership table. Returns the table if
@@ -85,7 +85,7 @@ pub async fn claim_with_an_older_lease_is_rejected(fixture: &mut impl Fixture) {
     assert!(acquire(fixture.store(), &partition, one).await > newer);
 }
 
-/// The replies to the heartbeats of an instance contain each change of the table once.
+/// The replies to the heartbeats of an instance contain each change of the membership table once.
 pub async fn heartbeats_return_each_change_once(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let (partition, [one, other]) = partition_and_ids();
@@ -103,7 +103,7 @@ pub async fn heartbeats_return_each_change_once(fixture: &mut impl Fixture) {
     assert_eq!(
         store.heartbeat(report).await.expect("the heartbeat succeeds").table,
         None,
-        "a report is not a change"
+        "a report must not count as a change of the table"
     );
     assert_eq!(heartbeat(store, one, "{\"one\":1}", known).await, None);
     let mut versions = vec![known];
@@ -165,7 +165,7 @@ pub async fn instance_without_heartbeat_loses_its_leases(fixture: &mut impl Fixt
     let known =
         heartbeat(store, other, "other", 0).await.expect("the table is new").membership_version;
     assert_eq!(store.lease(&partition, other).await.expect("an answer"), LeaseReply::HeldBy(one));
-    // This heartbeat comes in time.
+    // The instance writes this heartbeat before its membership ends.
     assert!(heartbeat(store, one, "one", known).await.is_none());
     fixture.advance_clock(lease - 10_000).await;
     let store = fixture.store();
@@ -251,7 +251,11 @@ pub async fn heartbeat_of_expired_instance_changes_the_table(fixture: &mut impl 
         .membership_version;
     fixture.advance_clock(expired).await;
     let table = heartbeat(fixture.store(), one, "one", known).await.expect("a change");
-    assert_eq!(table.members.len(), 2, "the other instance may still run");
+    assert_eq!(
+        table.members.len(),
+        2,
+        "the table must keep the other instance, which may still run"
+    );
 }
 
 /// If instances start one after the other, and each ends soon after its start, the store removes the ended instances.

@@ -291,9 +291,15 @@ pub async fn messages_of_lost_commits_are_forgotten(fixture: &mut impl Fixture) 
     let [New(older)] = older[..] else { panic!("{older:?}") };
     let after = mixed(3).with(|origin| origin.claimed_commit = 4);
     let again = after.assign(store, 6, &[message(&a, "c 6")]).await;
-    assert!(matches!(again[..], [New(_)]), "commit 6 is lost: {again:?}");
+    assert!(
+        matches!(again[..], [New(_)]),
+        "commit 6 is lost, so its message must be new: {again:?}"
+    );
     let again = mixed(4).assign(store, 5, &[message(&a, "c 5")]).await;
-    assert!(matches!(again[..], [New(_)]), "commit 5 is lost: {again:?}");
+    assert!(
+        matches!(again[..], [New(_)]),
+        "commit 5 is lost, so its message must be new: {again:?}"
+    );
     assert_eq!(mixed(4).assign(store, 3, &[message(&a, "c 3")]).await, [Known(older)]);
 }
 

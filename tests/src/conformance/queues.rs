@@ -41,7 +41,9 @@ impl Queue {
         let AssignReply::Groups(_, runs) = reply else {
             panic!("the events are not added: {reply:?}")
         };
-        let [(0, run)] = runs[..] else { panic!("one run was expected: {runs:?}") };
+        let [(0, run)] = runs[..] else {
+            panic!("the call must add one range of entries: {runs:?}")
+        };
         assert_eq!(run.last + 1 - run.first, texts.len() as u64);
         run
     }
@@ -241,10 +243,14 @@ pub async fn lost_calls_of_a_writer_are_reported(fixture: &mut impl Fixture) {
     let (_, ends) = queue.calls(store, 8).await;
     assert!(queue.remove(store, ends.last).await);
     assert_eq!(queue.calls(store, 7).await.0, known(&[1]));
-    assert_eq!(queue.put_by(store, 7, 4, 3, &["7"]).await, !may_lose, "call 3 is lost");
+    assert_eq!(
+        queue.put_by(store, 7, 4, 3, &["7"]).await,
+        !may_lose,
+        "the store must refuse the witness if call 3 is lost"
+    );
     if may_lose {
         let (calls, ends) = queue.calls(store, 7).await;
-        assert_eq!((calls, ends.is_empty()), (vec![1], true), "a refused call changes nothing");
+        assert_eq!((calls, ends.is_empty()), (vec![1], true), "a refused call must change nothing");
     }
     // A later call of the writer does not hide the loss.
     assert!(queue.put_by(store, 7, 5, 1, &["7"]).await);
@@ -253,7 +259,11 @@ pub async fn lost_calls_of_a_writer_are_reported(fixture: &mut impl Fixture) {
     let store = fixture.store();
     assert_eq!(queue.calls(store, 7).await.0, known(&[1, 5]));
     assert_eq!(queue.calls(store, 8).await.0, known(&[1, 2]));
-    assert_eq!(queue.put_by(store, 7, 6, 2, &["8"]).await, !may_lose, "call 2 is lost");
+    assert_eq!(
+        queue.put_by(store, 7, 6, 2, &["8"]).await,
+        !may_lose,
+        "the store must refuse the witness if call 2 is lost"
+    );
     assert!(queue.put_by(store, 7, 7, 5, &["8"]).await);
 }
 

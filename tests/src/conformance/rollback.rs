@@ -58,7 +58,7 @@ async fn assert_detected(store: &dyn Store, owner: &Owner, batch: &Arc<Batch>, l
     let reply = owner.send(store, batch).await;
     let is_detected =
         matches!(&reply, CommitReply::RolledBack { last: found, .. } if *found == last);
-    assert!(is_detected, "commit {}: {reply:?}", batch.number);
+    assert!(is_detected, "the store must refuse commit {}: {reply:?}", batch.number);
 }
 
 /// Returns the letters without their times, because a repeated commit gives its letters another time.
@@ -226,7 +226,7 @@ pub async fn lost_removals_from_the_outbox_can_be_repeated(fixture: &mut impl Fi
         assert_eq!(store.mark(&mark.name).await.expect("a mark"), None);
     }
     let last_commit = store.outbox_done(&other.partition, other.claim, shard, 2, &marks).await;
-    assert_eq!(last_commit.expect("an answer"), None, "the claim is lost");
+    assert_eq!(last_commit.expect("an answer"), None, "the store must have lost the claim");
     assert_eq!(outbox::all(store, &owner, "a", 10).await, entries);
     for mark in &marks {
         assert_eq!(store.mark(&mark.name).await.expect("a mark"), None);
@@ -426,7 +426,7 @@ pub async fn claim_with_a_lost_lease_raises_the_next_epoch(fixture: &mut impl Fi
     let mut late = owner_of(store, &partition, second).await;
     heartbeat(store, one, "one", 0).await;
     let third = acquire(store, &partition, one).await;
-    assert!(third > second, "{third} after a claim with {second}");
+    assert!(third > second, "epoch {third} after a claim with epoch {second}");
     let mut newer = owner_of(store, &partition, third).await;
     let write = |condition| record_write("a", condition, KeyRecord::new(2, partition.number));
     let fenced = late.batch(vec![write(WriteCondition::Absent)]);
@@ -575,7 +575,7 @@ pub async fn repeated_commits_restore_all_data(fixture: &mut impl Fixture) {
             lost.push(random_commit(fixture.store(), &mut rng, &mut owner, &mut keys).await);
         }
         let complete = visible(fixture.store(), &owner, &keys).await;
-        // A batch whose number follows the lost commits. The store must not apply it.
+        // A batch whose number follows the lost commits. The store must not apply this batch.
         let later = (*lost[0].0).clone();
         let later = Arc::new(Batch { number: newest + lost.len() as u64 + 1, ..later });
         for _ in 0..2 {

@@ -26,9 +26,15 @@ pub async fn rollout_based_on_an_outdated_one_is_refused(fixture: &mut impl Fixt
     let store = fixture.store();
     let first = rollout(1, "orders@1.0.0");
     let second = rollout(2, "orders@2.0.0");
-    assert!(!decide(store, "s", Some(&first), &second).await, "the stream has no rollout");
+    assert!(
+        !decide(store, "s", Some(&first), &second).await,
+        "the stream has no rollout yet, so the store must refuse"
+    );
     assert!(decide(store, "s", None, &first).await);
-    assert!(decide(store, "s", None, &first).await, "the repetition after a lost reply succeeds");
+    assert!(
+        decide(store, "s", None, &first).await,
+        "the repetition after a lost reply must succeed"
+    );
     assert!(!decide(store, "s", None, &rollout(1, "orders@1.5.0")).await);
     assert!(decide(store, "s", Some(&first), &second).await);
     assert!(!decide(store, "s", Some(&first), &rollout(3, "orders@3.0.0")).await);
@@ -95,13 +101,16 @@ pub async fn instances_agree_after_a_rollout_was_lost(fixture: &mut impl Fixture
     let next = rollout(3, "orders@2.0.0");
     assert!(
         !decide(store, "s", Some(&lost), &next).await,
-        "the store lacks the last rollout that the caller names"
+        "the store lacks the last rollout that the caller names, so it must refuse"
     );
     // The rollout `again` has the number and the handler version of `lost`, but the file of the handler has other
     // content.
     let again = Rollout { number: 2, build: rollout(9, "orders@2.0.0").build };
     assert!(decide(store, "s", Some(&first), &again).await);
-    assert!(!decide(store, "s", Some(&lost), &next).await, "rollout 2 has another build");
+    assert!(
+        !decide(store, "s", Some(&lost), &next).await,
+        "rollout 2 in the store has another build, so the store must refuse"
+    );
     for (id, info, version) in [(one, "one", known.membership_version), (other, "other", 0)] {
         let table = heartbeat(store, id, info, version).await.expect("the table has changed");
         assert_eq!(*table.versions["s"], again, "{info}");

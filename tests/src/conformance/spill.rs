@@ -42,7 +42,7 @@ pub async fn spilled_event_is_not_overwritten(fixture: &mut impl Fixture) {
     let (events, _) = read.expect("an answer").expect("events");
     let stored: Vec<&[u8]> = events.iter().map(|(_, event)| event.data()).collect();
     assert_eq!(stored, [b"3", b"4", b"5"]);
-    assert_eq!(*events[0].1, *event("a", 3, "3"), "the store keeps the whole event");
+    assert_eq!(*events[0].1, *event("a", 3, "3"), "the store must keep the whole event");
 }
 
 /// The store distinguishes sequences that a floating-point number cannot represent exactly.
@@ -124,7 +124,7 @@ pub async fn read_stops_at_its_limits(fixture: &mut impl Fixture) {
     assert_eq!(read(255, 3, 1 << 20).await, (vec![255, 256, 257], false));
     assert_eq!(read(299, 2, 1 << 20).await, (vec![299, 300], true));
     assert_eq!(read(301, 2, 1 << 20).await, (vec![], true));
-    assert_eq!(read(7, 0, 0).await, (vec![7], false), "a read always returns at least one event");
+    assert_eq!(read(7, 0, 0).await, (vec![7], false), "a read must return at least one event");
     let two_events = 2 * event("a", 100, "100").memory();
     assert_eq!(read(100, 10, two_events).await, (vec![100, 101], false));
 }

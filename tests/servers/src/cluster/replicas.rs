@@ -37,7 +37,8 @@ impl Cluster {
         let options = options.cluster();
         for node in &self.nodes {
             let replica = Redis::with(&options)?;
-            let bus = node.bus_port().context("a node has a bus")?.to_string();
+            let bus =
+                node.bus_port().context("the node has no port for the other nodes")?.to_string();
             let port = node.peer_port().to_string();
             replica.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus])?;
             self.replicas.push(replica);
@@ -134,7 +135,7 @@ impl Cluster {
     /// Waits until the master of each node serves the whole Cluster. In contrast to
     /// [`until_ready`](Self::until_ready), this method works while killed nodes are down.
     pub fn until_masters_serve(&self) -> Result<()> {
-        wait_until("masters that serve", || {
+        wait_until("masters that serve the whole Cluster", || {
             for number in 0..self.nodes.len() {
                 let reply = self.master(number).command(&["CLUSTER", "INFO"])?;
                 if !reply.text().unwrap_or_default().contains("cluster_state:ok") {

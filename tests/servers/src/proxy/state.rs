@@ -14,11 +14,11 @@ pub struct Counts {
     pub accepted: u64,
     /// Accepted connections that [`cut`](crate::Proxy::cut) or [`Mode::Refuse`] closed.
     pub cut: u64,
-    /// Requests that [`lose_requests`](crate::Proxy::lose_requests) kept from the server. For each, the proxy closed
-    /// the connection.
+    /// Requests that [`lose_requests`](crate::Proxy::lose_requests) kept from the server. For each such request, the
+    /// proxy closed the connection.
     pub requests_lost: u64,
-    /// Replies that [`lose_replies`](crate::Proxy::lose_replies) or [`Mode::CutReplies`] kept from the client. For
-    /// each, the proxy closed the connection.
+    /// Replies that [`lose_replies`](crate::Proxy::lose_replies) or [`Mode::CutReplies`] kept from the client. For each
+    /// such reply, the proxy closed the connection.
     pub replies_lost: u64,
     /// Requests that the proxy held back until the end of their connection.
     pub requests_held: u64,

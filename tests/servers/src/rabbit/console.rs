@@ -77,8 +77,9 @@ impl Console {
 
     /// Evaluates expressions, which end with a full stop, and returns the value of the last expression.
     pub(super) fn evaluate(&self, expressions: &str) -> Result<String> {
-        let answer = self.send(expressions).context("the broker does not evaluate expressions")?;
-        let (failed, text) = answer.split_first().context("an empty answer")?;
+        let answer =
+            self.send(expressions).context("the broker did not evaluate the expressions")?;
+        let (failed, text) = answer.split_first().context("the broker's answer is empty")?;
         let text = String::from_utf8_lossy(text).into_owned();
         ensure!(*failed == 0, "{expressions}: {text}");
         Ok(text)

@@ -80,7 +80,9 @@ impl Redis {
             Ok(server.info("replication")?.get(name).context("an offset")?.parse()?)
         };
         let written = offset(master, "master_repl_offset")?;
-        wait_until("a replica in step", || Ok(offset(self, "slave_repl_offset")? >= written))
+        wait_until("a replica that has all writes of its master", || {
+            Ok(offset(self, "slave_repl_offset")? >= written)
+        })
     }
 
     /// Returns whether the process is paused.

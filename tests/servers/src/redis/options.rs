@@ -7,9 +7,9 @@ use crate::clock::Clock;
 use crate::redis::Redis;
 use crate::tls::Certificates;
 
-/// A second address at which every Redis server and every Sentinel listens. Tests need it for a host name that first
-/// resolves to one address and later to another. The address differs from 127.0.0.2, at which this crate reserves
-/// ports.
+/// A second address at which every Redis server and every Sentinel listens. Tests need this address for a host name
+/// that first resolves to 127.0.0.1 and later to this address. The address differs from 127.0.0.2, at which this crate
+/// reserves ports.
 pub const SECOND_ADDRESS: &str = "127.0.0.3";
 
 /// Defaults of every Redis server and every Sentinel, as lines of `redis.conf`. A later line overrides an earlier line

@@ -9,9 +9,9 @@ use ordain_store::{
     Partition, Store,
 };
 
-/// The time for which the store retains a message, in ms. The time is much longer than a case takes.
+/// The time for which the store retains a message, in ms. The time is much longer than a test takes.
 pub(in crate::conformance) const RETENTION_MS: u64 = 100_000;
-/// The time for which the store remembers the last number of an ended key, in ms. The time is much longer than a case
+/// The time for which the store remembers the last number of an ended key, in ms. The time is much longer than a test
 /// takes.
 pub(in crate::conformance) const COMPLETED_TTL_MS: u64 = 400_000;
 
