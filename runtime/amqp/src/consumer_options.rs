@@ -56,7 +56,7 @@ pub struct ConsumerOptions {
     pub topology_throttle: Mutex<LogThrottle>,
     /// The throttle for the warnings about a topology that was not checked. See [`topology_throttle`].
     pub unchecked_throttle: Mutex<LogThrottle>,
-    /// The exchanges about which the log has reported that the broker refuses their markers.
+    /// The exchanges whose refused markers the log has already reported.
     pub refused_markers: Mutex<BTreeSet<String>>,
     /// The state of the consumer, for status reports.
     pub health: Arc<SourceHealth>,

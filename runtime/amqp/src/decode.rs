@@ -256,7 +256,8 @@ fn excerpt(value: &AMQPValue) -> String {
     json(value, 60)
 }
 
-/// Returns the name and the value of Ordain's header if it is present, and otherwise of the CloudEvents header.
+/// Returns the name and the value of Ordain's header. If Ordain's header is missing, returns the name and the value of
+/// the CloudEvents header.
 fn first_present<'a>(
     own: &'static str,
     value: Option<&'a AMQPValue>,

@@ -58,7 +58,7 @@ impl AmqpMessage {
         id(&self.properties)
     }
 
-    /// Returns the CloudEvents source, which names the stream, and the key. Messages with the same source and key must
+    /// Returns the CloudEvents source (which names the stream) and the key. Messages with the same source and key must
     /// keep their order.
     pub(super) fn ordering_key(&self) -> (Vec<u8>, Vec<u8>) {
         let header = |name| header(&self.properties, name).to_vec();

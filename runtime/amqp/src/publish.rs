@@ -35,7 +35,7 @@ const CONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Durati
 /// message back for a retry. If later messages were confirmed, the task holds only the overdue message. Otherwise, the
 /// task closes the connection and holds the oldest unconfirmed message.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
-/// Shorter time limit for the next confirm, once no confirm has arrived within [`CONFIRM_TIMEOUT`]. This limit applies
+/// Shorter time limit for the next confirm. After no confirm has arrived within [`CONFIRM_TIMEOUT`], this limit applies
 /// until the broker accepts an isolated retry, or until `confirm_limit` has its full size again. The limit is short,
 /// because a queue without a leader blocks its channel for a minute, and each further key with messages for that queue
 /// causes one more such wait.

@@ -38,8 +38,8 @@ const SHARED_WARN_INTERVAL: Duration = Duration::from_mins(5);
 
 /// Time between two errors about messages that the broker has dropped.
 const DROPPED_WARN_INTERVAL: Duration = Duration::from_mins(5);
-/// Number of queue checks from one check of the topology (exchange, form of the queue, and bindings) to the next: about
-/// a minute.
+/// Number of queue checks from one check of the topology (exchange, form of the queue, and bindings) to the next. The
+/// monitor therefore checks the topology about once a minute.
 const TOPOLOGY_CHECK_PERIOD: u32 = 12;
 
 /// The data about a consumer from which the monitor detects a queue that delivers nothing.

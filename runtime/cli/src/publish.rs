@@ -62,7 +62,7 @@ pub(crate) struct PublishArgs {
     /// Number of the event within its key, if the producer numbers events. Default: Ordain numbers the event.
     #[arg(long, requires = "key")]
     sequence: Option<u64>,
-    /// Mark the event as the last one of its key.
+    /// Mark the event as the last event of its key.
     #[arg(long, requires = "key")]
     end: bool,
     #[command(flatten)]

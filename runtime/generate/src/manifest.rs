@@ -41,7 +41,7 @@ pub struct EventRef {
 pub struct KeyEntry {
     /// The name of the key.
     pub key: String,
-    /// Number of events, including lost ones; equal to the sequence of the key's last event.
+    /// Number of events, including lost events; equal to the sequence of the key's last event.
     pub events: u64,
     /// True if the last event is marked as the last event of its key.
     pub ended: bool,
@@ -50,7 +50,7 @@ pub struct KeyEntry {
 /// The totals of a load.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestCounts {
-    /// Number of events, including lost ones.
+    /// Number of events, including lost events.
     pub events: u64,
     /// Number of lines written: one line for each event that was not lost, plus a copy for each repeated event.
     pub lines: u64,

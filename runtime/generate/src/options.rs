@@ -31,7 +31,7 @@ pub struct LoadOptions {
     /// Seed of the keys, times, payloads and faults.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Number of events, including lost ones.
+    /// Number of events, including lost events.
     #[arg(long, default_value_t = 10_000)]
     pub events: u64,
     /// Number of keys. For orders, the number of open orders: a new order begins when an open order ends.

@@ -81,7 +81,8 @@ struct AdminState {
 }
 
 impl AdminState {
-    /// Creates the state. `once` states whether the process runs with `--once`: it then accepts no events over HTTP.
+    /// Creates the state. `once` states whether the process runs with `--once`. Such a process accepts no events over
+    /// HTTP.
     fn new(
         loaded: &LoadedConfig,
         once: bool,

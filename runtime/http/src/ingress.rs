@@ -71,8 +71,8 @@ const WEBHOOK_REQUEST_ORIGIN: &str = "webhook-request-origin";
 const WEBHOOK_ALLOWED_ORIGIN: &str = "webhook-allowed-origin";
 const WEBHOOK_ALLOWED_RATE: &str = "webhook-allowed-rate";
 
-/// The `Retry-After` of a rejected request, in seconds. Within this time, the process usually finishes other requests
-/// and the stream takes events from its queue, which makes room for a new request.
+/// The `Retry-After` of a rejected request, in seconds. Within this time, the process usually finishes other requests,
+/// and the stream takes events from its queue. Both make room for a new request.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
 /// Time for which a closing listener waits for the requests in progress. Afterwards the listener closes their

@@ -44,7 +44,7 @@ pub(crate) struct PublishedCalls {
     /// The time for which events stay in memory, in ms.
     max_age: u64,
     started: Instant,
-    /// The time of `started`, in ms since the Unix epoch.
+    /// The time of the field `started`, at which this history was created, in ms since the Unix epoch.
     started_ms: u64,
     /// The dropped events, by the second in which they left memory, and by shard.
     forgotten: BTreeMap<(u64, u32), ForgottenEvents>,

@@ -44,8 +44,8 @@ const TRIAL_INSTANCES_LIMIT: usize = 8;
 /// Maximum number of memories of a component. Most components have one memory.
 const COMPONENT_MEMORIES_LIMIT: u32 = 8;
 
-/// Maximum number of core instances of a component; each is an instance of a module inside the component. Python
-/// components have 33 to 64.
+/// Maximum number of core instances of a component. A core instance is an instance of a module inside the component.
+/// Python components have 33 to 64.
 const COMPONENT_CORE_INSTANCES_LIMIT: u32 = 128;
 
 /// Maximum number of tables of a component.
@@ -91,8 +91,8 @@ pub struct HandlerEngine {
 pub struct EngineError(String);
 
 impl HandlerEngine {
-    /// Creates an engine. If the process may reserve enough address space, the engine takes instances from a pool.
-    /// Without the pool, instances start more slowly.
+    /// Creates an engine. If the system lets the process reserve enough address space, the engine takes instances from
+    /// a pool. Without the pool, instances start more slowly.
     pub fn new(settings: HandlerSettings) -> Result<Arc<Self>, EngineError> {
         let cache = settings.cache.as_deref().and_then(CacheDir::open_or_temporary);
         let path = cache.as_ref().map(CacheDir::path);
