@@ -1,11 +1,12 @@
 //! `amqp`: measures the host on RabbitMQ, and compares the host with handwritten consumers and with a consumer that
 //! only acknowledges.
 //!
-//! Each side runs in a process of its own. In the first measurement, the queues contain all events at the start. The
-//! clock starts when the broker first reports that deliveries are processed, and stops when the broker reports that all
-//! deliveries are processed. The start-up time of the process therefore does not count. In the second measurement, the
-//! events arrive at a steady rate: half of the measured rate, but at most [`STEADY_RATE_LIMIT`]. The second measurement
-//! records the age of each event at the time when the side is done with the event.
+//! Each side of the comparison (the host with certain settings, or one of these consumers) runs in a process of its
+//! own. In the first measurement, the queues contain all events at the start. The clock starts when the broker first
+//! reports that deliveries are processed, and stops when the broker reports that all deliveries are processed. The
+//! start-up time of the process therefore does not count. In the second measurement, the events arrive at a steady
+//! rate: half of the measured rate, but at most [`STEADY_RATE_LIMIT`]. The second measurement records the age of each
+//! event at the time when the side is done with the event.
 
 pub(crate) mod admin;
 pub(crate) mod case;
@@ -194,7 +195,11 @@ async fn throughput(
     tokio::time::sleep(SETTLE_DELAY).await;
     if side.emits {
         let messages = case.messages().await?;
-        ensure!(messages == load.distinct(), "{messages} messages instead of {}", load.distinct());
+        ensure!(
+            messages == load.distinct(),
+            "the side published {messages} messages instead of {}",
+            load.distinct()
+        );
     }
     let printed = running.finish()?;
     side.who.check(case, load, &printed).await?;
@@ -219,7 +224,7 @@ async fn throughput(
 /// processes of the machine together.
 pub(crate) fn cpu(running: &Running, rabbit: &Rabbit, case: &Case) -> Result<[f64; 4]> {
     let all = machine_cpu_seconds()?;
-    let rabbit = cpu_seconds(rabbit.id().context("RabbitMQ does not run")?)?;
+    let rabbit = cpu_seconds(rabbit.id().context("RabbitMQ is not running")?)?;
     Ok([cpu_seconds(running.id())?, rabbit, case.redis.cpu()?, all])
 }
 

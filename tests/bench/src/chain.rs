@@ -1,5 +1,5 @@
 //! `chain`: measures a chain of one, two or three streams on each store. Transactions pass through all streams of the
-//! chain, because each stream feeds the next one. The benchmark also measures the cost of numbering the messages.
+//! chain, because each stream feeds the next stream. The benchmark also measures the cost of numbering the messages.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, BufWriter, Write as _};
@@ -156,13 +156,13 @@ fn run(common: &Common, side: Side, events: &Path, home: &Path) -> Result<Row> {
     let expected = EVENTS * side.stages as u64;
     ensure!(
         report["settled"] == expected,
-        "{} of {expected} events are settled",
+        "the host settled {} of {expected} events",
         report["settled"]
     );
     let messages = BufReader::new(File::open(&out)?).lines().count() as u64;
     // The events close no month, so the third stage emits nothing.
     let expected = if side.stages == 3 { 0 } else { EVENTS };
-    ensure!(messages == expected, "{messages} messages instead of {expected}");
+    ensure!(messages == expected, "the host emitted {messages} messages instead of {expected}");
     let of_redis = redis.as_ref().map(Redis::cpu).transpose()?;
     fs::remove_dir_all(home)?;
     let millions = EVENTS as f64 / 1e6;

@@ -1,5 +1,6 @@
 //! `core`: measures the sequencer alone. The benchmark replaces the store and the workers: it answers each request at
-//! once, and keeps only the next sequence of each key. Also measures the call of a handler.
+//! once, and keeps only the next sequence of each key. The sides of the comparison differ in the number of keys and in
+//! the order of the events. The benchmark also measures the call of a handler.
 
 use std::collections::VecDeque;
 use std::process::{Command, Stdio};
@@ -24,7 +25,8 @@ const KEYS: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];
 /// unmeasured events warm up the memory, and give each key a record. When a later event arrives and the key is not in
 /// memory, the sequencer must load this record.
 const EVENTS: u64 = 2_000_000;
-/// Number of events in a run that counts instructions. Such a run is fifty times slower than a run that does not.
+/// Number of events in a run that counts instructions. Such a run is fifty times slower than a run that counts no
+/// instructions.
 const COUNTED_EVENTS: u64 = 200_000;
 /// The data of each event.
 const DATA: [u8; 256] = [b'x'; 256];
@@ -132,7 +134,7 @@ impl Side {
             took += started.elapsed();
         }
         let settled = inner.sequencer.stats().settled;
-        ensure!(settled == end, "{settled} of {end} events are settled");
+        ensure!(settled == end, "the sequencer settled {settled} of {end} events");
         Ok(took)
     }
 }

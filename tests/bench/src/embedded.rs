@@ -127,11 +127,18 @@ fn host(
     let usage = measure(&mut command)?;
     // A run that executes only a part of the events would seem fast, so the benchmark checks the counts.
     let report: Value = serde_json::from_slice(&std::fs::read(&report)?)?;
-    ensure!(report["settled"] == number, "{} of {number} events are settled", report["settled"]);
+    ensure!(
+        report["settled"] == number,
+        "the host settled {} of {number} events",
+        report["settled"]
+    );
     let receipts = BufReader::new(File::open(home.join("receipts.ndjson"))?).lines().count();
     // The handler emits a message for each event with an even sequence.
     let expected = (number / keys / 2) * keys;
-    ensure!(receipts as u64 == expected, "{receipts} messages instead of {expected}");
+    ensure!(
+        receipts as u64 == expected,
+        "the host wrote {receipts} messages instead of {expected}"
+    );
     Ok(usage)
 }
 

@@ -212,5 +212,5 @@ async fn settled(port: u16) -> Result<usize> {
     let name = format!("ordain_events_total{{stream=\"{STREAM}\",outcome=\"effect\"}} ");
     let metrics = admin::get(port, "/metrics").await?;
     let settled = metrics.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok());
-    settled.with_context(|| format!("no {name}in {metrics}"))
+    settled.with_context(|| format!("no sample {name}in the metrics {metrics}"))
 }

@@ -127,7 +127,12 @@ async fn measure(
     let used = if loss.is_some() { None } else { Some(fleet.cpu(&case, rabbit)?) };
     let peak_mib = fleet.peak();
     let ages = watch.end()?;
-    ensure!(ages.len() >= warm.len(), "{name}: {} ages instead of {}", ages.len(), warm.len());
+    ensure!(
+        ages.len() >= warm.len(),
+        "{name}: the benchmark measured the ages of {} events instead of {}",
+        ages.len(),
+        warm.len()
+    );
     if let Some(Loss::Stop) = loss {
         fleet.signal("CONT")?;
     }

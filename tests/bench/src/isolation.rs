@@ -8,8 +8,8 @@
 //! In the first measurement, the queue contains the events at the start. The clock runs from the first delivery until
 //! all events of the other keys have taken effect. During this time, the side `no_gap` also executes the events of the
 //! gapped key. The side `gapped` spills these events, and executes them afterwards. In the second measurement, the
-//! events come at a steady rate, and some events of the other keys make messages. The figure is the age of these
-//! messages.
+//! events come at a steady rate, and some events of the other keys make messages. The benchmark reports the ages of
+//! these messages.
 
 use std::time::{Duration, Instant};
 
@@ -54,7 +54,7 @@ pub(crate) struct IsolationArgs {
     /// Number of events of the 1,000 other keys
     #[arg(long, default_value_t = 200_000)]
     events: usize,
-    /// Events a second of all keys while their age is measured
+    /// Number of events of all keys per second, while the benchmark measures the ages
     #[arg(long, default_value_t = 8_000.0)]
     rate: f64,
 }
@@ -157,14 +157,15 @@ async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Si
     })
 }
 
-/// Waits until this number of events has taken effect. More events with effect are an error.
+/// Waits until `count` events have taken effect. Returns an error if more than `count` events have taken effect.
 async fn settled(running: &mut Running, case: &Case, count: u64) -> Result<()> {
     let name = format!("ordain_events_total{{stream=\"{STREAM}\",outcome=\"effect\"}} ");
     let started = Instant::now();
     loop {
         let metrics = admin::get(case.admin, "/metrics").await?;
         let settled = metrics.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok());
-        let settled: u64 = settled.with_context(|| format!("no {name}in {metrics}"))?;
+        let settled: u64 =
+            settled.with_context(|| format!("no sample {name}in the metrics {metrics}"))?;
         ensure!(settled <= count, "{settled} events have taken effect, more than {count}");
         if settled == count {
             return Ok(());

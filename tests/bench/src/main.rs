@@ -30,7 +30,7 @@ use clap::{Args, Parser, Subcommand};
 
 use report::Report;
 
-/// The host uses the same allocator.
+/// The allocator of this program, which is the same as in the host.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -51,11 +51,11 @@ enum Command {
     Store(Common),
     /// Events from RabbitMQ through a handler, on Redis, compared with handwritten consumers
     Amqp(amqp::AmqpArgs),
-    /// Events through streams that feed each other, on each store, and the cost of numbering them
+    /// Events through streams that feed each other, on each store, and the cost of numbering the events
     Chain(chain::ChainArgs),
     /// The cost of several hosts that share partitions, and the delay of events by a hand-over
     Instances(instances::InstancesArgs),
-    /// Events over HTTP, below the limits and above them
+    /// Events over HTTP, below and above the limits of the host
     Ingress(ingress::IngressArgs),
     /// The effect of a key with a missing event and many later events on the other keys
     Isolation(isolation::IsolationArgs),
@@ -91,7 +91,7 @@ struct Common {
 enum Side {
     /// The sequencer with a number of keys
     Core(core::Side),
-    /// The side `bare` of `embedded`: decode, call, encode, on one thread
+    /// The side `bare` of `embedded`: decodes events, calls the handler and encodes messages, on one thread
     Bare(embedded::Bare),
     /// A consumer of RabbitMQ
     Amqp(amqp::Consumer),

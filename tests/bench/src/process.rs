@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 /// Interval between two checks whether a process still runs. Each check also reads the peak memory.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Number of ticks per second. `/proc` counts processor time in these ticks (`USER_HZ`); on x86 and ARM, Linux has 100
-/// of them per second.
+/// ticks per second.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// The resource usage of a process.

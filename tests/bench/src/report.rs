@@ -23,7 +23,7 @@ pub(crate) struct Report {
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Row {
     pub(crate) side: String,
-    /// The rate; 0 if no events are counted.
+    /// The number of events per second; 0 if the benchmark counts no events.
     pub(crate) events_per_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ns_per_event: Option<f64>,

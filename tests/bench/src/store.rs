@@ -28,7 +28,7 @@ use crate::report::{Report, Row};
 /// size.
 const BATCHES: [(usize, usize); 3] = [(1, 30_000), (64, 300_000), (512, 600_000)];
 const KEYS: [(&str, usize); 2] = [("10k", 10_000), ("1m", 1_000_000)];
-/// Bytes of a state, and of a message's data.
+/// Size of a state, and of a message's data, in bytes.
 const BYTES: usize = 256;
 /// Number of digests in a key record: the default.
 const DIGESTS: u32 = 64;
@@ -201,7 +201,7 @@ impl Shard {
         let reply = self.store.commit(&self.partition, self.claimed.claim, batch.into()).await;
         match reply {
             CommitReply::Applied(applied) if applied.refused.is_empty() => {}
-            other => bail!("commit {number} of shard {shard}: {other:?}"),
+            other => bail!("commit {number} of shard {shard} failed: {other:?}"),
         }
         self.store.outbox_done(&self.partition, self.claimed.claim, shard, number, &[]).await?;
         Ok(())

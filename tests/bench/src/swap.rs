@@ -132,10 +132,15 @@ async fn measure(
     let peak_mib = peak(host.running.id());
     let rollouts = seen.versions_by_rollout.len();
     ensure!(rollouts == if is_swapped { swaps / 2 * 2 + 1 } else { 1 }, "{rollouts} rollouts");
-    ensure!(watch.repeats() == 0, "{} messages arrived again", watch.repeats());
+    ensure!(watch.repeats() == 0, "{} repeated messages arrived", watch.repeats());
     host.failed_nothing().await?;
     let ages = watch.end()?;
-    ensure!(ages.len() >= warm.len(), "{name}: {} ages instead of {}", ages.len(), warm.len());
+    ensure!(
+        ages.len() >= warm.len(),
+        "{name}: the benchmark measured the ages of {} events instead of {}",
+        ages.len(),
+        warm.len()
+    );
     host.running.finish()?;
     host.case.end().await?;
     let ms = |part: f64| Some(ages[((ages.len() - 1) as f64 * part) as usize] / 1_000.0);
@@ -152,7 +157,7 @@ async fn measure(
     })
 }
 
-/// A running host with its case.
+/// A running host, with the queues and the Redis of its measurement.
 struct Host {
     case: Case,
     running: Running,

@@ -32,7 +32,7 @@ const CONFIRM_LIMIT: usize = 2_000;
 /// Interval between two bursts of a steady load.
 const BURST_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The options in which cases differ.
+/// The options in which the measurements differ.
 #[derive(Debug, Clone)]
 pub(crate) struct CaseOptions {
     pub(crate) plugins: PathBuf,
@@ -109,7 +109,7 @@ impl Case {
         Ok(())
     }
 
-    /// Publishes a part of a load at this number of events a second. Returns the rate that was reached.
+    /// Publishes a part of a load at the rate `rate`, in events per second. Returns the rate that was reached.
     pub(crate) async fn pace(
         &self,
         load: &Load,
@@ -223,8 +223,8 @@ async fn declare_out(channel: &Channel) -> Result<()> {
     Ok(channel.queue_bind(OUT.into(), OUT.into(), "#".into(), options, nothing()).await?)
 }
 
-/// Returns the host's configuration: the addresses and folders of a case, and the options of the case. All other
-/// settings have their defaults.
+/// Returns the host's configuration: the addresses and folders of a measurement, and its options. All other settings
+/// have their defaults.
 fn config(options: &CaseOptions, rabbit: &Rabbit, redis: &Redis, admin: u16) -> String {
     let plugins = options.plugins.display();
     let partitions = options.partitions;

@@ -69,7 +69,7 @@ struct Progress {
 }
 
 impl Progress {
-    /// Records the ages of events that are done now. `data` contains the data of each event.
+    /// Records the ages of the events with which the consumer is done now. `data` contains the data of each event.
     fn done<'a>(&self, data: impl IntoIterator<Item = &'a [u8]>) {
         let mut ages = self.ages.lock().unwrap_or_else(PoisonError::into_inner);
         data.into_iter().for_each(|data| ages.done(data));

@@ -29,7 +29,8 @@ pub(crate) fn now_us() -> u64 {
 pub(crate) struct Ages(Vec<u32>);
 
 impl Ages {
-    /// Records the age of an event with this data, which is done now. Ignores data without a time of publication.
+    /// Records the age of the event with this data. The side is done with this event now. Ignores data without a time
+    /// of publication.
     pub(crate) fn done(&mut self, data: &[u8]) {
         let stamp = data.get(STAMP).and_then(|stamp| stamp.try_into().ok()).map(u64::from_le_bytes);
         if let Some(stamp @ 1..) = stamp {

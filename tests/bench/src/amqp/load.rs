@@ -23,14 +23,15 @@ const REPEATED_SHARE: f64 = 0.05;
 /// The distribution of events over keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keys {
-    /// Each of 10,000 keys equally often.
+    /// There are 10,000 keys, which are equally frequent.
     Many,
-    /// 10,000 keys: the first twice as often as the second, thrice as often as the third, and so on.
+    /// There are 10,000 keys. The first key is twice as frequent as the second key, three times as frequent as the
+    /// third key, and so on.
     Zipf,
     /// One key for all events.
     One,
-    /// Like `Many`, but each event is delayed by 0 to 100 positions, so that events overtake each other. About one
-    /// event in twenty comes twice.
+    /// Like `Many`, but each event is delayed by 0 to 100 positions, so that events overtake each other. The load
+    /// contains about one event in twenty twice.
     Disturbed,
 }
 
@@ -50,7 +51,7 @@ pub(crate) struct Load {
     pub(crate) events: Vec<u32>,
     /// The CloudEvents type of the events.
     kind: &'static str,
-    /// The keys whose events have the type `emit` instead.
+    /// The keys whose events have the type `emit` instead of `kind`.
     emitting: Range<u32>,
     /// True if the data shows when an event was published. In a load with repeats, the data does not show this time,
     /// because a repeat must have the same data as the first copy of the event.

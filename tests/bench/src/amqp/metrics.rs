@@ -53,7 +53,7 @@ fn bucket(line: &str) -> Option<(u64, u64)> {
 }
 
 /// Returns the time, in ns, below which `rank` events lie. Assumes that the events are spread evenly within a bucket.
-/// The last bucket has no upper bound, so the function returns the lower bound of this bucket.
+/// If the rank is in the last bucket, which has no upper bound, the function returns the lower bound of this bucket.
 fn interpolated(buckets: &[(u64, u64)], rank: f64) -> f64 {
     let at = buckets.partition_point(|(_, count)| (*count as f64) < rank);
     let (from, before) = at.checked_sub(1).map_or((0, 0), |at| buckets[at]);

@@ -64,7 +64,7 @@ impl Running {
         Self::spawn(command, case.home.path(), "out", "log")
     }
 
-    /// Starts one of several hosts that share the queues of a case. Each host has its own admin port.
+    /// Starts one of several hosts that share the queues of a measurement. Each host has its own admin port.
     pub(crate) fn host(ordain: &Path, case: &Case, number: usize) -> Result<Self> {
         let file = format!("ordain-{number}.toml");
         let text = fs::read_to_string(case.config())?;
@@ -157,8 +157,8 @@ impl SideProgram {
                 let settled = &printed["settled"];
                 let dead = &printed["dead_total"];
                 let expected = load.distinct();
-                ensure!(*settled == expected, "{settled} of {expected} events are settled");
-                ensure!(*dead == 0, "{dead} dead letters");
+                ensure!(*settled == expected, "the host settled {settled} of {expected} events");
+                ensure!(*dead == 0, "the host wrote {dead} dead letters");
                 check_store(case, load).await
             }
             Self::Consumer(Kind::Unordered) => check_store(case, load).await,
@@ -167,7 +167,7 @@ impl SideProgram {
                     case.redis.command(&["DBSIZE"])?.int().context("DBSIZE returned no number")?;
                 // Redis has a mark for each event, and a state for each key.
                 let expected = load.distinct() + load.keys() as u64;
-                ensure!(keys as u64 == expected, "{keys} keys in Redis instead of {expected}");
+                ensure!(keys as u64 == expected, "Redis has {keys} keys instead of {expected}");
                 Ok(())
             }
             // [`Case::end`] checks that the queue is empty, which proves that the side consumed the whole load.
@@ -197,8 +197,11 @@ async fn check_store(case: &Case, load: &Load) -> Result<()> {
         let key = key_name(key);
         let expected = u64::from(*events) + 1;
         let next = found.remove(&key);
-        ensure!(next == Some(expected), "key {key}: next is {next:?} instead of {expected}");
+        ensure!(
+            next == Some(expected),
+            "the next sequence of key {key} is {next:?} instead of {expected}"
+        );
     }
-    ensure!(found.is_empty(), "keys that were never published: {found:?}");
+    ensure!(found.is_empty(), "the store has keys that were never published: {found:?}");
     Ok(())
 }

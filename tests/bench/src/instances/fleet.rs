@@ -1,4 +1,4 @@
-//! Hosts that share the partitions of a case.
+//! Hosts that share the partitions of the stream in one measurement ([`Case`]).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +20,8 @@ const SHARE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval at which the benchmark checks the shares of the hosts.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Returns a case with the number of partitions that the hosts share.
+/// Creates the queues, the Redis and the configuration of one measurement. The stream has the number of partitions that
+/// the hosts share.
 pub(crate) async fn case(plugins: &Path, rabbit: &Rabbit) -> Result<Case> {
     let options = CaseOptions {
         plugins: plugins.canonicalize()?,
@@ -73,7 +74,10 @@ impl Fleet {
             for host in &mut self.hosts {
                 host.check()?;
             }
-            ensure!(started.elapsed() < SHARE_TIMEOUT, "the shares are {shares:?}");
+            ensure!(
+                started.elapsed() < SHARE_TIMEOUT,
+                "the hosts do not own equal shares of the partitions: {shares:?}"
+            );
             tokio::time::sleep(POLL_INTERVAL).await;
         }
         while !case.is_consumed().await? {

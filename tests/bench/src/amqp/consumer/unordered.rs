@@ -77,7 +77,7 @@ pub(super) async fn run(
         _ = end.recv() => {}
         Some(ended) = lines.join_next() => {
             ended??;
-            bail!("a partition ended");
+            bail!("the pipeline of a partition has ended");
         }
     }
     lines.shutdown().await;
@@ -282,8 +282,10 @@ impl Shards {
     }
 
     fn executed(&mut self, done: TurnResult) -> Result<()> {
-        let mut pending =
-            self.executing.remove(&done.token.serial).context("the turn is unknown")?;
+        let mut pending = self
+            .executing
+            .remove(&done.token.serial)
+            .context("a worker returned a turn that this side did not submit")?;
         ensure!(matches!(done.outcomes[..], [HandlerOutcome::Effect { .. }]), "{:?}", done.failure);
         pending.state = done.state;
         let shard = shard_of(&pending.key, self.store.shards()) as usize;
