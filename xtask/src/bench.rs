@@ -28,10 +28,13 @@ const BENCHES: [(&str, &str); 10] = [
         "amqp",
         "events from RabbitMQ through a handler, with Redis, compared to hand-written consumers",
     ),
-    ("chain", "events through chained streams, on each store, and the cost of numbering"),
+    (
+        "chain",
+        "events through chained streams, on each store, and the cost of numbering the events",
+    ),
     ("core", "the sequencer alone, and the call of a handler"),
     ("embedded", "events from file to file through a handler, on the embedded store"),
-    ("ingress", "events over HTTP, below the limits and above them"),
+    ("ingress", "events over HTTP, below and above the limits of the host"),
     (
         "instances",
         "the cost of several hosts that share partitions, and the duration of a hand-over",

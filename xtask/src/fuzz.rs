@@ -23,10 +23,10 @@ const LARGE_INPUT_LIMIT_BYTES: u64 = 128 << 10;
 pub(crate) struct FuzzArgs {
     /// Names of the targets, which are the names of the files in `fuzz/fuzz_targets`; all targets by default.
     targets: Vec<String>,
-    /// Duration of each target, in seconds.
+    /// Time for which each target runs, in seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Number of inputs for each target, instead of a duration. The fuzzer then starts with a fixed random seed.
+    /// Number of inputs for each target, instead of a time. The fuzzer then starts with a fixed random seed.
     #[arg(long)]
     inputs: Option<u64>,
 }

@@ -42,7 +42,8 @@ pub(crate) fn graph() -> Result<()> {
     let mut errors = Vec::new();
     for (height, floor) in FLOORS.iter().enumerate().rev() {
         for name in *floor {
-            let dependencies = edges.get(*name).with_context(|| format!("no crate {name}"))?;
+            let dependencies =
+                edges.get(*name).with_context(|| format!("the workspace has no crate {name}"))?;
             println!("{height}  {name} -> {}", list(dependencies));
             errors.extend(dependencies.iter().filter_map(|to| upward(name, height, to)));
         }

@@ -51,7 +51,7 @@ fn family_names() -> PossibleValuesParser {
 }
 
 impl ProseArgs {
-    /// Returns the arguments that print the table. `cargo xtask ci` uses them.
+    /// Returns the arguments that print the table, as `cargo xtask ci` does.
     pub(crate) fn table() -> Self {
         Self { list: None, json: false }
     }
@@ -134,7 +134,7 @@ pub(crate) fn prose(args: &ProseArgs) -> Result<()> {
         .collect();
     ensure!(
         names.is_empty(),
-        "more phrases than the limits in xtask/src/prose.rs allow: {}; rewrite the new ones among the phrases above",
+        "more phrases than the limits in xtask/src/prose.rs allow: {}; rewrite the new phrases in the list above",
         names.join(", ")
     );
     Ok(())

@@ -69,7 +69,9 @@ pub(crate) fn check(events: &Path, receipts: &Path, letters: &[Value]) -> Result
         let key = text(&receipt["data"], "order")?;
         let status = text(&receipt["data"], "status")?;
         let amount = receipt["data"]["amount_cents"].as_u64();
-        let order = orders.get_mut(&key).with_context(|| format!("a receipt of order {key}"))?;
+        let order = orders.get_mut(&key).with_context(|| {
+            format!("a receipt names order {key}, which the input does not contain")
+        })?;
         order.receipts.push((status, amount.unwrap_or(0)));
     }
 
@@ -96,7 +98,7 @@ pub(crate) fn check(events: &Path, receipts: &Path, letters: &[Value]) -> Result
     let more = verdict.wrong.len().saturating_sub(LISTED_LIMIT);
     verdict.wrong.truncate(LISTED_LIMIT);
     if more > 0 {
-        verdict.wrong.push(format!("and {more} more"));
+        verdict.wrong.push(format!("and {more} more differences"));
     }
     Ok(verdict)
 }

@@ -13,7 +13,7 @@ pub(super) struct Family {
     /// - `^a|b`: one of these words at the start of a sentence;
     /// - `?a|b`: one of these words, or no word;
     /// - `…`: up to `GAP_WORDS` words;
-    /// - `!a|b`: no word, but the next word must not be one of these words.
+    /// - `!a|b`: matches no word, and requires that the next word is none of these words.
     patterns: &'static [&'static str],
 }
 

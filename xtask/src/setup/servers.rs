@@ -72,7 +72,7 @@ const SERVERS: [Server; 3] = [
     },
 ];
 
-/// Finds the servers, and installs missing ones if possible. A version that is too old is an error.
+/// Finds the servers, and installs the missing servers if possible. A version that is too old is an error.
 pub(crate) fn servers() -> Result<()> {
     find(&SERVERS)
 }
