@@ -16,7 +16,7 @@
 //! | `trap` | | executes `unreachable` |
 //! | `trap-if-used` | | traps if the instance has already received another event |
 //! | `panic` | `text` "requested" | panics: the text goes to standard error, then the instance traps |
-//! | `exit` | `code` 1 | ends the instance through WASI; the host receives the code 0 for 0, and 1 for every other code |
+//! | `exit` | `code` 1 | ends the instance through WASI; the host receives 0 for the code 0, and 1 for every other code |
 //! | `loop` | | runs forever |
 //! | `recurse` | | recurses until the host's stack for WebAssembly is exhausted |
 //! | `allocate` | `mib` | allocates memory, writes to it and frees it; the memory of the instance does not shrink |
@@ -25,8 +25,8 @@
 //! | `print` | `out` none, `err` none | prints to standard output and standard error |
 //! | `sleep` | `ms` | sleeps through WASI: the host ends the sleep at once, and advances the handler's clocks by `ms` |
 //! | `fail-after` | `bytes`, `messages` 1 | builds a state and messages, then panics |
-//! | `state` | | emits `{"bytes": N}`, the size of the state, or `null` if there is none |
-//! | `calls` | | emits `{"calls": N}`, the number of events that this instance has received, including this one |
+//! | `state` | | emits `{"bytes": N}`, the size of the state, or `null` if the key has no state |
+//! | `calls` | | emits `{"calls": N}`, the number of events that this instance has received, including this event |
 //! | `senses` | | emits `{"time_ms": …, "monotonic_ns": …, "random": […]}`: the time of the clock, the time that passed between two reads of the monotonic clock, and four random numbers |
 //! | `probe` | `path` "/", `address` "127.0.0.1:80" | emits the environment in the sandbox: `{"arguments": […], "environment": […], "read": …, "write": …, "connect": …}`, where each of `read`, `write` and `connect` is an error or "allowed" |
 //!

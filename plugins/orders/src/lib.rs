@@ -17,7 +17,7 @@
 //!
 //! The handler rejects all other events. The reason of the rejection names the valid steps, or states that only a
 //! created order that is not yet paid can be updated. A delivered order can still be refunded. The handler therefore
-//! keeps the order until an event refunds it, or until the producer marks an event as the order's last one
+//! keeps the order until an event refunds it, or until the producer marks an event as the last event of the order
 //! (`end-of-sequence`).
 //!
 //! The data is empty or a JSON object. `order.created` and `order.updated` require the field `amount_cents`, a whole

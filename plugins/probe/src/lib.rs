@@ -20,7 +20,9 @@ fn handle(event: Event<Raw>, state: Option<Raw>) -> Result<Outcome<Raw>> {
             let before = state.map_or(Ok(0), |state| number(&state))?;
             let number = number(&event.data)?;
             if number != before + 1 {
-                return Err(Failure::reject(format!("{number} does not follow {before}")));
+                return Err(Failure::reject(format!(
+                    "the number {number} does not follow the number {before}"
+                )));
             }
             Ok(Outcome::put(event.data))
         }

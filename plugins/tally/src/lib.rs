@@ -21,8 +21,8 @@
 //! The hash covers the data as the handler receives it. For an event in structured JSON, this is the member `data`
 //! without insignificant white space.
 //!
-//! After event 1 of type `a` with the data `{}` the hash is `ba712b9e35964256`; after event 2 of type `b`
-//! without data it is `172c7f1ccf982eb5`.
+//! Example: after event 1 of type `a` with the data `{}`, the hash is `ba712b9e35964256`. After a following event 2 of
+//! type `b` without data, the hash is `172c7f1ccf982eb5`.
 
 use std::fmt;
 use std::hint::black_box;

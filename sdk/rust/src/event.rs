@@ -21,14 +21,14 @@ pub struct Event<D> {
     pub source: String,
     /// Time of the event by the producer's clock, in ms since the Unix epoch; `None` if the producer set no time.
     pub time_ms: Option<u64>,
-    /// Media type of the data, set by the producer. If the producer set none, `application/json` for an event that
-    /// arrived as a whole in JSON, and empty for any other event.
+    /// Media type of the data, set by the producer. If the producer set no media type, the text is `application/json`
+    /// for an event that arrived as a whole in JSON, and empty for any other event.
     pub content_type: String,
     /// Names and values of all other attributes of the event, in order. Values that are not text are JSON.
     pub headers: Vec<(String, String)>,
     /// The decoded data.
     pub data: D,
-    /// True if the producer marked the event as the last one of its key. The key then ends after this event, even if
+    /// True if the producer marked the event as the last event of its key. The key then ends after this event, even if
     /// the handler rejects the event.
     pub end_of_sequence: bool,
 }

@@ -98,7 +98,8 @@ impl<E: Error> From<E> for Failure {
 pub trait OrFail<T>: Sized {
     /// Returns the value, or a failure that rejects the event for good.
     fn or_reject(self, what: impl Display) -> Result<T>;
-    /// Returns the value, or a failure after which the host retries the event with its backoff.
+    /// Returns the value, or a failure after which the host retries the event; the backoff of the host determines the
+    /// delay.
     fn or_retry(self, what: impl Display) -> Result<T>;
     /// Returns the value, or a failure after which the host retries the event in `ms` milliseconds. The delay has the
     /// same limit as in [`Failure::retry_after`].

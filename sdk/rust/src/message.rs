@@ -23,7 +23,7 @@ pub struct Message {
     /// Minimum delay between the commit and the publishing, in ms. This release does not support delays: the host
     /// rejects an outcome that contains a message with a delay.
     pub delay_ms: Option<u64>,
-    /// True if the message is the last one of its key in a sequenced sink.
+    /// True if the message is the last message of its key in a sequenced sink.
     pub end_of_sequence: bool,
 }
 
@@ -85,7 +85,7 @@ impl Message {
         self
     }
 
-    /// Sets whether the message is the last one of its key.
+    /// Sets whether the message is the last message of its key.
     #[must_use]
     pub fn end_of_sequence(mut self, end: bool) -> Self {
         self.end_of_sequence = end;

@@ -85,7 +85,7 @@ impl Event {
         self
     }
 
-    /// Marks the event as the last one of its key.
+    /// Marks the event as the last event of its key.
     #[must_use]
     pub fn last(mut self) -> Self {
         self.end = true;

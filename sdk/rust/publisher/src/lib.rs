@@ -14,7 +14,7 @@
 //! }
 //!
 //! # async fn publish() -> Result<(), ordain_publisher::Error> {
-//! // The configuration that the host runs, or one with the same store, broker and stream.
+//! // The configuration of the host, or another configuration with the same store, broker and stream.
 //! let mut publisher = Publisher::open("ordain.toml", "orders").await?;
 //! let paid = Event::json("order-17", "order.paid", &Paid { cents: 1_200 })?.id("payment-4711");
 //! let receipts = publisher.publish(&[paid]).await?;
