@@ -137,7 +137,7 @@ async fn measure(
     let ages = watch.end()?;
     ensure!(
         ages.len() >= warm.len(),
-        "{name}: the benchmark measured the ages of {} events instead of {}",
+        "{name}: the benchmark measured the ages of {} events instead of at least {}",
         ages.len(),
         warm.len()
     );

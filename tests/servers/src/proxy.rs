@@ -29,7 +29,7 @@ pub enum Mode {
     /// Accepts connections, and passes nothing in either direction, on new and on open connections, like a network that
     /// drops all packets. Held bytes pass when the mode ends.
     HalfOpen,
-    /// Refuses connections and closes the open ones, like a machine without the server.
+    /// Refuses new connections and closes the open connections, like a machine without the server.
     Refuse,
     /// Passes requests, and closes each connection instead of passing its next reply. Works for any protocol; for
     /// Redis, [`Proxy::lose_replies`] can select the requests.

@@ -29,7 +29,7 @@ pub async fn ids_below_the_window_are_forgotten(fixture: &mut impl Fixture) {
 
     let loaded = owner.load(fixture.store(), "a").await.expect("a key record");
     assert_eq!(loaded.ids, (291..=300).map(accepted_id).collect::<Vec<_>>());
-    // A later, lower `ids_from` does not restore removed ids.
+    // A later key record with a lower `ids_from` does not restore removed ids.
     let mut write = next_write("a", 301);
     write.record.ids_from = 280;
     write.ids.push(accepted_id(301));

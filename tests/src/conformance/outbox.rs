@@ -117,7 +117,8 @@ pub async fn refused_writes_add_no_messages(fixture: &mut impl Fixture) {
     assert_eq!(entries[0].messages[0].key, keys[1]);
 }
 
-/// Returns the marks to write together with a removal from the outbox; none if the store does not support this.
+/// Returns the marks to write together with a removal from the outbox. Returns no marks if the store cannot write marks
+/// together with a removal.
 pub(super) fn sink_marks<F: Fixture>(_: &F) -> Vec<Mark> {
     let mark = Mark { name: "sink/receipts".to_owned(), value: Bytes::from_static(b"\0\xff12") };
     if F::MARKS_WITH_OUTBOX { vec![mark] } else { Vec::new() }
@@ -138,7 +139,7 @@ pub async fn published_entries_are_removed_and_their_marks_written(fixture: &mut
     assert_eq!(
         last_commit.expect("an answer"),
         Some(5),
-        "the reply is the number of the last commit"
+        "the reply must be the number of the last commit"
     );
     assert_eq!(numbers(&all(store, &owner, "a", 10).await), [4, 5]);
     for mark in &marks {
