@@ -46,8 +46,8 @@ pub(super) struct AdaptivePrefetch {
 
 impl AdaptivePrefetch {
     /// Creates a window of at most `max` deliveries with a total size of about `bytes`. The window starts at `last`,
-    /// the last window of the stream in this process. If there is no last window, this method assumes messages of
-    /// `LARGEST_MESSAGE_BYTES`.
+    /// the last window of the stream in this process. If there is no last window, the window starts at the number of
+    /// messages of `LARGEST_MESSAGE_BYTES` that fit into `bytes`.
     pub(super) fn new(max: u16, bytes: usize, last: LastPrefetch) -> Self {
         let bytes = bytes as u64;
         let current = match last.load(Relaxed) {

@@ -114,7 +114,7 @@ impl ExchangeSink {
     }
 
     /// Returns the future of the exchange's task. Until this sink is dropped, the task publishes the messages and
-    /// reports the published ones. Returns `None` on a second call.
+    /// reports the published messages. Returns `None` on a second call.
     pub fn start(
         &mut self,
         reports: UnboundedSender<PublishedCount>,

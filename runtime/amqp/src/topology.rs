@@ -230,8 +230,9 @@ impl Topology {
         if let Err(error) = self.declare_dropped(broker, &connection).await {
             report(&refused(error)?);
         }
-        // An exchange of `bind` gets its marker before its binding. If another program replaces the exchange between
-        // the two steps, the marker disappears, and the next check detects the replacement.
+        // An exchange of `bind` gets its marker before its binding. If another program replaces the exchange after the
+        // declaration of the marker and before the binding, the marker disappears, and the next check detects the
+        // replacement.
         for feeding in self.marked_exchanges() {
             if feeding != exchange.as_str() {
                 self.mark_exchange(broker, &connection, feeding, marked, &report).await;

@@ -41,7 +41,7 @@ Examples:
 pub(crate) struct PublishArgs {
     /// The name of the stream.
     stream: String,
-    /// File of CloudEvents in JSON, one event per line; - is standard input. If an event is already published in a
+    /// File of CloudEvents in JSON, one event per line; `-` is standard input. If an event is already published in a
     /// `sequenced` stream, the store recognises the event by its id, or by its sequence if it has one. The event then
     /// keeps its number.
     #[arg(required_unless_present = "key", conflicts_with_all = ["key", "kind", "data", "id", "sequence", "end"])]

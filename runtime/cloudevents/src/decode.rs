@@ -39,7 +39,8 @@ const ERROR_LIMIT: usize = 4 << 10;
 /// A decoder of a stream's events.
 #[derive(Debug, Clone, Copy)]
 pub struct EventDecoder {
-    /// The ordering of the stream's events. In a `fifo` stream, the producer's sequence is only a header.
+    /// The ordering of the stream's events. In a `fifo` stream, the decoder treats the producer's sequence as an
+    /// ordinary header.
     pub ordering: OrderingMode,
     /// Maximum size of an event, in bytes: the size of its JSON, or in binary mode the size of its body and attributes
     /// together.

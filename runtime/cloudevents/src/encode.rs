@@ -17,10 +17,10 @@ use ordain_store::OutboxMessage;
 /// Appends a message of `stream` as a line, including its line end.
 ///
 /// `sequence` is the number that a sequenced sink gave to the message. If the data is valid JSON, is nested at most
-/// `NESTING_LIMIT` deep, and has the content type JSON or none, the line contains the data as compact JSON. Otherwise
-/// the line contains the data as base64. If the data is empty, the line contains no data. Headers become extension
-/// attributes. All headers that repeat the name of an earlier header, or whose name is not allowed, are combined in one
-/// attribute, which [`EventDecoder`](super::EventDecoder) splits into headers again.
+/// `NESTING_LIMIT` deep, and has the content type JSON or no content type, the line contains the data as compact JSON.
+/// Otherwise the line contains the data as base64. If the data is empty, the line contains no data. Headers become
+/// extension attributes. All headers that repeat the name of an earlier header, or whose name is not allowed, are
+/// combined in one attribute, which [`EventDecoder`](super::EventDecoder) splits into headers again.
 pub fn encode(stream: &str, message: &OutboxMessage, sequence: Option<u64>, out: &mut Vec<u8>) {
     let inner = &message.emitted.message;
     out.extend_from_slice(b"{\"specversion\":\"1.0\"");

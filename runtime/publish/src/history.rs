@@ -20,7 +20,8 @@ use ordain_store::{AssignItem, Destination, Witness};
 const HISTORY_BYTES: usize = 16 << 20;
 /// The maximum time for which events stay in memory: longer than a failover takes. When the publisher writes lost
 /// events again, it also writes events that the store still has. The store recognises these events by their ids, which
-/// it remembers for the time of the setting `retain`. Events therefore stay in memory for at most half of that time.
+/// it remembers for the time of the setting `retain`. Events therefore stay in memory for at most half of the time
+/// `retain`.
 const HISTORY_AGE: Duration = Duration::from_mins(2);
 
 /// A call that wrote events to the store.

@@ -51,7 +51,7 @@ impl QueueWriter {
     }
 
     /// Makes the number of a refused call available to a later call. The store refuses a call if a queue is full. If
-    /// refused calls kept their numbers, each of them would leave a gap between the ranges in the store.
+    /// refused calls kept their numbers, each refused call would leave a gap between the ranges in the store.
     pub fn take_back(&self, shard: u32, refused: WriterCall) {
         self.numbers(shard).unused.push(refused.call);
     }

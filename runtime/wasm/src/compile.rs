@@ -189,8 +189,8 @@ fn compile_stdin(cache: &Path, limits: CompileLimits) -> Result<(), LoadFailure>
             .map_err(|error| failed(format!("its limits cannot be set: {error}")))?;
     }
     drop(compile_component(&engine, &bytes)?);
-    // The second call only checks that the cache has the compiled component. If the cache lacked it, the host itself
-    // would later compile the component, without limits.
+    // The second call only checks that the cache has the compiled component. If the cache lacked the compiled
+    // component, the host itself would later compile the component, without limits.
     let before = kept.cache_hits();
     drop(compile_component(&engine, &bytes)?);
     if kept.cache_hits() == before {

@@ -45,7 +45,7 @@ impl TurnResults {
     }
 
     /// Returns the results. After this call, the caller must count the memory of the results, because the queue no
-    /// longer counts it.
+    /// longer counts this memory.
     pub fn take(mut self) -> Vec<TurnResult> {
         std::mem::take(&mut self.turns)
     }

@@ -36,8 +36,9 @@ const STREAM_ARGUMENTS: [&str; 2] = ["x-max-age", "x-stream-max-segment-size-byt
 /// The form of an existing queue, as far as the broker names it.
 #[derive(Debug, Default)]
 pub(crate) struct QueueForm {
-    /// The arguments of the queue whose values are texts, Booleans or integers, as texts. If `is_complete` is `false`,
-    /// some arguments may be missing, and the map may contain expected arguments that the queue does not have.
+    /// The values, as texts, of the arguments of the queue. The map contains only arguments whose values are texts,
+    /// Booleans or integers. If `is_complete` is `false`, some arguments may be missing, and the map may contain
+    /// expected arguments that the queue does not have.
     pub(crate) arguments: BTreeMap<String, String>,
     /// The differences between the expected form and the queue, in the order in which the broker named them.
     pub(crate) differences: Vec<FormDifference>,

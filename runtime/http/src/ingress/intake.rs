@@ -202,9 +202,9 @@ impl Intake {
     }
 
     /// If the broker chooses the partition of each key, sets the partition in whose queue each event waits: the
-    /// partition that the key's record names. If the key has no record, the event goes into the queue for events whose
-    /// partition is not known yet. In a `fifo` stream, the event also goes into that queue if earlier events of its key
-    /// wait there.
+    /// partition that the record of the event's key names. If the key has no record, the event goes into the queue for
+    /// events whose partition is not known yet. In a `fifo` stream, the event also goes into that queue if earlier
+    /// events of its key wait there.
     async fn assign_partitions(&self, items: &mut [AssignItem]) -> Result<(), StoreError> {
         if !self.is_spread_by_broker {
             return Ok(());

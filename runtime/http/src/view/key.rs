@@ -222,12 +222,13 @@ impl FailureRow {
         }
     }
 
-    /// Returns the cause; `None` if this version of the program does not know its name.
+    /// Returns the cause; `None` if this version of the program does not know the name in `cause`.
     pub fn cause(&self) -> Option<Cause> {
         Cause::parse(self.cause.raw())
     }
 
-    /// Returns the exceeded limit; `None` if there is none, or if this version of the program does not know its name.
+    /// Returns the exceeded limit; `None` if `limit` is `None`, or if this version of the program does not know the
+    /// name in `limit`.
     pub fn limit(&self) -> Option<HandlerLimit> {
         HandlerLimit::parse(self.limit.as_ref()?.raw())
     }
@@ -271,7 +272,7 @@ impl GapRow {
         }
     }
 
-    /// Returns the way in which the gap ended; `None` if this version of the program does not know its name.
+    /// Returns the way in which the gap ended; `None` if this version of the program does not know the name in `end`.
     pub fn end(&self) -> Option<GapEnd> {
         GapEnd::parse(self.end.raw())
     }
