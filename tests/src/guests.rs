@@ -19,9 +19,9 @@ pub const EMPTY: &[u8] = b"\0asm\x0d\0\x01\0";
 pub fn importing(name: &str) -> Vec<u8> {
     let length = u8::try_from(name.len()).expect("a name of a test is short");
     let mut wasm = EMPTY.to_vec();
-    // Section 7 with one type: the type of an empty instance.
+    // Section 7 contains one type: the type of an instance without exports.
     wasm.extend([7, 3, 1, 0x42, 0]);
-    // Section 10 with one import: the name, and an instance of type 0.
+    // Section 10 contains one import. The import has the name `name`, and is an instance of the type with the index 0.
     wasm.extend([10, length + 5, 1, 0, length]);
     wasm.extend(name.as_bytes());
     wasm.extend([5, 0]);

@@ -1,5 +1,6 @@
-//! Logs of events for tests: a real log if one is configured, generated events otherwise, and a function that shuffles
-//! and repeats the events of a log. In this module, a log is a list of CloudEvents, one per line.
+//! Logs of events for tests. In this module, a log is a list of CloudEvents, one per line. The tests use a real log if
+//! a real log is configured, and generated events otherwise. A function of this module shuffles and repeats the events
+//! of a log.
 
 use std::collections::BTreeMap;
 

@@ -47,7 +47,7 @@ pub(crate) struct AmqpArgs {
     /// `B0_publish`
     #[arg(long)]
     prefetch: Option<u16>,
-    /// When Redis syncs its append-only file to the disk (`appendfsync`), the same for all sides
+    /// The setting `appendfsync` of Redis on all sides: when Redis syncs its append-only file to the disk
     #[arg(long, default_value = "everysec", value_parser = ["always", "everysec", "no"])]
     fsync: String,
     /// Factor for the number of events in each throughput measurement, for example to record a longer profile

@@ -51,7 +51,7 @@ pub(crate) struct InstancesArgs {
     pub(crate) common: Common,
     #[command(flatten)]
     sides: Sides,
-    /// Events a second
+    /// Number of events per second
     #[arg(long, default_value_t = 4_000.0)]
     rate: f64,
 }

@@ -110,7 +110,7 @@ async fn case(args: &IsolationArgs, rabbit: &Rabbit, emits: bool) -> Result<Case
 }
 
 /// Measures the rate at which the host executes the events of a queue that contains all events at the start, except the
-/// missing one.
+/// missing event.
 async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Side) -> Result<Row> {
     let case = case(args, rabbit, false).await?;
     let mut load = Load::beside_one(args.events, args.followers, 0..0);

@@ -46,7 +46,7 @@ pub(crate) struct SwapArgs {
     pub(crate) common: Common,
     #[command(flatten)]
     sides: Sides,
-    /// Events a second; the default is the rate in docs/internals/performance.md
+    /// Number of events per second; docs/internals/performance.md shows the results at the default rate
     #[arg(long, default_value_t = 4_000.0)]
     rate: f64,
     /// Number of swaps in a run

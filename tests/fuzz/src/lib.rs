@@ -29,8 +29,8 @@ pub const TARGETS: [(&str, Target); 7] = [
     ("text", text),
 ];
 
-/// Checks the limits of an event that a decoder has accepted, and that the store's form of the event is decoded to the
-/// same event.
+/// Checks the limits of an event that a decoder has accepted. Also encodes the event in the store's form, and checks
+/// that the decoded form is the same event.
 fn check_event(event: &Event) {
     assert!((1..=KEY_SIZE_LIMIT).contains(&event.key().len()), "the key is empty or too long");
     assert!(

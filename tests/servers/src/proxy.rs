@@ -27,7 +27,7 @@ pub enum Mode {
     /// bytes of the server pass without a delay.
     Delay(Duration),
     /// Accepts connections, and passes nothing in either direction, on new and on open connections, like a network that
-    /// drops all packets. Held bytes pass when the mode ends.
+    /// drops all packets. The bytes that the proxy held back pass when the mode ends.
     HalfOpen,
     /// Refuses new connections and closes the open connections, like a machine without the server.
     Refuse,

@@ -59,7 +59,7 @@ impl Sentinel {
             server.configure("replica-announce-port", &proxy.port().to_string())?;
             proxies.push(proxy);
         }
-        // A replica announces its port when it connects, so it must connect again.
+        // A replica announces its port when it connects to the master, so the replica must connect again.
         let [master, replica] = &servers;
         replica.command(&["REPLICAOF", "NO", "ONE"])?;
         replica.command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()])?;

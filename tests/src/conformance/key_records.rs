@@ -254,8 +254,8 @@ pub async fn any_text_up_to_the_size_limit_is_accepted_as_key(fixture: &mut impl
     assert!(loaded[0].is_err());
 }
 
-/// If a key record is unreadable, a commit refuses only the write of this key, and a load returns an error for this key
-/// and the records of the other keys.
+/// If a key record is unreadable, a commit refuses only the write of this key. A load returns an error for this key,
+/// and returns the records of the other keys.
 pub async fn damaged_record_affects_no_other_key(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let keys = owner.keys(3);

@@ -1,4 +1,4 @@
-//! Many commits, loads, expiries and reopenings of a store in a random order, compared with a simple model. The case
+//! Many commits, loads, expiries and reopenings of a store in a random order, compared with a simple model. The test
 //! detects a store whose cache of recent writes returns wrong data.
 
 use std::collections::BTreeMap;

@@ -45,8 +45,8 @@ pub async fn rollout_based_on_an_outdated_one_is_refused(fixture: &mut impl Fixt
     assert_eq!((&*versions["s"], &*versions["a:b 1"]), (&second, &rollout(9, "orders@9.0.0")));
 }
 
-/// A running instance gets a new rollout in the reply to its heartbeat. An instance that starts after all others have
-/// ended reads the same rollout.
+/// A running instance gets a new rollout in the reply to its heartbeat. An instance that starts after all other
+/// instances have ended reads the same rollout.
 pub async fn rollout_reaches_running_and_later_instances(fixture: &mut impl Fixture) {
     let id = InstanceId::random();
     let lease = std::time::Duration::from_mins(1);

@@ -118,7 +118,8 @@ impl Publisher {
     }
 }
 
-/// Opens the Redis store of a configuration. An embedded store is an error, because it belongs to one process.
+/// Opens the Redis store of a configuration. Returns an error for an embedded store, because an embedded store belongs
+/// to one process.
 async fn store(loaded: &LoadedConfig) -> Result<Arc<dyn Store>, StoreError> {
     match &loaded.config.store {
         StoreConfig::Redis(redis) => {

@@ -103,7 +103,8 @@ impl Load {
         Self { deliveries, events: of_keys, kind: "follow", emitting, stamped: true }
     }
 
-    /// Removes the first event of a key from the load, and returns the event. The caller publishes it later or never.
+    /// Removes the first event of a key from the load, and returns the event. The caller publishes this event later or
+    /// never.
     pub(crate) fn lose_first(&mut self, key: u32) -> Option<PlannedDelivery> {
         let at = self.deliveries.iter().position(|planned| planned.key == key)?;
         Some(self.deliveries.remove(at))

@@ -49,7 +49,8 @@ impl Outcome {
 }
 
 impl Producer {
-    /// Returns the producer with this number. The producer has `keys` keys, and puts `together` events into a request.
+    /// Returns the producer with this number. The producer has `keys` keys, and puts `together` events into each
+    /// request.
     pub(super) fn new(port: u16, number: usize, keys: usize, together: usize) -> Self {
         Self { port, number, keys, together, events: 0 }
     }
