@@ -88,10 +88,10 @@ impl AdaptivePrefetch {
     }
 
     /// Computes the window that fits messages of the average size in the sample. If the computed window is at least
-    /// twice as large as the current window, uses the computed window. If the computed window is at most half as large,
-    /// reduces the window as [`Self::shrink`] does. The window changes only after the sample is complete and a message
-    /// has arrived that is not a redelivery. After a reduction, the window does not grow for `GROWTH_DELAY`. Returns
-    /// whether the window changed.
+    /// twice as large as the current window, uses the computed window. If the computed window is at most half as large
+    /// as the current window, reduces the window as [`Self::shrink`] does. The window changes only after the sample is
+    /// complete and a message has arrived that is not a redelivery. After a reduction, the window does not grow for
+    /// `GROWTH_DELAY`. Returns whether the window changed.
     pub(super) fn adjust(&mut self) -> bool {
         // A sample is complete when it has `SAMPLE_DELIVERIES` deliveries, or as many deliveries as the window allows
         // if this number is lower.

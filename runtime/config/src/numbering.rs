@@ -71,10 +71,10 @@ impl StreamNumbering {
 }
 
 /// Checks the configured streams against the store and the running processes, and then records the settings of each
-/// stream in its mark. Returns an error if the store has data of a stream that was written with other settings, or if
-/// another process runs the stream with other settings. If there is no such data and no such process, this function
-/// replaces a mark that has other settings. When this function returns successfully, the marks are durable. A process
-/// must not write data of the streams before that time.
+/// stream in the mark of the stream. Returns an error if the store has data of a stream that was written with other
+/// settings, or if another process runs the stream with other settings. If there is no such data and no such process,
+/// this function replaces a mark that has other settings. When this function returns successfully, the marks are
+/// durable. A process must not write data of the streams before that time.
 ///
 /// Each process must call this function again after the process has joined the membership (the list of running
 /// processes in the store). Two processes that start at the same time with different numbers of partitions might not

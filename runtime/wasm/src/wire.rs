@@ -1,6 +1,6 @@
 //! The types of `wit/handler.wit` in the form in which their values pass between the host and a guest (the WebAssembly
-//! code of a handler): borrowed on the way to the guest, owned on the way back. This module must never validate a
-//! value; `outcome` validates values.
+//! code of a handler). The values are borrowed on the way to the guest, and owned on the way back to the host. This
+//! module must never validate a value; `outcome` validates values.
 //!
 //! The types are written by hand instead of generated. The host can therefore pass an event to the guest without
 //! copying the event first. Each type has code only for the direction in which it passes.

@@ -50,7 +50,8 @@ pub(crate) struct QueueForm {
 /// A difference between the expected form and the actual form of a queue.
 #[derive(Debug)]
 pub(crate) struct FormDifference {
-    /// The argument, or another property such as `durable`; empty if the broker named none.
+    /// The argument, or another property such as `durable`; empty if the broker named neither an argument nor a
+    /// property.
     pub(crate) argument: String,
     /// The broker's words.
     pub(crate) reason: String,

@@ -41,8 +41,8 @@ struct MetricsSnapshot {
     wanted: BTreeMap<String, u64>,
     /// The number of requests of producers over HTTP, by the status of the response.
     requests: BTreeMap<u16, u64>,
-    /// For each stream, the number of its messages that sink files contained at the start of the process although the
-    /// store lacked them.
+    /// For each stream, the number of lost messages: at the start of the process, sink files contained these messages
+    /// of the stream, but the store lacked them.
     lost_messages: BTreeMap<String, u64>,
     is_store_writable: bool,
     /// True if the broker responds. `None` without a broker, and before the first check of the broker.

@@ -117,7 +117,8 @@ pub struct ResumedPage<L = BoundedRows<LossRow>> {
 /// A binding that was removed.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct BindingRow {
-    /// The description of the binding: from which exchange to which queue or exchange.
+    /// The description of the binding: it names the exchange from which the binding takes messages, and the queue or
+    /// exchange to which the binding leads.
     pub binding: RowText,
 }
 
