@@ -31,9 +31,9 @@ pub use owner::{
 
 use ordain_store::Store;
 
-/// The time for which the fixture's store keeps dead letters, in ms. The times in the suite are so long that the
-/// duration of a test, even on a slow machine, does not change the result of the test. A fixture may therefore use a
-/// running clock, to which [`Fixture::advance_clock`] adds an offset.
+/// The time for which the fixture's store keeps dead letters, in ms. The times in the suite are much longer than a test
+/// takes, even on a slow machine. The duration of a test therefore does not change its result. A fixture may therefore
+/// use a running clock, to which [`Fixture::advance_clock`] adds an offset.
 pub const DEAD_TTL: u64 = 100_000;
 
 /// A store under test, empty at first.
