@@ -135,7 +135,7 @@ fn lost_event_is_replayed_from_server() -> Result<()> {
     ensure!(of_lost.len() == lost.len(), "{} of {}", of_lost.len(), lost.len());
     ensure!(found_events(&gaps, "http://127.0.0.1") == lost.len() as u64);
     let failed = gaps.iter().filter_map(|gap| gap["answers"][1]["failed"].as_u64()).sum::<u64>();
-    ensure!(failed > 10, "{failed} requests failed, of {}", archive.requests());
+    ensure!(failed > 10, "only {failed} of {} requests failed", archive.requests());
     let errors: BTreeSet<&str> =
         gaps.iter().filter_map(|gap| gap["answers"][1]["error"].as_str()).collect();
     ensure!(errors.iter().any(|error| error.contains("503")), "{errors:?}");
@@ -215,8 +215,8 @@ fn permanently_lost_event_parks_skips_or_waits() -> Result<()> {
     Ok(())
 }
 
-/// Checks that the log reports each of the waiting keys exactly once, and that `ordain keys why` explains why they
-/// wait.
+/// Checks that the log reports each of the waiting keys exactly once, and that `ordain keys why` explains why the key
+/// waits.
 fn check_reports_of_waiting_keys(
     home: &Home,
     service: &mut Service,

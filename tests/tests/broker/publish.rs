@@ -88,7 +88,7 @@ fn killed_command_resumes_without_duplicates() -> Result<()> {
         publishing.kill()?;
         publishing.wait()?;
     }
-    ensure!(kills >= 2, "{kills} runs were killed");
+    ensure!(kills >= 2, "only {kills} runs were killed");
     publish(&rig, &["events.ndjson"])?;
     let mut out = Vec::new();
     rig.take(&mut out, lines.len())?;
@@ -162,7 +162,8 @@ fn unnumbered_event_of_a_key_with_numbers_of_a_producer_is_refused() -> Result<(
         let is_named = words.contains("sequence 4") && words.contains("\"k0\"");
         ensure!(code == 1 && is_named, "{words}");
     }
-    // If such an event is in a file, the command must refuse this event, but publish the events of other keys.
+    // If a file contains an event without a number for such a key, the command must refuse this event, but publish the
+    // events of other keys.
     let file = [line("k1", 4, &json!({ "n": 4 })), line("k2", 1, &json!({ "n": 1 }))];
     rig.home.write("events.ndjson", text(&unnumbered(&file)?))?;
     let (code, words) = publish_refused(&rig, &["cases", "events.ndjson"])?;

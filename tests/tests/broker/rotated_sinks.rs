@@ -55,14 +55,14 @@ fn renamed_files_keep_the_messages_that_wait_in_the_store() -> Result<()> {
     append(&home, &mut written, 4)?;
     let mut service = Service::start(&home, &["run"])?;
     service.until("the first messages", || lines(&files) == 3)?;
-    // The host is killed after two rotations.
+    // The file is renamed twice while the host runs.
     for _ in 0..2 {
         rename(&mut files)?;
         append(&home, &mut written, 2)?;
         service.until("messages in the new file", || home.lines(OUT) == 2)?;
     }
-    // After the first of these kills, the file is renamed. In each run, the host first skips the messages in the store
-    // that are already in the files, and then writes the message of the new event.
+    // The host is killed three times. After the first kill, the file is renamed once more. In each run, the host first
+    // skips the messages in the store that are already in the files, and then writes the message of the new event.
     for is_renamed in [true, false, false] {
         service.kill()?;
         if is_renamed {

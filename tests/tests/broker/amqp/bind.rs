@@ -115,8 +115,9 @@ fn topology_changes(service: &mut Service) -> Result<u64> {
 }
 
 /// If another program declares a deleted exchange of `bind` again, the new exchange has no bindings, and the broker
-/// does not report this to the host. The host must bind the exchange again, and report the loss. The host must also
-/// restore a single removed binding, although the host cannot detect the removal.
+/// does not report this to the host. The host must bind the exchange again, and report the loss. The host cannot detect
+/// the removal of a single binding. It must nevertheless restore a removed binding, because it declares all bindings
+/// again from time to time.
 #[test]
 fn replaced_exchange_of_bind_is_bound_again_and_reported() -> Result<()> {
     let rig = rig_with_feed()?;
@@ -125,7 +126,7 @@ fn replaced_exchange_of_bind_is_bound_again_and_reported() -> Result<()> {
     rig.until_bound("feed", &["cases"])?;
     let lines = in_turn(5, 20);
     let mut parts = lines.chunks(25);
-    let mut next = || parts.next().context("a part of the events");
+    let mut next = || parts.next().context("no part of the events is left");
     let mut out = Vec::new();
     feed(&rig, next()?, &mut out)?;
     ensure!(topology_changes(&mut service)? == 0, "{}", service.stderr());
@@ -134,7 +135,7 @@ fn replaced_exchange_of_bind_is_bound_again_and_reported() -> Result<()> {
     replace_feed(&rig)?;
     let replaced = "exchange removed and declared again by another program:";
     service.until_lines(1, &[replaced, "exchange=\"feed\""])?;
-    wait_until("a count", || Ok(topology_changes(&mut service)? > 0))?;
+    wait_until("a counted change", || Ok(topology_changes(&mut service)? > 0))?;
     rig.until_bound("feed", &["cases"])?;
     feed(&rig, next()?, &mut out)?;
     rig.until_marked("feed")?;

@@ -149,8 +149,8 @@ fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
 }
 
 /// An operator binds the queue of a stream to the exchange for the stream's dead letters. This binding is not in the
-/// configuration. The dead letter of an event may return as an event once, because an operator may send the dead letter
-/// again after a correction of the handler. If this event fails too, its dead letter must not return again.
+/// configuration. The host must accept the dead letter of an event as an event once, because an operator can send a
+/// dead letter again after a correction of the handler. If this event fails too, its dead letter must not return again.
 #[test]
 fn returned_dead_letters_do_not_circulate() -> Result<()> {
     let admin_section = "[admin]\nlisten = \"127.0.0.1:0\"\n";

@@ -118,15 +118,16 @@ fn version_is_tested_again_before_a_missing_queue_is_declared() -> Result<()> {
         rig.until_bound("cases.marker", &["cases"])?;
         let opened = || rig.rabbit.opened_connections("ordain: which version");
         let line = in_turn(1, 1);
-        // If the queue were deleted before the host has consumed it, the host would declare it again without a test,
-        // because the last test would be recent.
+        // If the test deleted the queue before the host has consumed it, the host would declare the queue again without
+        // a further test of the version, because its last test of the version would be recent.
         rig.publish(&line)?;
         rig.until_empty()?;
         for _ in 0..2 {
             let tests = opened();
-            // The host may have tested the broker just before the deletion. It then declares the queue without a
-            // further test, so delete the queue again. Delete only a queue that is declared and bound: if RabbitMQ 3.10
-            // deletes a quorum queue during its declaration, it may refuse all further declarations of the queue.
+            // If the host has tested the version just before the deletion, it declares the queue without a further test
+            // of the version. In this case, delete the queue again. Delete only a queue that is declared and bound: if
+            // RabbitMQ 3.10 deletes a quorum queue during its declaration, it may refuse all further declarations of
+            // the queue.
             let tested = wait_until("a further test of the version", || {
                 if rig.rabbit.bound("cases")?.iter().any(|name| name == "cases") {
                     rig.client.delete_queue("cases")?;

@@ -53,8 +53,8 @@ fn unreadable_message_is_kept_whole() -> Result<()> {
     Ok(())
 }
 
-/// Unroutable messages must wait until a queue is bound, even after a crash, and must then be published once. Until
-/// then, the host must acknowledge the deliveries of the events.
+/// Unroutable messages must wait until a queue is bound, even after a crash, and must then be published once. While the
+/// messages wait, the host must still acknowledge the deliveries of the events.
 #[test]
 fn unroutable_message_is_kept() -> Result<()> {
     let rig = Rig::new()?;

@@ -184,8 +184,8 @@ fn unresponsive_queue_delays_only_its_keys() -> Result<()> {
         if held_at.is_none() && log.contains("neither accepted nor refused") {
             held_at = Some(Instant::now());
         }
-        // Continues for 8 seconds after this log line. Within this time, the host begins to retry a message for the
-        // queue `a` over a separate connection.
+        // The test continues for 8 seconds after this log line. Within this time, the host begins to retry a message
+        // for the queue `a` over a separate connection.
         held_at.is_some_and(|at| at.elapsed() > Duration::from_secs(8))
             || started.elapsed() > Duration::from_mins(2)
     })?;

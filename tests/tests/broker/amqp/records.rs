@@ -30,8 +30,8 @@ fn until_marked(redis: &Redis) -> Result<()> {
     })
 }
 
-/// A starting host waits for the broker. When the broker is available, the store does not answer. The host must report
-/// that the store is unavailable, and must continue when the store answers again.
+/// A starting host waits for the broker. When the broker becomes available, the store no longer answers. The host must
+/// report that the store is unavailable, and must continue when the store answers again.
 #[test]
 fn silent_store_is_reported_while_queues_are_prepared() -> Result<()> {
     let redis = Redis::start(&[])?;

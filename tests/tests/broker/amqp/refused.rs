@@ -51,7 +51,8 @@ fn mismatched_objects_are_refused() -> Result<()> {
     rig.home.write("ordain.toml", other)?;
     ensure_refused(&rig.home, 78, &["exchange \"other\"", "inequivalent arg", "declare = false"])?;
 
-    // A start with a mismatched queue must fail with exit code 78, even if the exchange of a sink is missing too.
+    // A start must fail with exit code 78 if the form of a queue differs from the configuration, even if the exchange
+    // of a sink is missing too.
     let other = config(&url, "", "", "").replace("exchange = \"out\"", "exchange = \"none\"");
     rig.home.write("ordain.toml", other)?;
     ensure_refused(&rig.home, 78, &["queue \"cases\"", "inequivalent arg"]).map(drop)

@@ -69,7 +69,7 @@ fn sink_reports_each_reason_in_the_words_of_the_broker() -> Result<()> {
     service.until_lines(1, &[NOT_PUBLISHED, "CONNECTION_FORCED"])?;
     wait_until("a new connection of the sink", || is_open(&rig, SINK))?;
 
-    // The consumer keeps its connection, which is the only one that the limit allows. The test waits until the host has
+    // The consumer keeps its connection. The limit allows no further connection. The test waits until the host has
     // logged the refusal twice. The two log lines are more than ten seconds apart, so the health check has then failed
     // for longer than the lease.
     rig.rabbit.limit_connections("sinker", Some(1))?;

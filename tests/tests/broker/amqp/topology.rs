@@ -51,9 +51,9 @@ fn bindings_of_a_replaced_exchange_are_declared_again() -> Result<()> {
     Ok(())
 }
 
-/// The host is killed as soon as the new exchange has its marker. With the new marker, no later check can detect the
-/// replacement, so the log must already contain it. The link to the broker is slow, so each further step of the check
-/// takes longer than the test needs to kill the host.
+/// The host is killed as soon as the new exchange has its marker. When the new marker exists, no check can detect the
+/// replacement any more. The host must therefore log the replacement before it declares the new marker. The link to the
+/// broker is slow, so each further step of the check takes longer than the test needs to kill the host.
 #[test]
 fn replaced_exchange_is_logged_before_it_gets_a_marker() -> Result<()> {
     let rig = Rig::new()?;
@@ -99,8 +99,9 @@ fn reported_differences(service: &Service) -> u64 {
 }
 
 /// A `sequenced` stream consumes a queue that another program declared again in another form, because the stream
-/// detects lost events by their sequences. The host only reports the other form. The host counts each difference, even
-/// if the log does not repeat the error. A start also uses the queue, because the store has data of the stream.
+/// detects lost events by their sequences. The host reports the difference in form, and continues. The host counts each
+/// difference, even if the log does not repeat the error. A start also uses the queue, because the store has data of
+/// the stream.
 #[test]
 fn queue_in_another_form_is_reported() -> Result<()> {
     let rig = Rig::with(ADMIN, "", "")?;
@@ -121,8 +122,9 @@ fn queue_in_another_form_is_reported() -> Result<()> {
     service.resume()?;
     service.until_says("topology not as configured")?;
     service.until_says("inequivalent arg")?;
-    // Each check finds two differences and logs one error. The replaced queue counts once.
-    wait_until("a count", || {
+    // Each check counts two differences but logs only one error. The replacement of the queue counts as one further
+    // change.
+    wait_until("a counted change", || {
         let counted = changes(&mut service)?;
         Ok(counted > 1 + reported_differences(&service))
     })?;
@@ -261,7 +263,7 @@ fn refused_connection_is_no_difference_of_the_topology() -> Result<()> {
         rig.rabbit.limit_connections(user, None)?;
         rig.client.delete_exchange("cases")?;
         service.until_says("exchange missing: declared again")?;
-        wait_until("a count", || Ok(changes(&mut service)? > 0))?;
+        wait_until("a counted change", || Ok(changes(&mut service)? > 0))?;
         service.end()?;
     }
     Ok(())
@@ -543,7 +545,7 @@ fn missing_queue_is_reported_without_a_declaration() -> Result<()> {
     wait_until("two further connections", || Ok(opened() >= before + 2))?;
     declare()?;
     service.until_says("queue was missing: Ordain does not declare it")?;
-    wait_until("a count", || Ok(changes(&mut service)? > 0))?;
+    wait_until("a counted change", || Ok(changes(&mut service)? > 0))?;
     rig.publish(second)?;
     rig.take(&mut out, lines.len())?;
     tally::check(&by_key(&lines)?, &out.join("\n"))?;
@@ -606,7 +608,7 @@ fn replaced_exchange_is_reported() -> Result<()> {
     rig.client.exchange("cases", ExchangeKind::Fanout)?;
     service.resume()?;
     service.until_says("exchange removed and declared again by another program:")?;
-    wait_until("a count", || Ok(changes(&mut service)? > 0))?;
+    wait_until("a counted change", || Ok(changes(&mut service)? > 0))?;
     rig.until_marked("cases")?;
     service.end()?;
     // The exchange is replaced again, this time while no host runs.
@@ -735,8 +737,8 @@ fn dropped_messages_are_reported() -> Result<()> {
     Ok(())
 }
 
-/// Two streams have queues at one exchange. Only the first stream configures the binding from another exchange to this
-/// exchange. If the first stream is removed, the second stream still needs this binding.
+/// The queues of two streams are bound to the same exchange. Only the first stream configures the binding from another
+/// exchange to this exchange. If the first stream is removed, the second stream still needs this binding.
 #[test]
 fn unbinding_keeps_bindings_that_another_stream_needs() -> Result<()> {
     let bind = "bind = [{ exchange = \"amq.topic\", routing_key = \"#\" }]";

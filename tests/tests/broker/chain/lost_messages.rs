@@ -77,12 +77,12 @@ fn record_of_messages_beyond_memory_states_their_commits() -> Result<()> {
     let since = since.as_millisecond();
     ensure!(
         (began..=copied).contains(&since),
-        "`since` is {since}, not between {began} and {copied}"
+        "the record's `since` is {since}, not between {began} and {copied}"
     );
     let right = json!({
         "to": "stream/next", "messages": null, "shard": 0, "outbox": 0, "first": before + 1,
         "last": after, "since": null,
     });
-    ensure!(data == right, "{data} is not {right}");
+    ensure!(data == right, "the record states {data}, not {right}");
     Ok(())
 }

@@ -40,8 +40,8 @@ fn statements(home: &Home) -> Result<Vec<Value>> {
     file.lines().map(|line| serde_json::from_str(line).with_context(|| line.to_owned())).collect()
 }
 
-/// Checks that there are `right` statements, that they differ, and that the numbers of each order are consecutive from
-/// 1 on.
+/// Checks that there are exactly `right` statements, that no two statements are equal, and that the numbers of each
+/// order are consecutive from 1 on.
 fn check_numbers(statements: &[Value], right: usize) -> Result<()> {
     let rows = statements.iter().map(|statement| {
         let part = |name: &str| Some(statement[name].as_str()?.to_owned());

@@ -24,7 +24,7 @@ pub(super) fn check_stages(home: &Home, ledger: &Ledger) -> Result<()> {
             let key = row["key"].as_str().context("a key")?.to_owned();
             executed.insert(key, row["next"].as_u64().context("next")? - 1);
         }
-        ensure!(executed == right, "the keys of {stream} have executed wrong numbers of events");
+        ensure!(executed == right, "a key of {stream} has executed a wrong number of events");
         let dead = home.rows(&["dead", "list", stream, "--json", "--limit", "10"])?;
         ensure!(dead.is_empty(), "{stream}: {dead:?}");
     }

@@ -417,8 +417,8 @@ fn lost_shard_is_named_at_the_start() -> Result<()> {
 }
 
 /// The time within which a host must stop accepting events after its store has lost everything, or after the store's
-/// folder was removed. The documented limit is one second. A host that has lost its connection may reconnect a second
-/// late. The test allows another second for a busy machine.
+/// folder was removed. The documented limit is one second. A host that has lost its connection may stop up to a second
+/// later, because it must reconnect first. The test allows another second for a busy machine.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(3);
 
 /// Posts events, one after the other, until the host has ended. Returns the keys of the accepted events. The store of
@@ -464,7 +464,7 @@ fn until_effects(keys: &BTreeSet<String>, mut out: impl FnMut() -> String) -> Re
     })
 }
 
-/// Redis loses all its data by `empty`, and then a producer posts events. The host must stop accepting events within
+/// `empty` makes Redis lose all its data. Then a producer posts events. The host must stop accepting events within
 /// [`ACCEPT_LIMIT`], and must then end with exit code 1 and state the reason. The events that the host accepted after
 /// the loss are in the emptied Redis, and must take effect after the next start.
 fn empty_redis(options: &Options, empty: impl FnOnce(&Redis) -> Result<()>) -> Result<()> {
@@ -614,7 +614,7 @@ fn request_in_progress_is_answered_after_shutdown_during_start() -> Result<()> {
     let event = &in_turn(1, 1)[0];
     let slow = begin_post(address, event)?;
     service.signal("TERM")?;
-    // The host removes itself from the members when it ends its start.
+    // The host removes itself from the members when the shutdown ends its start.
     wait_until("the removal of the member", || Ok(members()? == Some(0)))?;
     let answer = finish_post(slow, event)?;
     ensure!(answer.starts_with("HTTP/1.1 202 "), "{answer}: {}", service.stderr());

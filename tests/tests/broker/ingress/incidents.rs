@@ -85,12 +85,15 @@ impl Rig {
         let mut ids = BTreeSet::new();
         for record in &records {
             for (name, value) in ATTRIBUTES {
-                ensure!(record[name] == value, "{name} of {record}");
+                ensure!(record[name] == value, "{name} is not {value:?} in {record}");
             }
             let id = record["id"].as_str().context("an id")?;
             ensure!(!id.is_empty() && ids.insert(id), "another record has the id of {record}");
             let time: Timestamp = record["time"].as_str().context("a time")?.parse()?;
-            ensure!(self.began <= time && time <= Timestamp::now(), "the time of {record}");
+            ensure!(
+                self.began <= time && time <= Timestamp::now(),
+                "the host did not run at the time of {record}"
+            );
             let members = record.as_object().context("an object")?.len();
             ensure!(members == ATTRIBUTES.len() + ["id", "time", "type", "data"].len(), "{record}");
         }
@@ -204,7 +207,10 @@ fn records_of_lost_events_are_correct() -> Result<()> {
         ensure!(lost > 0, "the server lost no event of shard {shard}");
         let of_shard: Vec<Value> =
             all.iter().filter(|record| record["data"]["shard"] == shard).cloned().collect();
-        ensure!(lost_events(&of_shard) == lost as u64, "{lost} events are lost: {of_shard:?}");
+        ensure!(
+            lost_events(&of_shard) == lost as u64,
+            "{lost} events are lost, but not in the records: {of_shard:?}"
+        );
         let since = |record: &&Value| -> Result<i64> {
             let since = record["data"]["since"].as_str().context("a time")?;
             Ok(since.parse::<Timestamp>()?.as_millisecond())
@@ -218,7 +224,7 @@ fn records_of_lost_events_are_correct() -> Result<()> {
         let since = since.into_iter().min().context("a record")?;
         ensure!(
             (sent..=answered).contains(&since),
-            "`since` is {since}, not between {sent} and {answered}: {of_shard:?}"
+            "the record's `since` is {since}, not between {sent} and {answered}: {of_shard:?}"
         );
     }
     // The test knows only a lower and an upper limit for the number of safe events, for two reasons. First, the host

@@ -75,7 +75,7 @@ fn check_lost_claim(lose: impl FnOnce(&Redis) -> Result<()>) -> Result<usize> {
     ensure!(last > 0, "the host had made no commit in shard {shard}");
     let right =
         json!({ "shard": shard, "commits": last, "first": 1, "last": last, "claim_lost": true });
-    ensure!(data == right, "{data} is not {right}");
+    ensure!(data == right, "the record states {data}, not {right}");
     let words = "but the shard has lost the claim of this owner";
     ensure!(service.stderr().contains(words), "the error lacks {words:?}: {}", service.stderr());
     Ok(shard)
@@ -127,7 +127,7 @@ fn record_of_commits_beyond_memory_states_all_lost_commits() -> Result<()> {
     let since = since.as_millisecond();
     ensure!(
         (began..=copied).contains(&since),
-        "`since` is {since}, not between {began} and {copied}"
+        "the record's `since` is {since}, not between {began} and {copied}"
     );
     let first = before[shard] + 1;
     let last = after[shard];
@@ -135,7 +135,7 @@ fn record_of_commits_beyond_memory_states_all_lost_commits() -> Result<()> {
         "shard": shard, "commits": last + 1 - first, "first": first, "last": last,
         "claim_lost": false, "since": null,
     });
-    ensure!(data == right, "{data} is not {right}");
+    ensure!(data == right, "the record states {data}, not {right}");
     let words = format!("commits {first} to {last} are lost");
     wait_until("the error", || Ok(service.stderr().contains(&words)))
 }

@@ -56,7 +56,7 @@ impl Rig {
         Ok(Self { cluster, home, service, admin, address, lines, accepted: 0 })
     }
 
-    /// Returns the next events of each of 60 keys. These events belong to all nodes.
+    /// Returns the next events of each of 60 keys. The shards of these keys are on all nodes.
     fn next_events(&self) -> String {
         text(&self.lines[self.accepted..self.accepted + EVENTS_PER_REQUEST])
     }

@@ -62,7 +62,7 @@ impl Pair {
     }
 
     /// Waits until the inbox in the store is empty. A host removes an event from the inbox a little after it has
-    /// published the event. Until then, the event delays later events of its key.
+    /// published the event. While the event is in the inbox, it delays the later events of its key.
     fn until_removed(&self) -> Result<()> {
         wait_until("empty queues in the store", || {
             let waits = (0..16).map(|shard| {
@@ -127,8 +127,8 @@ fn check_both_processes_accept_events(stream: &str) -> Result<()> {
     for (at, line) in first.iter().enumerate() {
         ensure!(post(pair.addresses[at % 2], ONE, line)?.status == 202);
     }
-    // In a `fifo` stream, the order of arrival counts. All events must therefore have arrived over HTTP before their
-    // copies arrive from the broker.
+    // A `fifo` stream executes events in the order of their arrival. All events must therefore have arrived over HTTP
+    // before their copies arrive from the broker.
     pair.until(first.len())?;
     pair.rig.publish(&first[50..])?;
     pair.rig.until_empty()?;

@@ -62,7 +62,7 @@ impl Rig {
         (0..MASTERS).try_for_each(|number| self.cluster.let_replica_lag(number))
     }
 
-    /// Makes each lagging replica the master, while the old master still runs. No connection of the host breaks.
+    /// Makes each lagging replica a master, while its old master still runs. No connection of the host breaks.
     fn take_over(&self, how: Takeover) -> Result<()> {
         (0..MASTERS).try_for_each(|number| self.cluster.take_over(number, how))
     }
@@ -156,7 +156,8 @@ fn host_finds_the_replicas_of_killed_masters() -> Result<()> {
     check_killed_masters(Rig::start("fifo")?)
 }
 
-/// As in the previous test, but the replicas have joined the Cluster after the start of the host.
+/// All masters are killed and stay down, and their replicas become the masters. The replicas have joined the Cluster
+/// after the start of the host, so the host must learn them while it runs.
 #[test]
 fn host_finds_replicas_that_joined_later() -> Result<()> {
     let args = ["--wait-divisor=100", "run"];

@@ -148,8 +148,8 @@ fn dead_instance_causes_no_rollback() -> Result<()> {
     let [first, second] = &mut pair.services;
     until_runs(first, "tally@2.0.0")?;
     second.until_says("handler version missing")?;
-    // The other instance restarts once before the death. This restart must cause no rollback either, because the first
-    // instance offers the version.
+    // The second instance restarts once before the first instance dies. This restart must cause no rollback either,
+    // because the first instance offers the version.
     second.end()?;
     let mut second = Service::start(&pair.homes[1], &["run"])?;
     second.until_says("handler version missing")?;
