@@ -328,7 +328,7 @@ fn signal_ends_command_between_batches() -> Result<()> {
     let mut command = home.ordain(&["publish", "cases", "-", "--json"])?;
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut publishing = command.spawn()?;
-    let mut input = publishing.stdin.take().context("the input is no pipe")?;
+    let mut input = publishing.stdin.take().context("standard input is no pipe")?;
     input.write_all(text(&numbered[..60]).as_bytes())?;
     // The input stays open, so the command waits for further lines. The number of SIGTERM is 15. The command handles
     // SIGTERM as soon as bit 14 of the mask is set.

@@ -120,7 +120,7 @@ fn handler_is_checked_without_a_configuration() -> Result<()> {
     // A configuration that the command line names must exist.
     let (code, text) = check(&["plugins/tally.wasm", "--config", "absent.toml"])?;
     ensure!(code == Some(78) && text.contains("absent.toml: cannot be read"), "{text}");
-    // If a configuration exists, its limits hold.
+    // If a configuration exists, the check applies its limits.
     home.write("ordain.toml", format!("[plugins]\nmemory = \"1MiB\"\n{}", tally::CONFIG))?;
     let (code, text) = check(&["plugins/tally.wasm"])?;
     ensure!(code == Some(78) && text.contains("plugins.memory"), "{text}");

@@ -120,7 +120,7 @@ fn events_far_ahead_take_effect_after_the_gap_over_redis() -> Result<()> {
 }
 
 /// The key waits for the missing event without a time limit. The missing event arrives after a restart of the process.
-/// The last event, which is a dead letter until then, ends the key.
+/// The last event, which is a dead letter while the key waits, ends the key.
 #[test]
 fn waiting_key_takes_the_letters_and_ends() -> Result<()> {
     let home = home("gap = { timeout = \"200ms\", max_width = 100, on_exhausted = \"wait\" }")?;
@@ -146,7 +146,8 @@ fn waiting_key_takes_the_letters_and_ends() -> Result<()> {
     Ok(())
 }
 
-/// A single event far ahead of a key that lacks nothing shows that events are missing.
+/// A key lacks no event. Then a single event arrives far ahead of the key's last event, and so shows that events are
+/// missing.
 #[test]
 fn first_event_far_ahead_makes_a_gap() -> Result<()> {
     let home = home(NARROW)?;
@@ -275,7 +276,8 @@ fn events_of_a_full_key_take_effect_after_the_gap() -> Result<()> {
     Ok(())
 }
 
-/// An HTTP producer with the default settings lost one event, and sends it long after the others.
+/// The stream has the default settings. A producer that sends events over HTTP sends one event of the key long after
+/// the later events of the key.
 #[test]
 fn events_far_ahead_over_http_take_effect() -> Result<()> {
     let config = format!(

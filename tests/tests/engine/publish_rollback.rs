@@ -78,7 +78,7 @@ fn next_run_publishes_events_lost_by_a_shard() -> Result<()> {
     ensure!(done["lines_before"] == 2_000 && published + known == 2_000, "{done}");
     ensure!(
         published > 400 && known > 0,
-        "one shard must have lost events, and the others none: {done}"
+        "one shard must have lost events, and the other shards none: {done}"
     );
     let lines = in_turn(KEYS, 100);
     let all = by_key(&lines)?;
@@ -87,7 +87,7 @@ fn next_run_publishes_events_lost_by_a_shard() -> Result<()> {
 }
 
 /// Redis goes back in time while no process runs. The next publisher's events get the numbers of the lost events. The
-/// messages of these events must have ids that no earlier message had.
+/// messages of the new events must have ids that no earlier message had.
 #[test]
 fn events_with_reused_numbers_have_new_message_ids() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -203,8 +203,8 @@ fn run_fails_when_the_store_goes_back_for_the_fifth_time() -> Result<()> {
     Ok(())
 }
 
-/// A publisher must write its lost events again, but the queue is full, so the call fails. The publisher must keep the
-/// lost events: its next call must write them, and then the event of this next call.
+/// A publisher must write its lost events again, but the queue is full, so the publisher's call fails. The publisher
+/// must keep the lost events: its next call must write them, and then the event of this next call.
 #[tokio::test]
 async fn lost_events_are_kept_when_republishing_fails() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -398,7 +398,7 @@ fn record_of_events_beyond_memory_states_their_number() -> Result<()> {
     let mut command = home.ordain(&["publish", "cases", "-"])?;
     command.stdin(Stdio::piped()).stderr(fs::File::create(home.path("err"))?);
     let mut publisher = command.spawn()?;
-    let mut input = publisher.stdin.take().context("it is piped")?;
+    let mut input = publisher.stdin.take().context("standard input is no pipe")?;
     for number in 2..2 + LOST {
         input.write_all(line(number).as_bytes())?;
     }
@@ -427,6 +427,6 @@ fn record_of_events_beyond_memory_states_their_number() -> Result<()> {
     let times = began.as_millisecond()..=lost_at.as_millisecond();
     ensure!(times.contains(&since), "{times:?}: {since}");
     let right = json!({ "shard": shard, "events": LOST - again, "since": null });
-    ensure!(data == right && again < LOST, "{data} is not {right}");
+    ensure!(data == right && again < LOST, "the record states {data}, not {right}");
     Ok(())
 }

@@ -12,8 +12,8 @@ use ordain_tests::log::{in_turn, line, text, unnumbered};
 use ordain_tests::service::{Service, wait_until};
 use serde_json::{Value, json};
 
-/// The number of events that are published before the snapshot, and also the number of events that Redis loses. A key
-/// record keeps the digests of fewer events.
+/// The number of events that are published before the snapshot, and also the number of events that Redis loses. This
+/// number is higher than the number of events whose digests a key record keeps.
 const EVENTS: usize = 100;
 /// The number of events that are published after the loss.
 const NEW_EVENTS: usize = 50;

@@ -80,8 +80,8 @@ fn next_messages_are_not_written_to_a_renamed_file() -> Result<()> {
     for config in [tally::CONFIG, &tally::CONFIG.replace("path = \"out.ndjson\"", sequenced)] {
         let mut rig = Rig::start(config)?;
         rig.publish_part()?;
-        // After the first rename, the test creates the new file, as another program may do. After each later rename,
-        // the host creates it.
+        // After the first rename, the test creates the new file, as other programs do. After each later rename, the
+        // host creates the new file.
         fs::rename(rig.home.path(OUT), rig.home.path("out.1"))?;
         rig.home.write(OUT, "")?;
         rig.publish_part()?;

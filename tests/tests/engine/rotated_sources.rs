@@ -284,7 +284,7 @@ fn file_rotated_before_sigterm_is_finished_by_the_next_run() -> Result<()> {
 
 #[test]
 fn copied_and_truncated_file_is_read_to_its_end() -> Result<()> {
-    // The host is stopped.
+    // In the first part of the test, the host does not run while the files change.
     let mut writer = Writer::new(EVENTS, 100)?;
     writer.create(EVENTS, 50)?;
     writer.home.run_once()?;
@@ -296,7 +296,7 @@ fn copied_and_truncated_file_is_read_to_its_end() -> Result<()> {
     writer.home.run_once()?;
     writer.check().context("stopped")?;
 
-    // The host runs, or is paused.
+    // In the second part of the test, the host runs or is paused while the files change.
     let mut service = writer.start()?;
     for pauses in [false, true, false, true] {
         if pauses {
@@ -339,7 +339,7 @@ fn rest_in_compressed_file_is_reported() -> Result<()> {
     let log = run_strictly(&writer.home)?;
     let expected = [format!("inode {inode}"), "events.ndjson.1.gz".to_owned()];
     for words in &expected {
-        ensure!(log.contains(&**words), "without {words:?}: {log}");
+        ensure!(log.contains(&**words), "the log lacks {words:?}: {log}");
     }
     let letters = writer.home.rows(&["dead", "list", "cases", "--json"])?;
     ensure!(
@@ -396,7 +396,7 @@ fn removed_rest_is_reported_with_its_length() -> Result<()> {
     writer.home.write(EVENTS, "")?;
     let log = run_strictly(&writer.home)?;
     let words = format!("inode {inode}: at least {} bytes from byte {offset} on", length - offset);
-    ensure!(log.contains(&words), "without {words:?}: {log}");
+    ensure!(log.contains(&words), "the log lacks {words:?}: {log}");
     Ok(())
 }
 
@@ -478,7 +478,7 @@ fn spelling_of_the_path_does_not_matter() -> Result<()> {
     Ok(())
 }
 
-/// The path is a symbolic link or a hard link to a file whose name is that of an older file.
+/// The path is a symbolic link or a hard link to a file whose name looks like the name of a rotated file.
 #[test]
 fn path_may_lead_to_a_file_with_an_older_name() -> Result<()> {
     for is_link in [true, false] {

@@ -133,9 +133,9 @@ fn file_of_secret_during_its_replacement_is_temporary() -> Result<()> {
     Ok(())
 }
 
-/// The configuration can be missing because its disk is not mounted yet. It can be empty because a program that
-/// replaces it first truncates the file. In both cases, the exit code must be 75. If no link leads to a missing
-/// configuration, the exit code must be 78.
+/// The path of the configuration can lead through a link to a disk that is not mounted yet. The file can be empty
+/// because a program that replaces the file first truncates it. In both cases, the exit code must be 75. If the file is
+/// missing and its path contains no link, the exit code must be 78.
 #[test]
 fn configuration_during_its_replacement_is_temporary() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
@@ -307,7 +307,7 @@ fn unusable_files_are_refused() -> Result<()> {
 }
 
 /// If the file of the source or the folder of the sink is missing, the host must end with the exit code 75. A
-/// supervisor then starts the service again; the disk with the missing file may be mounted by then.
+/// supervisor then starts the host again, because the cause may be a disk that is not mounted yet.
 #[test]
 fn missing_files_of_a_service_are_unavailable() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
@@ -356,7 +356,8 @@ fn read_only_file_system_is_unavailable() -> Result<()> {
         std::fs::create_dir(home.path(folder))?;
     }
     let lines = in_turn(2, 4);
-    // The first round creates the store and the file of the sink. The second round finds both.
+    // The first round creates the store and the file of the sink. In the second round, the store and the file exist
+    // already.
     for part in lines.chunks(4) {
         home.write("more.ndjson", part.join("\n") + "\n")?;
         let events = home.read("events.ndjson") + &home.read("more.ndjson");
@@ -371,8 +372,8 @@ fn read_only_file_system_is_unavailable() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out/out.ndjson"))
 }
 
-/// Each run has another limit, so the host reaches the limit at different steps of its start. The host must never
-/// report an error of the configuration, because the configuration is right.
+/// Each run has another limit on open files, so the host reaches the limit at different steps of its start. The host
+/// must never report an error of the configuration, because the configuration is right.
 #[test]
 fn too_many_open_files_are_no_error_of_the_configuration() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;

@@ -109,7 +109,7 @@ fn failing_key_stops_alone_and_its_cause_is_shown() -> Result<()> {
     );
     ensure!(
         rejected[0]["event"]["data"]["do"] == "reject",
-        "the whole event is kept: {rejected:?}"
+        "the dead letter must contain the whole event: {rejected:?}"
     );
     ensure!(rejected[0]["version"].to_string().contains("faulty+"), "{rejected:?}");
     // Another run must change nothing.

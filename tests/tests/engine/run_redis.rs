@@ -41,8 +41,8 @@ fn password_from_the_environment_is_never_printed() -> Result<()> {
     Ok(())
 }
 
-/// While the host runs, the password changes in the server, and later in the file that the URL names. Until the file
-/// has the new password, the host must log the error of the server. If the file is missing, the host must use the
+/// While the host runs, the password changes in the server, and later in the file that the URL names. While the file
+/// still has the old password, the host must log the error of the server. If the file is missing, the host must use the
 /// previous password, and log one warning instead of one for each connection.
 #[test]
 fn rotated_password_is_read_from_its_file() -> Result<()> {

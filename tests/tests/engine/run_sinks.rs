@@ -75,7 +75,9 @@ fn content(text: &str) -> Result<Content> {
     for line in text.lines() {
         let message: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
         let id: Vec<&str> = message["id"].as_str().context("an id")?.split('/').collect();
-        let [stream, key, _, sequence, index] = id[..] else { anyhow::bail!("the id {id:?}") };
+        let [stream, key, _, sequence, index] = id[..] else {
+            anyhow::bail!("the id {id:?} does not have five parts")
+        };
         let place = content.entry((stream.to_owned(), key.to_owned())).or_default();
         place.push((sequence.parse()?, index.parse()?));
     }
@@ -144,7 +146,8 @@ fn kills_between_commit_and_publication_lose_and_repeat_nothing() -> Result<()> 
     for stream in ["left", "right"] {
         home.write(&format!("{stream}.ndjson"), events()?)?;
     }
-    // The events of two streams: two fifths of the events have two messages each for the sink `both`.
+    // Both streams together have twice as many events as the file `left.ndjson`. Two fifths of these events have two
+    // messages each for the sink `both`.
     let all = home.lines("left.ndjson") * 2 * 2 * 2 / 5;
     let mut left_over = 0;
     for kill in 1..=KILLS {

@@ -58,7 +58,7 @@ fn closed_stderr_does_not_stop_a_run() -> Result<()> {
     for format in ["text", "json"] {
         let mut command = home.ordain(&["run", "--once", "--log-format", format])?;
         let mut child = command.stderr(Stdio::piped()).spawn()?;
-        drop(child.stderr.take().context("it is piped")?);
+        drop(child.stderr.take().context("standard error is no pipe")?);
         let status = child.wait()?;
         ensure!(status.success(), "{format}: {status}");
         ensure!(home.lines("out.ndjson") == 100, "{} messages", home.lines("out.ndjson"));

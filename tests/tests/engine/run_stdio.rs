@@ -51,7 +51,7 @@ fn host_works_as_a_filter_in_a_pipe() -> Result<()> {
         let mut command = home.ordain(args)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
-        let mut input = child.stdin.take().context("it is piped")?;
+        let mut input = child.stdin.take().context("standard input is no pipe")?;
         let text = lines.join("\n") + "\n";
         let writer = std::thread::spawn(move || input.write_all(text.as_bytes()));
         let output = child.wait_with_output()?;
@@ -80,7 +80,8 @@ fn closed_stdout_ends_the_run_and_loses_nothing() -> Result<()> {
     let mut command = home.ordain(&["--log", "error", "run", "--once"])?;
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let mut first = String::new();
-    BufReader::new(child.stdout.take().context("it is piped")?).read_line(&mut first)?;
+    BufReader::new(child.stdout.take().context("standard output is no pipe")?)
+        .read_line(&mut first)?;
     let output = child.wait_with_output()?;
     let log = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(1), "{}: {log}", output.status);

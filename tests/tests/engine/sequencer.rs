@@ -12,8 +12,8 @@ use ordain_core::{
     HandlerOutcome, Input, KeyRecord, KeySnapshot, Rollout, Sequencer, StateUpdate, TurnResult,
 };
 
-/// A sequencer, and the answers of its store and its replay source. The store keeps no record until [`Rig::remember`]
-/// stores one; later commits replace this record.
+/// A sequencer, and the answers of its store and its replay source. The store keeps no record before the first call of
+/// [`Rig::remember`], which stores a record. Later commits replace this record.
 struct Rig {
     sequencer: Sequencer,
     delivery: u64,
@@ -211,7 +211,7 @@ fn next_event_of_a_silent_key_is_requested() -> Result<()> {
     assert_eq!(
         rig.batches[0].writes[0].due_in,
         Some(1_000),
-        "the time must be stored in case the lane leaves memory"
+        "the store must have the time of the next request, because the lane may leave memory"
     );
     assert_eq!(rig.sequencer.poll_timeout(), Some(1_000));
     rig.sequencer.handle_timeout(1_000);

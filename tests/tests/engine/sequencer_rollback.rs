@@ -318,8 +318,8 @@ fn event_too_far_ahead_only_by_a_lost_record_takes_effect() {
 }
 
 /// Memory is always full, so the lane evicts its state after each commit. When a spilled event arrives again, the
-/// record counts the repeat as a further spilled event, until the store has compared the repeat with the spilled event.
-/// From then on, the record must count the event once.
+/// record at first counts the repeat as a further spilled event. After the store has compared the repeat with the
+/// spilled event, the record must count the event once.
 #[test]
 fn repeated_spilled_event_is_counted_once() {
     let settings = settings(0);

@@ -269,8 +269,8 @@ fn address_in_use_is_reported_with_its_remedy() -> Result<()> {
     Ok(())
 }
 
-/// The machine may get an address later, for example by DHCP. So the exit code must be 75, with which a supervisor
-/// starts the process again.
+/// A machine can get an address after the start of the host, for example by DHCP. So the exit code must be 75, with
+/// which a supervisor starts the process again.
 #[test]
 fn address_that_the_machine_lacks_is_a_temporary_failure() -> Result<()> {
     let absent = "listen = \"192.0.2.1:7070\"";

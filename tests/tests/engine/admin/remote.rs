@@ -126,9 +126,9 @@ fn commands_find_the_process_that_has_the_store_open() -> Result<()> {
     Ok(())
 }
 
-/// The process that has the store open may run in another network namespace. In the namespace of the command, another
-/// process may then listen at the URL of this process, so the command must not use the URL. A lock file of an earlier
-/// version of Ordain does not name the namespace; the command must then use the URL.
+/// The process that has the store open can run in another network namespace than the command. In the namespace of the
+/// command, the URL in the lock file can belong to another process, so the command must not use the URL. A lock file
+/// that an earlier version of Ordain wrote names no namespace. With such a lock file, the command must use the URL.
 #[test]
 fn process_in_another_network_namespace_is_not_contacted() -> Result<()> {
     const LOCK: &str = "ordain-data/lock";

@@ -33,7 +33,7 @@ const LARGE_PADDING_BYTES: usize = 48_000;
 const LARGE_CUTS: usize = 3;
 /// The end of the name of a journal's file.
 const JOURNAL: &str = ".jnl";
-/// The ends of the paths whose sync may fail: the journal and the sink's file.
+/// The ends of the paths for which the test makes a sync fail: the journal and the sink's file.
 const FAILING_SYNC_ENDINGS: [&str; 2] = [JOURNAL, "out.ndjson"];
 
 /// The power fails at random moments. In about half of the cases, the test makes a sync fail before the power failure.
