@@ -45,7 +45,10 @@ pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
         repeats += take(world, &mut out)?;
         if started.elapsed() >= ARRIVAL_TIMEOUT {
             let missing = missing(&expected, &out);
-            bail!("{} of {settled} messages arrived, without those of {missing:?}", out.len());
+            bail!(
+                "{} of {settled} messages arrived; no message arrived for {missing:?}",
+                out.len()
+            );
         }
     }
     sleep(GAPS_END_DELAY);
@@ -113,7 +116,10 @@ fn take(world: &mut World, out: &mut BTreeMap<String, Message>) -> Result<usize>
         // The handler emits one message for each event. The `X-Sequence-ID` of the message must be the sequence of the
         // event. `tally::check` compares the keys.
         let number = header(&delivery, "X-Sequence-ID").context("a number")?;
-        ensure!(number == sequence.to_string(), "number {number} of {line}");
+        ensure!(
+            number == sequence.to_string(),
+            "the number {number} is not the sequence of {line}"
+        );
         let message = Message { key, sequence, line: line.clone() };
         if let Some(Message { line: before, .. }) = out.insert(id.clone(), message) {
             ensure!(before == line, "two messages with the id {id}: {before} and {line}");
@@ -137,7 +143,8 @@ fn keys(world: &World, plan: &Plan) -> Result<()> {
             continue;
         };
         let (status, held) = match (key.lost, key.is_ended) {
-            // The key is parked only if an event after the lost one arrived, because only a later event shows the gap.
+            // The key is parked only if an event after the lost event arrived, because only a later event shows the
+            // gap.
             (Some(lost), _) if lost < key.events => ("parked", key.events - lost),
             (Some(_), _) | (None, false) => ("active", 0),
             (None, true) => ("completed", 0),

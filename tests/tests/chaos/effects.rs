@@ -138,7 +138,9 @@ fn count_effects(
         open.extend(found.into_iter().rev());
     }
     let (seen, count) = best;
-    whole.with_context(|| format!("key {key}: {count} took effect, but not {:?}", events.get(seen)))
+    whole.with_context(|| {
+        format!("key {key}: {count} events took effect, but not {:?}", events.get(seen))
+    })
 }
 
 /// The first part of a possible chain.
@@ -150,7 +152,7 @@ struct PartialChain {
     /// events.
     count: u64,
     hash: u64,
-    /// The number of examined events: those in the chain and the skipped ones.
+    /// The number of examined events: the events in the chain and the skipped events.
     seen: usize,
     resets: u32,
 }

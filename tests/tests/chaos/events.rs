@@ -147,8 +147,9 @@ impl Producer {
         self.accepted.load(Ordering::SeqCst)
     }
 
-    /// Sends events until `is_over` is set, and adds them to `sent`. Sends the events of each key in order. If
-    /// `has_gaps` is true, holds some events back for a moment, so that later events of their keys may arrive first.
+    /// Sends events until `is_over` is set, and adds them to `sent`. If `has_gaps` is false, sends the events of each
+    /// key in order. Otherwise holds some events back for a moment, so that later events of their keys can arrive
+    /// first.
     fn run(&self, sent: &Mutex<SentEvents>, random: &mut ChaCha8Rng) -> Result<()> {
         let mut held = Vec::new();
         while !self.is_over.load(Ordering::SeqCst) {

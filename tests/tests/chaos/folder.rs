@@ -215,7 +215,8 @@ impl Round {
             return Ok(None);
         }
         let gate = producing.stop(|| Ok(()))?;
-        // If an earlier copy has replaced the folder before, this copy may have lacked some of these events.
+        // If a copy has already replaced the folder, this earlier copy may lack some of the unsafe events. The producer
+        // therefore sends the unsafe events again.
         producer.target.send_again(route, &unsafe_events(&gate))?;
         let demands = Demands { wants_all: true, route, ..Demands::default() };
         until_taken(std::slice::from_ref(&self.host), &gate, demands)?;

@@ -2,8 +2,8 @@
 //! the test applies the remedy in the guide (`docs/guide/rabbitmq.md`), and waits until the stream consumes all its
 //! queues again.
 //!
-//! The producer publishes with confirms, and `mandatory`. An event counts as accepted only if the broker has confirmed
-//! the event and has not returned it.
+//! The producer publishes with confirms and with the flag `mandatory`, which makes the broker return an event that no
+//! queue receives. An event counts as accepted only if the broker has confirmed the event and has not returned it.
 //!
 //! - Some mishaps destroy accepted events that wait in the broker: the removal of a queue or of the virtual host, and a
 //!   policy that makes queues drop messages. Shortly before such a mishap, the producer pauses until the hosts have

@@ -52,7 +52,7 @@ impl Key {
 
 pub(crate) struct Plan {
     pub(crate) keys: BTreeMap<String, Key>,
-    /// All events except the lost ones, each once, in order.
+    /// All events except the lost events, each once, in order.
     pub(crate) lines: Vec<String>,
     /// The events of `lines` that the producer does not send. A host fetches them by replay from the archive.
     pub(crate) dropped: BTreeSet<String>,

@@ -146,7 +146,7 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
 }
 
 impl Round {
-    /// Sends events, removes a Redis key, and sends more.
+    /// Sends events, removes a Redis key, and sends further events.
     fn remove_one(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
         let calm = Duration::from_millis(random.random_range(100..1_500));
         self.produce(0, random.random(), |round| round.watch(calm))?;

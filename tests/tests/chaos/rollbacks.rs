@@ -66,7 +66,7 @@ pub(crate) fn play(servers: LossyServers, random: &mut ChaCha8Rng) -> Result<Str
     let ends = if fleet.has_ended() { "" } else { "no " };
     let waiting = waiting.unwrap_or_default();
     Ok(format!(
-        "{counts}; {setup:?}; {losses} losses, {waiting} events waited at the first; {ends}host ended"
+        "{counts}; {setup:?}; {losses} losses, {waiting} events waited at the first loss; {ends}host ended"
     ))
 }
 

@@ -89,8 +89,8 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     }
     let group = Sentinel::with(&options)?;
     // Without kills, the lease is longer than a split. With a shorter lease, the lease of each host would expire in the
-    // master that the other host uses. Each host would then take over partitions of the other, and one of them would
-    // end. With kills, the lease is short, so that it expires soon after a kill.
+    // master that the other host uses. Each host would then take over partitions of the other host, and one of the two
+    // hosts would end. With kills, the lease is short, so that it expires soon after a kill.
     let lease = (!is_killed).then_some("30s");
     let (hosts, mut producer) = RoundHosts::start(settings.setup, &group.url(), lease)?;
     if settings.setup.is_fifo {

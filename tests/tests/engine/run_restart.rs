@@ -1,5 +1,5 @@
 //! Tests of runs that resume reading a file at the last checkpoint. Between the runs, the file grows or is replaced. In
-//! one test, several streams read the same file.
+//! one test, two streams read the same file.
 
 use anyhow::{Result, ensure};
 use ordain_tests::host::Home;

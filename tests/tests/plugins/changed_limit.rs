@@ -85,7 +85,7 @@ fn key_is_retried_when_its_limit_has_changed() -> Result<()> {
         home.write("ordain.toml", &config)?;
         parked.remove(key);
         let left = run(&home)?;
-        ensure!(left == parked, "after the change of {key}: {left:?}");
+        ensure!(left == parked, "after the change of {key}, the parked keys are {left:?}");
         let row = show(&home, key)?;
         ensure!(row["next"] == 3, "{row}");
     }

@@ -116,7 +116,7 @@ fn unknown_import_is_refused() -> Result<()> {
         let refusal = refusal(&guests::importing(import), settings())?;
         assert_words(&refusal, &[&format!("imports `{import}`"), given, "logging@0.1.0"]);
     }
-    // The host provides this import, so the error reports the missing export instead.
+    // The host provides this import, so the error reports the missing export and not the import.
     let refusal = refusal(&guests::importing("wasi:cli/environment@0.2.99"), settings())?;
     assert_words(&refusal, &["does not export"]);
     Ok(())

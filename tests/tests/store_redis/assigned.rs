@@ -192,7 +192,7 @@ impl SplitWriter {
         tokio::task::block_in_place(|| self.group.heal_split()).expect("the end of the split");
         let result = writing.await.expect("a result");
         assert!(result.error.is_none(), "{:?}", result.error);
-        assert!(result.rewritten > 0, "the call wrote nothing again");
+        assert!(result.rewritten > 0, "the call has written no event again");
         for shard in 0..self.store.shards() {
             let ids = ids(&self.store, &partition(), shard).await;
             assert_eq!(ids.last(), Some(&2), "the event of shard {shard} is lost: {ids:?}");
@@ -205,14 +205,15 @@ impl SplitWriter {
     }
 }
 
-/// A call has events for all shards. The old master gets some of them, and is replaced before it gets the others. When
-/// the call ends without an error, which a host would answer with 202, the new master must have all events.
+/// A call has events for all shards. The old master gets some of these events, and is replaced before it gets the other
+/// events. When the call ends without an error, which a host would answer with 202, the new master must have all
+/// events.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_during_a_split_loses_no_event() {
     SplitWriter::start().await.split_during_call(None, async || {}).await;
 }
 
-/// The test [`call_during_a_split_loses_no_event`] with events that the store numbers.
+/// Repeats the test [`call_during_a_split_loses_no_event`] with events that the store numbers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_with_numbers_during_a_split_loses_no_event() {
     let numbering = Some(NumberingSettings::default());
@@ -331,7 +332,7 @@ async fn call_during_a_takeover_of_one_of_its_nodes_loses_no_event() {
     take_over_during_call(None, false).await;
 }
 
-/// The test [`call_during_a_takeover_in_a_cluster_loses_no_event`] with events that the store numbers.
+/// Repeats the test [`call_during_a_takeover_in_a_cluster_loses_no_event`] with events that the store numbers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_with_numbers_during_a_takeover_in_a_cluster_loses_no_event() {
     take_over_during_call(Some(NumberingSettings::default()), true).await;

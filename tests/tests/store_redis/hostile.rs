@@ -90,7 +90,7 @@ async fn impossible_fence_is_named() {
     assert!(matches!(owner.send(store, &batch).await, CommitReply::Applied(_)));
 }
 
-/// A removal from the outbox may cover a million commit numbers without entries. The store must use several short calls
+/// A removal from the outbox can cover a million commit numbers without entries. The store must use several short calls
 /// for this removal.
 #[tokio::test]
 async fn outbox_with_large_holes_is_removed_in_short_calls() {
@@ -320,7 +320,7 @@ async fn wrong_instance_values_stop_no_heartbeat() {
     assert!(matches!(store.lease(&partition, id).await, Ok(LeaseReply::Granted(_))));
 }
 
-/// A key may expire and be created again. Each time, the key must get a higher incarnation, even if the clock was ahead
+/// A key can expire and be created again. Each time, the key must get a higher incarnation, even if the clock was ahead
 /// earlier and has been set back. Otherwise messages of different incarnations could have the same ids.
 #[tokio::test]
 async fn incarnations_increase_after_clock_was_ahead() {

@@ -54,7 +54,8 @@ async fn store_with_another_shard_count_or_schema_is_refused() {
     assert_eq!(dedicated.command(&["GET", &name]).text(), Some("foreign"));
 }
 
-/// Opens a store that does not wait until the server accepts it. Returns the reason why the store is unavailable.
+/// Tries to open a store with options under which the attempt fails instead of waiting for the server. Returns the
+/// reason why the store is unavailable.
 async fn unavailable(options: &RedisOptions) -> String {
     let options = RedisOptions { retry_timeout: Some(Duration::ZERO), ..options.clone() };
     match RedisStore::open(options).await.map(drop) {

@@ -49,7 +49,7 @@ fn options_of(server: &Server) -> RedisOptions {
     RedisOptions { prefix: "ordain".to_owned(), ..options(&url) }
 }
 
-/// Returns the options of a store that does not wait until a request is accepted.
+/// Returns the options of a store whose requests fail instead of waiting until the server accepts them.
 fn impatient(server: &Server) -> RedisOptions {
     RedisOptions { retry_timeout: Some(Duration::ZERO), ..options_of(server) }
 }
@@ -237,8 +237,8 @@ async fn commit_waits_for_a_revoked_right() {
     assert_eq!(numbers(&store, &owner, "a").await.len(), taken.len());
 }
 
-/// Tests an ACL rule that is easier to write: `INFO`, and all commands except the dangerous ones. Under this rule, the
-/// store lacks some information.
+/// Tests an ACL rule that is shorter than the list of the necessary rights: `INFO`, and all commands except the
+/// dangerous ones. Under this rule, the store lacks some information.
 #[tokio::test]
 async fn user_without_dangerous_commands_can_do_everything() {
     let server = start("~ordain:* +@all -@dangerous +info");

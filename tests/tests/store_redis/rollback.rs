@@ -296,6 +296,6 @@ async fn shard_that_went_back_accepts_no_mark() {
     // witness.
     let after_second = marks().await;
     dedicated.server.go_back(&snapshot).expect("an earlier time");
-    assert!(!put(&dedicated, b"3", &to, &after_second, &first).await, "the mark before is lost");
+    assert!(!put(&dedicated, b"3", &to, &after_second, &first).await, "the previous mark is lost");
     assert_eq!(marks().await, after_first, "no shard has another mark");
 }

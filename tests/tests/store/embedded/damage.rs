@@ -414,7 +414,10 @@ async fn refused_start_keeps_journal() {
     for _ in 0..2 {
         let refused = open_and_count(copy.path()).await.expect_err("commits are lost");
         assert!(refused.contains("data.before") || refused.contains("damaged"), "{refused}");
-        assert!(fs::read(&kept).expect("a file") == bytes, "the journal before the first start");
+        assert!(
+            fs::read(&kept).expect("a file") == bytes,
+            "the copy must equal the journal before the first start"
+        );
     }
     // When an operator restores the original journal, the store opens and removes the copy.
     fs::write(&path, &whole).expect("a file");

@@ -7,7 +7,7 @@ use ordain_tests::conformance::{DEAD_TTL, Fixture, Owner, first_write};
 
 use super::support::Rig;
 
-/// The number of large letters. All of them except the last fill a page together.
+/// The number of large letters. Without the last large letter, these letters together fill a page.
 const LARGE_LETTERS: usize = 9;
 
 fn letter(key: &str, sequence: u64, bytes: usize) -> DeadLetter {

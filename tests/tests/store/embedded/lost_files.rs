@@ -17,7 +17,8 @@ use ordain_tests::conformance::{Fixture, Owner, event, first_write};
 use super::support::Rig;
 
 /// The number of commits. The states of all commits together are larger than a table that the storage engine keeps in
-/// memory. The messages of all commits together are also larger. So the engine writes states and messages to files.
+/// memory. The messages of all commits together are also larger than such a table. So the engine writes states and
+/// messages to files.
 const COMMITS: u64 = 18;
 /// The size of each state and each message, in bytes. The storage engine writes values of this size into separate
 /// files.
@@ -61,8 +62,8 @@ async fn empty_file_is_detected_or_loses_nothing() {
             if path.is_dir() {
                 continue;
             }
-            // Remove the file before writing the empty one, because the file may be a hard link to a file of the
-            // original store.
+            // Remove the file before writing the empty file, because the removed file may be a hard link to a file of
+            // the original store.
             fs::remove_file(&path).expect("removed");
             fs::write(&path, "").expect("a file");
             println!("with an empty {}, closed: {is_closed}", name.display());

@@ -55,8 +55,8 @@ async fn open_folder_is_refused() {
     rig.reopen().await;
 }
 
-/// Another program may use the same names for its files as Ordain. The store must not write to the files of that
-/// program.
+/// Another program can have files with the same names as the files of Ordain. The store must not write to the files of
+/// that program.
 #[test]
 fn foreign_files_with_names_of_the_store_are_kept() {
     let foreign = b"held by backup\n".to_vec();
@@ -230,7 +230,7 @@ async fn time_of_idle_store_survives_crash() {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("an idle store writes no time");
+    panic!("the idle store has not written the time");
 }
 
 /// Writes the record of the key `a`, which expires after an hour. Returns the time of the write.
@@ -255,21 +255,30 @@ async fn wrong_clock_expires_nothing() {
     let time = owner.write(rig.store(), write).await.time;
     for days in [8, 40] {
         rig.set_clock(time + days * DAY_MS);
-        assert!(owner.load(rig.store(), "a").await.is_some(), "in the run");
+        assert!(
+            owner.load(rig.store(), "a").await.is_some(),
+            "the record of key a is missing during the run"
+        );
         for reads_only in [true, true, false] {
             rig.close();
             let store = EmbeddedStore::open(EmbeddedOptions { reads_only, ..rig.options() })
                 .expect("a store");
             let claimed = Owner::claim(&store, "s", 0).await;
-            assert!(claimed.load(&store, "a").await.is_some(), "reads_only {reads_only}");
+            assert!(
+                claimed.load(&store, "a").await.is_some(),
+                "the record of key a is missing if reads_only is {reads_only}"
+            );
         }
         rig.set_clock(time + 1_000);
         rig.reopen().await;
         owner = Owner::claim(rig.store(), "s", 0).await;
-        assert!(owner.load(rig.store(), "a").await.is_some(), "with the right clock");
+        assert!(
+            owner.load(rig.store(), "a").await.is_some(),
+            "the record of key a is missing with the right clock"
+        );
     }
     assert_eq!(owner.write(rig.store(), first_write("b")).await.time, time + 1_000);
-    // If the clock is still ahead after an hour, the store must accept its time.
+    // If the clock is still ahead after an hour, the store must accept the clock's time.
     rig.set_clock(time + 8 * DAY_MS);
     assert!(owner.load(rig.store(), "a").await.is_some());
     rig.advance_clock(HOUR_MS).await;
