@@ -85,7 +85,7 @@ impl World {
     }
 
     /// Returns whether the store has given all earlier leases of the owner's partition, so that this lease is the next
-    /// one.
+    /// lease of the partition.
     fn is_next_lease(&self, scope: &Scope, id: usize) -> bool {
         let waits = |other: usize| self.owners[other].phase == Phase::Waiting;
         (0..id).all(|other| scope.leases[other] != scope.leases[id] || !waits(other))

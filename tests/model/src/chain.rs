@@ -56,7 +56,7 @@ pub enum ChainFault {
     /// An owner sends messages to the destination again before it has repeated the lost commits that contain these
     /// messages.
     CommitsAreNotAwaited,
-    /// An owner does not send the messages again that the destination has lost.
+    /// An owner does not send again the messages that the destination has lost.
     LostMessagesAreDropped,
     /// An owner sends lost messages again, but does not request their old numbers.
     LostMessagesGetNewNumbers,
@@ -82,8 +82,8 @@ pub enum ChainFault {
     /// The removal of sent messages from the outbox counts as durable at once, although only a later commit makes the
     /// removal durable.
     DoneBeforeDurable,
-    /// An owner reports to the destination that messages are done (removed from the outbox for good), although it still
-    /// has to send them again. The destination then forgets these messages.
+    /// An owner reports to the destination that messages are done (removed from the outbox for good), although the
+    /// owner still has to send these messages again. The destination then forgets these messages.
     LostMessagesAreDone,
     /// An owner repeats lost commits, which puts their messages into the outbox again. The owner then does not remove
     /// the messages that it has already sent.
@@ -157,7 +157,7 @@ pub enum ChainStep {
     Restart,
 }
 
-/// Maximum number of remembered states that the shards may go back to, including the beginning.
+/// Maximum number of remembered states that the shards may go back to, including the first state of the run.
 const STATE_LIMIT: usize = 2;
 
 impl Model for ChainScope {

@@ -1,6 +1,6 @@
 //! A model of a file source whose checkpoint is in a store that goes back in time (loses its newest writes). The state
 //! has two shards with the effects of events, the checkpoint in the first shard, and the owner that reads the file.
-//! Some events become dead letters, and the owner may take such an event from its letter and execute it again. A
+//! Some events become dead letters, and the owner may take such an event from its dead letter and execute it again. A
 //! checker walks through all runs of small scopes, and the simulator plays long random runs. The model is written from
 //! the protocol alone.
 
@@ -21,7 +21,8 @@ pub struct CheckpointScope {
     /// Maximum number of times that shards go back.
     pub rollbacks: u64,
     /// Number of new owners after which no step [`CheckpointStep::Restart`] is possible. An owner also ends if the
-    /// store has lost the owner's claim. The owner that follows counts as well, but such owners have no limit.
+    /// store has lost the owner's claim. The owner that follows such an end counts as a new owner too, but the number
+    /// of such owners has no limit.
     pub restarts: u64,
     /// The rule that is broken on purpose; `None` in a correct model.
     pub fault: Option<CheckpointFault>,
@@ -75,7 +76,7 @@ pub enum CheckpointStep {
     /// The owner repeats the lost commits of this shard. Then it commits the uncommitted events of the shard.
     Commit(u8),
     /// The owner takes an event from its dead letter. The next commit of the event's shard contains the effect of the
-    /// event, and removes the letter.
+    /// event, and removes the dead letter.
     TakeLetter,
     /// The owner writes a checkpoint.
     Save,
@@ -90,7 +91,7 @@ pub enum CheckpointStep {
     Restart,
 }
 
-/// Maximum number of remembered states that the shards may go back to, including the beginning.
+/// Maximum number of remembered states that the shards may go back to, including the first state of the run.
 const STATE_LIMIT: usize = 2;
 
 /// Number of shards.

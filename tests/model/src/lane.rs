@@ -18,7 +18,7 @@ pub(crate) enum Load {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Lane {
     pub(crate) load: Load,
-    /// The stored key record; `None` if the key has no record, or if the owner assumes that it has none.
+    /// The stored key record; `None` if the key has no record, or if the owner assumes that the key has no record.
     pub(crate) revision: Option<StoredRevision>,
     /// The next sequence to execute: all earlier events of the key were executed.
     pub(crate) next_to_run: u8,

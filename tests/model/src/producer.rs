@@ -45,13 +45,13 @@ pub enum ProducerFault {
     NewestIsForgotten,
     /// A checkpoint names no witness.
     CheckpointNamesNoWitness,
-    /// A new checkpoint replaces the stored checkpoint of a shard, even if the stored one is not the producer's
+    /// A new checkpoint replaces the stored checkpoint of a shard, even if the stored checkpoint is not the producer's
     /// previous checkpoint.
     CheckpointComparesNothing,
     /// A run that continues at the checkpoints writes the number of the previous run into them, instead of a new
     /// number.
     RunNumberIsNotWritten,
-    /// A run continues at the newest checkpoint instead of the oldest.
+    /// A run continues at the newest checkpoint instead of the oldest checkpoint.
     NewestCheckpointCounts,
     /// After shards went back, a run does not continue at the oldest checkpoint.
     FileIsNotReadAgain,
@@ -101,7 +101,7 @@ pub enum ProducerStep {
     Restart,
 }
 
-/// Maximum number of remembered states that the shards may go back to, including the beginning.
+/// Maximum number of remembered states that the shards may go back to, including the first state of the run.
 const STATE_LIMIT: usize = 2;
 
 /// Number of shards.

@@ -76,7 +76,7 @@ fn always() -> Vec<Property<Scope>> {
         never!("a write changes the record that its lane knows", StaleWrite),
         never!("a commit is applied once", AppliedTwice),
         never!("an answer belongs to its own commit", WrongAnswer),
-        never!("a commit builds on the one before it", WrongPredecessor),
+        never!("a commit builds on the previous commit", WrongPredecessor),
         never!("no two owners of one epoch commit", TwoOwnersOfOneEpoch),
         never!("a lease is above every claim", LeaseBelowClaim),
         never!("only a newer lease fences an owner", FencedWithoutNewerOwner),

@@ -22,7 +22,7 @@ pub struct QueueScope {
     /// Each call puts one or two entries into the queue. Repeated calls count as well, but have no limit.
     pub calls: u8,
     /// Maximum number of calls by the reader's process that write to the queue and to another shard, in separate steps.
-    /// Each write of such a call to the queue also counts as one of `calls`.
+    /// Each write of such a call to the queue also counts towards the limit `calls`.
     pub shared_calls: u8,
     /// True if both processes have writers: the reader's process, and a process without a reader.
     pub has_other_writers: bool,
@@ -163,7 +163,7 @@ pub enum QueueStep {
     Restart,
 }
 
-/// Maximum number of remembered states that the store may go back to, including the beginning.
+/// Maximum number of remembered states that the store may go back to, including the first state of the run.
 const STATE_LIMIT: usize = 2;
 
 impl Model for QueueScope {

@@ -62,8 +62,9 @@ pub enum RolloutStep {
     Start(u8),
     /// The instance writes the build that it offers into the table of the store, and reads the table.
     Poll(u8),
-    /// The instance makes a decision from the table that it has read. It writes a new rollout if one is needed. It
-    /// executes the rollout of the table if it has the build and knows no newer rollout.
+    /// The instance makes a decision from the table that it has read. The instance writes a new rollout if the stream
+    /// needs a new rollout. The instance executes the rollout of the table if the instance has the build of this
+    /// rollout and knows no newer rollout.
     Decide(u8),
     /// The instance executes an event of the key, if the instance's rollout is new enough for the key. If not, the
     /// instance reads the table. If the rollout of the table is too old as well, the instance requires a rollout with

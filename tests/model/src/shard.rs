@@ -33,9 +33,9 @@ impl Shard {
         Some(record.clone())
     }
 
-    /// Applies the writes of a commit whose conditions hold, and refuses the other writes. Returns the keys of the
-    /// refused writes. For a repeated commit, returns the first answer again. Refuses a whole commit whose claim is not
-    /// in the fence, or whose number is not valid.
+    /// Applies each write of a commit if the condition of the write holds, and refuses the other writes. Returns the
+    /// keys of the refused writes. For a repeated commit, returns the first answer again. Refuses a whole commit whose
+    /// claim is not in the fence, or whose number is not valid.
     pub(crate) fn commit(
         &mut self,
         scope: &Scope,

@@ -15,7 +15,7 @@ use stateright::{Model, Property};
 pub use step::SharingStep;
 pub use world::SharingWorld;
 
-/// The size of a fleet, and the limits of the rare steps.
+/// The number of instances and partitions in a run, and the limits of the rare steps.
 #[derive(Debug, Clone, Default)]
 pub struct Fleet {
     /// Number of instances. Each instance may start once, at any time.

@@ -15,7 +15,7 @@ pub use world::{SinkFileViolation, SinkFileWorld};
 pub struct SinkFileScope {
     /// Number of events. Each execution of an event emits one message.
     pub events: u8,
-    /// Number of different messages that executions of one event may emit. With more than one, the model covers
+    /// Number of different messages that executions of one event may emit. With more than one message, the model covers
     /// handlers that use the time or random numbers.
     pub contents: u8,
     /// Maximum number of unexpected ends of the process: by a kill, a power loss or a failed sync.
@@ -85,14 +85,14 @@ pub enum SinkFileStep {
     Write,
     /// The process syncs the file, removes the written and skipped messages from the outbox, and writes a mark.
     Remove,
-    /// The process is killed. The store keeps the first writes since its last sync, up to this number, and loses the
-    /// others.
+    /// The process is killed. The store keeps this number of the first writes since its last sync, and loses the later
+    /// writes.
     Kill(usize),
-    /// The machine loses its power. The store keeps the first writes since its last sync, up to this number, and loses
-    /// the others. The file keeps only synced lines.
+    /// The machine loses its power. The store keeps this number of the first writes since its last sync, and loses the
+    /// later writes. The file keeps only synced lines.
     PowerLoss(usize),
-    /// The sync of the file fails, and the process ends. The store keeps the first writes since its last sync, up to
-    /// this number, and loses the others. The system counts the unsynced lines as written, so a second sync does not
+    /// The sync of the file fails, and the process ends. The store keeps this number of the first writes since its last
+    /// sync, and loses the later writes. The system counts the unsynced lines as written, so a second sync does not
     /// write them.
     SyncFails(usize),
     /// The operator copies the store.

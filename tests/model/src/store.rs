@@ -104,7 +104,7 @@ pub(crate) struct Batch {
     /// a commit without a number.
     pub(crate) number: u8,
     pub(crate) writes: Vec<Write>,
-    /// The last commit before this one that the owner knows. Only the checks of the properties read this field.
+    /// The last commit that the owner knew before this commit. Only the checks of the properties read this field.
     pub(crate) previous: CommitId,
 }
 
@@ -140,7 +140,7 @@ pub(crate) struct Entry {
 pub(crate) struct Shard {
     /// The fence of each partition.
     pub(crate) fences: Vec<Fence>,
-    /// The key record of each key; keys of other shards have none.
+    /// The key record of each key; `None` for a key of another shard.
     pub(crate) records: Vec<Option<KeyRecord>>,
     /// The outbox of each partition.
     pub(crate) outbox: Vec<Vec<Entry>>,

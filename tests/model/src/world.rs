@@ -229,8 +229,8 @@ impl World {
         self.end(id, Phase::Fenced);
     }
 
-    /// Ends an owner to which the store has answered that it went back in time. Reports a broken rule if nothing went
-    /// back.
+    /// Ends an owner after the store has answered that the store went back in time. Reports a broken rule if nothing
+    /// went back.
     fn rolled_back(&mut self, id: usize) {
         self.findings.report(Violation::StoppedWithoutRollback);
         self.end(id, Phase::Stopped);

@@ -10,8 +10,8 @@ const WAITS_FOR_CHANNEL: &str = "an instance waits until another instance's chan
 
 // The properties that the faults must break. Without a fault, they must always hold.
 const MEMBER_KEEPS: &str = "no member loses a partition";
-const NEWEST_FENCES: &str = "only the holder of the newest lease fences others";
-const OWN_RELEASES: &str = "no instance releases the lease of another";
+const NEWEST_FENCES: &str = "only the holder of the newest lease fences other instances";
+const OWN_RELEASES: &str = "no instance releases the lease of another instance";
 const ONE_COMMITS: &str = "only one instance at a time may commit";
 const ALL_SHARED: &str = "a fleet at rest shares all partitions";
 const COMES_TO_REST: &str = "the fleet comes to rest";

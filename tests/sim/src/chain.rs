@@ -6,7 +6,7 @@ use ordain_model::{ChainCounts, ChainFault, ChainShards, ChainStep, ChainWorld};
 use crate::Violation;
 use crate::rng::{Rng, mix};
 
-/// Number of the newest remembered states that the shards may go back to.
+/// A rollback chooses among the newest remembered states of the shards: at most this number of states.
 const STATE_LIMIT: u64 = 6;
 /// Maximum number of commits that an owner knows. A commit has at most 3 messages, so the events of all commits have
 /// numbers below 100. The event numbers of the other producer begin at 100.

@@ -119,7 +119,8 @@ impl Checker {
         self.violation.as_ref()
     }
 
-    /// Records a broken invariant. Only the first broken invariant counts, because it may have caused the others.
+    /// Records a broken invariant. Only the first broken invariant counts, because it may have caused the later
+    /// violations.
     pub(crate) fn broke(&mut self, invariant: &'static str, detail: String) {
         self.violation.get_or_insert(Violation { invariant, detail });
     }

@@ -6,7 +6,7 @@ use ordain_model::{CheckpointCounts, CheckpointFault, CheckpointStep, Checkpoint
 use crate::Violation;
 use crate::rng::{Rng, mix};
 
-/// Number of the newest remembered states that the shards may go back to.
+/// A rollback chooses among the newest remembered states of the shards: at most this number of states.
 const STATE_LIMIT: u64 = 6;
 
 /// Plays the random run that the seed determines.

@@ -6,7 +6,7 @@ use ordain_model::{ProducerCounts, ProducerFault, ProducerStep, ProducerWorld};
 use crate::Violation;
 use crate::rng::{Rng, mix};
 
-/// Number of the newest remembered states that the shards may go back to.
+/// A rollback chooses among the newest remembered states of the shards: at most this number of states.
 const STATE_LIMIT: u64 = 6;
 /// Maximum number of events of the other producer in a run. Their numbers begin at 100 and must fit into a `u8`.
 const OTHER_EVENT_LIMIT: u8 = 60;

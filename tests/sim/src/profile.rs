@@ -292,7 +292,8 @@ fn hot_key(plan: &mut Plan, rng: &mut Rng) {
     crashes(plan, rng, 3);
 }
 
-/// Plans a sink that accepts committed messages only after up to 2 or 20 seconds, while owners crash often.
+/// Plans a slow sink, while owners crash often. Depending on the run, the sink accepts committed messages after at most
+/// 2 seconds or after at most 20 seconds.
 fn slow_sink(plan: &mut Plan, rng: &mut Rng) {
     disturbed(plan);
     tiny(plan, rng);

@@ -6,7 +6,7 @@ use ordain_model::{QueueCounts, QueueFault, QueueScope, QueueStep, QueueWorld};
 use crate::Violation;
 use crate::rng::{Rng, mix};
 
-/// Number of the newest remembered states that the store may go back to.
+/// A rollback chooses among the newest remembered states of the store: at most this number of states.
 const STATE_LIMIT: u64 = 8;
 
 /// Plays the random run that the seed determines.

@@ -8,7 +8,7 @@ use crate::rng::{Rng, mix};
 
 /// Number of builds of the handler.
 const BUILDS: u64 = 5;
-/// Number of the newest remembered tables that the store may go back to.
+/// A rollback chooses among the newest remembered tables of the store: at most this number of tables.
 const STATE_LIMIT: u64 = 3;
 
 /// Plays the random run that the seed determines.

@@ -165,7 +165,7 @@ impl Store {
         })))
     }
 
-    /// Returns a page of a key's spilled events, and true if the page is the last one.
+    /// Returns a page of a key's spilled events, and true if the page is the last page.
     pub(crate) fn read_spill(
         &self,
         key: &Key,
@@ -252,7 +252,8 @@ impl Store {
         }
     }
 
-    /// Returns the number of messages and letters in the outboxes of one partition, or of all partitions for `None`.
+    /// Returns the number of messages and dead letters in the outboxes of one partition, or of all partitions for
+    /// `None`.
     pub(crate) fn outbox_len(&self, partition: Option<u32>) -> usize {
         let of = |other: &u32| partition.is_none_or(|partition| partition == *other);
         let entries = self.outbox.iter().filter(|((partition, _), _)| of(partition));

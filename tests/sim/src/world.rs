@@ -42,7 +42,7 @@ enum Action {
     Commit { owner: u64, claim: Claim, batch: Arc<Batch>, reply: Reply },
     /// The store answers a request of an owner.
     Serve(u64, Effect),
-    /// An owner publishes messages and letters.
+    /// An owner publishes messages and dead letters.
     Publish { owner: u64, shard: u32, number: u64, posts: Vec<Post> },
     /// An owner checks its clock and its source.
     Wake(u64),
@@ -80,8 +80,9 @@ enum Reply {
     LostBefore,
     /// The store applies the commit, but the owner gets no reply.
     LostAfter,
-    /// The owner gets no reply and stops waiting. The store applies the commit later. It does not apply the commit if
-    /// it lacks other commits when the commit arrives, or if it goes back before.
+    /// The owner gets no reply and stops waiting. The store applies the commit later. The store does not apply the
+    /// commit if the store lacks other commits when the commit arrives, or if the store goes back before the commit
+    /// arrives.
     Delayed,
     /// The store applies the commit, but no owner waits for the reply.
     Unawaited,

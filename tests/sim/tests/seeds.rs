@@ -77,8 +77,8 @@ const BROKEN_ONCE: [(Profile, u64); 20] = [
     (Profile::Gappy, 49_698),
     (Profile::Versions, 8_255),
     (Profile::Windows, 13_361),
-    // One batch put a letter of an event into the store and removed an older letter with the same id, because the event
-    // had taken effect. The letter stayed in the store, and was not published.
+    // One batch put a dead letter of an event into the store and removed an older dead letter with the same id, because
+    // the event had taken effect. The dead letter stayed in the store, and was not published.
     (Profile::Late, 16_015),
 ];
 

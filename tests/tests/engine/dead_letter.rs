@@ -196,10 +196,10 @@ impl LossyHost {
         let (first, rest) = lines.split_at(5 * KEYS);
         home.write("events.ndjson", first.join("\n") + "\n")?;
         let mut service = Service::start(&home, &["--log", "warn", "run"])?;
-        service.until("the first letters", || home.lines("stdout") == 3 * KEYS)?;
+        service.until("the first dead letters", || home.lines("stdout") == 3 * KEYS)?;
         let early = redis.snapshot()?;
         home.append("events.ndjson", rest.join("\n") + "\n")?;
-        service.until("all letters", || home.lines("stdout") == CAUSES.len() * KEYS)?;
+        service.until("all dead letters", || home.lines("stdout") == CAUSES.len() * KEYS)?;
         let lossy = Self { redis, home, service, early };
         check_letters(&lossy.home, &lossy.published()?)?;
         Ok(lossy)
@@ -223,7 +223,7 @@ fn lost_letters_are_written_again_and_not_published_again() -> Result<()> {
     let mut lossy = LossyHost::start()?;
     let before = stored(&lossy.home)?;
     lossy.redis.go_back(&lossy.early)?;
-    wait_for_command("the repeated commits of the lost letters", || {
+    wait_for_command("the repeated commits of the lost dead letters", || {
         let is_running = lossy.service.is_running()?;
         ensure!(is_running, "the host ended: {}", lossy.service.stderr());
         let is_repeated = lossy.service.stderr().contains("repeated from memory");
@@ -247,9 +247,9 @@ fn letters_lost_with_their_host_get_the_same_ids() -> Result<()> {
     lossy.service.kill()?;
     lossy.redis.go_back(&lossy.early)?;
     let lost = before.difference(&stored(&lossy.home)?).count();
-    ensure!(lost == 4 * KEYS, "{lost} letters were lost");
+    ensure!(lost == 4 * KEYS, "{lost} dead letters were lost");
     let again = lossy.published_by_the_next_run()?;
-    ensure!(again.len() >= lost, "{} of {lost} letters are published again", again.len());
+    ensure!(again.len() >= lost, "only {} of {lost} dead letters are published again", again.len());
     let mut all = lossy.published()?;
     all.extend(again);
     ensure!(stored(&lossy.home)? == before, "the ids differ from the ids before the loss");

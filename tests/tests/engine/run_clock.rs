@@ -100,7 +100,7 @@ fn time_of_accepted_event_survives_crash() -> Result<()> {
     home.write("ordain.toml", config.replace("30s", "200ms"))?;
     let mut service = start(&home, &clock, 2 * HOUR + 12 * MINUTE)?;
     let letters = || home.rows(&["dead", "list", "cases", "--json"]);
-    service.until("the letter", || letters().is_ok_and(|letters| !letters.is_empty()))?;
+    service.until("the dead letter", || letters().is_ok_and(|letters| !letters.is_empty()))?;
     let letters: Vec<Value> = letters()?;
     ensure!(letters.len() == 1 && letters[0]["cause"] == "timeout", "{letters:?}");
     service.end()
@@ -145,13 +145,13 @@ fn jump_during_a_run_forgets_no_letter_and_no_id() -> Result<()> {
     let emit = json!({ "do": "emit" });
     let letters = || home.rows(&["dead", "list", "cases", "--json"]);
     send(address, &[fifo_event("17", &emit), fifo_event("18", &json!({ "do": "reject" }))])?;
-    service.until("the letter", || letters().is_ok_and(|letters| letters.len() == 1))?;
+    service.until("the dead letter", || letters().is_ok_and(|letters| letters.len() == 1))?;
     // Dead letters expire after 30 days, and the key after one day.
     clock.set(40 * DAY)?;
     send(address, &[fifo_event("19", &emit)])?;
     service.until_says(AHEAD)?;
     service.until("another message", || home.lines("out.ndjson") == 2)?;
-    ensure!(letters()?.len() == 1, "the letter expired because of the wrong clock");
+    ensure!(letters()?.len() == 1, "the dead letter expired because of the wrong clock");
     clock.set(0)?;
     service.end()?;
 
@@ -160,7 +160,7 @@ fn jump_during_a_run_forgets_no_letter_and_no_id() -> Result<()> {
     send(ingress(&mut service)?, &[fifo_event("17", &emit), last])?;
     service.until("the last message", || home.read("out.ndjson").contains("\"type\":\"last\""))?;
     ensure!(home.lines("out.ndjson") == 3, "{}", home.read("out.ndjson"));
-    ensure!(letters()?.len() == 1, "the letter expired");
+    ensure!(letters()?.len() == 1, "the dead letter expired");
     service.end()
 }
 

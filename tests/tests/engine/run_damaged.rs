@@ -98,7 +98,7 @@ fn unreadable_spilled_event_stops_only_its_key() -> Result<()> {
     home.append("events.ndjson", text(&lost) + &text(&[event("b", 3)]))?;
     service.until("the message of the other key", || home.lines("stdout") == 1)?;
     let mut dead = Vec::new();
-    service.until("both letters", || {
+    service.until("both dead letters", || {
         dead = letters(&home).unwrap_or_default();
         dead.len() == 2
     })?;

@@ -128,7 +128,7 @@ fn commits_in_recovery_stay_in_memory() {
 
 /// Returns a rig in which commit 2 contains a dead letter. The first request for commit 2 gets no answer. By the answer
 /// to the second request, the sequencer detects that the store has lost commit 1. The sequencer repeats commit 1, and
-/// makes commit 2 void: it sends commit 2 again without the letter.
+/// makes commit 2 void: it sends commit 2 again without the dead letter.
 fn rig_with_a_late_letter() -> Rig {
     let mut rig = Rig::with(SequencerSettings { forward_letters: true, ..settings(1 << 20) });
     rig.deliver(1);

@@ -159,7 +159,7 @@ async fn damaged_letter_is_listed_as_corrupt() {
     for bytes in garbage(&right) {
         dedicated.put_field(&letters, &field, &bytes);
         let rows = store.letters("s", Some("a"), None, 10).await.expect("letters").rows;
-        // A letter with an empty value counts as removed.
+        // A dead letter with an empty value counts as removed.
         if right.starts_with(&bytes) && !bytes.is_empty() {
             assert_eq!(rows.len(), 1, "{bytes:?}");
             assert_eq!((rows[0].letter.cause, &rows[0].letter.id), (Cause::Corrupt, &letter.id));
@@ -172,7 +172,7 @@ async fn damaged_letter_is_listed_as_corrupt() {
             .expect("events");
         store.letter("s", &letter.id).await.expect("a read");
     }
-    // The store skips letters whose entries in the index are damaged, and lists the others.
+    // The store skips dead letters whose entries in the index are damaged, and lists the other dead letters.
     for bytes in garbage(&right_place) {
         dedicated.lua("redis.call('ZADD', name, 0, bytes)", &order, &bytes);
         dedicated.put_field(&letters, &[b"l", &bytes[..]].concat(), b"x");
@@ -189,6 +189,6 @@ async fn damaged_letter_is_listed_as_corrupt() {
                 break;
             }
         }
-        assert_eq!((found, cursor), (1, None), "with pages of {limit} letters");
+        assert_eq!((found, cursor), (1, None), "with pages of {limit} dead letters");
     }
 }

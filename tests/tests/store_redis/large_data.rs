@@ -104,7 +104,7 @@ async fn entry_is_found_behind_orphan_index_entries() {
 }
 
 /// The commits write only orphan dead letters, and no key records. Each commit must nevertheless remove the expired
-/// letters of earlier commits, so that the number of stored letters does not grow.
+/// dead letters of earlier commits, so that the number of stored dead letters does not grow.
 #[tokio::test]
 async fn expired_letters_do_not_accumulate() {
     const COUNT: u64 = 200;

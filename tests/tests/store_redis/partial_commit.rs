@@ -303,8 +303,8 @@ async fn log_cut_within_commit_is_recovered() {
 }
 
 /// A commit may be too large for one command. The store may then write the commit's new dead letters before the command
-/// that makes the commit, because no reader sees these letters until the commit is made. The store must write no other
-/// data before this command.
+/// that makes the commit, because no reader sees these dead letters until the commit is made. The store must write no
+/// other data before this command.
 #[tokio::test]
 async fn commit_too_large_for_one_call_is_atomic() {
     let dedicated = DedicatedStore::start().await;
@@ -337,7 +337,7 @@ async fn commit_too_large_for_one_call_is_atomic() {
             bytes.windows(6).any(|window| window == b"\r\nf0\r\n")
         })
         .expect("the fence");
-    assert_eq!(parts[main - 1].1, "HSET", "no letters precede the write: {parts:?}");
+    assert_eq!(parts[main - 1].1, "HSET", "no dead letters precede the write: {parts:?}");
 
     dedicated.server.kill().expect("an end");
     let cut = [&whole[..parts[main].0], b"*1\r\n$4\r\nEXEC\r\n"].concat();

@@ -63,7 +63,9 @@ impl ChainViolation {
             Self::OutOfOrder => "messages have the order of their outbox",
             Self::NumberReused => "two messages never get the same number",
             Self::MessageMistaken => "a message is recognised by its own content",
-            Self::NumberChanged => "a message that is sent again keeps its number if it is free",
+            Self::NumberChanged => {
+                "a message that is sent again keeps its number if the number is free"
+            }
             Self::WrongResendCount => "exactly the lost messages are sent again",
             Self::SentWithoutCommit => "a message is sent only while its commit exists",
             Self::DoneButInOutbox => "the outbox has no message that was reported as done",

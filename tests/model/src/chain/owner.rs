@@ -42,10 +42,10 @@ pub(super) struct Owner {
     /// Messages for which the owner has never received an answer, in the order of the outbox.
     pub(super) waiting: Vec<ChainChunk>,
     /// The owner has removed from the outbox the messages of all commits up to this number. When the owner repeats
-    /// commits, this becomes 0.
+    /// commits, this number becomes 0.
     removed_through: u64,
-    /// Removals that are not known to be durable. A removal up to commit 3, made when 5 was the last commit, is `(3,
-    /// 5)`.
+    /// Removals that are not known to be durable. A removal up to commit 3, made when commit 5 was the last commit, is
+    /// `(3, 5)`.
     pending_removals: Vec<(u64, u64)>,
     /// The messages of all commits up to this number are removed from the outbox, and the removal is durable.
     pub(super) done: u64,

@@ -34,7 +34,7 @@ struct State {
     keys: u8,
     source: Source,
     destination: Destination,
-    /// States that the shards may go back to. The first one is the beginning of the run.
+    /// States that the shards may go back to. The first of them is the first state of the run.
     past: Vec<(Source, Destination)>,
     owner: Owner,
     /// The time in ms since the beginning of the run.

@@ -41,8 +41,8 @@ impl CheckpointViolation {
     pub const fn rule(self) -> &'static str {
         match self {
             Self::Missing => "an event that was read is settled",
-            Self::NoLetter => "a settled event has its effect or its letter",
-            Self::Duplicated => "an event has one effect or one letter",
+            Self::NoLetter => "a settled event has its effect or its dead letter",
+            Self::Duplicated => "an event has one effect or one dead letter",
             Self::Stuck => "the owner reads the whole file",
         }
     }
@@ -54,8 +54,8 @@ impl CheckpointViolation {
 struct Checkpoint {
     position: u8,
     commits: Vec<usize>,
-    /// Number of times that owners had set the checkpoint back to the beginning of the file before this write. If this
-    /// write sets the checkpoint back, it counts too.
+    /// Number of times that owners have set the checkpoint back to the beginning of the file, up to and including this
+    /// write.
     resets: u64,
 }
 
@@ -120,7 +120,7 @@ struct State {
     /// Number of events that become dead letters.
     dead: u8,
     store: Store,
-    /// States that the shards may go back to. The first one is the beginning of the run.
+    /// States that the shards may go back to. The first of them is the first state of the run.
     past: Vec<Store>,
     owner: Owner,
     /// Number of times that owners have set the checkpoint back to the beginning of the file.

@@ -127,7 +127,7 @@ struct State {
     /// True if the producer is a program with the library, which has no file and no checkpoints.
     is_library: bool,
     shards: Vec<Shard>,
-    /// States that the shards may go back to. The first one is the beginning of the run.
+    /// States that the shards may go back to. The first of them is the first state of the run.
     past: Vec<Vec<Shard>>,
     /// The next event to publish.
     next: u8,
@@ -336,7 +336,8 @@ impl ProducerWorld {
             let (call, went_back) = self.write(&open, &witnesses);
             open.retain(|event| call.iter().all(|written| written.numbered.event != *event));
             let State { history, answered, now, .. } = &mut self.state;
-            // `answered` gets only the events that this call added to a shard, because only these can be witnesses.
+            // `answered` gets only the events that this call added to a shard, because only these events can be
+            // witnesses.
             let new = call.iter().filter(|written| written.is_new);
             answered.extend(new.map(|written| (written.numbered.event, written.numbered.number)));
             let newest = newest(&call);
@@ -460,7 +461,7 @@ impl ProducerWorld {
     }
 
     /// Writes the checkpoint into each shard that has its witness and the producer's previous checkpoint. If a shard
-    /// lacks one of them, writes lost events again and continues at the oldest checkpoint.
+    /// lacks its witness or the previous checkpoint, writes lost events again and continues at the oldest checkpoint.
     fn put_checkpoint(&mut self) {
         if self.state.is_library {
             return;

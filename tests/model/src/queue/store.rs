@@ -24,7 +24,7 @@ pub(super) enum Writer {
 /// The content of the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Store {
-    /// All entries of the queue, including the removed ones. The first entry has number 1.
+    /// All entries of the queue, including the removed entries. The first entry has number 1.
     pub(super) entries: Vec<Entry>,
     /// Number of removed entries.
     pub(super) removed: u64,

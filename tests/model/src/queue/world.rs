@@ -32,7 +32,7 @@ struct State {
     is_inbox: bool,
     fault: Option<QueueFault>,
     store: Store,
-    /// States that the store may go back to. The first one is the beginning of the run.
+    /// States that the store may go back to. The first of them is the first state of the run.
     past: Vec<Store>,
     cursor: QueueCursor,
     /// Entries that are delivered but not settled, each with its position and its id.

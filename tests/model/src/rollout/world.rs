@@ -79,7 +79,7 @@ struct Instance {
 struct State {
     fault: Option<RolloutFault>,
     store: Table,
-    /// Tables that the store may go back to. The first one is the table at the beginning of the run.
+    /// Tables that the store may go back to. The first of them is the table at the beginning of the run.
     past: Vec<Table>,
     /// The files in the folder of each instance: bit N stands for build N.
     folders: Vec<u8>,

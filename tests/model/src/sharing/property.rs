@@ -24,8 +24,8 @@ pub(super) fn all() -> Vec<Property<Fleet>> {
     }
     vec![
         never!("no member loses a partition", TakenFromMember),
-        never!("only the holder of the newest lease fences others", FencedWithoutLease),
-        never!("no instance releases the lease of another", ForeignLeaseReleased),
+        never!("only the holder of the newest lease fences other instances", FencedWithoutLease),
+        never!("no instance releases the lease of another instance", ForeignLeaseReleased),
         Property::always("only one instance at a time may commit", |_, world: &SharingWorld| {
             (0..world.fences.len()).all(|partition| world.committers(partition) <= 1)
         }),

@@ -9,7 +9,7 @@ use super::{Fleet, SharingFault};
 pub enum SharingStep {
     /// The instance starts, and becomes a member.
     Start(usize),
-    /// The instance writes its heartbeat, becomes a member if it is not one, and receives the table of members and
+    /// The instance writes its heartbeat, becomes a member if it is not a member, and receives the table of members and
     /// leases.
     Heartbeat(usize),
     /// The instance requests the lease of a partition.

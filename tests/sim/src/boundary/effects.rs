@@ -57,8 +57,8 @@ impl FaultySequencer {
         if first.number == batch.number { Arc::clone(first) } else { batch }
     }
 
-    /// Removes the letters from a batch if the batch repeats a lost commit. A repeated batch has a lower number than
-    /// the newest batch of its shard.
+    /// Removes the dead letters from a batch if the batch repeats a lost commit. A repeated batch has a lower number
+    /// than the newest batch of its shard.
     fn without_letters_if_repeated(&mut self, batch: Arc<Batch>) -> Arc<Batch> {
         let newest = self.newest.entry(batch.shard).or_default();
         if batch.number >= *newest {

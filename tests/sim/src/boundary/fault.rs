@@ -40,7 +40,7 @@ pub enum BoundaryFault {
     /// After the store went back, the owner repeats the lost batches, and then sends the unanswered batch again. The
     /// owner does not change this batch, although the batch depends on reads from before the loss.
     SendWhatRestsOnOldReads,
-    /// The owner repeats a commit that the store has lost, but without the letters of the commit.
+    /// The owner repeats a commit that the store has lost, but without the dead letters of the commit.
     RepeatWithoutLetters,
     /// The owner publishes the messages of refused writes.
     PublishRefused,
@@ -62,13 +62,13 @@ pub enum BoundaryFault {
     LoseAMessage,
     /// Writes put no key into the due index.
     ForgetTheDueTime,
-    /// A rejected event gets no letter.
+    /// A rejected event gets no dead letter.
     LoseALetter,
-    /// The last skipped sequence of a write gets no letter.
+    /// The last skipped sequence of a write gets no dead letter.
     LoseAGapLetter,
     /// The gap history of a key does not contain the skipped gaps.
     LoseAGapEnd,
-    /// An event that arrives after its sequence was skipped gets no letter, as if it were a duplicate.
+    /// An event that arrives after its sequence was skipped gets no dead letter, as if it were a duplicate.
     TakeLateForDuplicate,
 }
 

@@ -30,7 +30,7 @@ impl Checker {
                 if !self.lacks_commits
                     && !store.letters.values().any(|letter| letter.content == raw)
                 {
-                    self.broke("I3", format!("{bytes:?} is acknowledged, but has no letter"));
+                    self.broke("I3", format!("{bytes:?} is acknowledged, but has no dead letter"));
                 }
             }
         }

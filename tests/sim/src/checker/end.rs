@@ -32,7 +32,10 @@ impl Checker {
             );
         }
         if store.letters != self.letters {
-            self.broke("checker", "the checker's letters differ from the store's".into());
+            self.broke(
+                "checker",
+                "the checker expects other dead letters than the store has".into(),
+            );
         }
         let crowded = self.may_be_crowded(store);
         for (key, record) in &store.records {
@@ -49,7 +52,7 @@ impl Checker {
 
     /// Returns whether an owner may have stopped accepting deliveries. An owner may do so only if the record of the
     /// event's key is unreadable, or if some key can accept no more events while it holds events that the owner cannot
-    /// spill. In the second case, all outstanding deliveries may be events of that other key.
+    /// spill. In the second case, all outstanding deliveries may be events of the key that accepts no more events.
     fn may_stall(&self, item: &SourceItem, store: &Store) -> bool {
         let SourceItem::Event(event) = item else { return false };
         self.is_full(store) || self.corrupt.contains(event.key())
@@ -118,7 +121,7 @@ impl Checker {
 
     /// Returns the lowest sequence of the key's dead-lettered events that wait for earlier events of the key. A dead
     /// letter with the cause `corrupt` does not count, because the key record of its event could not be written.
-    /// Returns `None` for a key whose record has expired, because the letter may be from before the expiry.
+    /// Returns `None` for a key whose record has expired, because the dead letter may be from before the expiry.
     fn first_ahead(&self, key: &Key, record: &StoredKey) -> Option<u64> {
         let next = record.key_record.next;
         let is_open = |letter: &&DeadLetter| {
@@ -180,7 +183,7 @@ impl Checker {
             {
                 self.broke("I5", format!("{label} ({event:?}) is neither settled nor held"));
             }
-            // A key may have ended while its spilled events could not be read. An event of such a key may have a
+            // A key may have ended while its spilled events could not be read. An event of such a key may have a dead
             // letter, and also still be spilled.
             let unread = self.is_unreadable(event.key());
             if results.len() > 1 && !unread && !self.may_have(&results) {

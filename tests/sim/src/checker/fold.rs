@@ -13,8 +13,8 @@ use crate::plan::Plan;
 #[derive(Debug)]
 pub(super) struct Step<'a> {
     pub(super) sequence: u64,
-    /// The events that may have been executed. There are several only if a producer sent different contents for the
-    /// sequence.
+    /// The events that may have been executed. There are several candidates only if a producer sent different contents
+    /// for the sequence.
     pub(super) candidates: Vec<Arc<Event>>,
     pub(super) messages: Vec<&'a Message>,
 }

@@ -10,13 +10,13 @@ use crate::handler::{self, EventBehavior};
 use crate::store::Store;
 
 impl Checker {
-    /// Checks a letter that the store has added.
+    /// Checks a dead letter that the store has added.
     pub(super) fn letter_added(&mut self, letter: &DeadLetter) {
         let label = at(&letter.id.key, letter.id.sequence);
         if let Err(why) = self.check_cause(letter) {
             self.broke(
                 "I5",
-                format!("{label}: the letter has the cause {}, but {why}", letter.cause),
+                format!("{label}: the dead letter has the cause {}, but {why}", letter.cause),
             );
         }
         if let Some(old) = self.letters.insert(letter.id.clone(), letter.clone())
@@ -26,7 +26,10 @@ impl Checker {
         {
             let old = &old.content;
             let new = &letter.content;
-            self.broke("I5", format!("{label}: a letter of {old:?} is overwritten by {new:?}"));
+            self.broke(
+                "I5",
+                format!("{label}: a dead letter of {old:?} is overwritten by {new:?}"),
+            );
         }
         if let LetterContent::Event(event) = &letter.content {
             let index = (Key::from(event.key()), event.content());
@@ -36,12 +39,12 @@ impl Checker {
     }
 
     /// Returns whether a record of the key has expired. After an expiry, the sequences of the key begin again, so a new
-    /// letter may get the id of an old letter.
+    /// dead letter may get the id of an old dead letter.
     pub(super) fn has_expired(&self, key: &Key) -> bool {
         self.keys.get(key).is_some_and(|model| !model.former_lives.is_empty())
     }
 
-    /// If the letter has the cause `late`, records that the event of a skipped sequence has arrived.
+    /// If the dead letter has the cause `late`, records that the event of a skipped sequence has arrived.
     fn record_late_arrival(&mut self, letter: &DeadLetter, event: &std::sync::Arc<Event>) {
         if letter.cause == Cause::Late {
             let model = self.model(&letter.id.key);
@@ -53,7 +56,8 @@ impl Checker {
         }
     }
 
-    /// Checks a letter that a write removed: the event of the letter must be settled, spilled, or in another letter.
+    /// Checks a dead letter that a write removed: the event of the dead letter must be settled, spilled, or in another
+    /// dead letter.
     pub(super) fn letter_removed(&mut self, id: &LetterId, store: &Store) {
         let Some(letter) = self.letters.remove(id) else { return };
         if let LetterContent::Event(event) = &letter.content {
@@ -63,13 +67,13 @@ impl Checker {
             if !self.is_covered(event, store) {
                 self.broke(
                     "I5",
-                    format!("{}: its only letter was removed", at(&id.key, id.sequence)),
+                    format!("{}: its only dead letter was removed", at(&id.key, id.sequence)),
                 );
             }
         }
     }
 
-    /// Returns the letters that hold exactly this event.
+    /// Returns the dead letters that hold exactly this event.
     pub(super) fn letters_with(&self, event: &Event) -> Vec<&DeadLetter> {
         let index = (Key::from(event.key()), event.content());
         let ids = self.letter_index.get(&index).into_iter().flatten();
@@ -80,12 +84,12 @@ impl Checker {
             .collect()
     }
 
-    /// Returns whether some letter holds an event with this id.
+    /// Returns whether some dead letter holds an event with this id.
     pub(super) fn letters_of(&self, key: &Key, id: u64) -> bool {
         self.versions(key, id).iter().any(|event| !self.letters_with(event).is_empty())
     }
 
-    /// Checks the content and the cause of a letter. The error states the contradiction.
+    /// Checks the content and the cause of a dead letter. The error states the contradiction.
     fn check_cause(&self, letter: &DeadLetter) -> Result<(), String> {
         let event = match &letter.content {
             LetterContent::Nothing => return self.check_gap_letter(letter),
@@ -99,20 +103,20 @@ impl Checker {
             return Err("the event was never received".into());
         }
         if *event.key() != *letter.id.key {
-            return Err("the letter has another key".into());
+            return Err("the dead letter has another key".into());
         }
         self.is_cause_true(letter, event)
             .then_some(())
             .ok_or(format!("the cause is not true for {event:?}"))
     }
 
-    /// Checks a letter without content: only a skipped sequence has such a letter.
+    /// Checks a dead letter without content: only a skipped sequence has such a dead letter.
     fn check_gap_letter(&self, letter: &DeadLetter) -> Result<(), String> {
         let gap = &self.plan.settings.gap;
         let key = &letter.id.key;
         let sequence = letter.id.sequence;
         if letter.cause != Cause::Gap || letter.id.tag != 0 {
-            return Err("the letter has no event".into());
+            return Err("the dead letter has no event".into());
         }
         if gap.on_exhausted != ExhaustedPolicy::Skip {
             return Err("gaps must not be skipped".into());
@@ -120,8 +124,8 @@ impl Checker {
         let rounds = self.attempts.rounds_for(key, sequence);
         // An owner counts rounds only for the first missing sequence of a key. A round does not request an event that
         // the owner has in memory, but the event may be missing later. If the event was lost with its owner, or went to
-        // another partition, a single round is enough. If the event got an `overflow` letter because its key was full,
-        // no round is needed.
+        // another partition, a single round is enough. If the event got an `overflow` dead letter because its key was
+        // full, no round is needed.
         let alone = self.deaths == 0 && self.plan.partitions == 1;
         let id = |tag| LetterId { key: key.clone(), sequence, tag };
         let mut others = self.letters.range(id(0)..=id(u64::MAX));
@@ -138,7 +142,7 @@ impl Checker {
         Ok(())
     }
 
-    /// Returns whether the letter's cause is true for its event.
+    /// Returns whether the dead letter's cause is true for its event.
     fn is_cause_true(&self, letter: &DeadLetter, event: &Event) -> bool {
         let settings = &self.plan.settings;
         let sequenced = settings.ordering == OrderingMode::Sequenced;

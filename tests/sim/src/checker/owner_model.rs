@@ -31,7 +31,7 @@ pub(super) struct OwnerModel {
     /// The number of the last acknowledged delivery.
     acknowledged: u64,
     /// By key, the sequence of the event that failed last, and the number of its consecutive failed attempts. Only
-    /// failures that may pass count.
+    /// failures of a kind that may pass (`FailureKind::may_pass`) count.
     failures: BTreeMap<Key, (u64, u32)>,
     /// By key, the sequence whose next attempt must run on a fresh instance of the handler.
     fresh: BTreeMap<Key, u64>,
@@ -262,8 +262,8 @@ impl Checker {
                 if let (Some(key), Err(_)) = (&key, loaded) {
                     owner_model.lane_restarted(key);
                 }
-                // Another owner may have had the key since the last load. Then the lane starts again, without the
-                // failed attempts that this owner had not yet written into the key record.
+                // Another owner may have had the key since the last load. In this case, the lane starts again, without
+                // the failed attempts that the owner of the lane had not yet written into the key record.
                 if let Some(key) = key.filter(|_| several) {
                     owner_model.failures.remove(&key);
                 }

@@ -20,17 +20,17 @@ struct ExpectedMessage {
     published: bool,
 }
 
-/// The committed messages and letters, each with the information whether it is published.
+/// The committed messages and dead letters, each with the information whether it is published.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Publishing {
     expected: BTreeMap<Id, ExpectedMessage>,
     /// By partition and key, the number of committed messages and the number of published messages.
     counts: BTreeMap<(u32, Key), (usize, usize)>,
-    /// Committed letters. The second value is true if the letter has been published.
+    /// Committed dead letters. The second value is true if the dead letter has been published.
     letters: BTreeMap<LetterId, Vec<(DeadLetter, bool)>>,
     /// Messages that the store has lost. The owner must commit each published message among them again.
     lost: BTreeMap<Id, ExpectedMessage>,
-    /// Letters that the store has lost. The owner must commit each published letter among them again.
+    /// Dead letters that the store has lost. The owner must commit each published dead letter among them again.
     lost_letters: Vec<(DeadLetter, bool)>,
 }
 
@@ -80,8 +80,9 @@ impl Publishing {
 }
 
 impl Checker {
-    /// If letters are forwarded, records which letters of an applied batch must be published. Omits orphan dead letters
-    /// that the store already has. Call this method before the checker records the letters of the batch.
+    /// If dead letters are forwarded, records which dead letters of an applied batch must be published. Omits orphan
+    /// dead letters that the store already has. Call this method before the checker records the dead letters of the
+    /// batch.
     pub(super) fn forwards(&mut self, letters: &[&DeadLetter], orphan_letters: &[DeadLetter]) {
         if !self.plan.settings.forward_letters {
             return;
@@ -99,7 +100,7 @@ impl Checker {
         }
     }
 
-    /// Checks a published message or letter.
+    /// Checks a published message or dead letter.
     pub(crate) fn published(&mut self, post: &Post) {
         match post {
             Post::Message(message) => self.message_published(message),
@@ -112,7 +113,7 @@ impl Checker {
         let committed = committed.chain(&mut self.publishing.lost_letters);
         let mut same = committed.filter(|(committed, _)| committed == letter).peekable();
         if same.peek().is_none() {
-            let detail = format!("the letter {:?} was never committed", letter.id);
+            let detail = format!("the dead letter {:?} was never committed", letter.id);
             return self.broke("publishing", detail);
         }
         same.for_each(|(_, published)| *published = true);
@@ -145,7 +146,7 @@ impl Checker {
         }
     }
 
-    /// Checks, at the end of a run, that all committed messages and letters were published.
+    /// Checks, at the end of a run, that all committed messages and dead letters were published.
     pub(super) fn all_published(&mut self) {
         let unpublished = self.publishing.expected.iter().find(|(_, expected)| !expected.published);
         if let Some((id, _)) = unpublished {
@@ -157,14 +158,15 @@ impl Checker {
         }
         if let Some((letter, _)) = self.publishing.lost_letters.iter().find(|lost| lost.1) {
             let detail = format!(
-                "the letter {:?} was published, but its commit is lost and not repeated",
+                "the dead letter {:?} was published, but its commit is lost and not repeated",
                 letter.id
             );
             return self.broke("publishing", detail);
         }
         let mut letters = self.publishing.letters.values().flatten();
         if let Some((letter, _)) = letters.find(|(_, published)| !published) {
-            let detail = format!("the letter {:?} was committed, but never published", letter.id);
+            let detail =
+                format!("the dead letter {:?} was committed, but never published", letter.id);
             self.broke("publishing", detail);
         }
     }

@@ -119,7 +119,7 @@ impl Checker {
                     let label = at(key, sequence);
                     return self.broke(
                         "I5",
-                        format!("{label}: a letter with the cause {cause} has no event"),
+                        format!("{label}: a dead letter with the cause {cause} has no event"),
                     );
                 }
                 None => steps.push(self.step(write, sequence)),
@@ -325,7 +325,8 @@ impl Checker {
     /// Returns whether a sequence may have seemed near enough to be spilled. Until the next write of a key record, the
     /// record's count of spilled events may include repeated events, because they may be new events. An owner that
     /// loads the record before this write counts more spilled events than the store has. Therefore the owner may
-    /// believe that the first missing event is further ahead than it is, at most just after the last spilled event.
+    /// believe that the first missing event is further ahead than it is, but at most directly after the last spilled
+    /// event.
     fn seems_near(&self, key: &Key, sequence: u64, store: &Store) -> bool {
         let width = self.plan.settings.gap.max_width;
         let Some(record) = store.records.get(key) else { return false };

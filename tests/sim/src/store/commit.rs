@@ -19,7 +19,7 @@ pub(crate) struct Message {
     pub(crate) emitted: EmittedMessage,
 }
 
-/// A message or letter to publish.
+/// A message or dead letter to publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Post {
     Message(Message),
@@ -77,7 +77,7 @@ impl Store {
     }
 
     /// Returns the indexes of the orphan dead letters that the store already has, or that the batch contains for the
-    /// second time. The store does not forward these letters again.
+    /// second time. The store does not forward these dead letters again.
     fn known(&self, batch: &Batch) -> Vec<usize> {
         let mut seen = BTreeSet::new();
         let letters = batch.letters.iter().enumerate();
@@ -173,7 +173,10 @@ fn check(fence: &Fence, claim: Claim, number: u64) -> Option<CommitReply> {
         return Some(CommitReply::Fenced);
     }
     if claim != fence.claim {
-        return Some(rolled_back("another claim of this epoch or an older one", None));
+        return Some(rolled_back(
+            "another claim of this epoch, or a claim of an older epoch",
+            None,
+        ));
     }
     if number != fence.last && number != fence.last + 1 {
         let found = format!("commit {number} after commit {}", fence.last);

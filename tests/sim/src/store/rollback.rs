@@ -25,13 +25,13 @@ impl RolledBackPart {
     }
 
     pub(crate) fn letter(self, id: &LetterId) -> bool {
-        // Letters without a key are spread over the shards.
+        // Dead letters without a key are spread over the shards.
         let keyless = (id.tag % u64::from(self.shards)) as u32;
         self.shard(if id.key.is_empty() { keyless } else { shard_of(&id.key, self.shards) })
     }
 }
 
-/// Restores the earlier entries of a map: of all keys for which `part` returns true.
+/// Restores the earlier entries of a map for all keys for which `part` returns true.
 pub(crate) fn restore<K: Ord + Clone, V: Clone>(
     map: &mut BTreeMap<K, V>,
     then: &BTreeMap<K, V>,

@@ -227,7 +227,7 @@ impl World {
     }
 }
 
-/// Returns the letter that a decoder creates for bytes that are not an event.
+/// Returns the dead letter that a decoder creates for bytes that are not an event.
 fn unreadable(bytes: bytes::Bytes) -> DeadLetter {
     DeadLetter {
         id: LetterId { key: Key::from(""), sequence: 0, tag: ordain_core::digest(&bytes) | 1 },

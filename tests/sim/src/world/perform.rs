@@ -69,8 +69,8 @@ impl World {
         }
     }
 
-    /// Schedules the publication of the messages and letters of a batch. If a deliberate fault has removed all of them,
-    /// the owner is only notified that the publication is done.
+    /// Schedules the publication of the messages and dead letters of a batch. If a deliberate fault has removed all of
+    /// them, the owner is only notified that the publication is done.
     fn publish(&mut self, id: u64, owner: &mut Owner, batch: &Arc<Batch>, applied: &AppliedCommit) {
         let letters = batch.forwarded(applied).cloned().map(Post::Letter);
         let messages = messages(batch, applied).into_iter().map(Post::Message);

@@ -121,7 +121,7 @@ impl World {
         }
     }
 
-    /// Publishes the messages and letters of a commit, and removes them from the outbox.
+    /// Publishes the messages and dead letters of a commit, and removes them from the outbox.
     pub(super) fn publishes(&mut self, owner: u64, shard: u32, number: u64, posts: &[Post]) {
         let Some(partition) = self.partitions_of.get(&owner).copied() else { return };
         for post in posts {

@@ -177,7 +177,7 @@ impl Driver {
             }
             Effect::Commit(batch) => {
                 let letters = batch.writes.iter().map(|write| write.letters.len()).max();
-                assert!(letters.unwrap_or(0) < 100, "{letters:?} letters in a write");
+                assert!(letters.unwrap_or(0) < 100, "{letters:?} dead letters in a write");
                 self.commits.retain(|other| other.shard != batch.shard);
                 self.commits.push(batch);
             }

@@ -48,7 +48,7 @@ fn dead_letters_are_published_with_reason() -> Result<()> {
         let found =
             taken.iter().find(|message| header(message, "deadcause").as_deref() == Some(cause));
         let found = found.filter(|message| message.routing_key.as_str() == routing_key);
-        found.with_context(|| format!("no letter {cause} under {routing_key} in {taken:?}"))
+        found.with_context(|| format!("no dead letter {cause} under {routing_key} in {taken:?}"))
     };
     let rejected = letter("rejected", "letter.a")?;
     ensure_headers(

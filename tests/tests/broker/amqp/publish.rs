@@ -72,8 +72,10 @@ fn producer_headers_replace_no_reserved_header() -> Result<()> {
     );
     rig.client.publish("cases", &[rejected, event("b", 1, &json!({ "do": "emit" }))?])?;
     let taken = rig.client.take("out", 2)?;
-    let letter =
-        taken.iter().find(|message| message.routing_key.as_str() == "a").context("the letter")?;
+    let letter = taken
+        .iter()
+        .find(|message| message.routing_key.as_str() == "a")
+        .context("no dead letter arrived")?;
     for (name, value) in [
         ("x-original-CC", Some("elsewhere")),
         ("x-original-BCC", Some("elsewhere")),
@@ -109,7 +111,7 @@ fn dead_letter_of_large_event_is_truncated() -> Result<()> {
     // JSON escapes each quotation mark, so the body needs twice its size in JSON.
     large.body = vec![b'"'; 250_000];
     rig.client.publish("cases", &[large])?;
-    let letter = rig.client.take("out", 1)?.pop().context("the letter")?;
+    let letter = rig.client.take("out", 1)?.pop().context("no dead letter arrived")?;
     let whole: Value = serde_json::from_slice(&letter.data)?;
     ensure!(whole["body"].as_str().map(str::len) == Some(64 << 10), "{}", whole["body"]);
     ensure!(whole["body_size"] == 250_000, "{}", whole["body_size"]);

@@ -108,9 +108,13 @@ fn large_page_is_created_without_parsing_its_events() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     let address = ready(&mut service)?;
     let page = || get(address, "/v1/dead?stream=cases");
-    service.until("all letters", || page().is_ok_and(|response| response.body.len() > 7 << 20))?;
+    service
+        .until("all dead letters", || page().is_ok_and(|response| response.body.len() > 7 << 20))?;
     let body = page()?.json()?;
-    ensure!(body["dead"][0]["raw"][0]["a"] == 0, "the letter is not JSON");
+    ensure!(
+        body["dead"][0]["raw"][0]["a"] == 0,
+        "the dead letter does not contain the event as JSON"
+    );
     service.signal("TERM")?;
     let peak = service.peak_memory()? >> 10;
     // A host that parsed the events of a page would need 600 MiB.
@@ -125,7 +129,8 @@ fn requests_are_refused_while_too_many_pages_are_unread() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     let address = ready(&mut service)?;
     let page = || get(address, "/v1/dead?stream=cases");
-    service.until("all letters", || page().is_ok_and(|response| response.body.len() > 7 << 20))?;
+    service
+        .until("all dead letters", || page().is_ok_and(|response| response.body.len() > 7 << 20))?;
     let mut held = Vec::new();
     for _ in 0..8 {
         let mut stream = TcpStream::connect(address)?;

@@ -115,7 +115,7 @@ fn page_is_valid_json_with_invalid_lines_of_all_kinds() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     let address = ready(&mut service)?;
     let dead = || Some(get(address, "/v1/dead?stream=cases").ok()?.json().ok()?["dead"].take());
-    service.until("the letters", || dead().is_some_and(|letters| letters[3].is_object()))?;
+    service.until("the dead letters", || dead().is_some_and(|letters| letters[3].is_object()))?;
     let dead = dead().context("letters")?;
     let mut raw: Vec<&Value> =
         dead.as_array().context("a list")?.iter().map(|letter| &letter["raw"]).collect();

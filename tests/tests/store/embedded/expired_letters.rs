@@ -21,7 +21,7 @@ fn letter(sequence: u64, tag: u64) -> DeadLetter {
 }
 
 /// The commits write only orphan dead letters, and no key records. After each commit, the store must nevertheless
-/// remove the expired letters of earlier commits, so that the number of stored letters does not grow.
+/// remove the expired dead letters of earlier commits, so that the number of stored dead letters does not grow.
 #[tokio::test]
 async fn expired_letters_do_not_accumulate() {
     const COUNT: u64 = 200;
@@ -35,9 +35,9 @@ async fn expired_letters_do_not_accumulate() {
         assert!(matches!(reply, CommitReply::Applied(_)), "{reply:?}");
         rig.advance_clock(DEAD_TTL + 1).await;
     }
-    // The writer thread removes expired letters after its reply, and `close` waits for the thread.
+    // The writer thread removes expired dead letters after its reply, and `close` waits for the thread.
     rig.close();
-    // A store that keeps letters for a longer time shows all letters that have not been removed.
+    // A store that keeps dead letters for a longer time shows all dead letters that have not been removed.
     let options = EmbeddedOptions { dead_ttl: 100 * DEAD_TTL, ..rig.options() };
     let store = EmbeddedStore::open(options).expect("the store again");
     let page = store.letters("s", None, None, 1_000).await.expect("a page");

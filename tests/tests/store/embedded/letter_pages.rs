@@ -7,7 +7,7 @@ use ordain_tests::conformance::{DEAD_TTL, Fixture, Owner, first_write};
 
 use super::support::Rig;
 
-/// The number of large letters. Without the last large letter, these letters together fill a page.
+/// The number of large dead letters. Without the last large dead letter, these dead letters together fill a page.
 const LARGE_LETTERS: usize = 9;
 
 fn letter(key: &str, sequence: u64, bytes: usize) -> DeadLetter {
@@ -21,7 +21,7 @@ fn letter(key: &str, sequence: u64, bytes: usize) -> DeadLetter {
     }
 }
 
-/// The read of a page must end at its size limit, even if all letters that it has read have expired.
+/// The read of a page must end at its size limit, even if all dead letters that it has read have expired.
 #[tokio::test]
 async fn page_of_expired_letters_ends_at_size_limit() {
     let mut rig = Rig::open();
@@ -41,7 +41,7 @@ async fn page_of_expired_letters_ends_at_size_limit() {
     assert_eq!(
         first.rows.len(),
         0,
-        "the first page must end before the letter that has not expired"
+        "the first page must end before the dead letter that has not expired"
     );
     let cursor = first.cursor.expect("further letters");
     let last = store.letters("s", None, Some(&cursor), 10).await.expect("a page");

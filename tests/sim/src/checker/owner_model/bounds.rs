@@ -24,7 +24,7 @@ impl Checker {
         // When the outbox becomes full, executed events that are not durable yet may still add their messages.
         let mut ahead = settings.run_ahead * MESSAGE_LIMIT as usize;
         if settings.forward_letters {
-            // One batch of each shard may be under way, and may have one letter for each of its events.
+            // One batch of each shard may be under way, and may have one dead letter for each of its events.
             let batch = settings.batch_events + settings.quantum + settings.lane_buffer;
             ahead += settings.shards as usize * (batch + settings.gap.max_width as usize);
         }
