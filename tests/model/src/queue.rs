@@ -135,8 +135,8 @@ pub enum QueueStep {
     /// The process notices that a shard went back during a call over two shards. Without this step, the process notices
     /// the rollback in the step `Answer`, by its last read.
     NoticeRollback,
-    /// The process sends a last read to both shards. Then the call over two shards succeeds, unless a shard went back
-    /// during the call. In that case, the call finds its lost parts, and will write them again.
+    /// The process sends a last read to both shards. If no shard went back during the call over two shards, the call
+    /// then succeeds. If a shard went back, the call finds its lost parts, and will write them again.
     Answer,
     /// The writers of the reader's process report their entries to the reader.
     ReportRuns,

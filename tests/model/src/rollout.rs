@@ -66,13 +66,13 @@ pub enum RolloutStep {
     /// needs a new rollout. The instance executes the rollout of the table if the instance has the build of this
     /// rollout and knows no newer rollout.
     Decide(u8),
-    /// The instance executes an event of the key, if the instance's rollout is new enough for the key. If not, the
-    /// instance reads the table. If the rollout of the table is too old as well, the instance requires a rollout with
-    /// the number in the record or a higher number.
+    /// The instance executes an event of the key, if the instance's rollout is new enough for the key. If the
+    /// instance's rollout is too old for the key, the instance reads the table. If the rollout of the table is too old
+    /// as well, the instance requires a rollout with the number in the record or a higher number.
     Execute(u8),
     /// An operator copies the file of a build into the folder of the instance.
     Add(u8, u8),
-    /// An operator removes the file of a build from the folder of the instance, unless it is the last file in the
+    /// An operator removes the file of a build from the folder of the instance, unless the file is the last file in the
     /// folder.
     Remove(u8, u8),
     /// The instance is killed, and is no longer a member.

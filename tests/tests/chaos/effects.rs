@@ -67,7 +67,7 @@ pub(crate) struct Demands {
 }
 
 /// Checks that each event took effect at most once and in the order of its key. Also checks that every event that must
-/// take effect has done so. Returns how many events of each key took effect.
+/// take effect has taken effect. Returns how many events of each key took effect.
 fn count_taken(sent: &SentEvents, effects: &Effects, demands: Demands) -> Result<EffectCounts> {
     let mut all = EffectCounts::new();
     for (key, events) in sent {
@@ -174,7 +174,8 @@ pub(crate) fn effects_of(hosts: &[Receiver]) -> Result<Effects> {
     effects(outputs.iter().map(String::as_str))
 }
 
-/// Returns how many events of each key took effect. Returns an error if an event that must take effect has not done so.
+/// Returns how many events of each key took effect. Returns an error if an event that must take effect has not taken
+/// effect.
 pub(crate) fn taken(
     hosts: &[Receiver],
     sent: &SentEvents,

@@ -91,9 +91,9 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     let settings = Settings {
         route,
         // With a `sequenced` stream, the test sends all events again. If the first stage of a chain no longer knows an
-        // event, this stage executes the repeat of the event, and the repeat takes effect in the second stage too. So
-        // chains are `fifo`. Restarts may change the order in which RabbitMQ delivers events; a `sequenced` stream
-        // restores this order.
+        // event, this stage executes the repeat of the event, and the repeat takes effect in the second stage too. The
+        // streams of a chain are therefore `fifo`. Restarts may change the order in which RabbitMQ delivers events; a
+        // `sequenced` stream restores this order.
         is_fifo: route == CHAIN || !route.uses_broker() && random.random_bool(0.6),
         backlog: match random.random_range(0..3) {
             0 => Backlog::LowPrefetch,
@@ -292,7 +292,7 @@ impl Round {
         host.start_again()
     }
 
-    /// Waits until every event that must take effect has done so, and watches the hosts.
+    /// Waits until every event that must take effect has taken effect, and watches the hosts.
     fn until_settled(&mut self) -> Result<()> {
         if !self.settings.is_fifo && self.done.is_lossy {
             self.send_again()?;

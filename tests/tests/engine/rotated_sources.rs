@@ -586,8 +586,8 @@ fn shorter_copy_is_not_read_again() -> Result<()> {
     writer.check()
 }
 
-/// The host has read nothing of the file before another program copies and truncates it. In the second case, a rotation
-/// also renames the truncated file.
+/// The host has read nothing of the file before another program copies and truncates it. In the second part of the
+/// test, a rotation also renames the truncated file.
 #[test]
 fn copy_of_an_unread_file_is_read_first() -> Result<()> {
     for is_renamed in [false, true] {

@@ -202,9 +202,9 @@ fn empty_file_ends_the_run() -> Result<()> {
     Ok(())
 }
 
-/// A program may truncate a file while another program continues to write at its old position, that is, without
-/// appending. Then the file begins with NULs. The number of NULs can exceed the size limit of an event. A run may end
-/// between the NULs and the next event; the next run must resume at this place.
+/// A program can truncate a file while another program continues to write at its old position instead of appending to
+/// the file. After the truncation, the file begins with NULs. The number of NULs can exceed the size limit of an event.
+/// A run may end between the NULs and the next event; the next run must resume at this place.
 #[test]
 fn zeros_before_an_event_are_skipped() -> Result<()> {
     let good = in_turn(2, 4);

@@ -63,8 +63,8 @@ fn host_works_as_a_filter_in_a_pipe() -> Result<()> {
             tally::check(&by_key(&lines)?, messages)?;
             ensure!(log.contains("settled with effect          2000"), "{log}");
         } else {
-            // The host cannot resume standard input at a position, so it reads every event again. It must recognise
-            // each event as a repeat.
+            // The host cannot resume standard input at a position, so the host reads every event again. The host must
+            // recognise each event as a repeat.
             ensure!(messages.is_empty(), "{messages}");
             ensure!(log.contains(r#""duplicates":2000"#), "{log}");
         }

@@ -9,7 +9,7 @@ use ordain_tests::conformance::{DEAD_TTL, Owner, event, key_record, record_write
 
 use super::dedicated::{DedicatedStore, letter, step, until_applied};
 
-/// A number of entries that is larger than the number that one call reads.
+/// A number of entries that is larger than the number of entries that one call reads.
 const ENTRY_COUNT: usize = 50_000;
 
 /// The store must find the dead letter of an event that arrived too far ahead, even behind many large dead letters with

@@ -30,8 +30,8 @@ fn take_id(write: &mut KeyWrite, from: u64, sequence: u64) {
     write.ids.push(AcceptedId { sequence, id: 100 + sequence, content: 7, source: 0 });
 }
 
-/// Returns the writes of the commit before the incomplete one. These writes create a key with all kinds of data, an
-/// expired key with all of them except dead letters, and a key with little data.
+/// Returns the writes of the commit before the incomplete commit. These writes create a key with all kinds of data, an
+/// expired key with all kinds of data except dead letters, and a key with little data.
 fn before(keys: &[Key]) -> Vec<KeyWrite> {
     let [mut full, mut expired, mut plain] = [0, 1, 2].map(|at| step(&keys[at], 1));
     for write in [&mut full, &mut expired] {

@@ -238,7 +238,7 @@ async fn commit_waits_for_a_revoked_right() {
 }
 
 /// Tests an ACL rule that is shorter than the list of the necessary rights: `INFO`, and all commands except the
-/// dangerous ones. Under this rule, the store lacks some information.
+/// dangerous commands. Under this rule, the store lacks some information.
 #[tokio::test]
 async fn user_without_dangerous_commands_can_do_everything() {
     let server = start("~ordain:* +@all -@dangerous +info");

@@ -158,8 +158,8 @@ async fn checkpoint_is_written_in_a_cluster_after_a_broken_connection() {
     tokio::time::timeout(Duration::from_mins(1), is_written_again).await.expect("a checkpoint");
 }
 
-/// The server loses the number of an event and the commit that settled the event. The owner repeats the commit. If the
-/// event is published again, it must get its earlier number, although the key record has a higher sequence by then.
+/// The server loses the number of an event and the commit that settled the event. The owner repeats the commit. When
+/// the event is published again, it must get its earlier number, although the key record then has a higher sequence.
 #[tokio::test]
 async fn lost_number_is_given_again_after_commits_were_repeated() {
     let dedicated = DedicatedStore::start().await;

@@ -36,7 +36,7 @@ pub(super) struct Owner {
     pub(super) epoch: u8,
     /// The number of the last commit in the shard at the time of the owner's claim.
     commit_at_claim: u64,
-    /// All commits that the owner knows, including those before its claim.
+    /// All commits that the owner knows, including the commits before its claim.
     pub(super) commits: Vec<Vec<Message>>,
     pub(super) history: PublishHistory<ChainChunk>,
     /// Messages for which the owner has never received an answer, in the order of the outbox.

@@ -50,7 +50,7 @@ impl Checker {
         self.isolation(produced);
     }
 
-    /// Returns whether an owner may have stopped accepting deliveries. An owner may do so only if the record of the
+    /// Returns whether an owner may have stopped accepting deliveries. An owner may stop only if the record of the
     /// event's key is unreadable, or if some key can accept no more events while it holds events that the owner cannot
     /// spill. In the second case, all outstanding deliveries may be events of the key that accepts no more events.
     fn may_stall(&self, item: &SourceItem, store: &Store) -> bool {
@@ -226,8 +226,8 @@ impl Checker {
         results
     }
 
-    /// Returns whether the event may have all of these results. If keys expire, all results are possible. If not, an
-    /// event may have a second result in these cases:
+    /// Returns whether the event may have all of these results. If keys expire, all results are possible. If keys do
+    /// not expire, an event may have a second result in these cases:
     /// - The event got a dead letter, because it was too far ahead, its key was full, or its key record could not be
     ///   read. Later, the event arrived again.
     /// - The event got a dead letter, because the owner held another event with the same sequence. Then the owner ended

@@ -57,7 +57,7 @@ impl Checker {
     }
 }
 
-/// Returns whether a gap ended in this way and contains the sequence.
+/// Returns whether a gap has this end and contains the sequence.
 fn covers(gap: &ordain_core::GapEntry, end: GapEnd, sequence: u64) -> bool {
     gap.end == end && (gap.first..=gap.last).contains(&sequence)
 }

@@ -32,7 +32,8 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// Returns the beginning of a request: its first line, and all headers except those that state the length of the body.
+/// Returns the beginning of a request: its first line, and all headers except the headers that state the length of the
+/// body.
 fn head(method: &str, stream: &str, token: &str, kind: &str) -> String {
     format!(
         "{method} /v1/streams/{stream}/events HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\

@@ -80,7 +80,7 @@ impl Round {
         Ok(())
     }
 
-    /// Checks that each event that took effect did so once and in order, and that `count` events took effect.
+    /// Checks that no event took effect twice or out of order, and that `count` events took effect.
     fn check_effects(&self, sent: &SentEvents, count: usize) -> Result<()> {
         let demands = Demands {
             wants_all: !self.settings.is_fifo,

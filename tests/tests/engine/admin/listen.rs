@@ -69,7 +69,7 @@ fn host_is_not_ready_while_its_store_does_not_respond() -> Result<()> {
     Ok(())
 }
 
-/// A Redis server may answer reads but refuse writes. In this state, the host must not be ready.
+/// A Redis server can answer reads while it refuses writes. In this state of the server, the host must not be ready.
 #[test]
 fn host_is_not_ready_while_its_store_refuses_writes() -> Result<()> {
     let redis = Redis::start(&[])?;

@@ -64,9 +64,9 @@ fn acknowledged_events_survive_power_cuts() -> Result<()> {
     Ok(())
 }
 
-/// The storage engine writes large values into separate files. Then it writes a new version of the table, which lists
-/// these files. The names of the files must reach the disk before the new version does. Otherwise, the store would not
-/// open after a power cut.
+/// The storage engine writes large values into separate files. Then the engine writes a new version of the table. The
+/// new version lists these files. The names of the files must reach the disk before the new version of the table does.
+/// Otherwise, the store would not open after a power cut.
 #[test]
 fn files_of_large_values_survive_power_cuts() -> Result<()> {
     let mut rig = Rig::start()?;
