@@ -638,8 +638,8 @@ mod tests {
     fn another_file_is_not_truncated() {
         let folder = tempfile::tempdir().expect("a folder");
         let (path, known) = written(folder.path(), "");
-        fs::write(&path, "a longer one of another program\n").expect("written");
-        assert_eq!(after(&path, &known.value, "2\n"), "a longer one of another program\n2\n");
+        fs::write(&path, "a longer line of another program\n").expect("written");
+        assert_eq!(after(&path, &known.value, "2\n"), "a longer line of another program\n2\n");
 
         // A file that takes the place of an empty sink file is not truncated.
         fs::remove_file(&path).expect("removed");
