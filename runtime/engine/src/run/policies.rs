@@ -105,10 +105,19 @@ impl QueuePolicies {
         let this = Arc::clone(self);
         let reading = tokio::task::spawn_blocking(move || {
             let mut warnings = Vec::new();
+            let mut is_any_found = false;
             for queue in &this.queues {
                 if let Some(answer) = this.read(&queue.name)? {
+                    is_any_found = true;
                     warnings.extend(queue.warnings(&answer));
                 }
+            }
+            if !is_any_found {
+                let url = &this.url.0;
+                return Err(format!(
+                    "{url} knows none of the queues: before the first start this is normal, else `broker.management` \
+                     is not the API of this broker"
+                ));
             }
             Ok(warnings)
         });

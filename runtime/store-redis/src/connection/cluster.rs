@@ -388,11 +388,27 @@ impl Cluster {
         if found.count() < SLOT_COUNT {
             let address = self.url.refresh();
             let known = self.state().known_hosts();
-            let hosts = address.hosts.iter().chain(&known);
-            let hosts = hosts.map(|host| query_host(&address, host).boxed());
-            collect_owners(hosts.collect(), &mut found, rank, &best).await;
+            let configured = address.hosts.iter().map(|host| query_host(&address, host).boxed());
+            let known = known.iter().map(|host| self.query_known_host(&address, host).boxed());
+            collect_owners(configured.chain(known).collect(), &mut found, rank, &best).await;
         }
         found
+    }
+
+    /// Queries a last known address. Returns an error if the answer names no known node: the address may belong to
+    /// another Cluster by now.
+    async fn query_known_host(
+        &self,
+        address: &RedisAddress,
+        host: &(String, u16),
+    ) -> RedisResult<SlotOwners> {
+        let owners = query_host(address, host).await?;
+        let is_known = owners.nodes().keys().any(|id| self.state().addresses.contains_key(id));
+        if is_known {
+            Ok(owners)
+        } else {
+            Err(retryable_error(format!("{}:{} belongs to another Cluster", host.0, host.1)))
+        }
     }
 
     async fn query_owners(&self, node: &Arc<ClusterNode>) -> RedisResult<SlotOwners> {
