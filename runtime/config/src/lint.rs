@@ -1,6 +1,7 @@
 //! Finds valid but risky settings, under which an event can be lost or take effect twice, or the broker can close a
 //! channel. This module only warns; the module `check` rejects configurations.
 
+use amq_protocol::uri::AMQPScheme;
 use ordain_core::OrderingMode;
 
 use super::problem::ConfigProblem;
@@ -21,6 +22,7 @@ impl LoadedConfig {
                 lint.redelivery(name, stream);
             }
         }
+        lint.management();
         lint.problems.sort();
         lint.problems.dedup();
         lint.problems.iter().map(|problem| problem.in_file(&self.file)).collect()
@@ -41,6 +43,18 @@ impl ConfigLint<'_> {
             message,
             is_temporary: false,
         });
+    }
+
+    /// Warns if the password of the broker is encrypted on the way to the broker, but not on the way to the management
+    /// API.
+    fn management(&mut self) {
+        let Some(broker) = &self.loaded.config.broker else { return };
+        let is_plain = broker.management.as_ref().is_some_and(|url| url.0.starts_with("http:"));
+        if is_plain && broker.url.newest().uri.scheme == AMQPScheme::AMQPS {
+            let message = "Ordain sends the password of `broker.url` to this URL without encryption, although \
+                           `broker.url` uses TLS; use https://";
+            self.report("broker.management", message.to_owned());
+        }
     }
 
     /// Warns if the settings allow the store to remove an event that it keeps for replay, or a dead letter, before the
@@ -217,6 +231,22 @@ mod tests {
                 assert!(found[0].contains(part), "{part:?} is not in {found:?}");
             }
         }
+    }
+
+    #[test]
+    fn password_must_not_leave_without_encryption() {
+        let broker = |url: &str, management: &str| {
+            let text = format!("[broker]\nurl = \"{url}\"\nmanagement = \"{management}\"\n");
+            let stream = "[streams.a]\nhandler = \"x\"\nsource = { kind = \"http\" }\n";
+            warnings(&format!("{text}{stream}"))
+        };
+        let found = broker("amqps://u:p@host", "http://host:15672");
+        assert!(
+            matches!(&found[..], [one] if one.contains("ordain.toml:3: broker.management: ")),
+            "{found:?}"
+        );
+        assert_eq!(broker("amqps://u:p@host", "https://host:15671"), [] as [&str; 0]);
+        assert_eq!(broker("amqp://u:p@host", "http://host:15672"), [] as [&str; 0]);
     }
 
     /// The `consumer_timeout` of RabbitMQ does not concern a stream that does not read from the broker.

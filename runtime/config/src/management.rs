@@ -6,6 +6,14 @@ use super::scalar::Scalar;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ManagementUrl(pub String);
 
+impl ManagementUrl {
+    /// Returns scheme, host and port. Messages name the API by this text, because the path may be confidential.
+    pub fn origin(&self) -> String {
+        let parsed = self.0.parse::<url::Url>();
+        parsed.map(|url| url.origin().ascii_serialization()).unwrap_or_default()
+    }
+}
+
 impl Scalar for ManagementUrl {
     const FORM: &'static str = "a URL such as \"http://rabbit-1:15672\"";
     const HIDES_VARIABLES: bool = true;
@@ -18,6 +26,9 @@ impl Scalar for ManagementUrl {
         }
         if text.contains('@') {
             return Err("write no user: Ordain logs in as the user of `broker.url`".to_owned());
+        }
+        if parsed.path().trim_end_matches('/').ends_with("/api") {
+            return Err("write the URL without `/api`".to_owned());
         }
         if parsed.query().is_some() || parsed.fragment().is_some() {
             return Err("write no `?` and no `#`".to_owned());
@@ -38,6 +49,7 @@ mod tests {
     fn url_has_no_slash_at_its_end() {
         let parsed = |text| ManagementUrl::parse(text).map(|url| url.0);
         assert_eq!(parsed("http://rabbit-1:15672"), Ok("http://rabbit-1:15672".to_owned()));
+        assert_eq!(ManagementUrl("http://a:1/secret".to_owned()).origin(), "http://a:1");
         assert_eq!(parsed("https://rabbit/api-proxy/"), Ok("https://rabbit/api-proxy".to_owned()));
         for bad in [
             "",
@@ -47,6 +59,7 @@ mod tests {
             "http://a:b@rabbit",
             "http://a?b",
             "http://a#b",
+            "http://a/api/",
         ] {
             let error = parsed(bad).expect_err(bad);
             assert!(!error.contains("a:b"), "{error}");

@@ -287,8 +287,18 @@ impl Rabbit {
 
     /// Sets a policy for the queues whose names match the regular expression `queues`. `definition` is in JSON.
     pub fn set_policy(&self, queues: &str, definition: &str) -> Result<()> {
+        self.set_policy_by("parse_set", queues, definition)
+    }
+
+    /// As [`Self::set_policy`], but sets an operator policy.
+    pub fn set_operator_policy(&self, queues: &str, definition: &str) -> Result<()> {
+        self.set_policy_by("parse_set_op", queues, definition)
+    }
+
+    /// Sets a policy by a function of the Erlang module `rabbit_policy`.
+    fn set_policy_by(&self, function: &str, queues: &str, definition: &str) -> Result<()> {
         let done = self.server.evaluate(&format!(
-            "rabbit_policy:parse_set({host}, {name}, {queues}, {rules}, 0, {kind}, {user}).",
+            "rabbit_policy:{function}({host}, {name}, {queues}, {rules}, 0, {kind}, {user}).",
             host = binary(&self.virtual_host),
             name = binary(POLICY),
             queues = binary(queues),
@@ -297,21 +307,6 @@ impl Rabbit {
             user = binary(USER),
         ))?;
         ensure!(done == "ok", "cannot set the policy {definition}: {done}");
-        Ok(())
-    }
-
-    /// As [`Self::set_policy`], but sets an operator policy.
-    pub fn set_operator_policy(&self, queues: &str, definition: &str) -> Result<()> {
-        let done = self.server.evaluate(&format!(
-            "rabbit_policy:parse_set_op({host}, {name}, {queues}, {rules}, 0, {kind}, {user}).",
-            host = binary(&self.virtual_host),
-            name = binary(POLICY),
-            queues = binary(queues),
-            rules = binary(definition),
-            kind = binary("queues"),
-            user = binary(USER),
-        ))?;
-        ensure!(done == "ok", "cannot set the operator policy {definition}: {done}");
         Ok(())
     }
 

@@ -24,10 +24,14 @@ use ordain_util::wait::shortened;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between two warnings that the management API cannot be used.
 const WARN_INTERVAL: Duration = Duration::from_hours(1);
-/// Maximum size of an answer about one queue, in bytes. The answer lists the consumers and channels of the queue.
-const ANSWER_BYTES: u64 = 4 << 20;
-/// Maximum size of the value of a setting in a warning, in bytes.
-const VALUE_BYTES: usize = 100;
+/// Maximum size of the answer about all queues of a virtual host, in bytes: enough for about 50,000 queues.
+const ANSWER_BYTES: u64 = 16 << 20;
+/// Maximum size of a text of the broker in a warning, in bytes.
+const TEXT_BYTES: usize = 100;
+/// The path of the request for all queues of a virtual host, without the name of the virtual host. The request names
+/// the fields of [`QueueAnswer`], so that the answer has no statistics.
+const PATH: &str = "/api/queues/";
+const FIELDS: &str = "?columns=name,arguments,effective_policy_definition,policy,operator_policy";
 
 /// The settings with which RabbitMQ loses events: the name in a policy, and the effect. The name of the argument of a
 /// queue has the prefix `x-`.
@@ -68,10 +72,11 @@ struct ConsumedQueue {
     longest_unacknowledged: Duration,
 }
 
-/// The part of the answer of `GET /api/queues/{vhost}/{name}` that this module reads (RabbitMQ, HTTP API reference). The
-/// two maps of settings are empty arrays if they have no entry.
+/// An element of the answer to `GET /api/queues/{vhost}` (RabbitMQ, HTTP API reference). A map of settings without
+/// entries may be an empty array.
 #[derive(Deserialize)]
 struct QueueAnswer {
+    name: String,
     #[serde(default)]
     arguments: Value,
     #[serde(default)]
@@ -99,68 +104,65 @@ impl QueuePolicies {
         (!queues.is_empty()).then_some(Self { agent, url, broker, queues })
     }
 
-    /// Reads the settings of all queues. Returns a warning for each setting that loses events. Ignores queues that do
-    /// not exist. Returns an error if the management API does not answer, or refuses a request.
+    /// Reads the settings of all queues. Returns a warning for each setting that loses or repeats events. Ignores queues
+    /// that do not exist. Returns an error if the management API does not answer, or refuses the request.
     pub(super) async fn warnings(self: &Arc<Self>) -> Result<Vec<String>, String> {
         let this = Arc::clone(self);
         let reading = tokio::task::spawn_blocking(move || {
-            let mut warnings = Vec::new();
-            let mut is_any_found = false;
-            for queue in &this.queues {
-                if let Some(answer) = this.read(&queue.name)? {
-                    is_any_found = true;
-                    warnings.extend(queue.warnings(&answer));
-                }
-            }
-            if !is_any_found {
-                let url = &this.url.0;
-                return Err(format!(
-                    "{url} knows none of the queues: before the first start this is normal, else `broker.management` \
-                     is not the API of this broker"
-                ));
-            }
-            Ok(warnings)
+            let answers = this.read()?;
+            let warnings = this.queues.iter().filter_map(|queue| {
+                let answer = answers.iter().find(|answer| answer.name == queue.name)?;
+                Some(queue.warnings(answer))
+            });
+            Ok(warnings.flatten().collect())
         });
         reading.await.unwrap_or_else(|error| Err(error.to_string()))
     }
 
-    /// Reads the settings of a queue. Returns `None` if the queue does not exist.
-    fn read(&self, queue: &str) -> Result<Option<QueueAnswer>, String> {
-        let url = &self.url.0;
+    /// Reads the settings of all queues of the virtual host. An error names only the origin of the URL, because the path
+    /// may be confidential.
+    fn read(&self) -> Result<Vec<QueueAnswer>, String> {
+        let origin = self.url.origin();
         let login = self.broker.login();
-        let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-        let path = format!("{url}/api/queues/{}/{}", encode(&login.virtual_host), encode(queue));
+        let virtual_host = utf8_percent_encode(&login.virtual_host, NON_ALPHANUMERIC);
         let credentials = BASE64.encode(format!("{}:{}", login.user, login.password));
-        let failed = |error: ureq::Error| format!("{url}: {error}");
-        let request = self.agent.get(path).header("authorization", format!("Basic {credentials}"));
+        let failed = |error: ureq::Error| format!("{origin}: {error}");
+        let request = self
+            .agent
+            .get(format!("{}{PATH}{virtual_host}{FIELDS}", self.url.0))
+            .header("authorization", format!("Basic {credentials}"));
         let mut response = request.call().map_err(failed)?;
         match response.status().as_u16() {
             200 => {}
-            404 => return Ok(None),
             401 | 403 => {
                 return Err(format!(
-                    "{url} refuses the user {:?}. To fix this, give the user the tag `management` (rabbitmqctl \
+                    "{origin} refuses the user {:?}. To fix this, give the user the tag `management` (rabbitmqctl \
                      set_user_tags)",
                     login.user
                 ));
             }
-            status => return Err(format!("{url} answers with status {status}")),
+            404 => {
+                return Err(format!(
+                    "{origin} answers with status 404. The URL must be the management API of this broker, without \
+                     `/api`, for example \"http://rabbit-1:15672\""
+                ));
+            }
+            status => return Err(format!("{origin} answers with status {status}")),
         }
         let body = response.body_mut().with_config().limit(ANSWER_BYTES).read_to_vec();
-        let answer = serde_json::from_slice(&body.map_err(failed)?);
-        answer.map(Some).map_err(|error| {
-            format!("the answer of {url} is not the description of a queue ({error}): is this the management API?")
+        serde_json::from_slice(&body.map_err(failed)?).map_err(|error| {
+            format!("the answer of {origin} is not a list of queues ({error}): is this the management API?")
         })
     }
 }
 
 impl ConsumedQueue {
-    /// Returns a warning for each setting of the queue that loses events.
+    /// Returns a warning for each setting of the queue that loses or repeats events.
     fn warnings(&self, answer: &QueueAnswer) -> Vec<String> {
         let policies: Vec<String> =
             [("policy", &answer.policy), ("operator policy", &answer.operator_policy)]
                 .into_iter()
-                .filter_map(|(kind, name)| Some(format!("{kind} {:?}", name.as_ref()?)))
+                .filter_map(|(kind, name)| Some(format!("{kind} {:?}", shown(name.as_ref()?))))
                 .collect();
         let sources = [
             ("", &answer.effective_policy_definition, policies.join(" or ")),
@@ -170,11 +172,10 @@ impl ConsumedQueue {
         for (prefix, settings, source) in sources {
             let value = |setting: &str| settings.get(format!("{prefix}{setting}"));
             let mut warn = |setting: &str, value: &Value, effect: &str| {
-                let value =
-                    escape_invisible(&truncated(value.to_string(), VALUE_BYTES)).into_owned();
                 warnings.push(format!(
-                    "the queue {:?} has {prefix}{setting} = {value} ({source}): {effect}",
-                    self.name
+                    "the queue {:?} has {prefix}{setting} = {} ({source}): {effect}",
+                    self.name,
+                    shown(&value.to_string())
                 ));
             };
             for (setting, effect) in LOSSES {
@@ -201,24 +202,33 @@ impl ConsumedQueue {
     }
 }
 
-/// Appends the findings about the policies of a broker.
+/// Returns a text of the broker for a warning.
+fn shown(text: &str) -> String {
+    escape_invisible(&truncated(text.to_owned(), TEXT_BYTES)).into_owned()
+}
+
+/// Appends the findings about the policies of a broker. Appends nothing if `broker.management` is set, but no stream
+/// reads a queue.
 pub(super) async fn inspect(
     loaded: &LoadedConfig,
     broker: &Arc<BrokerEndpoint>,
     findings: &mut Vec<Finding>,
 ) {
-    let Some(policies) = QueuePolicies::of(loaded, broker).map(Arc::new) else {
+    let is_set = loaded.config.broker.as_ref().is_some_and(|broker| broker.management.is_some());
+    if !is_set {
         findings.push(Finding::note(
             "a client cannot read the broker's policies over AMQP. Set `broker.management`, so that Ordain reads them, \
              or check with `rabbitmqctl list_policies` that no policy sets message-ttl, expires, max-length, \
              max-length-bytes or delivery-limit on the queues of streams",
         ));
         return;
-    };
+    }
+    let Some(policies) = QueuePolicies::of(loaded, broker).map(Arc::new) else { return };
     match policies.warnings().await {
         Ok(warnings) if warnings.is_empty() => {
-            findings
-                .push(Finding::note("no policy or argument of a queue of a stream loses events"));
+            findings.push(Finding::note(
+                "no policy or argument of the existing queues of streams loses events",
+            ));
         }
         Ok(warnings) => findings.extend(warnings.into_iter().map(Finding::warning)),
         Err(error) => {

@@ -86,8 +86,8 @@ fn arguments_that_lose_events_are_reported() -> Result<()> {
     service.end()
 }
 
-/// The management API refuses the user, then does not answer. The host must report this, and must process events
-/// meanwhile.
+/// The management API refuses the user, the URL leads to another part of the server, or nothing listens at the URL. The
+/// host must report this, and must process events meanwhile.
 #[test]
 fn refused_and_missing_management_is_reported() -> Result<()> {
     let rig = rig("", "", None)?;
@@ -99,6 +99,10 @@ fn refused_and_missing_management_is_reported() -> Result<()> {
         (
             rig.rabbit.management_url()?,
             "refuses the user \"untagged\". To fix this, give the user the tag `management`",
+        ),
+        (
+            format!("{}/other", rig.rabbit.management_url()?),
+            "must be the management API of this broker, without `/api`",
         ),
         (format!("http://{unused}"), "onnection refused"),
     ];
