@@ -395,19 +395,21 @@ impl Cluster {
         found
     }
 
-    /// Queries a last known address. Returns an error if the answer names no known node: the address may belong to
-    /// another Cluster by now.
+    /// Queries a last known address. Returns an error if the answer names an unknown node, because the address may by now
+    /// belong to a node of another Cluster.
     async fn query_known_host(
         &self,
         address: &RedisAddress,
         host: &(String, u16),
     ) -> RedisResult<SlotOwners> {
         let owners = query_host(address, host).await?;
-        let is_known = owners.nodes().keys().any(|id| self.state().addresses.contains_key(id));
-        if is_known {
-            Ok(owners)
-        } else {
-            Err(retryable_error(format!("{}:{} belongs to another Cluster", host.0, host.1)))
+        let known = &self.state().addresses;
+        match owners.nodes().keys().find(|id| !known.contains_key(*id)) {
+            None => Ok(owners),
+            Some(id) => Err(retryable_error(format!(
+                "{}:{} names the unknown node {id}: it may belong to another Cluster",
+                host.0, host.1
+            ))),
         }
     }
 
