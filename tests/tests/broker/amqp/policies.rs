@@ -86,8 +86,8 @@ fn arguments_that_lose_events_are_reported() -> Result<()> {
     service.end()
 }
 
-/// The management API refuses the user, the URL leads to another part of the server, or nothing listens at the URL. The
-/// host must report this, and must process events meanwhile.
+/// The management API refuses the user, the URL leads to another part of the server, nothing listens at the URL, or the
+/// server never answers. The host must report this, and must process events meanwhile.
 #[test]
 fn refused_and_missing_management_is_reported() -> Result<()> {
     let rig = rig("", "", None)?;
@@ -95,6 +95,8 @@ fn refused_and_missing_management_is_reported() -> Result<()> {
     rig.rabbit.add_user(user, "guest", ".*")?;
     let url = rig.rabbit.url().replace("guest:guest", &format!("{user}:guest"));
     let unused = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    // The system accepts connections to this listener, but the listener never answers.
+    let silent = TcpListener::bind("127.0.0.1:0")?;
     let cases = [
         (
             rig.rabbit.management_url()?,
@@ -105,6 +107,7 @@ fn refused_and_missing_management_is_reported() -> Result<()> {
             "must be the management API of this broker, without `/api`",
         ),
         (format!("http://{unused}"), "onnection refused"),
+        (format!("http://{}", silent.local_addr()?), "timeout"),
     ];
     for (number, (management, reason)) in (1..).zip(cases) {
         write_config(&rig, &url, &management, "", "")?;
