@@ -54,8 +54,7 @@ fn encoded(text: &str) -> impl Display + '_ {
 
 /// Parses the URL of an admin listener.
 pub(crate) fn parse_url(text: &str) -> Result<String, String> {
-    let expected =
-        "expected a URL such as http://127.0.0.1:7070; the log of the process contains it";
+    let expected = "expected a URL such as http://127.0.0.1:7070; the log of the running process contains the URL";
     let url: Uri = text.parse().map_err(|_| expected.to_owned())?;
     let known = matches!(url.scheme_str(), Some("http" | "https"));
     if !known || url.host().is_none_or(str::is_empty) || url.query().is_some() {
@@ -157,8 +156,8 @@ impl AdminClient {
     pub(crate) fn unexpected_server(&self, found: &str) -> CommandError {
         let found = self.printable(found);
         CommandError::Failed(anyhow!(
-            "the server at {} is not an admin listener of this version of Ordain ({found}): check the URL (the log of \
-             the process contains it), and use the version of `ordain` that the process runs",
+            "the server at {} is not an admin listener of this version of Ordain ({found}): check the URL, which the \
+             log of the running process contains, and use the same version of `ordain` as the process",
             self.url
         ))
     }
@@ -205,7 +204,8 @@ impl AdminClient {
             | ureq::Error::Timeout(_)
             | ureq::Error::HostNotFound
             | ureq::Error::ConnectionFailed => CommandError::Unavailable(anyhow!(
-                "no process responds at {}: {error}. Check that the process is running; its log contains the URL",
+                "no process responds at {}: {error}. Check that the process is running; the log of the process \
+                 contains the URL",
                 self.url
             )),
             ureq::Error::Http(_) => CommandError::Failed(anyhow!(

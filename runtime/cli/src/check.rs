@@ -36,8 +36,8 @@ pub(crate) struct CheckArgs {
     ///
     /// The check changes nothing in the servers.
     ///
-    /// Exits with 75 if a server cannot be reached, or if a server refuses a request for now. Exits with 78 if a start
-    /// cannot succeed.
+    /// Exits with 75 if a server cannot be reached, or if a server refuses a request temporarily. Exits with 78 if a
+    /// start cannot succeed.
     #[arg(long, conflicts_with = "explain")]
     connect: bool,
     /// Print the result as JSON.

@@ -30,7 +30,7 @@ pub(crate) enum KeysCommand {
     /// `ahead` is absent. `skipped` lists the ranges of sequences that were skipped because their events never arrived
     /// (at most the last 64 ranges).
     ///
-    /// Failures: `trouble` is the reason why the key waits to retry or is parked (stopped at a failed or missing
+    /// Failures: `trouble` is the reason why the key waits for a retry or is parked (stopped at a failed or missing
     /// event). If a handler exceeded a limit, `trouble` names the `limit`. `attempts` counts the failed attempts to
     /// execute event `next` that count towards `retry.attempts`. `gap_rounds` counts the rounds of requests for event
     /// `next`, if this event is missing. `park_generation` counts how often the key was parked.
@@ -45,8 +45,9 @@ pub(crate) enum KeysCommand {
     /// Messages: `incarnation` is the time of the key's first commit. The ids of the key's messages are derived from
     /// this time and other values.
     ///
-    /// Gaps (missing events): `gaps` lists the last 16 gaps whose timeout (`gap.timeout`) elapsed. Each gap has the
-    /// missing sequences, the start, the number of rounds of requests, the answers of each replay source, and the end.
+    /// Gaps (missing events): `gaps` lists the last 16 gaps whose timeout (`gap.timeout`) elapsed. Each entry contains
+    /// the missing sequences, the time at which Ordain found the gap, the number of rounds of requests, the answers of
+    /// each replay source, and the end of the gap.
     ///
     /// The `end` of a gap is `open` (the gap has not ended), `arrived` (the stream's source delivered the event),
     /// `replayed` (a replay source returned the event), or `passed` (another owner settled the sequences, or the key

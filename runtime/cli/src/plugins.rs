@@ -16,7 +16,8 @@ use ordain_wasm::{PluginFolder, create_engine, scan_folder};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PluginsCommand {
-    /// List the handlers in the folder of handlers, with the streams that use them and the errors of their files.
+    /// List the handlers in the folder of handlers. For each handler, show the streams that use it, and the errors of
+    /// its files.
     ///
     /// With `--admin`, the column RUNS IN shows the streams in which the process runs the handler (`-`: none). Without
     /// `--admin`, these streams are unknown (`?`).

@@ -55,8 +55,8 @@ pub(crate) struct PublishArgs {
     /// Data of the event, as JSON.
     #[arg(long, value_name = "JSON", requires = "key")]
     data: Option<String>,
-    /// Id of the event. If you publish the event again, use the same id: Ordain recognises the repeat by the id.
-    /// Default: a new id.
+    /// Id of the event. If you publish the event again, use the same id: Ordain recognises the repeat by the id, or by
+    /// the sequence if the stream is `sequenced` and you give `--sequence`. Default: a new id.
     #[arg(long, requires = "key")]
     id: Option<String>,
     /// Number of the event within its key, if the producer numbers events. Default: Ordain numbers the event.
@@ -104,7 +104,7 @@ impl PublishArgs {
                 (None, Some(file)) => {
                     code = self.publish_lines(&mut publisher, &loaded, file).await?;
                 }
-                (None, None) => unreachable!("clap requires one of the two"),
+                (None, None) => unreachable!("clap requires either a file or `--key`"),
             }
             publisher.close().await?;
             Ok(code)
@@ -248,7 +248,7 @@ async fn until_signal<T>(
     tokio::select! {
         done = publishing => Ok((done, Some(signal))),
         signal = signals.stop() => Err(CommandError::Failed(anyhow!(
-            "ended by {} before the events in progress were published; run the command again",
+            "{} ended the command before the events in progress were published; run the command again",
             signal.name
         ))),
     }

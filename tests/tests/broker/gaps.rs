@@ -235,7 +235,10 @@ fn check_reports_of_waiting_keys(
     for key in keys {
         let why = home.output(&["keys", "why", "cases", key, "--admin", &admin])?;
         let why = String::from_utf8(why.stdout)?;
-        ensure!(why.contains("in 2 rounds since") && why.contains("requested 2 times"), "{why}");
+        ensure!(
+            why.contains("in 2 rounds; the gap was found at") && why.contains("requested 2 times"),
+            "{why}"
+        );
     }
     Ok(())
 }

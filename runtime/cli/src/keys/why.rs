@@ -29,7 +29,7 @@ pub(super) async fn explain(
         return Ok(format!(
             "key {key}: the record of the key cannot be read: {error}\nThe events of the key become dead letters with \
              the cause `corrupt`.\nremedy: repair or restore the record, and start Ordain again; then send the events \
-             of these dead letters again\n"
+             of the dead letters again\n"
         ));
     }
     let mut words = format!("key {key}: {}\n", status_text(row));
@@ -151,7 +151,10 @@ fn held_text(row: &KeyRow) -> String {
         0 => String::new(),
         1 => format!("held in the store: event {}\n", held.first),
         count => {
-            format!("held in the store: {count} events between {} and {}\n", held.first, held.last)
+            format!(
+                "held in the store: {count} events in the range from {} to {}\n",
+                held.first, held.last
+            )
         }
     }
 }
@@ -213,10 +216,11 @@ fn requests_text(row: &KeyRow) -> String {
     };
     let GapRow { first, last, since, .. } = gap;
     let is_asked = gap.end() == Some(GapEnd::Open);
-    let given_up = if is_asked { "" } else { "; no further requests" };
+    let given_up = if is_asked { "" } else { "; Ordain sends no further requests" };
     let rounds = pluralized(u64::from(gap.rounds), "round");
     let events = events(*first, *last);
-    let mut words = format!("requested: {events}, in {rounds} since {since}{given_up}\n");
+    let mut words =
+        format!("requested: {events}, in {rounds}; the gap was found at {since}{given_up}\n");
     for answers in &gap.answers {
         let source = &answers.source;
         let requested = pluralized(u64::from(answers.asked), "time");
