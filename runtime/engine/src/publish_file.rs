@@ -39,6 +39,12 @@ const REWIND_ATTEMPTS: usize = 5;
 /// Maximum number of missing files that the checkpoint keeps. If such a file returns, a run publishes its rest.
 const LOST_FILES_LIMIT: usize = 16;
 
+/// The part of a log line about a file that is published again: how Ordain recognises repeated events, and for how long.
+const REPEAT_ADVICE: &str = "\
+    Ordain recognises a repeated event by its id or, if the stream is `sequenced` and the event has a sequence, by the \
+    sequence. A `sequenced` stream remembers an id for the time `retain`; a `fifo` stream remembers at most the last \
+    `id_window` ids of a key";
+
 /// The reason why a file was not published to its end. If the error names a line, all lines before that line are
 /// published.
 #[derive(Debug, thiserror::Error)]
@@ -123,8 +129,8 @@ async fn publish_lines(
                 tracing::warn!(
                     file = %name,
                     "the store went back in time and may have lost events of this file: publishing the file again from \
-                     the oldest position that the store has (each shard remembers a position in the file); Ordain \
-                     recognises repeated events by their ids"
+                     the oldest position that the store has (each shard remembers a position in the file). \
+                     {REPEAT_ADVICE}"
                 );
             }
         }
@@ -603,8 +609,8 @@ fn report_other_file(name: &str, last: &FileProgress) {
         file = name,
         device,
         inode,
-        "the file changed, or is another file than in the last run: publishing from its beginning; Ordain recognises \
-         repeated events by their ids, but forgets old ids (`retain`; in a `fifo` stream, `id_window`)"
+        "the file changed, or is another file than in the last run: publishing the file from its beginning. \
+         {REPEAT_ADVICE}"
     );
 }
 
@@ -612,8 +618,8 @@ fn report_uncertain(name: &str, position: FilePosition) {
     tracing::warn!(
         file = name,
         line = position.line + 1,
-        "the last run ended early, or the store has lost events of the last run: publishing from this line on; Ordain \
-         recognises repeated events by their ids, but forgets old ids (`retain`; in a `fifo` stream, `id_window`)"
+        "the last run ended early, or the store has lost events of the last run: publishing from this line on. \
+         {REPEAT_ADVICE}"
     );
 }
 

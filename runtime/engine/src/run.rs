@@ -86,8 +86,8 @@ pub enum RunError {
     },
     /// A run with `--once` lacks the handler version for a stream's events.
     #[error(
-        "stream {stream}: {reason}. --once cannot end without this version of the handler: copy the file of the \
-         version from another process, or stop the processes that have the version"
+        "stream {stream}: {reason}. --once cannot end without this version of the handler: copy the file of this \
+         version from the folder of another process, or stop the processes that have this version"
     )]
     VersionMissing {
         /// The stream whose handler version is missing.
@@ -103,7 +103,7 @@ pub enum RunError {
     Publisher(#[from] PublisherError),
     /// The outbox publisher panicked.
     #[error(
-        "bug in Ordain: the publisher stopped; the next start publishes the committed messages"
+        "bug in Ordain: the outbox publisher stopped; the next start publishes the committed messages"
     )]
     PublisherGone,
     /// A part of the host panicked.

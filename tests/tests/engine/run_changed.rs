@@ -126,7 +126,7 @@ fn removed_stream_with_messages_is_refused() -> Result<()> {
     for config in [&renamed, &renamed.replace("events.ndjson", "none.ndjson")] {
         let words = [
             "messages of stream \"cases\"",
-            "add the stream again, at least until they are published",
+            "add the stream again, at least until the messages are published",
         ];
         refused(&home, config, 1, &words)?;
     }

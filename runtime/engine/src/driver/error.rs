@@ -14,8 +14,8 @@ pub enum DriverError {
     /// The store went back in time and lost commits that this process cannot repeat.
     #[error(
         "the store went back in time in shard {shard}: {detail}. Was the store restored from a backup, or did a clone \
-         of this process, such as a copy of its virtual machine, write to the store? Start again to continue from the \
-         present state of the store"
+         of this process, such as a copy of its virtual machine, write to the store? Start Ordain again to continue \
+         from the present state of the store"
     )]
     StoreRolledBack {
         /// The shard that lacks commits.
@@ -49,8 +49,7 @@ pub enum DriverError {
     },
     /// More batches wait for the outbox publisher than the sequencer allows.
     #[error(
-        "bug in Ordain: the publisher's queue is full; the next start publishes the committed \
-         messages"
+        "bug in Ordain: the queue of the outbox publisher is full; the next start publishes the committed messages"
     )]
     PublisherFull,
     /// The source failed. Each event that the source had delivered is settled or held in the store.

@@ -241,9 +241,9 @@ impl PartitionMetrics {
                 partition = self.partition.number,
                 from,
                 keys = self.moved_keys.load(Ordering::Relaxed),
-                "keys moved here from another partition: their events may be executed out of order. This is expected \
-                 only after a change of the routing keys; otherwise check that no other queue is bound to the exchange \
-                 of the stream, and that no queue of the stream was removed"
+                "keys moved here from another partition: their events may be executed out of order. The move of a key \
+                 is expected only after a change of the routing keys. Otherwise, check that no other queue is bound to \
+                 the exchange of the stream, and that no queue of the stream was removed"
             );
         }
     }

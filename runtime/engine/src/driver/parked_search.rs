@@ -122,7 +122,7 @@ impl ParkedSearchTask {
                         version,
                         keys = first,
                         "retried parked keys: they had failed under another handler version, or had exceeded a limit \
-                         that has been changed in the configuration since"
+                         that now has another value in the configuration"
                     );
                 }
                 if self.pages.is_closed() {
@@ -142,9 +142,10 @@ impl ParkedSearchTask {
                     stream,
                     version,
                     keys = found,
-                    "keys still parked, although this version should have retried them: they had failed under another \
-                     handler version, or had exceeded a limit that has been changed in the configuration since. The \
-                     next start retries them. To list the keys: `ordain keys list {stream} --status parked{}`",
+                    "keys still parked, although this handler version should have retried them: they had failed under \
+                     another handler version, or had exceeded a limit that now has another value in the configuration. \
+                     The next start retries these keys. To list the keys: `ordain keys list {stream} --status \
+                     parked{}`",
                     config_option()
                 );
             }

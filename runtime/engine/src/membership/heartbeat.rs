@@ -256,8 +256,8 @@ impl HeartbeatTask {
                 if self.throttle.allow() {
                     tracing::warn!(
                         %error,
-                        "heartbeat not written; retrying. If the lease expires first, other instances may take over \
-                         the partitions of this instance"
+                        "heartbeat not written; retrying. If the lease expires before a heartbeat is written, other \
+                         instances can take over the partitions of this instance"
                     );
                 }
                 sleep(HEARTBEAT_INTERVAL).await;
@@ -292,7 +292,7 @@ impl HeartbeatTask {
             reply = &mut reply => reply,
             () = wait::sleep_until(lease_until), if is_active => {
                 tracing::warn!(
-                    "lease expired: the store does not answer; this process stops consuming until the store answers"
+                    "lease expired: the store does not answer; this process consumes no events until the store answers"
                 );
                 let reply = reply.await;
                 if reply.is_ok() {

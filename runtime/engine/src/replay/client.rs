@@ -229,7 +229,9 @@ impl ReplayClient {
         }
         // If the answer declares no length and has no chunks, a truncated body looks like a complete body.
         if !declares_body_end(answer.headers()) {
-            return invalid("the answer has neither a `content-length` nor chunks".to_owned());
+            let fault =
+                "the answer has neither the header `content-length` nor the encoding `chunked`";
+            return invalid(fault.to_owned());
         }
         let limit = self.decoder.event_size;
         let body = answer.body_mut().with_config().limit(limit as u64 + 1).read_to_vec();
@@ -242,7 +244,9 @@ impl ReplayClient {
             let number =
                 event.sequence().map_or("none".to_owned(), |sequence| sequence.to_string());
             let key = event.key();
-            return invalid(format!("the answer is another event: key {key:?}, sequence {number}"));
+            return invalid(format!(
+                "the answer contains another event: key {key:?}, sequence {number}"
+            ));
         }
         Ok(Some(event))
     }

@@ -213,10 +213,10 @@ impl PartitionFactory<'_> {
                         Err(_) if throttle.allow() => tracing::warn!(
                             stream = &*partition.stream,
                             partition = partition.number,
-                            "partition not started yet: Ordain first publishes the messages that earlier \
-                             processes left unpublished, and sends at most about twice the `memory_budget` of \
-                             them at a time; some of these messages are not sent yet. If this line repeats, check \
-                             that the sinks accept messages"
+                            "partition not started yet: Ordain first publishes the messages that earlier processes \
+                             left unpublished, and some of these messages are not sent yet. Ordain sends messages of \
+                             at most about twice the `memory_budget` at a time. If this line repeats, check that the \
+                             sinks accept messages"
                         ),
                         Err(_) => {}
                     }

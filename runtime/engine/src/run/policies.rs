@@ -136,8 +136,8 @@ impl QueuePolicies {
             200 => {}
             401 | 403 => {
                 return Err(format!(
-                    "{origin} refuses the user {:?}. To fix this, give the user the tag `management` (rabbitmqctl \
-                     set_user_tags)",
+                    "{origin} refuses the user {:?}: check the password in `broker.url`, and give the user the tag \
+                     `management` (rabbitmqctl set_user_tags)",
                     login.user
                 ));
             }
@@ -191,7 +191,7 @@ impl ConsumedQueue {
                 && value.as_u64().is_some_and(|ms| Duration::from_millis(ms) < needed)
             {
                 let effect = format!(
-                    "RabbitMQ may end the consumer, and deliver its events again; set at least {} (in ms), which is \
+                    "RabbitMQ can end the consumer, and deliver its events again; set at least {} (in ms), which is \
                      twice the sum of spill_after and plugins.timeout",
                     needed.as_millis()
                 );

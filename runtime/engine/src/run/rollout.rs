@@ -405,9 +405,9 @@ impl<'a> RolloutController<'a> {
             let (other, _) = split_version(&rollout.build.version);
             (other != name).then(|| {
                 format!(
-                    "another instance runs the handler {other} for this stream, but this instance is configured \
-                     with {name}: give all instances the same configuration. The stream switches to {name} when no \
-                     instance offers {other} any more"
+                    "another instance runs the handler {other} for this stream, but this instance is configured with \
+                     {name}: give all instances the same configuration. The stream switches to {name} when no instance \
+                     with the handler {other} runs any more"
                 )
             })
         };
@@ -435,7 +435,7 @@ impl<'a> RolloutController<'a> {
             }
             configured_elsewhere().unwrap_or_else(|| {
                 format!(
-                    "there is no file of this version in {dir}: copy it from an instance that has it"
+                    "there is no file of this version in {dir}: copy the file from an instance that has it"
                 )
             })
         })

@@ -167,7 +167,10 @@ impl PartitionFactory<'_> {
         metrics: &Arc<PartitionMetrics>,
         ownership: &Arc<Ownership>,
     ) -> SourceHandle {
-        let broker = self.broker.as_ref().expect("the check of the settings requires a broker");
+        let broker = self.broker.as_ref().expect(
+            "the check of the configuration requires [broker] for a source of \
+                                                  kind `amqp`",
+        );
         ordain_amqp::start(ConsumerOptions {
             broker: Arc::clone(broker),
             topology: Topology::of(config),

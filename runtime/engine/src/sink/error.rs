@@ -72,15 +72,15 @@ pub enum PublisherError {
     },
     /// The outbox has messages of a stream that neither this configuration nor another running instance has.
     #[error(
-        "the store has committed messages of stream {0:?}, which is not configured: add the stream \
-         again, at least until they are published"
+        "the store has committed messages of stream {0:?}, which is not configured: add the stream again, at least \
+         until the messages are published"
     )]
     UnknownStream(Arc<str>),
     /// The sync of a file failed, so the disk may lack a part of the file. A second sync could succeed without this
     /// part, so the outbox publisher does not retry, and ends.
     #[error(
-        "sink {sink}: the disk did not accept the data written to {path}: {error}. Check the disk and start \
-         again: Ordain then writes the missing messages from its store"
+        "sink {sink}: the disk did not accept the data written to {path}: {error}. Check the disk and start Ordain \
+         again: the start writes the missing messages from the store"
     )]
     NotSynced {
         /// The name of the sink.

@@ -311,7 +311,10 @@ impl BufferedLineSink {
         let mut number = None;
         if let Some(numbered) = &mut self.numbering {
             // If an announcement is missing, the outbox publisher must not continue, because it would lose the message.
-            number = numbered.numbers.pop_front().expect("every content was announced");
+            number = numbered
+                .numbers
+                .pop_front()
+                .expect("each content was announced before it was put into the sink");
             if number.is_none() {
                 return;
             }

@@ -323,8 +323,8 @@ impl FileReader {
             return Ok(Visit::Changed);
         }
         Err(io::Error::other(format!(
-            "{} {change}. Start again: if the part that was read has changed, Ordain reads the file from its \
-             beginning, and {}. Only append to a file of events, or replace it with another file",
+            "{} {change}. Start Ordain again: if the part of the file that was read has changed, Ordain reads the file \
+             from its beginning, and {}. Only append to a file of events, or replace the file with another file",
             tracked.name,
             reread_advice(ordering)
         )))

@@ -303,7 +303,7 @@ fn into_event(delivered: DecodedDelivery) -> Event {
     };
     tracing::error!(
         "the store has an unreadable event that arrived over HTTP: {}; publishing its bytes to the broker, so that the \
-         stream makes it a dead letter",
+         stream turns the event into a dead letter",
         letter.error
     );
     let data = match &letter.content {

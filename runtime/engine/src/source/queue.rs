@@ -496,11 +496,11 @@ impl QueueReader {
         let words = match (safe, lost) {
             (0, 0) => return,
             (_, 0) => format!(
-                "it still has all {safe} waiting events that this process accepted and remembers"
+                "the store still has all {safe} waiting events that this process accepted and remembers"
             ),
             _ => format!(
-                "it still has {safe} waiting events that this process accepted, and it lost {lost} \
-                 others"
+                "the store still has {safe} waiting events that this process accepted, and has lost {lost} other \
+                 waiting events"
             ),
         };
         tracing::warn!(

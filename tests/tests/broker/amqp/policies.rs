@@ -100,7 +100,7 @@ fn refused_and_missing_management_is_reported() -> Result<()> {
     let cases = [
         (
             rig.rabbit.management_url()?,
-            "refuses the user \"untagged\". To fix this, give the user the tag `management`",
+            "refuses the user \"untagged\": check the password in `broker.url`, and give the user the tag `management`",
         ),
         (
             format!("{}/other", rig.rabbit.management_url()?),

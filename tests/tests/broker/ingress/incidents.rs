@@ -305,7 +305,10 @@ fn record_states_that_all_waiting_events_are_safe() -> Result<()> {
     for record in of_type(&all, "ordain.events.safe") {
         let of_shard = record["data"]["safe"].as_u64().context("a number")?;
         ensure!(record["data"]["lost"] == 0 && of_shard > 0, "{record}");
-        ensure!(log.contains(&format!("it still has all {of_shard} waiting events")), "{log}");
+        ensure!(
+            log.contains(&format!("the store still has all {of_shard} waiting events")),
+            "{log}"
+        );
         safe += of_shard as usize;
     }
     let least = WAITING.checked_sub(taken_after + READ_AHEAD).context("the stream is too fast")?;

@@ -209,7 +209,8 @@ pub(super) fn describe_loss(tracked: &TrackedFile, compressed: CompressedRest) -
     };
     let place = match compressed {
         CompressedRest::MayBeIn(path) | CompressedRest::HasOtherLength(path) => format!(
-            "They may be in {}, which is compressed: uncompress this file in its folder, and Ordain reads the rest",
+            "The bytes may be in {}, which is compressed: uncompress this file in its folder, and Ordain reads the \
+             rest",
             path.display()
         ),
         _ => "Put the file back into its folder, and Ordain reads the rest".to_owned(),
