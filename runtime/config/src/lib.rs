@@ -89,7 +89,7 @@ section! {
         ingress: Option<IngressConfig>;
         /// The store, which keeps all durable data.
         store: StoreConfig = { kind = "embedded" },
-            because "it needs no server";
+            because "the embedded store needs no server";
         /// The RabbitMQ broker that all sources and sinks of kind `amqp` use.
         broker: Option<BrokerConfig>;
         /// The folder of the handlers, and the limits of the handlers.
@@ -193,17 +193,19 @@ pub fn reference() -> &'static [ReferenceRow] {
 
 fn read_file(file: &Path) -> Result<String, ConfigError> {
     let refused = |message| ConfigError::of_file(file, message, false);
-    let unreadable = |error: io::Error| match error.kind() {
+    let unreadable = |error: io::Error| {
+        match error.kind() {
         io::ErrorKind::NotFound if leads_to_nothing(file) => refused(
-            "leads through a link to a file or folder that does not exist; check whether its disk \
-             is mounted"
+            "leads through a link to a file or folder that does not exist; check whether the disk of the missing file \
+             or folder is mounted"
                 .to_owned(),
         )
         .caused_by(&error),
         io::ErrorKind::NotFound => refused(format!(
-            "cannot be read: {error}. Change to its folder, or name the file with --config FILE"
+            "cannot be read: {error}. Change to the folder of the file, or name the file with --config FILE"
         )),
         _ => refused(format!("cannot be read: {error}")).caused_by(&error),
+    }
     };
     let metadata = std::fs::metadata(file).map_err(unreadable)?;
     if !metadata.is_file() {

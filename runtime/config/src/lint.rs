@@ -71,8 +71,8 @@ impl ConfigLint<'_> {
         let (setting, kept) = retention(stream);
         if kept < search && NumberingPolicy::replay_log(name, stream).is_some() {
             let message = format!(
-                "the store keeps an event for replay for only {}, but the last round of requests for a missing \
-                 event can begin {needed} after the search for it: the store may remove the event before Ordain \
+                "the store keeps an event for replay for only {}, but the last round of requests for a missing event \
+                 can begin {needed} after Ordain detects the gap: the store may remove the event before Ordain \
                  requests it; {next_step}",
                 in_words(kept)
             );
@@ -81,9 +81,9 @@ impl ConfigLint<'_> {
         let dead_ttl = self.loaded.config.store.dead_ttl().0;
         if dead_ttl < search {
             let message = format!(
-                "the store keeps a dead letter for only {}, but the last round of requests for a missing event \
-                 of stream {name} can begin {needed} after the search for it: the store may remove a dead letter `far-ahead` or `overflow` before \
-                 Ordain replays the event in the letter; {next_step}",
+                "the store keeps a dead letter for only {}, but the last round of requests for a missing event of \
+                 stream {name} can begin {needed} after Ordain detects the gap: the store may remove a dead letter \
+                 `far-ahead` or `overflow` before Ordain replays the event in the letter; {next_step}",
                 in_words(dead_ttl)
             );
             self.report("store.dead_ttl", message);
@@ -99,9 +99,9 @@ impl ConfigLint<'_> {
         {
             if let Some(ttl) = ttl.filter(|ttl| ttl.0 < CONSUMER_TIMEOUT_MS) {
                 let message = format!(
-                    "Ordain forgets a key after {}, but RabbitMQ may deliver an event again up to {timeout} after its \
-                     first delivery (the default of RabbitMQ's `consumer_timeout`): the event of a forgotten key \
-                     takes effect a second time; set at least \"{timeout}\"",
+                    "Ordain forgets a key after {}, but RabbitMQ can deliver an event again up to {timeout} after its \
+                     first delivery (the default of RabbitMQ's `consumer_timeout`): the event of a forgotten key takes \
+                     effect a second time; set at least \"{timeout}\"",
                     in_words(ttl.0)
                 );
                 self.report(&format!("streams.{name}.{setting}"), message);
@@ -112,7 +112,7 @@ impl ConfigLint<'_> {
         if unacknowledged > CONSUMER_TIMEOUT_MS / 2 {
             let message = format!(
                 "an event can stay unacknowledged for {} (`spill_after` plus `plugins.timeout`), which is more than \
-                 half of RabbitMQ's default `consumer_timeout` of {timeout}: the broker may close the channel and \
+                 half of RabbitMQ's default `consumer_timeout` of {timeout}: the broker can close the AMQP channel and \
                  deliver all unacknowledged events of the channel again; lower one of the two settings, or raise \
                  `consumer_timeout` in rabbitmq.conf",
                 in_words(unacknowledged)

@@ -22,7 +22,7 @@ section! {
             because "a handler only computes, so threads beyond the number of processors do not add throughput";
         /// Maximum number of keys in memory, over all streams and partitions.
         max_active_keys: usize [1 to 10_000_000] = 100_000,
-            because "a key in memory takes about 1 KiB with its state, so this is about 100 MiB";
+            because "a key in memory takes about 1 KiB with its state, so 100,000 keys take about 100 MiB";
         /// Memory for events, states, outcomes and unpublished messages, divided among the partitions. The store and
         /// the handlers use additional memory.
         ///
@@ -30,7 +30,8 @@ section! {
         /// further events. When the part is full, the partition completes its commits and publications before it loads
         /// or executes anything.
         memory_budget: ByteSize ["16MiB" to "1024GiB"] = "512MiB",
-            because "it holds the prefetched events of many partitions, and is half of a small machine's memory";
+            because "512 MiB hold the prefetched events of many partitions, and are half of the memory of a small \
+                     machine";
         /// Maximum number of events of a partition that have been passed to a handler and are not yet committed.
         run_ahead: usize [1 to 1_000_000] = 4_096,
             because "eight full batches of 512 keep the handlers busy during a commit, and a crash repeats few events";
@@ -41,13 +42,14 @@ section! {
         /// outcome of a commit may raise the commit above this size, so that even the largest outcome fits into a
         /// commit.
         batch_size: ByteSize ["64KiB" to "256MiB"] = "4MiB",
-            because "a disk writes this in a few ms, and the next commits wait for that time";
+            because "a disk writes 4 MiB in a few ms, and the next commits wait until the disk has written them";
         /// Maximum size of an event, with its attributes and headers.
         event_size: ByteSize ["1KiB" to "64MiB"] = "1MiB",
             because "an event describes what happened and refers to larger data, which is stored elsewhere";
         /// How long an instance owns its partitions after its last heartbeat.
         lease: Millis ["2s" to "10m"] = "10s",
-            because "it is longer than a usual pause of a process or network, and short enough for a quick failover";
+            because "ten seconds are longer than a usual pause of a process or network, and short enough for a quick \
+                     failover";
         /// Longest time from the first signal to the end of the process. If this time elapses, the next start executes
         /// the unfinished events again.
         shutdown_grace: Millis ["0s" to "1h"] = "30s",
@@ -62,7 +64,7 @@ section! {
     pub struct AdminConfig {
         /// Address and port to listen on; port 0 selects a free port.
         listen: SocketAddr = "127.0.0.1:7070",
-            because "other machines cannot reach this address; access from them must be configured explicitly";
+            because "other machines cannot reach 127.0.0.1; access from other machines must be configured explicitly";
         /// Token that a caller must present. Required for an address that other machines can reach.
         token: Option<Secret>;
     }
@@ -73,16 +75,16 @@ section! {
     pub struct IngressConfig {
         /// Address and port to listen on; port 0 selects a free port.
         listen: SocketAddr = "127.0.0.1:7071",
-            because "other machines cannot reach this address; access from them must be configured explicitly";
+            because "other machines cannot reach 127.0.0.1; access from other machines must be configured explicitly";
         /// Token that a caller must present. Required for an address that other machines can reach.
         token: Option<Secret>;
         /// Maximum size of the body of a request.
         request_size: ByteSize ["1KiB" to "256MiB"] = "8MiB",
-            because "it holds several thousand events; larger requests gain nothing and take longer to send again";
+            because "8 MiB hold several thousand events; larger requests gain nothing and take longer to send again";
         /// Maximum total size of the requests in progress. Beyond this size, Ordain rejects requests, and producers
         /// retry after a moment.
         in_flight: ByteSize ["1MiB" to "16GiB"] = "64MiB",
-            because "it holds eight requests of the largest size, or ten thousand requests of a few KiB";
+            because "64 MiB hold eight requests of the largest size, or ten thousand requests of a few KiB";
     }
 }
 
@@ -151,13 +153,14 @@ section! {
     pub struct EmbeddedConfig {
         /// The folder; created if it is missing. Only one process at a time can open it.
         path: FilePath = "ordain-data",
-            because "it is easy to find next to the configuration";
+            because "a folder next to the configuration is easy to find";
         /// Size of the cache for data that was read from the folder. Writing uses about 100 MiB in addition.
         cache: ByteSize ["1MiB" to "1024GiB"] = "64MiB",
-            because "it holds the frequently used part of a million key records; the operating system caches the rest";
+            because "64 MiB hold the frequently used part of a million key records; the operating system caches the \
+                     rest";
         /// How long the store keeps a dead letter.
         dead_ttl: Millis ["1m" to "3650d"] = "30d",
-            because "an operator can return from a holiday in the meantime";
+            because "an operator can return from a holiday before the store removes the letter";
     }
 }
 
@@ -176,14 +179,14 @@ section! {
         /// Number of shards of the store, each in one hash slot. The number cannot be changed later: another number
         /// requires another `prefix`, under which Ordain begins with an empty store.
         shards: u32 [1 to 1_024] = 16,
-            because "it exceeds the number of masters of a usual cluster, and still allows large batches";
+            because "16 shards are more than the masters of a usual Cluster, and still allow large batches";
         /// The servers that must have a commit before the commit succeeds: the master alone, or the master and N
         /// replicas.
         durability: RedisDurability = "local",
             because "waiting for replicas adds a round trip to each batch";
         /// How long the store keeps a dead letter.
         dead_ttl: Millis ["1m" to "3650d"] = "30d",
-            because "an operator can return from a holiday in the meantime";
+            because "an operator can return from a holiday before the store removes the letter";
     }
 }
 
@@ -228,19 +231,20 @@ section! {
     pub struct PluginsConfig {
         /// Folder of the handlers: files named `<handler>@<version>.wasm` or `<handler>.wasm`.
         dir: FilePath = "plugins",
-            because "it is easy to find next to the configuration";
+            because "a folder next to the configuration is easy to find";
         /// Time limit for one event, counted while the handler runs.
         timeout: Millis ["1ms" to "1h"] = "5s",
-            because "a handler usually needs a thousandth of this time, and operators soon notice a handler that hangs";
+            because "a handler usually needs a thousandth of five seconds, and operators soon notice a handler that \
+                     hangs";
         /// Memory limit of one handler instance, over all its memories.
         memory: ByteSize ["1MiB" to "4GiB"] = "64MiB",
-            because "the runtime of every language fits, and a leak is stopped early";
-        /// Use of a handler instance: for many events (`reuse`) or for one (`fresh`).
+            because "64 MiB are enough for the runtime of every language, and low enough to stop a leak early";
+        /// Use of a handler instance: for many events (`reuse`) or for one event (`fresh`).
         instance: InstanceMode = "reuse",
             because "a new instance for each event costs up to a millisecond, depending on the language";
         /// Number of events after which Ordain replaces a reused handler instance.
         instance_events: u64 [1 to 1_000_000_000] = 10_000,
-            because "over this many events, the cost of a new instance is negligible, and slow leaks stay small";
+            because "over 10,000 events, the cost of a new instance is negligible, and slow leaks stay small";
         /// Maximum size of the state of a key.
         state_size: ByteSize ["1KiB" to "64MiB"] = "1MiB",
             because "every commit of the key writes the whole state";
@@ -252,15 +256,15 @@ section! {
             because "`runtime.batch_size` has the same default, so one commit holds such an outcome";
         /// Maximum size of the log that a handler writes for one event. If the handler writes more, the log contains
         /// the beginning and the number of missing bytes, and the event still takes effect. Lines below the log level
-        /// of the process do not count. With 0, Ordain logs nothing of the handler.
+        /// of the process do not count. With 0, Ordain writes none of the handler's lines to the log.
         log: ByteSize [0 to "1MiB"] = "16KiB",
             because "a few hundred lines are enough to understand one event";
         /// Maximum processor time for compiling a handler. A handler that needs more is rejected.
         compile_timeout: Millis ["1s" to "1h"] = "5m",
-            because "the largest measured handler needs a hundredth of this time";
+            because "the largest measured handler needs a hundredth of five minutes";
         /// Maximum memory for compiling a handler. A handler that needs more is rejected.
         compile_memory: ByteSize ["256MiB" to "64GiB"] = "4GiB",
-            because "a handler of 3 MB needs a fortieth of this memory, and the limit stops a malicious file";
+            because "a handler of 3 MB needs a fortieth of 4 GiB, and the limit stops a malicious file";
     }
 }
 

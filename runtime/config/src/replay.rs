@@ -32,7 +32,7 @@ section! {
         authorization: Option<Authorization>;
         /// Time limit for one response.
         timeout: Millis ["10ms" to "5m"] = "5s",
-            because "a slower server counts as unavailable, and the next round retries";
+            because "a slower server counts as unavailable, and the next round requests the event again";
         /// Maximum number of concurrent requests of a process to the server, over all streams. If streams set different
         /// values for one server, the lowest value applies.
         ///

@@ -88,11 +88,11 @@ section! {
             because "one queue needs no plugin in the broker";
         /// Maximum number of unacknowledged deliveries of a partition.
         prefetch: usize [1 to 65_535] = 4_000,
-            because "a queue with a backlog delivers this many events in about 50 ms, and a commit takes less time";
+            because "a queue with a backlog delivers 4,000 events in about 50 ms, and a commit takes less time";
         /// Approximate maximum number of events of a partition that came over HTTP and wait in the store. Beyond this
         /// number, Ordain rejects requests, and producers retry later.
         inbox: u64 [1 to 1_000_000_000] = 100_000,
-            because "a broker may be unavailable for a while, and a producer whose request is rejected can wait";
+            because "a broker can be unavailable for a while, and a producer whose request is rejected can wait";
         /// The part of a delivery that contains the key.
         key: KeyLocation = "routing-key",
             because "the exchange spreads events by routing key, so all events of a key are in one partition";
@@ -115,11 +115,11 @@ section! {
         /// Maximum number of events of a partition that the source reads in advance. An event counts until the event is
         /// settled, or moved from memory to the store.
         prefetch: usize [1 to 1_000_000] = 4_000,
-            because "it is the same prefetch as with a broker";
+            because "a source of kind `amqp` has the same default";
         /// Approximate maximum number of events of a partition that wait in the store. Beyond this number, Ordain
         /// rejects requests, and producers retry later.
         queue: u64 [1 to 1_000_000_000] = 100_000,
-            because "a stream may be behind for a minute, and a producer whose request is rejected can wait";
+            because "a stream can fall behind for a minute, and a producer whose request is rejected can wait";
     }
 }
 
@@ -136,7 +136,7 @@ section! {
         /// Maximum number of events of a partition that the source reads in advance. An event counts until the event is
         /// settled, or moved from memory to the store.
         prefetch: usize [1 to 1_000_000] = 4_000,
-            because "it is the same prefetch as with a broker";
+            because "a source of kind `amqp` has the same default";
     }
 }
 
@@ -150,12 +150,12 @@ section! {
         /// Maximum number of events of a partition that the source reads in advance. An event counts until the event is
         /// settled, or moved from memory to the store.
         prefetch: usize [1 to 1_000_000] = 4_000,
-            because "it is the same prefetch as with a broker";
+            because "a source of kind `amqp` has the same default";
         /// Approximate maximum number of events of a partition that wait in the store. Beyond this number, the
         /// streams and producers that feed this stream wait.
         queue: u64 [1 to 1_000_000_000] = 100_000,
-            because "a stream may fall behind for a minute; an event that waits much longer costs the embedded store \
-                a second write to disk";
+            because "a stream can fall behind for a minute; an event that waits much longer costs the embedded store a \
+                     second write to disk";
     }
 }
 
@@ -166,7 +166,7 @@ section! {
         exchange: AmqpName;
         /// Routing key pattern of the messages that the feeding exchange passes on.
         routing_key: AmqpName = "#",
-            because "a topic exchange then passes on every message";
+            because "with the pattern `#`, a topic exchange passes on every message";
     }
 }
 

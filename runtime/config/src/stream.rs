@@ -34,7 +34,7 @@ section! {
         /// How long Ordain remembers a completed key, so that it recognises repeated events. If Ordain numbers the
         /// events of the key, Ordain also remembers the key's last number for this time.
         complete_ttl: Millis ["1s" to "3650d"] = "7d",
-            because "repeats usually arrive within this time, and a completed key takes a few hundred bytes";
+            because "repeats usually arrive within a week, and a completed key takes a few hundred bytes";
         /// Time after the last write of an idle key until Ordain forgets the key. A key is idle if it is not completed
         /// (see `complete_ttl`), is not parked, has no events in the store that may still take effect, and waits for
         /// neither a retry nor a missing event.
@@ -43,10 +43,10 @@ section! {
         /// Number of events that a blocked key may have in memory. If the key has more events, its events move to the
         /// store.
         lane_buffer: usize [1 to 100_000] = 256,
-            because "a blocked key then holds only a small part of the prefetched events";
+            because "with this limit, a blocked key has only a small part of the prefetched events in memory";
         /// How long an event may wait in memory before the events of its key move to the store.
         spill_after: Millis ["1ms" to "10m"] = "5s",
-            because "most gaps close earlier, and the delivery timeout of a broker is much longer";
+            because "most gaps close within five seconds, and the delivery timeout of a broker is much longer";
         /// Maximum number of events of one key that may wait in the store.
         spill_limit: u64 [1 to 1_000_000_000] = 1_000_000,
             because "a million events of 1 KiB take about 1 GiB, and one key should not fill a disk unnoticed";
@@ -57,11 +57,11 @@ section! {
             because "an event should be dead-lettered only if the configuration requests it";
         /// Maximum number of events of a key in one turn. A worker executes a turn without interruption.
         quantum: usize [1 to 4_096] = 64,
-            because "it spreads the cost of a turn over many events, and a fast handler delays other keys by only 1 ms";
+            because "64 events share the cost of a turn, and a fast handler delays other keys by only 1 ms";
         /// Number of ids that a `fifo` stream remembers for each key. If the configuration leaves out this setting,
         /// Ordain raises the default to the number of events that the source can deliver again after a crash.
         id_window: usize [1 to 1_000_000] = 4_000,
-            because "a crash can repeat the prefetched events";
+            because "after a crash, the source can deliver the prefetched events again";
         /// How long a key remembers the id of an event after the event is settled. The actual time can be up to a
         /// quarter longer. A repeat after that time counts as a new event.
         ///
@@ -75,8 +75,9 @@ section! {
         /// with the same sequence.
         digests: usize [0 to 4_096] = 64,
             because "a digest takes four bytes, and a repeat usually arrives soon after the event";
-        /// How long Ordain keeps, for replay, the events that it numbered or accepted itself. For the same time, Ordain
-        /// recognises an event that a producer publishes again, by the id of the event.
+        /// How long Ordain keeps, for replay, the events that it numbered or accepted itself. For the same time, the
+        /// store recognises an event that a producer publishes again: by its sequence or, if the event has none, by its
+        /// id.
         ///
         /// A time beyond `complete_ttl` or `key_ttl` has no effect, because a key may begin again after these times.
         ///
@@ -98,8 +99,8 @@ section! {
         /// Ordain divides the number of events that wait in the broker or in the store by this value. An autoscaler can
         /// read the result.
         lag_per_instance: u64 [1 to 1_000_000_000] = 10_000,
-            because "most handlers process this number of events in a second, and a smaller backlog does not justify \
-                another process";
+            because "most handlers process 10,000 events in a second, and a smaller backlog does not justify another \
+                     process";
         /// Share of the keys on which Ordain tests a new version of the handler.
         canary: Option<Percent>;
         /// How long Ordain tests a new version before the version executes the events of all keys.
@@ -112,23 +113,23 @@ section! {
     pub struct GapConfig {
         /// Time from the arrival of the first event after a gap to the first round of requests for the missing events.
         timeout: Millis ["1ms" to "7d"] = "2s",
-            because "an event that later events have only overtaken arrives within this time";
+            because "an event that is only delayed, not lost, usually arrives within two seconds";
         /// Number of rounds of requests for a missing event. After the last round, `on_exhausted` applies.
         attempts: u32 [1 to 1_000] = 5,
-            because "with the backoff, five rounds take one to three seconds, so a replay source may receive the \
-                event a little late";
+            because "with the backoff, five rounds take one to three seconds, so the rounds also find an event that \
+                     the replay source receives a little late";
         /// Delay between rounds: a random value between the lower bound and a ceiling that doubles with each
         /// round, up to the upper bound.
         backoff: BackoffBounds ["1ms..1ms" to "7d..7d"] = "200ms..5s",
             because "the first rounds are quick, and the sources are never overloaded";
         /// Sources of missing events, in this order: the store for retained events, then HTTP servers.
         replay: Vec<ReplaySource> = ["store"],
-            because "it needs no other service";
+            because "the store needs no further service";
         /// How far an event may be beyond the first missing sequence. Ordain dead-letters an event further ahead; the
         /// key settles the event of this dead letter after all earlier events.
         max_width: u64 [1 to 1_000_000_000] = 10_000,
-            because "a larger jump of the numbers is an error of the producer, and the key would wait for all numbers \
-                in between";
+            because "a larger jump of the sequences is usually an error of the producer, and the key would wait for \
+                     all sequences in between";
         /// Action after the last round: park the key, skip the missing events, or wait for them. If a gap is wider than
         /// 100 times `max_width`, `skip` parks the key.
         on_exhausted: GapExhausted = "park",
