@@ -289,7 +289,8 @@ async fn receive_events(
         return Err(app.too_large());
     }
     let (body, room) = timeout(BODY_TIMEOUT, app.body(body)).await.unwrap_or_else(|_| {
-        let words = format!("the body took more than {BODY_TIMEOUT:?}: send less at a time");
+        let words =
+            format!("the body took more than {BODY_TIMEOUT:?}: send fewer events at a time");
         Err(ProblemDetails::new(StatusCode::REQUEST_TIMEOUT, words))
     })?;
     let check = |event: &Event| intake.fault(event);
@@ -303,7 +304,8 @@ async fn receive_events(
     let assigned = assigned.map_err(|error| match error {
         AssignError::Full => {
             let bound = intake.limit_setting;
-            too_many_requests(&format!("the queue of the stream is full (`source.{bound}`)"))
+            let words = format!("the queue of the stream has reached the limit `source.{bound}`");
+            too_many_requests(&words)
         }
         AssignError::Store(error) => ProblemDetails::from(error).retry_after(RETRY_AFTER_SECONDS),
         AssignError::RolledBack => {
@@ -352,7 +354,7 @@ impl IngressState {
         self.streams.get(stream).ok_or_else(|| {
             let known: Vec<&str> = self.streams.keys().map(|name| &**name).collect();
             ProblemDetails::not_found(format!(
-                "stream {stream:?} does not accept events over HTTP; these streams do: {}",
+                "stream {stream:?} does not accept events over HTTP; streams that accept them: {}",
                 known.join(", ")
             ))
         })
@@ -386,7 +388,8 @@ impl IngressState {
             }
             let room_of_all = Arc::clone(&self.body_permits);
             let Ok(more) = room_of_all.try_acquire_many_owned(part.len() as u32) else {
-                let words = "too many bytes of requests are in progress (`ingress.in_flight`)";
+                let words =
+                    "the requests in progress have more bytes than `ingress.in_flight` allows";
                 return Err(too_many_requests(words));
             };
             match &mut room {
@@ -400,7 +403,8 @@ impl IngressState {
 
     fn too_large(&self) -> ProblemDetails {
         let limit = self.request_size;
-        let words = format!("the body has more than {limit} bytes (`ingress.request_size`)");
+        let words =
+            format!("the body has more than the {limit} bytes that `ingress.request_size` allows");
         ProblemDetails::new(StatusCode::PAYLOAD_TOO_LARGE, words)
     }
 }
@@ -426,8 +430,9 @@ impl From<BodyError> for ProblemDetails {
         match error {
             BodyError::Unreadable(detail) => Self::bad_request(detail),
             BodyError::TooMany { limit } => {
-                let detail =
-                    format!("the request has more than {limit} events: send fewer at a time");
+                let detail = format!(
+                    "the request has more than {limit} events: send fewer events at a time"
+                );
                 Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
             }
             BodyError::InvalidEvents { place_name, wrong, total, named } => {
@@ -435,7 +440,9 @@ impl From<BodyError> for ProblemDetails {
                     let place = place_name.map(|name| (name, event.place));
                     event_error(place, event.key.as_deref(), event.sequence, &event.message)
                 });
-                let detail = format!("{wrong} of {total} events are wrong, and none is accepted");
+                let detail = format!(
+                    "{wrong} of {total} events are invalid, and no event of the request is accepted"
+                );
                 Self::bad_request(detail).with_errors(errors.collect())
             }
         }

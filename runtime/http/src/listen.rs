@@ -16,11 +16,11 @@ pub(crate) fn listen_error(
     error: &io::Error,
 ) -> ConfigError {
     let remedy = format!(
-        "Set `listen` of [{section}] to another address; port 0 selects a free one: [{section}] listen = \
+        "Set `listen` of [{section}] to another address; port 0 selects a free port: [{section}] listen = \
          \"127.0.0.1:0\""
     );
     let reason = match error.kind() {
-        ErrorKind::AddrInUse => format!("another process listens there. {remedy}"),
+        ErrorKind::AddrInUse => format!("another process listens at this address. {remedy}"),
         ErrorKind::AddrNotAvailable | ErrorKind::PermissionDenied => format!("{error}. {remedy}"),
         _ => error.to_string(),
     };

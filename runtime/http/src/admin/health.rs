@@ -162,10 +162,7 @@ pub(super) async fn ready(
     );
     let streams: Vec<_> = streams.collect();
     if let Some((stream, reason)) = problems.first_key_value() {
-        let more = match problems.len() {
-            1 => String::new(),
-            count => format!(", and {} more streams are not ready", count - 1),
-        };
+        let more = more_streams(problems.len() - 1);
         let reason = format!("stream {stream}: {reason}{more}; see the log and /v1/streams");
         return Err(not_ready(reason).with_streams(streams));
     }
@@ -174,6 +171,16 @@ pub(super) async fn ready(
             "the process owns {has} of the {share} partitions that it should own"
         ))),
         _ => Ok("ready\n"),
+    }
+}
+
+/// Returns the text about the further streams that are not ready. The text follows the name of the first such stream.
+/// `count` is the number of further streams.
+fn more_streams(count: usize) -> String {
+    match count {
+        0 => String::new(),
+        1 => ", and 1 more stream is not ready".to_owned(),
+        count => format!(", and {count} more streams are not ready"),
     }
 }
 
@@ -208,6 +215,17 @@ mod tests {
     use super::*;
     use ordain_config::LoadedConfig;
     use ordain_engine::run::RunStatus;
+
+    #[test]
+    fn more_streams_are_counted() {
+        for (count, text) in [
+            (0, ""),
+            (1, ", and 1 more stream is not ready"),
+            (2, ", and 2 more streams are not ready"),
+        ] {
+            assert_eq!(more_streams(count), text);
+        }
+    }
 
     /// A process that accepts events over HTTP and is still starting answers 503. A process that never accepts events
     /// over HTTP answers 404.

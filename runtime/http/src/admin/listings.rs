@@ -99,7 +99,7 @@ fn row_limit(limit: Option<usize>) -> Result<usize, ProblemDetails> {
     match limit.unwrap_or(DEFAULT_ROWS_LIMIT) {
         rows @ 1..=PAGE_ROWS_LIMIT => Ok(rows),
         other => Err(ProblemDetails::bad_request(format!(
-            "limit is {other}; it must be from 1 to {PAGE_ROWS_LIMIT}"
+            "`limit` is {other}, but must be from 1 to {PAGE_ROWS_LIMIT}"
         ))),
     }
 }

@@ -156,7 +156,7 @@ impl Intake {
         match event.sequence() {
             Some(sequence) => NumberingPolicy::sequence_error(self.first, sequence),
             None => Some(format!(
-                "the event has no `sequence`, and stream {} is `sequenced`: its producer must number its events",
+                "the event has no `sequence`, but stream {} is `sequenced`: the producer must number the events",
                 self.stream
             )),
         }

@@ -88,7 +88,7 @@ fn wrong_request_is_rejected_whole_with_reasons() -> Result<()> {
     let body = format!("{}\n{no_sequence}\nnonsense\n", lines[0]);
     let answer = post(address, LINES, &body)?;
     ensure!(
-        answer.status == 400 && answer.problem()?.contains("2 of 3 events are wrong"),
+        answer.status == 400 && answer.problem()?.contains("2 of 3 events are invalid"),
         "{answer:?}"
     );
     let errors = answer.json()?["errors"].clone();
@@ -143,7 +143,7 @@ fn wrong_request_is_rejected_whole_with_reasons() -> Result<()> {
     let other =
         post_with(address, "/v1/streams/others/events", &[&format!("content-type: {ONE}")], "")?;
     ensure!(
-        other.status == 404 && other.problem()?.contains("these streams do: cases"),
+        other.status == 404 && other.problem()?.contains("streams that accept them: cases"),
         "{other:?}"
     );
     ensure!(http::get(address, "/v1/streams/cases/events")?.status == 405);

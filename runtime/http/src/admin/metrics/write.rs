@@ -41,7 +41,7 @@ struct MetricsEncoder<'e, 's> {
 impl MetricsEncoder<'_, '_> {
     fn build(&mut self) -> Written {
         let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
-        let help = "Always 1; the label has the version of the program";
+        let help = "Always 1; the label `version` contains the version of the program";
         self.samples("build_info", help, MetricType::Gauge, [(version, SampleValue::Gauge(1))])
     }
 
@@ -110,7 +110,7 @@ impl MetricsEncoder<'_, '_> {
         self.counters("topology_changes", help, changes)?;
         let help = "Keys that a partition of this process took over from another partition";
         self.counters("keys_moved", help, moved)?;
-        let help = "Commits that the store lost and that Ordain repeated from memory";
+        let help = "Commits that the store lost, and that Ordain then repeated from memory";
         self.counters("commits_repeated", help, [(Vec::new(), all.recommitted)])?;
         let kinds = FailureKind::ALL.map(|kind| {
             (vec![("kind", kind.cause().name().into())], all.failures_by_kind[kind as usize])
@@ -139,8 +139,8 @@ impl MetricsEncoder<'_, '_> {
             let labels = vec![("handler", handler.clone()), ("version", version.clone())];
             (labels, SampleValue::of(times))
         });
-        let help = "Seconds that a handler took for an event: the average over the events of one key that it executed \
-                    back to back (a turn)";
+        let help = "Seconds that a handler took for an event: the average over the events of a turn (events of one \
+                    key, executed back to back)";
         self.samples("handler_seconds", help, MetricType::Histogram, samples)?;
         let refused = self.snapshot.refused.iter().map(|(handler, files)| {
             (vec![("handler", handler.clone())], SampleValue::Gauge(*files as u64))
@@ -158,7 +158,7 @@ impl MetricsEncoder<'_, '_> {
         let times = &self.snapshot.times;
         for (name, help, histogram) in [
             ("commit_seconds", "Seconds until the store answered a commit", &times.commit),
-            ("commit_batch_events", "Events settled by a commit", &times.batch),
+            ("commit_batch_events", "Number of events that a commit settled", &times.batch),
             (
                 "publish_to_commit_seconds",
                 "Seconds from the producer's timestamp of an event to the commit of the event",
