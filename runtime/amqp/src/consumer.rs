@@ -205,7 +205,7 @@ fn cancelled(options: &ConsumerOptions, queue: &str, known: &mut KnownQueue) -> 
         );
     }
     QueueCheckError::Broker(BrokerError::Unavailable(
-        "the broker has ended the subscription: it has removed the queue, or a delivery was not \
+        "the broker has ended the subscription. Possible causes: the queue was removed, or a delivery was not \
          acknowledged within the broker's consumer_timeout (RabbitMQ 4.3 and later)"
             .to_owned(),
     ))
@@ -316,7 +316,7 @@ async fn with_subscribe_timeout<T>(
 ) -> Result<T, QueueCheckError> {
     tokio::time::timeout(SUBSCRIBE_TIMEOUT, work).await.unwrap_or_else(|_| {
         Err(QueueCheckError::Broker(BrokerError::Unavailable(format!(
-            "the queue {queue:?} does not answer; if that persists, restart the broker"
+            "the queue {queue:?} does not answer; if this error repeats, restart the broker"
         ))))
     })
 }

@@ -178,11 +178,11 @@ impl DeliveryDecoder {
                 let size = key.len();
                 reject(
                     Cause::Unreadable,
-                    format!("the key has {size} bytes; at most {KEY_SIZE_LIMIT} are allowed"),
+                    format!("the key has {size} bytes; at most {KEY_SIZE_LIMIT} bytes are allowed"),
                 )
             }
             Some(key) if !key.is_empty() => Ok(key),
-            _ => reject(Cause::NoKey, format!("there is no key: {place} must name it")),
+            _ => reject(Cause::NoKey, format!("there is no key: {place} must contain the key")),
         }
     }
 
@@ -244,7 +244,8 @@ impl DeliveryDecoder {
         let whole = delivery.data.len() + size;
         let limit = self.event_size;
         if whole > limit {
-            let message = format!("the event has {whole} bytes; runtime.event_size allows {limit}");
+            let message =
+                format!("the event has {whole} bytes; runtime.event_size allows {limit} bytes");
             return reject(Cause::Unreadable, message);
         }
         Ok(others)
@@ -291,7 +292,7 @@ fn attribute<'a>(
         let size = text.len();
         return reject(
             Cause::Unreadable,
-            format!("the {name} has {size} bytes; at most {ATTRIBUTE_LIMIT} are allowed"),
+            format!("the {name} has {size} bytes; at most {ATTRIBUTE_LIMIT} bytes are allowed"),
         );
     }
     Ok((!text.is_empty()).then_some(text))

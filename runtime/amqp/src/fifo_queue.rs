@@ -235,9 +235,9 @@ async fn is_lost(
 fn describe_loss(queue: &str, waiting: Option<u64>) -> String {
     let now = Timestamp::now();
     let waiting = match waiting {
-        Some(0) => "at the last check no message waited in it".to_owned(),
-        Some(messages) => format!("at the last check {messages} messages waited in it"),
-        None => "the number of its messages is unknown".to_owned(),
+        Some(0) => "at the last check, no message waited in the queue".to_owned(),
+        Some(messages) => format!("at the last check, {messages} messages waited in the queue"),
+        None => "the number of these messages is unknown".to_owned(),
     };
     format!(
         "the queue {queue:?} was removed (detected at {now:.0}); the messages that waited in it are lost ({waiting}). \

@@ -216,8 +216,8 @@ impl ExchangeProducer {
             Err(BrokerError::Refused {
                 cause: RefusalCause::NotFound,
                 reason: format!(
-                    "no queue takes messages of the exchange {exchange:?} with the routing key {:?}: bind a queue, \
-                     or start the stream once, which declares its queues",
+                    "no queue takes messages of the exchange {exchange:?} with the routing key {:?}: bind a queue, or \
+                     start the stream once: the start declares the queues of the stream",
                     key.as_str()
                 ),
             })

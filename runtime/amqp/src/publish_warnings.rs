@@ -77,8 +77,8 @@ impl PublishWarnings {
                  a queue"
             ),
             _ => format!(
-                "the broker refuses messages of the exchange {exchange:?} with the routing key {key:?} for \
-                 now: check whether a bound queue is full or has no leader"
+                "the broker temporarily refuses messages of the exchange {exchange:?} with the routing key {key:?}: \
+                 check whether a bound queue is full or has no leader"
             ),
         };
         tracing::error!(

@@ -353,10 +353,10 @@ fn report_refused_marker(options: &ConsumerOptions, exchange: &str, reason: &str
         stream = &*options.stream,
         exchange,
         "exchange without a marker: the broker refused the marker ({reason}). Ordain cannot detect whether another \
-         program removes the exchange and declares it again; the messages published meanwhile are then lost. If a \
-         permission is missing, allow the user of `broker.url` to configure and read exchanges whose names begin with \
-         the name of the queue, and to write to the exchange {exchange:?}. If an exchange with the name of the marker \
-         has another form, delete it"
+         program removes the exchange and declares it again; messages that are published between the removal and the \
+         declaration are lost. If a permission is missing, allow the user of `broker.url` to configure and read \
+         exchanges whose names begin with the name of the queue, and to write to the exchange {exchange:?}. If an \
+         exchange with the name of the marker has another form, delete it"
     );
 }
 

@@ -78,7 +78,7 @@ impl QueueForm {
                 format!(
                     "the queue {queue:?} has {argument} = {}: the broker {action}, and these events are lost. The \
                      arguments of a queue cannot be changed: declare another queue without this argument, move the \
-                     messages to it with a shovel, and configure its name",
+                     messages to the new queue with a shovel, and configure the name of the new queue",
                     escape_invisible(value)
                 )
             })

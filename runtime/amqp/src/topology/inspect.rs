@@ -58,7 +58,7 @@ impl Topology {
             match find_queue(broker, connection, &dropped).await? {
                 Some(queue) if queue.message_count() > 0 => findings.push(Finding::warning(format!(
                     "the queue {dropped:?} has {} messages that the broker has dropped from the queues of stream \
-                     {stream}: remove the cause, and move them back with a shovel",
+                     {stream}: remove the cause, and move the messages back to the exchange with a shovel",
                     queue.message_count()
                 ))),
                 Some(_) => findings.push(Finding::note(format!(
