@@ -52,8 +52,8 @@ impl AnsweredCommits {
         {
             let path = self.path.display();
             tracing::warn!(
-                "cannot write {path}: {error}. The store accepts commits as before, but if the disk loses some of \
-                 them, the next start may not detect the loss: check the disk"
+                "cannot write {path}: {error}. The store accepts commits as before, but if the disk loses some of the \
+                 commits, the next start cannot always detect the loss: check the disk"
             );
         }
     }
@@ -68,10 +68,10 @@ pub(super) fn read(path: &Path) -> u64 {
 
 fn lost_commits_error(path: &Path, answered: u64, groups: u64) -> StoreError {
     StoreError::Unusable(format!(
-        "the store has lost commits: it had answered {answered} groups of requests, but its database \
-         contains only {groups} of them and is therefore damaged or incomplete. Restore the store's \
-         folder from a backup. If the folder contains data.before, the original journals are in \
-         data.before. To continue without the lost commits, remove {}",
+        "the store has lost commits: it had answered {answered} groups of requests, but its database contains only \
+         {groups} of these groups and is therefore damaged or incomplete. Restore the store's folder from a backup. If \
+         the folder contains data.before, the original journals are in data.before. To continue without the lost \
+         commits, remove {}",
         path.display()
     ))
 }

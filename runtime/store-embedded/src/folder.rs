@@ -279,8 +279,8 @@ fn create_folder(path: &Path) -> Result<(), StoreError> {
             create_durable(path).map_err(|error| match error.kind() {
                 // The path, or a part of it, is a link to a folder that does not exist.
                 io::ErrorKind::AlreadyExists => StoreError::Unavailable(format!(
-                    "the store's path {} leads through a link to a folder that does not exist; check whether its disk \
-                     is mounted, then start again",
+                    "the store's path {} leads through a link to a folder that does not exist; check whether the disk \
+                     of this folder is mounted, then start again",
                     path.display()
                 )),
                 _ => folder_error(path, &error),
@@ -452,8 +452,8 @@ fn read_identity(path: &Path) -> Result<Option<u32>, StoreError> {
     match number("shards") {
         Some(shards) if schema == SCHEMA_VERSION => Ok(Some(shards)),
         _ => Err(StoreError::Unusable(format!(
-            "the store in {} has schema {schema}, but this version of Ordain reads schema \
-             {SCHEMA_VERSION}; run the version that created it, or give this version another folder",
+            "the store in {} has schema {schema}, but this version of Ordain reads schema {SCHEMA_VERSION}; run the \
+             version that created the store, or give this version another folder",
             path.display()
         ))),
     }
@@ -475,12 +475,12 @@ fn folder_error(path: &Path, error: &io::Error) -> StoreError {
     // path, and a retry is useless.
     if may_pass(error) && error.kind() != io::ErrorKind::NotFound {
         return StoreError::Unavailable(format!(
-            "cannot use {path} as the store's folder now: {error}; check the disk and whether it is mounted, then start \
-             again"
+            "cannot use {path} for the store now: {error}; remove the cause (for example, mount the disk, or free disk \
+             space), then start again"
         ));
     }
     StoreError::Unusable(format!(
-        "cannot use {path} as the store's folder: {error}; give the user that runs Ordain write access, or set another \
-         path"
+        "cannot use {path} for the store: {error}; remove the cause (for example, give the user that runs Ordain write \
+         access), or set another `store.path`"
     ))
 }

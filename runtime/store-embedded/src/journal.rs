@@ -66,7 +66,7 @@ pub(super) fn damage(folder: &Path, oldest: Option<u64>) -> io::Result<Option<St
     }
     let journals = journals(folder)?;
     let (Some((first, _)), Some((last, _))) = (journals.first(), journals.last()) else {
-        return Ok(Some("it has no journal".to_owned()));
+        return Ok(Some("the database has no journal".to_owned()));
     };
     if let Some(oldest) = oldest.filter(|oldest| oldest < first) {
         return Ok(Some(format!("the journal {oldest}.jnl is missing")));

@@ -32,7 +32,7 @@ impl RecordStore for EmbeddedStore {
         let length = partition.stream.len();
         if length > STREAM_NAME_LIMIT {
             return Err(StoreError::Unusable(format!(
-                "the name of a stream has {length} bytes; at most {STREAM_NAME_LIMIT} are allowed"
+                "the name of a stream has {length} bytes; at most {STREAM_NAME_LIMIT} bytes are allowed"
             )));
         }
         let claimed = partition.clone();
@@ -143,7 +143,7 @@ fn load_one(
             let state = snapshot.get(&tables.states, &table_key)?.map(into_owned_bytes);
             match state.filter(|state| state.len() as u64 == size) {
                 Some(state) => Some(state),
-                None => return Ok(Err(format!("its state of {size} bytes is missing"))),
+                None => return Ok(Err(format!("the state of the key ({size} bytes) is missing"))),
             }
         }
     };

@@ -54,8 +54,8 @@ async fn check_record(store: &RedisStore) -> Result<(), StoreError> {
         return Ok(());
     }
     Err(StoreError::Failed(format!(
-        "the store lost everything, or another program removed {record}: restore the data, and start \
-         again. A start without any data makes a new store, in which all streams begin anew"
+        "the store lost everything, or another program removed {record}: restore the data, and start again. A start \
+         without the data creates a new store, in which all streams begin anew"
     )))
 }
 

@@ -25,7 +25,7 @@ impl RecordStore for RedisStore {
         let length = partition.stream.len();
         if length > STREAM_NAME_LIMIT {
             return Err(StoreError::Unusable(format!(
-                "the name of a stream has {length} bytes; at most {STREAM_NAME_LIMIT} are allowed"
+                "the name of a stream has {length} bytes; at most {STREAM_NAME_LIMIT} bytes are allowed"
             )));
         }
         // Register the partition again, because the server may have lost an earlier registration by this process.

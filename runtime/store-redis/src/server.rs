@@ -290,20 +290,19 @@ fn describe_persistence(appends: bool, syncs: Option<&str>) -> &'static str {
 fn describe_replicas(wanted: u32, connected: u64) -> Option<String> {
     let words = match (wanted, connected) {
         (0, 0) => return None,
-        (0, _) => "a failover to a replica loses commits that had not reached it: durability = \
+        (0, _) => "a failover to a replica loses the commits that the replica has not received: durability = \
                    \"replicas:1\" reduces that loss"
             .to_owned(),
         (wanted, connected) if connected < u64::from(wanted) => format!(
-            "each commit waits for {wanted} {}, but a master has only {connected} now: until \
-             the master has more, no event is acknowledged",
+            "each commit waits for {wanted} {}, but a master has only {connected} now: no event is acknowledged until \
+             the master has enough replicas",
             if wanted == 1 { "replica" } else { "replicas" }
         ),
-        (1, _) => "each commit waits until a replica has it too: a failover to that replica loses \
-                   nothing"
+        (1, _) => "each commit waits until a replica also has the commit: a failover to that replica loses nothing"
             .to_owned(),
         (wanted, _) => format!(
-            "each commit waits until {wanted} replicas have it too: a failover to one of them \
-             loses nothing"
+            "each commit waits until {wanted} replicas also have the commit: a failover to one of these replicas loses \
+             nothing"
         ),
     };
     Some(words)

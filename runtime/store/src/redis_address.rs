@@ -101,8 +101,10 @@ fn parse_host(text: &str) -> Result<(String, u16), String> {
 /// Replaces each `%XX` by the byte with these two hexadecimal digits. Returns an error for any other use of `%`, and if
 /// the result is not UTF-8.
 fn percent_decode(text: &str) -> Result<String, String> {
-    let bad =
-        || "a % must be followed by two hexadecimal digits (% itself is written %25)".to_owned();
+    const NOT_HEXADECIMAL: &str =
+        "a % must be followed by two hexadecimal digits (% itself is written %25)";
+    const NOT_UTF8: &str =
+        "the bytes that the URL writes with % and two hexadecimal digits must be a text in UTF-8";
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
     while let Some(byte) = bytes.next() {
@@ -113,10 +115,10 @@ fn percent_decode(text: &str) -> Result<String, String> {
         let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
         let high = digit(bytes.next());
         let low = digit(bytes.next());
-        let (high, low) = high.zip(low).ok_or_else(bad)?;
+        let (high, low) = high.zip(low).ok_or(NOT_HEXADECIMAL)?;
         out.push((high * 16 + low) as u8);
     }
-    String::from_utf8(out).map_err(|_| bad())
+    String::from_utf8(out).map_err(|_| NOT_UTF8.to_owned())
 }
 
 /// Writes the hosts, for messages. If a port may be a password, writes `${…}` in place of every port.
@@ -175,6 +177,18 @@ mod tests {
         }
         let named = RedisAddress::parse_text("redis://u:12345@h:7000", "${URL}").expect("a URL");
         assert_eq!(named.to_string(), "h:7000");
+    }
+
+    #[test]
+    fn error_distinguishes_wrong_digits_from_wrong_text() {
+        for (url, right) in [
+            ("redis://:sec%2ret@h", "followed by two hexadecimal digits"),
+            ("redis://:sec%ffret@h", "must be a text in UTF-8"),
+            ("redis://h/%ff", "must be a text in UTF-8"),
+        ] {
+            let words = RedisAddress::parse(url).expect_err(url);
+            assert!(words.contains(right), "{url}: {words}");
+        }
     }
 
     #[test]

@@ -39,7 +39,7 @@ async fn commit_waits_for_replica() {
     let replica = replica(&dedicated);
     let store = waiting(&dedicated, 1).await;
     assert!(
-        store.durability().description.contains("until a replica has it"),
+        store.durability().description.contains("until a replica also has the commit"),
         "{:?}",
         store.durability()
     );

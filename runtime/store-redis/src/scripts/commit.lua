@@ -163,16 +163,16 @@ do
     local old, why = olds[i]
     if #ARGV[field_at + i] > layout.KEY_LIMIT + 1 then
       local size = #ARGV[field_at + i] - 1
-      why = corrupt('the key has ' .. size .. ' bytes; ' .. layout.KEY_LIMIT .. ' are allowed')
+      why = corrupt('the key has ' .. size .. ' bytes; at most ' .. layout.KEY_LIMIT .. ' bytes are allowed')
     elseif old and not is_sound(old) then
-      why = corrupt('its record is damaged, or has a format that this version does not read')
+      why = corrupt('the record of the key is damaged, or has a format that this version of Ordain does not read')
     else
       if old and has_expired(old, wall) then
         expired[i], olds[i], old = old, false, false
       end
       why = refusal(at, old, flags, ARGV[record_at + i])
       if not why and op == layout.KEEP and old and state_at(old) > #old + 1 then
-        why = corrupt('its record is cut off')
+        why = corrupt('the record of the key is cut off')
       end
     end
     if why then

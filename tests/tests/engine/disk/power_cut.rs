@@ -177,8 +177,8 @@ fn failed_sync_before_power_cut_loses_nothing() -> Result<()> {
 #[test]
 fn failed_sync_at_a_start_is_temporary() -> Result<()> {
     for (ending, words) in [
-        ("/ordain.store.new", "cannot use disk/store as the store's folder now"),
-        ("/disk/store", "cannot use disk/store as the store's folder now"),
+        ("/ordain.store.new", "cannot use disk/store for the store now"),
+        ("/disk/store", "cannot use disk/store for the store now"),
         ("/data.new", "disk/store/data.new"),
         (JOURNAL, "cannot open the database in disk/store/data.new"),
     ] {
