@@ -161,17 +161,17 @@ fn check_private(dir: &Path) -> io::Result<()> {
     let me = rustix::process::geteuid().as_raw();
     let metadata = fs::metadata(dir)?;
     let refused = if metadata.uid() != me {
-        "it belongs to another user, and its contents would be executed: remove it, and run commands as the user \
-         of the service"
+        "the folder belongs to another user, and its contents would be executed: remove the folder, and run commands \
+         as the user of the service"
     } else if metadata.mode() & 0o022 != 0 {
-        "other users may write to it, and its contents would be executed: `chmod go-w` it"
+        "other users can write to the folder, and its contents would be executed: remove this right (`chmod go-w`)"
     } else if let Some(parent) = dir.parent()
         && let parent = fs::metadata(parent)?
         && ((parent.uid() != me && parent.uid() != 0)
             || (parent.mode() & 0o022 != 0 && parent.mode() & STICKY_BIT == 0))
     {
-        "other users may replace it, and its contents would be executed: the folder of handlers must belong to this \
-         user or to root, and no other user may write to it (`chown`, `chmod go-w`)"
+        "other users can replace the folder, and its contents would be executed: the folder of handlers must belong to \
+         this user or to root, and no other user may write to it (`chown`, `chmod go-w`)"
     } else {
         return Ok(());
     };

@@ -185,8 +185,9 @@ fn compile_stdin(cache: &Path, limits: CompileLimits) -> Result<(), LoadFailure>
         // limit is one second higher, so that `SIGXCPU` ends the process and the host can name the cause.
         let hard = if resource == Resource::Cpu { most + 1 } else { most };
         let limit = Rlimit { current: Some(most), maximum: Some(hard) };
-        setrlimit(resource, limit)
-            .map_err(|error| failed(format!("its limits cannot be set: {error}")))?;
+        setrlimit(resource, limit).map_err(|error| {
+            failed(format!("the limits of the compiler process cannot be set: {error}"))
+        })?;
     }
     drop(compile_component(&engine, &bytes)?);
     // The second call only checks that the cache has the compiled component. If the cache lacked the compiled
@@ -195,7 +196,7 @@ fn compile_stdin(cache: &Path, limits: CompileLimits) -> Result<(), LoadFailure>
     drop(compile_component(&engine, &bytes)?);
     if kept.cache_hits() == before {
         let reason = format!(
-            "the result cannot be stored in {}: is the disk full? If not, empty that folder",
+            "the result cannot be stored in {}: is the disk full? If not, empty this folder",
             cache.display()
         );
         return Err(failed(reason));

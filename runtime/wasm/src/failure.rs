@@ -59,7 +59,8 @@ impl TimeoutExceeded {
 
     pub(super) fn waiting(timeout: Duration) -> Self {
         Self(format!(
-            "the handler waits longer than {timeout:?} (`plugins.timeout`), or for something that can never occur"
+            "the handler waits longer than {timeout:?} (`plugins.timeout`), or waits for something that can never \
+             occur"
         ))
     }
 }

@@ -58,7 +58,11 @@ fn messages_have_limits() -> Result<()> {
         (r#"{"do":"emit","bytes":921600}"#, &["as an event", "`runtime.event_size` allows 1 MiB"]),
         (
             r#"{"do":"emit","headers":129}"#,
-            &["message 0, to the sink `faulty`", "129 headers", "128 with 64 KiB are allowed"],
+            &[
+                "message 0, to the sink `faulty`",
+                "129 headers",
+                "at most 128 headers with 64 KiB are allowed",
+            ],
         ),
         (
             r#"{"do":"emit","delay_ms":0}"#,

@@ -68,8 +68,8 @@ impl EventLog {
         // If the limit is 0, the operator wants no output at all, so this method does not report the size.
         if state.suppressed_bytes > 0 && self.limit > 0 {
             let words = format!(
-                "log output cut: the event wrote more than {} (`plugins.log`); {} bytes are not logged (each line \
-                 counts as its text plus {LINE_OVERHEAD_BYTES} bytes)",
+                "log output cut: the handler wrote more than {} for the event (`plugins.log`); {} bytes are not logged \
+                 (each line counts as its text plus {LINE_OVERHEAD_BYTES} bytes)",
                 DisplaySize(self.limit),
                 state.suppressed_bytes
             );

@@ -36,7 +36,7 @@ pub(super) fn check(message: &MessageReply) -> Result<(), String> {
     ] {
         if text.len() > limit {
             return Err(format!(
-                "a {what} of {}; {} are allowed",
+                "a {what} of {}; at most {} are allowed",
                 DisplaySize(text.len()),
                 DisplaySize(limit)
             ));
@@ -46,7 +46,7 @@ pub(super) fn check(message: &MessageReply) -> Result<(), String> {
     let size: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
     if headers.len() > HEADERS_LIMIT || size > HEADERS_SIZE_LIMIT {
         return Err(format!(
-            "{} headers with {}; {HEADERS_LIMIT} with {} are allowed",
+            "{} headers with {}; at most {HEADERS_LIMIT} headers with {} are allowed",
             headers.len(),
             DisplaySize(size),
             DisplaySize(HEADERS_SIZE_LIMIT),
