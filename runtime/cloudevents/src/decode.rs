@@ -90,7 +90,7 @@ impl EventDecoder {
             let size = line.len();
             let limit = self.event_size;
             return unreadable(format!(
-                "the event has {size} bytes; runtime.event_size allows {limit}"
+                "the event has {size} bytes; runtime.event_size allows {limit} bytes"
             ));
         }
         let Ok(text) = std::str::from_utf8(line) else {

@@ -230,7 +230,7 @@ fn errors_name_the_limits() {
         (
             format!(",\"partitionkey\":\"{}\"", long(KEY_SIZE_LIMIT)),
             format!(",\"partitionkey\":\"{}\"", long(KEY_SIZE_LIMIT + 1)),
-            "the key has 1025 bytes; at most 1024 are allowed",
+            "the key has 1025 bytes; at most 1024 bytes are allowed",
         ),
         (
             format!(",\"datacontenttype\":\"{}\"", long(ATTRIBUTE_LIMIT)),

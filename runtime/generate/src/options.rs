@@ -56,7 +56,7 @@ pub struct LoadOptions {
     /// Probability that an event is written a second time, some events later.
     #[arg(long, value_name = "P", default_value = "0")]
     pub duplicates: Probability,
-    /// Largest number of later events that may overtake an event; 0 keeps the order.
+    /// Largest number of later events that can overtake an event; 0 keeps the order.
     #[arg(long, value_name = "DISTANCE", default_value_t = 0,
           value_parser = clap::value_parser!(u64).range(0..=REORDER_LIMIT))]
     pub reorder: u64,

@@ -234,8 +234,8 @@ impl PublishedCalls {
                 events = changed,
                 "the store went back in time, and this publisher wrote the lost events again. Some of them have other \
                  numbers than before: another event of the key has taken the old number, or an earlier event of the \
-                 key is lost, so that the numbers after it are lower now. Check whether a receiver has two events \
-                 with the same key and number"
+                 key is lost, so that the later events of the key have lower numbers now. Check whether a receiver has \
+                 two events with the same key and number"
             );
         }
     }

@@ -336,7 +336,8 @@ fn not_assigned(stream: &str, error: AssignError) -> PublishError {
         AssignError::Store(error) => error.into(),
         AssignError::RolledBack => StoreError::RolledBack.into(),
         AssignError::Full => PublishError::Full(format!(
-            "the queue of stream {stream} is full (`source.queue`): let the stream consume events, then publish again"
+            "the queue of stream {stream} has reached the limit `source.queue`: let the stream consume events, then \
+             publish again"
         )),
     }
 }
@@ -406,8 +407,8 @@ fn refusal_message(event: &Event, reply: AssignItemReply) -> String {
     if let AssignItemReply::NumberedElsewhere(next) = reply {
         return format!(
             "key {:?} has events up to sequence {} with sequences that the store did not give: the producer of these \
-             events numbers its events itself, so let it number this event too. If no other event will get the \
-             sequence {next}, publish this event with the sequence {next}",
+             events numbers its events itself, so let the producer number this event too. If no other event will get \
+             the sequence {next}, publish this event with the sequence {next}",
             event.key(),
             next - 1
         );
@@ -460,7 +461,10 @@ async fn open_producer(
     source: &AmqpSourceConfig,
     ordering: OrderingMode,
 ) -> Result<ExchangeProducer, PublishError> {
-    let broker = BrokerEndpoint::of(loaded).expect("the check of the settings requires a broker");
+    let broker = BrokerEndpoint::of(loaded).expect(
+        "the check of the configuration requires [broker] for a source of \
+                                                    kind `amqp`",
+    );
     let connection = broker.connect(&format!("ordain publish {stream}")).await?;
     let topology = Topology::of(source);
     broker.within(PREPARE_TIMEOUT, topology.prepare(&broker, &connection, false)).await?;

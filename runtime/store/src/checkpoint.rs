@@ -108,7 +108,9 @@ pub enum CheckpointError {
     #[error("the checkpoint in the store is unreadable")]
     Unreadable(#[from] serde_json::Error),
     /// The checkpoint has another format. The value is the number of this format.
-    #[error("the checkpoint in the store has format {0}, and this version reads format {FORMAT}")]
+    #[error(
+        "the checkpoint in the store has format {0}, but this version of Ordain reads format {FORMAT}"
+    )]
     Format(u32),
 }
 

@@ -70,8 +70,9 @@ pub const KEY_SIZE_LIMIT: usize = 1 << 10;
 
 /// Returns a description of the error if a key is longer than [`KEY_SIZE_LIMIT`]; otherwise `None`.
 pub fn key_length_error(key: &str) -> Option<String> {
-    (key.len() > KEY_SIZE_LIMIT)
-        .then(|| format!("the key has {} bytes; at most {KEY_SIZE_LIMIT} are allowed", key.len()))
+    (key.len() > KEY_SIZE_LIMIT).then(|| {
+        format!("the key has {} bytes; at most {KEY_SIZE_LIMIT} bytes are allowed", key.len())
+    })
 }
 
 /// The maximum length of a stream's name, in bytes. The embedded store writes the length of a name in one byte.

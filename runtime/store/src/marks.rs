@@ -99,7 +99,7 @@ pub fn check_marks<'a>(marks: impl IntoIterator<Item = &'a Mark>) -> Result<(), 
     match marks.into_iter().find(|mark| mark.name.len() > MARK_NAME_LIMIT) {
         None => Ok(()),
         Some(mark) => Err(StoreError::Unusable(format!(
-            "the name of a mark has {} bytes; at most {MARK_NAME_LIMIT} are allowed",
+            "the name of a mark has {} bytes; at most {MARK_NAME_LIMIT} bytes are allowed",
             mark.name.len()
         ))),
     }

@@ -53,8 +53,8 @@ fn read_state<S: Decode>(bytes: Vec<u8>) -> S {
     let size = bytes.len();
     S::decode(bytes).unwrap_or_else(|error| {
         panic!(
-            "the state of this key ({size} bytes) cannot be decoded: {error}. If another version of the \
-             handler wrote it, this version must be able to read it"
+            "the state of this key ({size} bytes) cannot be decoded: {error}. If another version of the handler wrote \
+             the state, this version must be able to read that state"
         )
     })
 }

@@ -277,7 +277,8 @@ fn full_queue_accepts_rest_after_run() -> Result<()> {
             break;
         }
         ensure!(
-            output.status.code() == Some(75) && words.contains("is full (`source.queue`)"),
+            output.status.code() == Some(75)
+                && words.contains("has reached the limit `source.queue`"),
             "{words}"
         );
         home.run_once()?;

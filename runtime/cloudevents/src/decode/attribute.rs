@@ -19,12 +19,12 @@ pub(super) fn key<'a>(
         None => (EnvelopeMember::Subject, "subject"),
     };
     let Some(raw) = envelope.raw(member) else {
-        let message = "the key is missing: `partitionkey` or `subject` must contain it";
+        let message = "the key is missing: `partitionkey` or `subject` must contain the key";
         return Err(EventRejection(Cause::NoKey, message.to_owned()));
     };
     match json_text(raw) {
         Some(key) if key.len() > KEY_SIZE_LIMIT => unreadable(format!(
-            "the key has {} bytes; at most {KEY_SIZE_LIMIT} are allowed",
+            "the key has {} bytes; at most {KEY_SIZE_LIMIT} bytes are allowed",
             key.len()
         )),
         Some(key) if !key.is_empty() => Ok((key, member)),
@@ -50,7 +50,9 @@ pub(super) fn attribute<'a>(
     match json_text(raw) {
         Some(text) if text.len() > ATTRIBUTE_LIMIT => {
             let size = text.len();
-            unreadable(format!("`{name}` has {size} bytes; at most {ATTRIBUTE_LIMIT} are allowed"))
+            unreadable(format!(
+                "`{name}` has {size} bytes; at most {ATTRIBUTE_LIMIT} bytes are allowed"
+            ))
         }
         Some(text) if !text.is_empty() => Ok(text),
         _ => {

@@ -81,7 +81,7 @@ impl EventDecoder {
         if size > self.event_size {
             let limit = self.event_size;
             return Err(unreadable_request(&format!(
-                "the event has {size} bytes; runtime.event_size allows {limit}"
+                "the event has {size} bytes; runtime.event_size allows {limit} bytes"
             )));
         }
         self.decode_envelope(&envelope, Some(body))

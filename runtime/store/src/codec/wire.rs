@@ -7,7 +7,7 @@ use ordain_core::UnpackError;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecordDecodeError {
     /// The record was written by another version, or is not a record.
-    #[error("the {record} has format {found}, but this version reads format {known}")]
+    #[error("the {record} has format {found}, but this version of Ordain reads format {known}")]
     Format {
         /// The kind of the record.
         record: &'static str,

@@ -127,7 +127,7 @@ impl Event {
         ] {
             if text.len() > limit {
                 return Err(format!(
-                    "the {name} has {} bytes; at most {limit} are allowed",
+                    "the {name} has {} bytes; at most {limit} bytes are allowed",
                     text.len()
                 ));
             }
@@ -157,7 +157,7 @@ impl Event {
         let size = event.memory();
         if size > event_size {
             return Err(format!(
-                "the event has {size} bytes; runtime.event_size allows {event_size}"
+                "the event has {size} bytes; runtime.event_size allows {event_size} bytes"
             ));
         }
         Ok(event)
