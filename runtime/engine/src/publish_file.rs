@@ -39,7 +39,7 @@ const REWIND_ATTEMPTS: usize = 5;
 /// Maximum number of missing files that the checkpoint keeps. If such a file returns, a run publishes its rest.
 const LOST_FILES_LIMIT: usize = 16;
 
-/// The part of a log line about a file that is published again: how Ordain recognises repeated events, and for how long.
+/// The part of a log line about a repeated file: how Ordain recognises repeated events, and for how long.
 const REPEAT_ADVICE: &str = "\
     Ordain recognises a repeated event by its id or, if the stream is `sequenced` and the event has a sequence, by the \
     sequence. A `sequenced` stream remembers an id for the time `retain`; a `fifo` stream remembers at most the last \
