@@ -159,16 +159,16 @@ fn executed(home: &Home) -> Result<Vec<Row>> {
     for (what, field) in [("reads a file", "read"), ("writes a file", "write")] {
         rows.push((
             what.to_owned(),
-            format!("it gets an error: {}", files[field].as_str().context("a result")?),
+            format!("the handler gets an error: {}", files[field].as_str().context("a result")?),
         ));
     }
     rows.push((
         "reads its arguments and environment variables".to_owned(),
-        "it finds none".to_owned(),
+        "the handler finds neither arguments nor environment variables".to_owned(),
     ));
     let sockets = message(home, "sockets")?;
     let error = sockets["connect"].as_str().context("a result")?;
-    rows.push(("opens a socket".to_owned(), format!("it gets an error: {error}")));
+    rows.push(("opens a socket".to_owned(), format!("the handler gets an error: {error}")));
     let senses = [message(home, "clock one")?, message(home, "clock two")?];
     // These two events have no `time` attribute, so the handler's wall clock shows the time of their arrival. The
     // monotonic clock does not measure real time: it always stays below one millisecond.
@@ -197,8 +197,8 @@ fn hostile_handlers_are_contained() -> Result<()> {
     ensure!(random(&home)? == random(&again)?);
     rows.push((
         "reads the time and random numbers".to_owned(),
-        "it gets the time of the event, or of its arrival if the event has no time, and random \
-         numbers that depend only on the event"
+        "the handler gets the time of the event (if the event has no time, the time of the \
+         event's arrival), and random numbers that depend only on the event"
             .to_owned(),
     ));
     rows.extend(loaded()?);
