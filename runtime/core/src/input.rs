@@ -1,4 +1,4 @@
-//! The inputs of a sequencer: everything that can happen to it.
+//! The inputs of a sequencer: deliveries, the answers to its effects, and other changes that it must handle.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::version::Rollout;
 pub type SpillPage = (Vec<(u64, Arc<Event>)>, bool);
 
 /// An input of a sequencer. Some inputs are completions: a completion answers an [`Effect`](crate::Effect), and carries
-/// the token or number of that effect. Only [`Input::DueRead`] carries neither, because at most one
-/// [`ReadDue`](crate::Effect::ReadDue) is outstanding.
+/// the token or number of that effect. Only [`Input::DueRead`] carries neither a token nor a number, because at most
+/// one [`ReadDue`](crate::Effect::ReadDue) is outstanding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// The source delivered an event. Deliveries are numbered from 1 without holes;
@@ -37,8 +37,8 @@ pub enum Input {
     /// in the store for events that arrived over HTTP. Until the delivery, the inbox keeps the event durably, so the
     /// sequencer has nothing to acknowledge. The early events of a key arrive in the order in which the source will
     /// deliver them. If the inbox passes two events of a key early, it also passes all events of that key that it holds
-    /// between these two. The driver (the code that calls the sequencer) may pass an early event, like a delivery, only
-    /// while [`credit`](crate::Sequencer::credit) is above 0.
+    /// between these two events. The driver (the code that calls the sequencer) may pass an early event, like a
+    /// delivery, only while [`credit`](crate::Sequencer::credit) is above 0.
     ArrivedEarly(Arc<Event>),
     /// The source became unavailable (`true`) or available again (`false`). An unavailable source may hold missing
     /// events. The sequencer therefore applies `gap.on_exhausted` to a gap (missing events of a key) only after the
@@ -104,12 +104,12 @@ pub enum Input {
     },
     /// The store was unreachable, or another server has become its master. The store may therefore have lost commits.
     /// After this input, the sequencer sends a commit to each shard, because the reply shows whether the shard has lost
-    /// commits. The commit is empty if there is nothing to write.
+    /// commits. The commit is empty if the sequencer has nothing to write to the shard.
     StoreMayHaveRolledBack,
     /// The previous owner committed messages or dead letters that are not yet recorded as published. The outbox
     /// publisher of this process publishes these messages and dead letters. The inputs of this kind for a shard arrive
     /// in the order of the shard's commits, and before any other input for the shard. Later, [`Input::Published`]
-    /// reports these commits as published, as it does for this owner's commits.
+    /// reports these commits as published, in the same way as this owner's own commits.
     OutboxBacklog {
         /// The shard of these commits.
         shard: u32,
@@ -122,7 +122,7 @@ pub enum Input {
         bytes: usize,
     },
     /// All messages and forwarded dead letters of a shard's commits up to `through` are published, and the store has
-    /// recorded them as published.
+    /// recorded their publication.
     Published {
         /// The shard of the published commits.
         shard: u32,

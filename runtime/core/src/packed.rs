@@ -1,12 +1,12 @@
 //! Several byte strings in one reference-counted buffer.
 //!
 //! An event or a message consists of many small strings. Separate strings would cost one allocation each, for every
-//! event. A packed buffer costs one allocation, is cloned by reference counting, and is stored unchanged. This module
-//! must never depend on the meaning of the strings.
+//! event. A packed buffer costs one allocation, is cloned by reference counting, and is stored unchanged. The code of
+//! this module must never depend on the meaning of the strings.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// An error: the bytes are not the stored form of an event or message.
+/// The error that the bytes are not the stored form of an event or message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnpackError(
     /// The part of the event or message that could not be decoded.
@@ -74,7 +74,7 @@ impl<const N: usize> PackedStrings<N> {
         4 * N + self.buffer.len()
     }
 
-    /// Decodes the output of [`Self::encode`]. Returns an error if `input` contains anything else, or if one of the
+    /// Decodes the output of [`Self::encode`]. Returns an error if `input` is not such an output, or if one of the
     /// first `texts` strings is not UTF-8.
     pub(crate) fn decode(mut input: Bytes, texts: usize) -> Result<Self, UnpackError> {
         use bytes::Buf;

@@ -1,10 +1,10 @@
 //! The sequencer of one partition.
 //!
 //! Call the sequencer in this order: [`Sequencer::handle`] for each available input, then [`Sequencer::poll_effect`]
-//! until it returns `None`. Only `poll_effect` forms commits and turns. In this order, the sequencer has handled all
-//! available inputs before `poll_effect` runs, so the commits and turns are as large as the inputs allow. When
-//! `poll_effect` has returned `None`, sleep until the next input, but at most until the time that
-//! [`Sequencer::poll_timeout`] returns. At that time, call [`Sequencer::handle_timeout`].
+//! until it returns `None`. Only `poll_effect` forms commits and turns. Because the sequencer has handled all available
+//! inputs before `poll_effect` runs, the commits and turns are as large as the inputs allow. When `poll_effect` has
+//! returned `None`, sleep until the next input, but at most until the time that [`Sequencer::poll_timeout`] returns. At
+//! that time, call [`Sequencer::handle_timeout`].
 //!
 //! Each part of the sequencer is in its own file. A lane is the in-memory queue of one active key. `arrive` decides
 //! what happens to an arriving event. `repeat` decides about an event that arrives again; for this decision,
@@ -12,7 +12,7 @@
 //! failures, and `gap` handles missing events. `spill` moves events between memory and store. `commit` forms batches
 //! and handles the replies. `load` loads and evicts lanes, and `restart` restarts them. `due` reads the due index of
 //! the store, and loads the keys that must be processed again. All parts call `reschedule` after they have changed a
-//! lane. A lane (`lane`, with `held` and `chunk`) must never access another lane.
+//! lane. The code of a lane (`lane`, with `held` and `chunk`) must never access another lane.
 
 /// Returns whether a deliberate fault is active; always `false` without the feature `faults`.
 macro_rules! fault {
@@ -100,11 +100,11 @@ pub struct Sequencer {
     history_bytes: usize,
     /// Digests of settled events, including digests that the key records no longer have.
     settled_events: SettledEvents,
-    /// The largest recent size of a turn's outcome, in bytes. This size decreases gradually while the outcomes are
-    /// smaller.
+    /// The largest recent size of a turn's outcome, in bytes. While outcomes are smaller than this value, the value
+    /// decreases gradually.
     outcome_bytes: usize,
-    /// The last turn that started although the memory budget had no room for it, and its start time; `None` after the
-    /// end of this turn.
+    /// The last turn that started although the memory budget was full, and its start time; `None` after the end of this
+    /// turn.
     over_budget_turn: Option<(AttemptToken, u64)>,
     outbox: usize,
     /// The number of lanes that will change even if no event arrives, because of a gap with a time limit or a scheduled
@@ -226,7 +226,8 @@ impl Sequencer {
     }
 
     /// Returns whether no turn is in progress, and no commit is in progress or waiting. After [`Input::Drain`], a
-    /// result of `true` means that only publishing continues, until [`Stats::outbox`] is 0.
+    /// result of `true` means that the sequencer has no work left except publishing, which ends when [`Stats::outbox`]
+    /// is 0.
     pub fn drained(&self) -> bool {
         self.turns == 0 && self.committed_all()
     }
@@ -253,7 +254,7 @@ impl Sequencer {
     }
 
     /// Returns the key that prevents the sequencer from accepting events, and the sequence of the event at which the
-    /// key stopped. A key has this effect if three conditions hold:
+    /// key stopped. A key prevents the sequencer from accepting events if three conditions hold:
     /// - The key is parked, or waits without a time limit for a missing event.
     /// - The store already holds `spill_limit` events of the key.
     /// - The setting `overflow` is `pause`.
@@ -283,8 +284,8 @@ impl Sequencer {
         self.reload_requests.len()
     }
 
-    /// Returns the highest rollout number that a key needed while the sequencer did not know that rollout; 0 if there
-    /// was no such key.
+    /// Returns the highest number of a rollout that a key needed and that the sequencer did not know; 0 if there was no
+    /// such key.
     pub fn newest_rollout(&self) -> u64 {
         self.newest_rollout
     }
@@ -311,7 +312,8 @@ impl Sequencer {
 
     // Inputs.
 
-    /// Handles an input that happened at `now`, in ms. If an earlier call had a higher `now`, the higher time counts.
+    /// Handles an input that happened at `now`, in ms. If an earlier call had a higher `now`, the sequencer uses the
+    /// higher time.
     pub fn handle(&mut self, now: u64, input: Input) {
         self.now = self.now.max(now);
         if self.stopped {
@@ -347,8 +349,8 @@ impl Sequencer {
         }
     }
 
-    /// Handles each deadline of a lane that is over at `now`. Sends a batch without a reply again if the delay of the
-    /// batch is over at `now`. The next [`Self::poll_effect`] handles the other timeouts.
+    /// Handles each deadline of a lane that has passed at `now`. Sends a batch that got no reply again if its delay has
+    /// passed at `now`. The next [`Self::poll_effect`] handles the other timeouts.
     pub fn handle_timeout(&mut self, now: u64) {
         self.now = self.now.max(now);
         if self.stopped {
@@ -364,7 +366,7 @@ impl Sequencer {
 
     // Outputs.
 
-    /// Returns the next effect. Returns `None` if there is no effect until the next input or timeout.
+    /// Returns the next effect. Returns `None` if the sequencer has no further effect before the next input or timeout.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         if self.effects.is_empty() && !self.stopped {
             self.free_memory();

@@ -47,8 +47,8 @@ pub struct Stats {
 
     /// The number of lanes. A lane is the in-memory queue of one active key.
     pub lanes: usize,
-    /// The maximum number of lanes so far; the limit is `max_lanes`. For several sequencers together, this is the sum
-    /// of their maxima.
+    /// The maximum number of lanes so far; the limit is `max_lanes`. For several sequencers together, the field is the
+    /// sum of their maxima.
     pub lanes_peak: usize,
     /// The number of lanes in each state, in the order of [`LaneState::ALL`].
     pub lanes_by_state: [usize; LaneState::ALL.len()],
@@ -63,8 +63,8 @@ pub struct Stats {
     pub turns: usize,
     /// The number of loads of key records in progress.
     pub loads: usize,
-    /// The number of messages and forwarded dead letters that are committed but not yet published. At `max_outbox`, no
-    /// more turns start.
+    /// The number of messages and forwarded dead letters that are committed but not yet published. When the number
+    /// reaches `max_outbox`, the sequencer starts no more turns.
     pub outbox: usize,
 }
 
@@ -74,7 +74,7 @@ impl Stats {
         self.dead[cause as usize]
     }
 
-    /// Returns the sum of these figures and the figures of another sequencer.
+    /// Returns the sums of the figures of this sequencer and the figures of `other`.
     #[must_use]
     pub fn plus(mut self, other: &Self) -> Self {
         let add = |sum: &mut [usize], more: &[usize]| {
@@ -159,7 +159,7 @@ impl Stats {
 pub struct ReplayCounts {
     /// The number of requests that found an event.
     pub found: u64,
-    /// The number of requests that found no event although the source did not fail.
+    /// The number of successful requests that found no event.
     pub missing: u64,
     /// The number of requests that found no event because the source failed.
     pub failed: u64,

@@ -1,7 +1,7 @@
-//! The cold state of a lane: fields that most lanes do not need. If `gap.tail` is set, which is not the default, every
-//! lane needs these fields. The fields are stored apart from the lane, so that the lane stays small. With a hundred
-//! thousand lanes, the time per event depends mainly on the amount of memory that the sequencer reads and writes for
-//! the event.
+//! The cold state of a lane: fields that most lanes do not need. (If `gap.tail` is set, which is not the default, every
+//! lane needs some of these fields.) The cold state is stored apart from the lane, so that the lane stays small. With a
+//! hundred thousand lanes, the time per event depends mainly on the amount of memory that the sequencer reads and
+//! writes for the event.
 
 use std::ops::{Deref, RangeInclusive};
 
@@ -35,9 +35,9 @@ pub(super) struct ColdFields {
     pub(super) unreadable: Option<String>,
     /// The serial of the request to a replay source, while that request is in progress.
     pub(super) replay: Option<u64>,
-    /// The sequence and the content digest of an event that failed once in a way that does not pass with time. An
-    /// example is a trap, a fault of the WebAssembly code. The sequencer tries the event once more, on a fresh instance
-    /// of the handler.
+    /// The sequence and the content digest of an event that failed once in a way that usually recurs, for example by a
+    /// trap (a fault of the WebAssembly code). The sequencer tries the event once more, on a fresh Wasm instance of the
+    /// handler.
     pub(super) trapped: Option<(u64, u64)>,
     pub(super) retry_at: Option<u64>,
     /// The rollout number that the key needs ([`crate::KeyRecord::missing_rollout`]), if this process does not know
@@ -142,7 +142,7 @@ impl ColdFields {
             reload_at,
             tail_at,
             gap,
-            // Without a gap, `requested` has no meaning.
+            // `requested` has a meaning only while the lane has a gap.
             requested: _,
             gap_due,
             timer_at: timer,

@@ -13,12 +13,12 @@ pub(super) struct HeldEvent {
     /// The time when the lane took the event into memory.
     pub(super) at: u64,
     pub(super) event: Arc<Event>,
-    /// The delivery that the sequencer acknowledges once the event is durable; 0 if no delivery has brought the event
-    /// yet, or if its delivery is finished.
+    /// The delivery that the sequencer acknowledges once the event is durable; 0 if the source has not delivered the
+    /// event yet, or if its delivery is finished.
     pub(super) delivery: DeliveryNumber,
     pub(super) copy: SpillCopy,
-    /// `true` if replay found the event. Replay may have taken the event from a dead letter; the commit of the event
-    /// then removes this letter.
+    /// `true` if replay found the event. If replay took the event from a dead letter, the commit of the event removes
+    /// this dead letter.
     pub(super) replayed: bool,
 }
 
@@ -125,7 +125,7 @@ impl HeldQueue {
         position + 1 < self.queue.len()
     }
 
-    /// Counts `events` more events as executed.
+    /// Increments the number of executed events by `events`.
     pub(super) fn mark_executed(&mut self, events: usize) {
         self.executed += events as u32;
     }
@@ -156,9 +156,9 @@ impl HeldQueue {
         Some((held.sequence, std::mem::take(&mut held.delivery)))
     }
 
-    /// Selects the events from `next` on that have no copy in the spill area. Passes each of them to `write`, in order,
-    /// and marks its copy as being written. Stops when `write` returns `false`, because the write of the key is full.
-    /// Returns whether all events fitted.
+    /// Selects the events from `next` on that have no copy in the spill area. Passes each selected event to `write`, in
+    /// order, and marks its copy as being written. Stops when `write` returns `false`, because the write of the key is
+    /// full. Returns whether all events fitted.
     pub(super) fn write_copies(
         &mut self,
         next: u64,
@@ -190,8 +190,8 @@ impl HeldQueue {
         Some(held)
     }
 
-    /// Removes and returns the events that `which` selects. Always keeps the executed events and the first `skip`
-    /// events after them.
+    /// Removes and returns the events that `which` selects. Never removes an executed event, or one of the first `skip`
+    /// events after the executed events.
     pub(super) fn extract(
         &mut self,
         skip: usize,

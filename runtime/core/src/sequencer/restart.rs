@@ -19,8 +19,8 @@ impl Sequencer {
 
     /// Yields the key, because another partition took it over. If the next event of the key waits in this lane, the
     /// lane takes the key back at once. Otherwise the lane takes the key back when that event arrives, or after
-    /// `gap.timeout`. The time limit is necessary, because the other owner may change the stored `next`. Without the
-    /// time limit, the lane would then wait for the wrong event.
+    /// `gap.timeout`. The time limit is necessary, because the other owner may change the stored `next`: without the
+    /// time limit, the lane would wait for the wrong event.
     pub(super) fn yield_lane(&mut self, index: u32, next: u64) {
         self.unwind(index);
         let lane = &self.lanes[index];

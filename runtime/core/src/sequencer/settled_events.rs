@@ -7,12 +7,12 @@
 //! publisher has ended. The store may give this number to another event of a later publisher.
 //!
 //! The key record has the digests of only the last settled events. But the `CommitHistory` (`commit/recovery.rs`) still
-//! has the commits of all lost events, and therefore the digests of these events. The sequencer collects the digests
-//! from the `CommitHistory` in two cases: at a recovery, and when an event arrives for a settled sequence whose digest
-//! is not in the key record.
+//! has all lost commits, and therefore the digests of the events that these commits settled. The sequencer collects the
+//! digests from the `CommitHistory` in two cases: at a recovery, and when an event arrives for a settled sequence whose
+//! digest is not in the key record.
 //!
 //! A publisher that still runs writes its lost events again. The store must give each of these events its earlier
-//! number, so that the sequencer can recognise the events as repeats.
+//! number: by this number, the sequencer recognises the event as a repeat.
 
 use std::collections::{BTreeMap, VecDeque};
 

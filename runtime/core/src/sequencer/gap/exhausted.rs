@@ -6,8 +6,9 @@ use super::{GapState, LaneGap};
 use crate::gaps::{GapEnd, GapHistory};
 use crate::settings::{ExhaustedPolicy, GapSettings};
 
-/// The interval, in ms, between two checks whether the sequencer may apply the policy `gap.on_exhausted` now. The
-/// sequencer must not apply this policy while the source is unavailable, and for `gap.timeout` after that.
+/// The interval, in ms, between two checks whether the sequencer may now apply the policy `gap.on_exhausted`. The
+/// sequencer must not apply this policy while the source is unavailable, and for `gap.timeout` after the source has
+/// become available again.
 const SOURCE_CHECK_INTERVAL_MS: u64 = 1_000;
 
 /// Describes the missing events, and the replay sources that failed and may still have these events.
@@ -96,8 +97,8 @@ impl Sequencer {
             }
             ExhaustedPolicy::Park => {
                 if lane.record.gaps.open().is_none() {
-                    // The key has skipped the first part of the gap, and the skip ended the entry of the gap. The rest
-                    // of the gap needs a new entry.
+                    // The key has skipped the first part of the gap, and the skip ended the gap's entry in the gap
+                    // history. The rest of the gap needs a new entry.
                     lane.record_gap(self.now);
                 }
                 lane.give_up_gap(GapEnd::Parked, next - 1);

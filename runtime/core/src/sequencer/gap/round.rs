@@ -21,7 +21,7 @@ const SEQUENCES_PER_REQUEST_LIMIT: u64 = 4_096;
 
 impl Sequencer {
     /// Starts a round, because the clock of the gap has expired. If the gap has already had `gap.attempts` rounds,
-    /// marks the gap as exhausted instead. Does nothing if the sequencer must first query the store for the dead
+    /// marks the gap as exhausted instead. Does nothing while the sequencer must first query the store for the dead
     /// letters of missing events.
     pub(in super::super) fn start_gap_round(&mut self, index: u32) {
         if self.lanes[index].cold.gap.is_some_and(|gap| gap.clock_after_letters.is_some()) {
@@ -44,8 +44,8 @@ impl Sequencer {
         if quiet && !lane.writing {
             self.loads.push_back(index);
         } else {
-            // The lane need not load the record. The reply to the lane's next commit will show whether another owner
-            // has had the key.
+            // The lane does not load the record, because the reply to the lane's next commit will show whether another
+            // owner has had the key.
             self.query_source(index, 0);
         }
     }
@@ -110,9 +110,9 @@ impl Sequencer {
         let is_missing = lane.misses(gap.at);
         let Some(gap) = lane.cold.gap_mut() else { return };
         if !is_missing || missing.is_empty() {
-            // There are two cases. First, the missing sequence may be among the spilled events, whose sequences are not
-            // in memory. The round then follows when the sequencer has read these events. Second, the lane may hold no
-            // later event any more. The gap then ends.
+            // No round begins, for one of two reasons. First, the missing sequence may be among the spilled events,
+            // whose sequences are not in memory: the round follows when the sequencer has read these events. Second,
+            // the lane may hold no later event any more: the gap ends.
             gap.state = GapState::Clock(self.now);
             return;
         }
@@ -131,8 +131,8 @@ impl Sequencer {
         self.outstanding_replays.insert(AttemptToken { lane: index, serial });
         let token = AttemptToken { lane: index, serial };
         let key = lane.key.clone();
-        // A key can start again only `complete_ttl` after its end or later. A letter that is older than the key by more
-        // than `complete_ttl` may therefore belong to an ended key of the same name.
+        // A key can start again only `complete_ttl` after its end or later. A dead letter that is older than the key by
+        // more than `complete_ttl` may therefore belong to an ended key of the same name.
         let key_age = match lane.record.incarnation {
             0 => 0,
             since => store_time.saturating_sub(since),
@@ -161,8 +161,8 @@ impl Sequencer {
             next = next.max(last.saturating_add(1));
         };
         // `rest` contains only the bounds of the spilled events that are not in memory. A sequence between these bounds
-        // may be spilled, so this round does not request it. A later round requests the missing sequences between these
-        // bounds, when the spilled events are in memory.
+        // may be spilled, so this round does not request the sequence. When the spilled events are in memory, a later
+        // round requests the missing sequences between the bounds.
         let mut rest = (lane.cold.stored_only.count > 0)
             .then_some((lane.cold.stored_only.first, lane.cold.stored_only.last));
         for held in lane.held.iter() {
@@ -239,7 +239,8 @@ impl Sequencer {
             }
             let lane = &mut self.lanes[index];
             if sequence >= lane.done && lane.held.find(sequence).is_err() && lane.live() {
-                // The event is too far ahead, or its key is full. A later round must request the event again.
+                // The lane cannot hold the event, because it is too far ahead or its key is full. A later round must
+                // request the event again.
                 lane.cut_requested(sequence);
                 refused = refused.or(Some(sequence));
             }
