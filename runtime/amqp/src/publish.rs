@@ -252,7 +252,7 @@ impl ExchangePublisher {
                 Err(ChannelEnd::UnmatchedReturn) => {
                     let broker = &self.exchange.broker;
                     let reason = format!(
-                        "{broker} returned a message that was not published on this channel"
+                        "{broker} returned a message for which this process does not wait"
                     );
                     self.wait_before_reconnect(&reason).await;
                 }

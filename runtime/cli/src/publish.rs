@@ -222,7 +222,7 @@ impl PublishArgs {
             let known = match counts.known {
                 0 => String::new(),
                 known => {
-                    format!("; {known} more were already published and keep their numbers")
+                    format!("; {known} more were already published")
                 }
             };
             let events = pluralized(counts.published, "event");

@@ -77,9 +77,11 @@ impl HandlerEngine {
             let bytes = read_file(&file.path)?;
             check_header(&bytes)?;
             let cache = self.cache().ok_or_else(|| {
-                let reason = "cannot be compiled: there is no folder for the result. Let this user own and \
-                              write to `.cache` in the folder of handlers, or write to `/tmp`";
-                LoadFailure::temporary(reason.to_owned())
+                LoadFailure::temporary(format!(
+                    "cannot be compiled: there is no folder for the result. Let this user own and write to \
+                     `.cache` in the folder of handlers, or let this user write to {}",
+                    std::env::temp_dir().display()
+                ))
             })?;
             compile_in_child(&bytes, cache.path(), self.settings().compile, priority)?;
             Ok(bytes)

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::connect::{BrokerEndpoint, BrokerError, RefusalCause};
 use ordain_util::finding::Finding;
-use ordain_util::text::escape_invisible;
+use ordain_util::text::{escape_invisible, pluralized};
 
 /// An exchange that exists in every virtual host.
 const KNOWN_EXCHANGE: &str = "amq.fanout";
@@ -98,9 +98,9 @@ impl Topology {
         let name = queue.name().as_str();
         let expected = if self.declare { self.queue_arguments(false) } else { stream_arguments() };
         let what = format!(
-            "the queue {name:?} of stream {stream} exists, with {} waiting messages and {} consumers",
-            queue.message_count(),
-            queue.consumer_count()
+            "the queue {name:?} of stream {stream} exists, with {} and {}",
+            pluralized(u64::from(queue.message_count()), "waiting message"),
+            pluralized(u64::from(queue.consumer_count()), "consumer")
         );
         let form = match QueueForm::read(broker, connection, name, expected).await {
             Ok(form) => form,

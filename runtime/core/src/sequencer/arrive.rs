@@ -111,8 +111,8 @@ impl Sequencer {
         index
     }
 
-    /// Decides what happens to an event of a lane. If the key record is not loaded, or another partition has the key,
-    /// keeps the event until the lane can decide.
+    /// Decides what happens to an event of a lane. Keeps the event until the lane can decide if the key record is not
+    /// loaded, if the store may have removed the key record, or if another partition has the key.
     pub(super) fn accept(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         match &lane.mode {

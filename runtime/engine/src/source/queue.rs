@@ -462,8 +462,8 @@ impl QueueReader {
                 stream = &**stream,
                 partition = number,
                 shard,
-                "the store went back in time: reading the queue of this shard again, and delivering only events \
-                 that were not delivered before"
+                "the store went back in time: reading the queue of this shard again, without the events \
+                 that this process knows to be delivered"
             );
         }
         self.cursors[shard as usize].confirm_rollback(0);
