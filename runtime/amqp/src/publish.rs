@@ -251,9 +251,8 @@ impl ExchangePublisher {
                 Err(ChannelEnd::TooManyLateConfirms) => {}
                 Err(ChannelEnd::UnmatchedReturn) => {
                     let broker = &self.exchange.broker;
-                    let reason = format!(
-                        "{broker} returned a message for which this process does not wait"
-                    );
+                    let reason =
+                        format!("{broker} returned a message for which this process does not wait");
                     self.wait_before_reconnect(&reason).await;
                 }
             }
