@@ -46,7 +46,7 @@ section! {
             because "with this limit, a blocked key has only a small part of the prefetched events in memory";
         /// How long an event may wait in memory before the events of its key move to the store.
         spill_after: Millis ["1ms" to "10m"] = "5s",
-            because "most gaps close within five seconds, and the delivery timeout of a broker is much longer";
+            because "most gaps close within five seconds, and RabbitMQ's `consumer_timeout` is much longer";
         /// Maximum number of events of one key that may wait in the store.
         spill_limit: u64 [1 to 1_000_000_000] = 1_000_000,
             because "a million events of 1 KiB take about 1 GiB, and one key should not fill a disk unnoticed";

@@ -49,8 +49,9 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a program in the folder `folder`, with additional environment variables, and appends the program's output
-    /// to `log`. The shell removes `folder` if the test's process ends before the program.
+    /// Starts a shell that runs a program in the folder `folder`, with additional environment variables, and appends
+    /// the program's output to `log`. If the test's process ends while the program runs, the shell kills the program
+    /// and removes `folder`.
     pub(crate) fn start(
         program: &Path,
         args: &[&str],

@@ -25,8 +25,11 @@ pub(super) const NO_DELIVERY_LIMIT: &str = "-1";
 const LOSSY_ARGUMENTS: [(&str, &str); 5] = [
     ("x-message-ttl", "drops messages that wait for longer than this time"),
     ("x-expires", "removes the queue with its messages if no consumer uses it for this time"),
-    ("x-max-length", "drops or rejects messages above this number"),
-    ("x-max-length-bytes", "drops or rejects messages above this size"),
+    ("x-max-length", "drops the oldest messages or refuses new messages above this number"),
+    (
+        "x-max-length-bytes",
+        "drops the oldest messages or refuses new messages above this number of bytes",
+    ),
     (DELIVERY_LIMIT_ARGUMENT, "drops messages that it has delivered this often"),
 ];
 

@@ -35,7 +35,7 @@ impl Sequencer {
     /// of the due index for that time.
     pub(super) fn evict(&mut self, index: u32) {
         let lane = self.lanes.remove(index);
-        debug_assert!(lane.durable(), "only a durable lane may leave");
+        debug_assert!(lane.durable(), "only a lane whose content is durable may be evicted");
         self.memory -= lane.counted_memory;
         self.memory -= lane.held.iter().map(|held| held.event.memory()).sum::<usize>();
         self.stats.lanes_by_state[lane.counted_state as usize] -= 1;

@@ -407,7 +407,7 @@ impl Cluster {
         match owners.nodes().keys().find(|id| !known.contains_key(*id)) {
             None => Ok(owners),
             Some(id) => Err(retryable_error(format!(
-                "{}:{} names the unknown node {id}: it may belong to another Cluster",
+                "{}:{} names the unknown node {id}: this address may now belong to another Cluster",
                 host.0, host.1
             ))),
         }

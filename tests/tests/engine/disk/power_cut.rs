@@ -172,7 +172,7 @@ fn failed_sync_before_power_cut_loses_nothing() -> Result<()> {
     Ok(())
 }
 
-/// A sync fails once while the host creates or opens its store. The exit code must be 75, with which a supervisor
+/// A sync fails once while the host creates or opens its store. The exit code must be 75, so that a supervisor
 /// starts the host again. The next start must succeed.
 #[test]
 fn failed_sync_at_a_start_is_temporary() -> Result<()> {
