@@ -255,8 +255,14 @@ impl Round {
         let mut service = self.service.take().context("a host")?;
         let all = self.lines.len();
         let lines = || self.output().map_or(0, |output| output.lines().count());
-        let waited = service.until("all messages", || lines() >= all);
-        waited.with_context(|| format!("{} of {all} messages\n{}", lines(), service.stderr()))?;
+        // The time limit is that of one message: with a prefetch of 1, each event needs a sync of its own.
+        let mut present = lines();
+        while present < all {
+            let waited = service.until("another message", || lines() > present);
+            waited
+                .with_context(|| format!("{} of {all} messages\n{}", lines(), service.stderr()))?;
+            present = lines();
+        }
         self.service = Some(service);
         self.end(Service::end)?;
         Ok(())
