@@ -156,8 +156,9 @@ impl AdminClient {
     pub(crate) fn unexpected_server(&self, found: &str) -> CommandError {
         let found = self.printable(found);
         CommandError::Failed(anyhow!(
-            "the server at {} is not an admin listener of this version of Ordain ({found}): check the URL, which the \
-             log of the running process contains, and use the same version of `ordain` as the process",
+            "the server at {} is not an admin listener of this version of Ordain ({found}): check the URL (the \
+             log of the running process contains the right one after `admin listening on`), and use the same version \
+             of `ordain` as the process",
             self.url
         ))
     }

@@ -136,8 +136,8 @@ impl ReadFingerprint {
         Self::new(b"", &TailFingerprint::new(0, b""))
     }
 
-    /// Returns whether a file begins with the bytes that were read. Compares only the first and the last of these
-    /// bytes.
+    /// Returns whether a file begins with the bytes that this fingerprint describes, that is, with the bytes that the
+    /// source had read. Compares only the first and the last of these bytes.
     pub fn matches(&self, file: &File) -> io::Result<bool> {
         let is_long_enough =
             file.metadata()?.len() >= self.end && self.tail_bytes <= TAIL_LIMIT_BYTES as u64;

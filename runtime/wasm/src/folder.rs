@@ -136,7 +136,7 @@ impl HandlerFile {
         check_name(name).map_err(|error| match corrected_stem(stem) {
             Some(stem) => {
                 format!(
-                    "{error}; a version follows an @: rename the file to {stem}{FILE_EXTENSION}"
+                    "{error}; write an @ before the version: rename the file to {stem}{FILE_EXTENSION}"
                 )
             }
             None => error,

@@ -77,7 +77,7 @@ fn always() -> Vec<Property<Scope>> {
         never!("a commit is applied once", AppliedTwice),
         never!("an answer belongs to its own commit", WrongAnswer),
         never!("a commit builds on the previous commit", WrongPredecessor),
-        never!("no two owners of one epoch commit", TwoOwnersOfOneEpoch),
+        never!("two owners never commit under one epoch", TwoOwnersOfOneEpoch),
         never!("a lease is above every claim", LeaseBelowClaim),
         never!("only a newer lease fences an owner", FencedWithoutNewerOwner),
         never!("an owner stops only if the store went back", StoppedWithoutRollback),

@@ -185,7 +185,7 @@ fn invalid_handler_files_are_listed_as_broken() -> Result<()> {
         (1, "is empty"),
         (2, "\"reason\":null"),
         (3, "cannot be read"),
-        (4, "; a version follows an @: rename the file to visits@0.1.2.wasm"),
+        (4, "; write an @ before the version: rename the file to visits@0.1.2.wasm"),
     ] {
         ensure!(results[line].contains(reason), "{results:?}");
     }

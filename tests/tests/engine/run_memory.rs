@@ -96,7 +96,7 @@ fn large_events_stay_within_the_budget() -> Result<()> {
     )
 }
 
-/// Each key has a large state. A second event of each key makes the host load the state again.
+/// Each key has a large state. The second event of many keys makes the host load the state again.
 #[test]
 fn large_states_stay_within_the_budget() -> Result<()> {
     let put = format!(r#"{{"do":"put","bytes":{VALUE_BYTES}}}"#);

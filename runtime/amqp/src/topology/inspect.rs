@@ -197,7 +197,7 @@ impl Topology {
         Ok(())
     }
 
-    /// Compares the type of an existing exchange with the type that the stream needs.
+    /// Compares the type and the properties of an existing exchange with those that the stream needs.
     async fn compare_exchange(
         &self,
         broker: &BrokerEndpoint,

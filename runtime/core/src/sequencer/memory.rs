@@ -43,8 +43,9 @@ impl Sequencer {
             .is_some_and(|(_, at)| self.now < at.saturating_add(SLOW_TURN_TIMEOUT_MS))
     }
 
-    /// Returns the time at which other actions stop waiting for the last turn that started beyond the budget, even if
-    /// that turn has not ended. Returns `None` if no action waits for that turn.
+    /// While a turn runs that started although the memory budget was used up, other turns, loads and reads wait for the
+    /// end of that turn, but for at most 50 ms. Returns the end of these 50 ms for the newest such turn. Returns `None`
+    /// if nothing waits for that turn.
     pub(super) fn over_budget_timeout(&self) -> Option<u64> {
         let waits = !self.ready.is_empty() || self.is_full();
         self.over_budget_turn

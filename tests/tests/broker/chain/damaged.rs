@@ -66,7 +66,8 @@ fn damaged_counter_stops_numbering_until_repaired() -> Result<()> {
     publish(&home, "b")?;
     redis.command(&["HDEL", log, "ca"])?;
     publish(&home, "b")?;
-    // Another program replaces the Redis hash with the queues and the counters of the stream by a string.
+    // Another program renames the Redis hash that contains the queues and the counters of the stream, and puts a string
+    // in its place.
     redis.command(&["RENAME", log, "aside"])?;
     redis.command(&["SET", log, "something else"])?;
     let failed = home.output(&["publish", "orders", "--key", "c", "--type", "transaction"])?;
