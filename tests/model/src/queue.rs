@@ -59,6 +59,8 @@ pub enum QueueFault {
     /// A reader does not expect the entries that the writers of its process report, so it does not notice the loss of
     /// these entries.
     ExpectsNothing,
+    /// After the store went back, a reader reads the queue again before it takes the reports of its process's writers.
+    ReportsLate,
     /// A call over two shards succeeds without a check of its parts, although a shard went back during the call.
     AnswersWithoutCheck,
     /// A call over two shards succeeds without a last read from both shards. Without this read, the process can fail to
@@ -86,7 +88,7 @@ pub enum QueueFault {
 
 impl QueueFault {
     /// All faults.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::ReadsByNumber,
         Self::RemovesByNumber,
         Self::RemovesWithoutCommit,
@@ -95,6 +97,7 @@ impl QueueFault {
         Self::IgnoresLostRemovals,
         Self::HistoriesAreEqual,
         Self::ExpectsNothing,
+        Self::ReportsLate,
         Self::AnswersWithoutCheck,
         Self::AnswersWithoutLastRead,
         Self::ComparesPositions,

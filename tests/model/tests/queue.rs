@@ -49,6 +49,7 @@ const FAULTS: &[Break] = &[
     (QueueFault::IgnoresLostRemovals, goes_back, QueueViolation::SettledNotRemoved),
     (QueueFault::HistoriesAreEqual, goes_back, QueueViolation::RemovedTooEarly),
     (QueueFault::ExpectsNothing, goes_back, QueueViolation::WrongLossCount),
+    (QueueFault::ReportsLate, goes_back, QueueViolation::WrongLossCount),
     (QueueFault::AnswersWithoutCheck, two_shards, QueueViolation::AnsweredCallLost),
     (QueueFault::AnswersWithoutLastRead, two_shards, QueueViolation::AnsweredCallLost),
     (QueueFault::ComparesPositions, two_shards, QueueViolation::AnsweredCallLost),

@@ -202,9 +202,6 @@ impl QueueReader {
         self.unread_shards.extend(0..self.cursors.len() as u32);
         loop {
             let writes = self.options.notifier.writes();
-            // Before the reader reads the store, it takes the queue positions of the entries that this process has
-            // written. The read must therefore find all of these entries.
-            self.take_new_runs();
             // An unavailable store must not delay the end of the reader.
             let (batch, is_known) = tokio::select! {
                 batch = self.next_batch() => batch?,
@@ -383,6 +380,10 @@ impl QueueReader {
     /// reads this shard again only after a notification or a poll. The result has the same meaning as the result of
     /// [`Self::next_batch`].
     async fn read(&mut self) -> Result<(DeliveryBatch, bool), StoreError> {
+        // The reader takes the queue positions of the entries that this process has written immediately before the read.
+        // The read must therefore find all of these entries. If the reader took the positions only after the store went
+        // back in time and the reader forgot lost entries that it had delivered, these entries would count as lost.
+        self.take_new_runs();
         let mut batch = DeliveryBatch::default();
         let mut is_known = false;
         if self.unread_shards.is_empty() {

@@ -49,6 +49,10 @@ struct State {
     ever_delivered: BTreeSet<u64>,
     /// Runs of entries that the reader's process put into the queue, but has not reported to the reader yet.
     unreported: VecDeque<QueueRun>,
+    /// True if the store has gone back after the writers of the reader's process had put these runs into the queue. A
+    /// writer reports a run as soon as the store has answered, and the reader takes the reports immediately before it
+    /// reads. The next read therefore begins with a report.
+    must_report: bool,
     /// Entries that the reader's process put into the queue. If the store loses such an entry before the reader has
     /// read the entry, the reader must count the loss.
     own: BTreeSet<u64>,
@@ -95,6 +99,7 @@ impl QueueWorld {
             in_delivery: BTreeSet::new(),
             ever_delivered: BTreeSet::new(),
             unreported: VecDeque::new(),
+            must_report: false,
             own: BTreeSet::new(),
             shared: None,
             unread: UnreadProcess::default(),
@@ -297,13 +302,11 @@ impl QueueWorld {
     }
 
     fn go_back(&mut self, to: usize) {
-        // A writer notifies the reader as soon as the writer has the store's answer. Therefore the reader gets the
-        // notifications of all answered calls before the store goes back.
-        self.report_runs();
         let State { store, past, .. } = &mut self.state;
         let other_parts = std::mem::take(&mut store.other_parts);
         store.clone_from(&past[to]);
         store.other_parts = other_parts;
+        self.state.must_report = !self.state.unreported.is_empty();
         self.record_rollback(to);
     }
 
@@ -333,6 +336,7 @@ impl QueueWorld {
             open: VecDeque::new(),
             settled: VecDeque::new(),
             unreported: VecDeque::new(),
+            must_report: false,
             in_delivery: BTreeSet::new(),
             shared: None,
             commits: store.commits,

@@ -12,6 +12,7 @@ use super::{QueueWorld, State};
 
 impl QueueWorld {
     pub(super) fn report_runs(&mut self) {
+        self.state.must_report = false;
         while let Some(run) = self.state.unreported.pop_front() {
             if !self.is(QueueFault::ExpectsNothing) {
                 self.state.cursor.expect(run, 0);
@@ -30,6 +31,9 @@ impl QueueWorld {
     }
 
     pub(super) fn read(&mut self, limit: usize) {
+        if self.state.must_report && !self.is(QueueFault::ReportsLate) {
+            self.report_runs();
+        }
         let after = self.state.cursor.after();
         if !self.state.store.has(after) && !self.is(QueueFault::ReadsByNumber) {
             return self.restart_reading();
