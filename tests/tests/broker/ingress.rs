@@ -14,3 +14,4 @@ mod rollback;
 mod stopped;
 mod support;
 mod takeover;
+mod unavailable_store;
