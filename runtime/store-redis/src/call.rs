@@ -32,7 +32,7 @@ impl RedisStore {
         script: &LuaScript,
         call: Cmd,
     ) -> Result<Value, StoreError> {
-        let what = || format!("{} of {}", script.name, LuaScript::keys(&call).concat());
+        let what = || format!("{} of {}", script.name, LuaScript::keys(&call).join(", "));
         let ask = || async {
             self.run_script_once(script, &call).await.map_err(|error| request_error(&error))
         };
