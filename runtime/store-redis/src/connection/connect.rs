@@ -156,6 +156,12 @@ async fn open_with_login(
         // HELLO checks whether the server accepts the connection: every user may send HELLO, but a server that refuses
         // the connection also refuses HELLO.
         None => match cmd("HELLO").query_async::<Value>(&mut connection).await {
+            // A server that requires a login refuses every request. Without this check, the server could close the
+            // connection at the first large request, and the error would not state the reason. The refusal of PING is
+            // clearer than the refusal of HELLO.
+            Err(error) if login && is_login_error(&error) => {
+                cmd("PING").query_async::<()>(&mut connection).await?;
+            }
             Err(error) if !is_refusal_of_hello(&error) => return Err(error),
             _ => {}
         },

@@ -1,5 +1,6 @@
-//! Tests of events over HTTP while Redis refuses requests: a script of another client runs. The host must report the words of the
-//! server, must not be ready meanwhile, and must continue by itself. Each accepted event must take effect once.
+//! Tests of events over HTTP while Redis refuses requests: a script of another client runs, or the server suddenly
+//! requires a password. The host must report the words of the server, must not be ready meanwhile, and must continue by
+//! itself. Each accepted event must take effect once.
 
 use std::net::SocketAddr;
 
@@ -124,4 +125,24 @@ fn script_that_has_written_delays_events_until_the_server_restarts() -> Result<(
         wait_until("the end of the server", || Ok(!redis.is_running()))?;
         redis.restart()
     })
+}
+
+/// The server requires a password from now on, which the URL does not contain. The connections that are open continue.
+/// Each new connection is refused, and the host must state the reason of the server.
+#[test]
+fn password_without_notice_delays_events() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let mut rig = Rig::start(&redis.url())?;
+    let mut operator = redis.connect()?;
+    operator.command(&["CONFIG", "SET", "requirepass", "secret"])?;
+    rig.post("meanwhile")?;
+    operator.command(&["CLIENT", "KILL", "TYPE", "normal"])?;
+    rig.until_unready("NOAUTH Authentication required. The server requires a password")?;
+    let refused = rig.post_refused()?;
+    operator.command(&["CONFIG", "SET", "requirepass", ""])?;
+    rig.check_recovery(&refused)?;
+    // The server reports a protocol error for a large request of a client without a login.
+    let log = rig.service.stderr();
+    ensure!(!log.contains("Protocol error"), "{log}");
+    Ok(())
 }
