@@ -7,6 +7,7 @@ mod forms;
 mod hostile;
 mod letters;
 mod links;
+mod login_backend;
 mod lost;
 mod messages;
 mod policies;

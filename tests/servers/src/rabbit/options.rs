@@ -8,6 +8,7 @@ pub struct RabbitOptions {
     pub(super) tls: bool,
     pub(super) plain: bool,
     pub(super) management: bool,
+    pub(super) plugins: Vec<String>,
 }
 
 impl RabbitOptions {
@@ -42,6 +43,13 @@ impl RabbitOptions {
     #[must_use]
     pub fn management(mut self) -> Self {
         self.management = true;
+        self
+    }
+
+    /// Enables a further plugin.
+    #[must_use]
+    pub fn plugin(mut self, name: &str) -> Self {
+        self.plugins.push(name.to_owned());
         self
     }
 

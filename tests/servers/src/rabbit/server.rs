@@ -57,12 +57,7 @@ impl Server {
         for name in ["data", "log"] {
             fs::create_dir(folder.path().join(name))?;
         }
-        let plugins = match options {
-            RabbitOptions { plain: true, .. } => "[].",
-            RabbitOptions { management: true, .. } => "[rabbitmq_sharding, rabbitmq_management].",
-            _ => "[rabbitmq_sharding].",
-        };
-        fs::write(folder.path().join("plugins"), plugins)?;
+        fs::write(folder.path().join("plugins"), enabled_plugins(options))?;
         let server = Self {
             process: Running::default(),
             names: Running::default(),
@@ -206,4 +201,15 @@ impl Server {
         ];
         given.map(|(name, value)| (name.to_owned(), value)).into()
     }
+}
+
+/// Returns the content of the file that names the enabled plugins: an Erlang list.
+fn enabled_plugins(options: &RabbitOptions) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    if !options.plain {
+        names.push("rabbitmq_sharding");
+        names.extend(options.management.then_some("rabbitmq_management"));
+        names.extend(options.plugins.iter().map(String::as_str));
+    }
+    format!("[{}].", names.join(", "))
 }

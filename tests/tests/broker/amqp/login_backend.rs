@@ -1,0 +1,134 @@
+//! Tests of a broker that asks a server over HTTP whether a user may log in (the plugin `rabbitmq_auth_backend_http`),
+//! while this server is down. The broker then refuses each login and each right. The refusal is temporary: a running
+//! stream must wait, and a start must wait too.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use ordain_servers::{Port, Rabbit, RabbitOptions};
+use ordain_tests::http::{admin, get, ready};
+use ordain_tests::log::{by_key, in_turn};
+use ordain_tests::rig::Rig;
+use ordain_tests::service::Service;
+use ordain_tests::tally;
+
+/// The time limit for a request of the broker. The broker sends its requests at once.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// A part of the text with which the broker refuses a login.
+const REFUSAL: &str = "ACCESS_REFUSED - Login was refused";
+
+/// A server that allows each user everything. The broker queries it about users and rights.
+struct LoginBackend {
+    port: Port,
+    running: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
+}
+
+impl LoginBackend {
+    fn start() -> Result<Self> {
+        let mut backend = Self { port: Port::take()?, running: None };
+        backend.restart()?;
+        Ok(backend)
+    }
+
+    /// Starts the server again on the same port.
+    fn restart(&mut self) -> Result<()> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port.number()))?;
+        let stopped = Arc::new(AtomicBool::new(false));
+        let is_stopped = Arc::clone(&stopped);
+        let thread = std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if is_stopped.load(Ordering::Relaxed) {
+                    return;
+                }
+                // A request fails if the broker closes its connection. The broker then sends the request again.
+                let _ = stream.and_then(allow);
+            }
+        });
+        self.running = Some((stopped, thread));
+        Ok(())
+    }
+
+    /// Stops the server: from now on, connections to its port are refused.
+    fn stop(&mut self) -> Result<()> {
+        let (stopped, thread) = self.running.take().context("the login backend is not running")?;
+        stopped.store(true, Ordering::Relaxed);
+        // This connection ends the wait of the thread for the next connection.
+        TcpStream::connect((Ipv4Addr::LOCALHOST, self.port.number()))?;
+        ensure!(thread.join().is_ok(), "the login backend panicked");
+        Ok(())
+    }
+
+    /// Returns the options of a broker that uses this server for all logins and rights.
+    fn options(&self) -> RabbitOptions {
+        let mut options = RabbitOptions::new()
+            .plugin("rabbitmq_auth_backend_http")
+            .line("auth_backends.1 = http");
+        for path in ["user", "vhost", "resource", "topic"] {
+            let port = self.port.number();
+            options =
+                options.line(&format!("auth_http.{path}_path = http://127.0.0.1:{port}/{path}"));
+        }
+        options
+    }
+}
+
+/// Answers one request with the permission that it asks for.
+fn allow(mut stream: TcpStream) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+    let mut request = Vec::new();
+    let mut byte = [0];
+    while !request.ends_with(b"\r\n\r\n") && stream.read(&mut byte)? > 0 {
+        request.push(byte[0]);
+    }
+    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nallow")
+}
+
+/// The broker closes its connections while its login backend is down.
+#[test]
+fn streams_wait_for_the_login_backend_of_the_broker() -> Result<()> {
+    for ordering in ["", "ordering = \"fifo\""] {
+        let mut backend = LoginBackend::start()?;
+        let mut rig = Rig::on(Rabbit::with(&backend.options())?, "", ordering, "")?;
+        let mut service = Service::start(&rig.home, &["run"])?;
+        ready(&mut service)?;
+        rig.until_declared()?;
+        let lines = in_turn(10, 6);
+        let mut out = Vec::new();
+        rig.publish(&lines[..20])?;
+        rig.take(&mut out, 20)?;
+
+        backend.stop()?;
+        rig.rabbit.close_connections()?;
+        service.until_says(REFUSAL)?;
+        let address = admin(&mut service)?;
+        service.until("a host that is not ready", || {
+            get(address, "/readyz").is_ok_and(|page| {
+                page.status == 503 && page.body.contains("no events arrive from its source")
+            })
+        })?;
+        backend.restart()?;
+        ready(&mut service)?;
+        rig.reconnect()?;
+        rig.publish(&lines[20..40])?;
+        rig.take(&mut out, 40)?;
+        service.end()?;
+
+        // A start must wait too.
+        backend.stop()?;
+        let mut service = Service::start(&rig.home, &["run"])?;
+        service.until_says(REFUSAL)?;
+        backend.restart()?;
+        ready(&mut service)?;
+        rig.reconnect()?;
+        rig.publish(&lines[40..])?;
+        rig.take(&mut out, lines.len())?;
+        tally::check(&by_key(&lines)?, &out.join("\n"))?;
+        service.end()?;
+    }
+    Ok(())
+}
