@@ -1,11 +1,11 @@
-//! Tests of events over HTTP while Redis refuses requests: a script of another client runs, or the server suddenly
-//! requires a password. The host must report the words of the server, must not be ready meanwhile, and must continue by
-//! itself. Each accepted event must take effect once.
+//! Tests of events over HTTP while Redis refuses requests: a script of another client runs, the server suddenly requires
+//! a password, or all nodes of a Cluster were killed. The host must report the words of the server, must not be ready
+//! meanwhile, and must continue by itself. Each accepted event must take effect once.
 
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result, ensure};
-use ordain_servers::{Options, Redis};
+use ordain_servers::{Cluster, Options, Redis};
 use ordain_tests::host::Home;
 use ordain_tests::http::{admin, get, ready};
 use ordain_tests::log::text;
@@ -145,4 +145,27 @@ fn password_without_notice_delays_events() -> Result<()> {
     let log = rig.service.stderr();
     ensure!(!log.contains("Protocol error"), "{log}");
     Ok(())
+}
+
+/// All nodes of the Cluster are killed and started again, twice, while the host has accepted events.
+#[test]
+fn killed_nodes_of_a_cluster_delay_events() -> Result<()> {
+    let cluster = Cluster::start(3)?;
+    let mut rig = Rig::start(&cluster.urls()[0])?;
+    for (round, name) in (1..).zip(["first", "second"]) {
+        let accepted = events(name, 200);
+        post_all(rig.address()?, &accepted)?;
+        rig.accepted += accepted.len();
+        for node in cluster.nodes() {
+            node.kill()?;
+        }
+        rig.until_unready("onnection refused")?;
+        rig.service.until_lines(round, &["lease expired"])?;
+        for node in cluster.nodes() {
+            node.restart()?;
+        }
+        cluster.until_ready()?;
+        ready(&mut rig.service)?;
+    }
+    rig.check_recovery(&[])
 }
