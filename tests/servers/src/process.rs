@@ -17,8 +17,10 @@ use crate::wait::wait_for;
 
 /// A script that starts the program, prints the program's process id, and ends when the program ends. A line on
 /// standard input makes the script kill the program. The end of standard input means that the test's process has ended:
-/// the script then kills the program and removes the folder.
+/// the script then kills the program and removes the folder. The program ignores the signal SIGXFSZ, which would end it
+/// at a limit on the size of files.
 const SHELL: &str = r#"
+trap '' XFSZ
 exec 3<&0
 folder=$1 log=$2; shift 2
 "$@" </dev/null >>"$log" 2>&1 3<&- &

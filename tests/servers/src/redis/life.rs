@@ -1,7 +1,9 @@
 //! Starts, pauses, stops and kills the process of a server. This module never touches files that the server has
 //! written.
 
+use std::fs;
 use std::io;
+use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -54,6 +56,30 @@ impl Redis {
     pub fn restart(&self) -> Result<()> {
         self.kill()?;
         self.launch()
+    }
+
+    /// Makes the next writes of the server to its append-only file fail, like writes to a full disk. Other files of the
+    /// server are smaller, and can grow to the present size of that file. A restart also ends the effect.
+    pub fn fill_disk(&self) -> Result<()> {
+        let files = fs::read_dir(self.data().join("appendonlydir"))?;
+        let sizes = files.map(|file| Ok(file?.metadata()?.len()));
+        let sizes: Vec<u64> = sizes.collect::<io::Result<_>>()?;
+        let largest = sizes.into_iter().max().context("the server has no append-only file")?;
+        self.limit_files(&largest.to_string())
+    }
+
+    /// Makes writes succeed again after [`Self::fill_disk`].
+    pub fn free_disk(&self) -> Result<()> {
+        self.limit_files("unlimited")
+    }
+
+    /// Limits the size of each file of the process. `bytes` may be `unlimited`.
+    fn limit_files(&self, bytes: &str) -> Result<()> {
+        let id = self.process.id().context("the server is not running")?.to_string();
+        let limit = format!("--fsize={bytes}:");
+        let status = Command::new("prlimit").args(["--pid", &id, &limit]).status()?;
+        ensure!(status.success(), "`prlimit --pid {id} {limit}` failed");
+        Ok(())
     }
 
     /// Pauses the server by SIGSTOP: the system still accepts connections, but the server does not reply.

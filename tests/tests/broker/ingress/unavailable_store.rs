@@ -1,6 +1,6 @@
 //! Tests of events over HTTP while Redis refuses requests: a script of another client runs, the server suddenly requires
-//! a password, or all nodes of a Cluster were killed. The host must report the words of the server, must not be ready
-//! meanwhile, and must continue by itself. Each accepted event must take effect once.
+//! a password, the disk of the server is full, or all nodes of a Cluster were killed. The host must report the words of
+//! the server, must not be ready meanwhile, and must continue by itself. Each accepted event must take effect once.
 
 use std::net::SocketAddr;
 
@@ -168,4 +168,29 @@ fn killed_nodes_of_a_cluster_delay_events() -> Result<()> {
         ready(&mut rig.service)?;
     }
     rig.check_recovery(&[])
+}
+
+/// The server syncs its file once a second, and refuses writes while it cannot write this file.
+#[test]
+fn full_disk_of_the_server_delays_events() -> Result<()> {
+    let redis = Redis::with(&Options::new().line("appendfsync everysec"))?;
+    let mut rig = Rig::start(&redis.url())?;
+    redis.fill_disk()?;
+    rig.until_unready("MISCONF Errors writing to the AOF file: ")?;
+    let refused = rig.post_refused()?;
+    redis.free_disk()?;
+    rig.check_recovery(&refused)
+}
+
+/// A server that syncs each write ends when it cannot write its file.
+#[test]
+fn server_that_ended_because_of_a_full_disk_delays_events() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let mut rig = Rig::start(&redis.url())?;
+    redis.fill_disk()?;
+    wait_until("the end of the server", || Ok(!redis.is_running()))?;
+    rig.until_unready("onnection refused")?;
+    let refused = rig.post_refused()?;
+    redis.restart()?;
+    rig.check_recovery(&refused)
 }
