@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use lapin::types::{AMQPValue, FieldTable};
 use ordain_servers::{Rabbit, RabbitOptions};
 use ordain_tests::host::Home;
+use ordain_tests::http;
 use ordain_tests::log::line;
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{Service, wait_until};
@@ -65,6 +66,54 @@ fn policies_that_lose_events_are_logged() -> Result<()> {
         Ok(check(&rig.home)?.matches("warning: broker: the queue \"cases.").count() == 2)
     })?;
     service.end()
+}
+
+/// A policy limits the deliveries, and the host is killed several times while it has unacknowledged events. The broker
+/// drops these events. The host must report the policy and the dropped messages. After the policy was removed and the
+/// messages were moved back, each event must take effect.
+#[test]
+fn events_dropped_by_a_delivery_limit_are_reported() -> Result<()> {
+    const KILLS: usize = 5;
+    for stream in ["", "ordering = \"fifo\""] {
+        let rig = rig(stream, "", None)?;
+        let config = rig.home.read("ordain.toml");
+        // The first event executes for longer than the test, and the host moves no event into the store, so the host
+        // acknowledges no event.
+        let slow = "handler = \"faulty\"\nspill_after = \"10m\"";
+        let slow = config.replace("handler = \"tally\"", slow);
+        rig.home.write("ordain.toml", format!("[plugins]\ntimeout = \"2m\"\n{slow}"))?;
+        rig.rabbit.set_policy("^cases$", r#"{"delivery-limit": 1}"#)?;
+        let lines = [1, 2, 3].map(|number| line("a", number, &json!({ "do": "loop" })));
+        let mut service = Service::start(&rig.home, &RUN)?;
+        rig.until_declared()?;
+        rig.publish(&lines)?;
+        for _ in 0..KILLS {
+            service.until_says(&format!("{WARNING}\"cases\" has delivery-limit = 1"))?;
+            wait_until("the delivery of all events", || {
+                let queues = rig.rabbit.queues()?;
+                let is_dropped = queues.get("cases.dropped") == Some(&(3, 0));
+                Ok(is_dropped || queues.get("cases") == Some(&(0, 3)))
+            })?;
+            service.kill()?;
+            service = Service::start(&rig.home, &RUN)?;
+        }
+        service.until_says("broker has dropped messages of this stream")?;
+        let address = http::admin(&mut service)?;
+        service.until("the number of dropped messages", || {
+            http::metric(address, "ordain_dropped_messages").is_ok_and(|count| count == Some(3))
+        })?;
+        service.kill()?;
+
+        rig.rabbit.clear_policy()?;
+        rig.home.write("ordain.toml", &config)?;
+        let mut service = Service::start(&rig.home, &RUN)?;
+        http::ready(&mut service)?;
+        rig.client.lose("cases.dropped", "cases", 3, |_| false)?;
+        rig.check(&lines)?;
+        rig.until_empty()?;
+        service.end()?;
+    }
+    Ok(())
 }
 
 /// The queue belongs to another program, and has arguments that lose events. A limit of -1 is no limit.
