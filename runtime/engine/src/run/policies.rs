@@ -57,6 +57,30 @@ const LOSSES: [(&str, &str); 5] = [
 /// The setting that limits the time for which a consumer may keep a delivery without an acknowledgement.
 const CONSUMER_TIMEOUT: &str = "consumer-timeout";
 
+/// A setting of a queue with which RabbitMQ loses or repeats events.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct QueueWarning {
+    effect: SettingEffect,
+    text: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum SettingEffect {
+    LosesEvents,
+    RepeatsEvents,
+}
+
+impl QueueWarning {
+    fn log(&self) {
+        match self.effect {
+            SettingEffect::LosesEvents => tracing::warn!("broker may lose events: {}", self.text),
+            SettingEffect::RepeatsEvents => {
+                tracing::warn!("broker may repeat events, but loses none: {}", self.text);
+            }
+        }
+    }
+}
+
 /// The queues of a configuration, and the management API that describes their settings.
 pub(super) struct QueuePolicies {
     agent: ureq::Agent,
@@ -106,7 +130,7 @@ impl QueuePolicies {
 
     /// Reads the settings of all queues. Returns a warning for each setting that loses or repeats events. Ignores queues
     /// that do not exist. Returns an error if the management API does not answer, or refuses the request.
-    pub(super) async fn warnings(self: &Arc<Self>) -> Result<Vec<String>, String> {
+    pub(super) async fn warnings(self: &Arc<Self>) -> Result<Vec<QueueWarning>, String> {
         let this = Arc::clone(self);
         let reading = tokio::task::spawn_blocking(move || {
             let answers = this.read()?;
@@ -158,11 +182,11 @@ impl QueuePolicies {
 
 impl ConsumedQueue {
     /// Returns a warning for each setting of the queue that loses or repeats events.
-    fn warnings(&self, answer: &QueueAnswer) -> Vec<String> {
+    fn warnings(&self, answer: &QueueAnswer) -> Vec<QueueWarning> {
         let policies: Vec<String> =
             [("policy", &answer.policy), ("operator policy", &answer.operator_policy)]
                 .into_iter()
-                .filter_map(|(kind, name)| Some(format!("{kind} {:?}", shown(name.as_ref()?))))
+                .filter_map(|(kind, name)| Some(format!("{kind} {:?}", cut(name.as_ref()?))))
                 .collect();
         let sources = [
             ("", &answer.effective_policy_definition, policies.join(" or ")),
@@ -171,40 +195,42 @@ impl ConsumedQueue {
         let mut warnings = Vec::new();
         for (prefix, settings, source) in sources {
             let value = |setting: &str| settings.get(format!("{prefix}{setting}"));
-            let mut warn = |setting: &str, value: &Value, effect: &str| {
-                warnings.push(format!(
-                    "the queue {:?} has {prefix}{setting} = {} ({source}): {effect}",
+            let mut warn = |effect, setting: &str, value: &Value, words: &str| {
+                let value = cut(&value.to_string());
+                let text = format!(
+                    "the queue {:?} has {prefix}{setting} = {} ({source}): {words}",
                     self.name,
-                    shown(&value.to_string())
-                ));
+                    escape_invisible(&value)
+                );
+                warnings.push(QueueWarning { effect, text });
             };
-            for (setting, effect) in LOSSES {
+            for (setting, words) in LOSSES {
                 // A negative delivery limit means that there is no limit.
                 if let Some(value) =
                     value(setting).filter(|value| value.as_i64().is_none_or(|n| n >= 0))
                 {
-                    warn(setting, value, effect);
+                    warn(SettingEffect::LosesEvents, setting, value, words);
                 }
             }
             let needed = 2 * self.longest_unacknowledged;
             if let Some(value) = value(CONSUMER_TIMEOUT)
                 && value.as_u64().is_some_and(|ms| Duration::from_millis(ms) < needed)
             {
-                let effect = format!(
+                let words = format!(
                     "RabbitMQ can end the consumer, and deliver its events again; set at least {} (in ms), which is \
                      twice the sum of spill_after and plugins.timeout",
                     needed.as_millis()
                 );
-                warn(CONSUMER_TIMEOUT, value, &effect);
+                warn(SettingEffect::RepeatsEvents, CONSUMER_TIMEOUT, value, &words);
             }
         }
         warnings
     }
 }
 
-/// Returns a text of the broker for a warning.
-fn shown(text: &str) -> String {
-    escape_invisible(&truncated(text.to_owned(), TEXT_BYTES)).into_owned()
+/// Returns a text of the broker for a warning, limited in length.
+fn cut(text: &str) -> String {
+    truncated(text.to_owned(), TEXT_BYTES)
 }
 
 /// Appends the findings about the policies of a broker. Appends nothing if `broker.management` is set, but no stream
@@ -227,10 +253,12 @@ pub(super) async fn inspect(
     match policies.warnings().await {
         Ok(warnings) if warnings.is_empty() => {
             findings.push(Finding::note(
-                "no policy or argument of the existing queues of streams loses events",
+                "no policy or argument of the existing queues of streams loses or repeats events",
             ));
         }
-        Ok(warnings) => findings.extend(warnings.into_iter().map(Finding::warning)),
+        Ok(warnings) => {
+            findings.extend(warnings.into_iter().map(|warning| Finding::warning(warning.text)));
+        }
         Err(error) => {
             findings
                 .push(Finding::warning(format!("the policies of the queues are unknown: {error}")));
@@ -238,8 +266,8 @@ pub(super) async fn inspect(
     }
 }
 
-/// Logs the policies and arguments that lose events: all of them at the start, and later each new one. This function
-/// never returns.
+/// Logs the policies and arguments that lose or repeat events: all of them at the start, and later each new one. This
+/// function never returns.
 pub(super) async fn watch(policies: Option<QueuePolicies>) {
     let Some(policies) = policies.map(Arc::new) else { return std::future::pending().await };
     let mut known = BTreeSet::new();
@@ -247,9 +275,9 @@ pub(super) async fn watch(policies: Option<QueuePolicies>) {
     loop {
         match policies.warnings().await {
             Ok(warnings) => {
-                let found: BTreeSet<String> = warnings.into_iter().collect();
+                let found: BTreeSet<QueueWarning> = warnings.into_iter().collect();
                 for warning in found.difference(&known) {
-                    tracing::warn!("broker may lose events: {warning}");
+                    warning.log();
                 }
                 known = found;
             }

@@ -116,14 +116,15 @@ fn events_dropped_by_a_delivery_limit_are_reported() -> Result<()> {
     Ok(())
 }
 
-/// The queue belongs to another program, and has arguments that lose events. A limit of -1 is no limit.
+/// The queue belongs to another program, and has arguments that lose or repeat events.
 #[test]
-fn arguments_that_lose_events_are_reported() -> Result<()> {
+fn arguments_that_lose_or_repeat_events_are_reported() -> Result<()> {
     let rig = rig("", "declare = false", None)?;
     let mut arguments = FieldTable::default();
     arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
     arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
     arguments.insert("x-expires".into(), AMQPValue::LongInt(900_000));
+    arguments.insert("x-consumer-timeout".into(), AMQPValue::LongInt(1_000));
     rig.client.exchange("cases", lapin::ExchangeKind::Fanout)?;
     rig.client.queue_with("cases", arguments)?;
     rig.client.bind("cases", "cases", "#")?;
@@ -132,6 +133,10 @@ fn arguments_that_lose_events_are_reported() -> Result<()> {
     ensure!(printed.contains(&format!("warning: broker: {expected}")), "{printed}");
     let mut service = Service::start(&rig.home, &RUN)?;
     service.until_says(&format!("broker may lose events: {expected}"))?;
+    // With this timeout, RabbitMQ delivers events again, but loses none.
+    let timeout = "the queue \"cases\" has x-consumer-timeout = 1000 (arguments of the queue): RabbitMQ can end";
+    ensure!(printed.contains(&format!("warning: broker: {timeout}")), "{printed}");
+    service.until_says(&format!("broker may repeat events, but loses none: {timeout}"))?;
     service.end()
 }
 
