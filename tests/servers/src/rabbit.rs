@@ -287,20 +287,31 @@ impl Rabbit {
 
     /// Sets a policy for the queues whose names match the regular expression `queues`. `definition` is in JSON.
     pub fn set_policy(&self, queues: &str, definition: &str) -> Result<()> {
-        self.set_policy_by("parse_set", queues, definition)
+        self.set_named_policy(POLICY, queues, definition)
+    }
+
+    /// As [`Self::set_policy`], but sets a policy with another name. [`Self::clear_policy`] does not remove this policy.
+    pub fn set_named_policy(&self, name: &str, queues: &str, definition: &str) -> Result<()> {
+        self.set_policy_by("parse_set", name, queues, definition)
     }
 
     /// As [`Self::set_policy`], but sets an operator policy.
     pub fn set_operator_policy(&self, queues: &str, definition: &str) -> Result<()> {
-        self.set_policy_by("parse_set_op", queues, definition)
+        self.set_policy_by("parse_set_op", POLICY, queues, definition)
     }
 
     /// Sets a policy by a function of the Erlang module `rabbit_policy`.
-    fn set_policy_by(&self, function: &str, queues: &str, definition: &str) -> Result<()> {
+    fn set_policy_by(
+        &self,
+        function: &str,
+        name: &str,
+        queues: &str,
+        definition: &str,
+    ) -> Result<()> {
         let done = self.server.evaluate(&format!(
             "rabbit_policy:{function}({host}, {name}, {queues}, {rules}, 0, {kind}, {user}).",
             host = binary(&self.virtual_host),
-            name = binary(POLICY),
+            name = binary(name),
             queues = binary(queues),
             rules = binary(definition),
             kind = binary("queues"),

@@ -68,6 +68,23 @@ fn policies_that_lose_events_are_logged() -> Result<()> {
     service.end()
 }
 
+/// A policy can have a name of up to 255 bytes, which may contain line breaks. The host must log one line, which contains
+/// only the beginning of a long name.
+#[test]
+fn name_of_a_policy_is_escaped_and_truncated() -> Result<()> {
+    let rig = rig("", "", None)?;
+    let name = format!("one\ntwo{}", "ä".repeat(124));
+    ensure!(name.len() == 255, "{}", name.len());
+    rig.rabbit.set_named_policy(&name, "^cases$", r#"{"max-length": 5}"#)?;
+    let mut service = Service::start(&rig.home, &RUN)?;
+    let shown = format!(r"one\ntwo{}…", "ä".repeat(46));
+    let words = format!("\"cases\" has max-length = 5 (policy \"{shown}\"): while the queue");
+    service.until_says(&format!("{WARNING}{words}"))?;
+    let printed = check(&rig.home)?;
+    ensure!(printed.contains(&words), "{printed}");
+    service.end()
+}
+
 /// A policy limits the deliveries, and the host is killed several times while it has unacknowledged events. The broker
 /// drops these events. The host must report the policy and the dropped messages. After the policy was removed and the
 /// messages were moved back, each event must take effect.
