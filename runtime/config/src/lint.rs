@@ -45,16 +45,21 @@ impl ConfigLint<'_> {
         });
     }
 
-    /// Warns if the password of the broker is encrypted on the way to the broker, but not on the way to the management
-    /// API.
+    /// Warns if Ordain sends the password of the broker to the management API in clear text: to another machine, or to
+    /// any machine although the connection to the broker is encrypted.
     fn management(&mut self) {
         let Some(broker) = &self.loaded.config.broker else { return };
-        let is_plain = broker.management.as_ref().is_some_and(|url| url.0.starts_with("http:"));
-        if is_plain && broker.url.newest().uri.scheme == AMQPScheme::AMQPS {
-            let message = "Ordain sends the password of `broker.url` to this URL without encryption, although \
-                           `broker.url` uses TLS; use https://";
-            self.report("broker.management", message.to_owned());
-        }
+        let Some(management) = &broker.management else { return };
+        let is_tls = broker.url.newest().uri.scheme == AMQPScheme::AMQPS;
+        let message = if is_tls && management.0.starts_with("http:") {
+            "Ordain sends the password of `broker.url` to this URL in clear text, although `broker.url` uses TLS; \
+             use https://"
+        } else if management.is_clear_text() {
+            "Ordain sends the password of `broker.url` to this URL in clear text; use https://"
+        } else {
+            return;
+        };
+        self.report("broker.management", message.to_owned());
     }
 
     /// Warns if the settings allow the store to remove an event that it keeps for replay, or a dead letter, before the
@@ -240,13 +245,26 @@ mod tests {
             let stream = "[streams.a]\nhandler = \"x\"\nsource = { kind = \"http\" }\n";
             warnings(&format!("{text}{stream}"))
         };
-        let found = broker("amqps://u:p@host", "http://host:15672");
-        assert!(
-            matches!(&found[..], [one] if one.contains("ordain.toml:3: broker.management: ")),
-            "{found:?}"
-        );
-        assert_eq!(broker("amqps://u:p@host", "https://host:15671"), [] as [&str; 0]);
-        assert_eq!(broker("amqp://u:p@host", "http://host:15672"), [] as [&str; 0]);
+        let warning = "ordain.toml:3: broker.management: Ordain sends the password of `broker.url` to this URL in \
+                       clear text";
+        for (url, management) in [
+            ("amqps://u:p@host", "http://host:15672"),
+            ("amqps://u:p@host", "http://localhost:15672"),
+            ("amqp://u:p@host", "http://host:15672"),
+        ] {
+            let found = broker(url, management);
+            assert!(
+                matches!(&found[..], [one] if one.contains(warning)),
+                "{management}: {found:?}"
+            );
+        }
+        for (url, management) in [
+            ("amqps://u:p@host", "https://host:15671"),
+            ("amqp://u:p@host", "https://host:15671"),
+            ("amqp://u:p@localhost", "http://localhost:15672"),
+        ] {
+            assert_eq!(broker(url, management), [] as [&str; 0], "{management}");
+        }
     }
 
     /// The `consumer_timeout` of RabbitMQ does not concern a stream that does not read from the broker.

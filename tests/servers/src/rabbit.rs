@@ -290,7 +290,8 @@ impl Rabbit {
         self.set_named_policy(POLICY, queues, definition)
     }
 
-    /// As [`Self::set_policy`], but sets a policy with another name. [`Self::clear_policy`] does not remove this policy.
+    /// As [`Self::set_policy`], but sets a policy with another name. [`Self::clear_policy`] does not remove this
+    /// policy.
     pub fn set_named_policy(&self, name: &str, queues: &str, definition: &str) -> Result<()> {
         self.set_policy_by("parse_set", name, queues, definition)
     }

@@ -68,8 +68,8 @@ fn policies_that_lose_events_are_logged() -> Result<()> {
     service.end()
 }
 
-/// A policy can have a name of up to 255 bytes, which may contain line breaks. The host must log one line, which contains
-/// only the beginning of a long name.
+/// A policy can have a name of up to 255 bytes, which may contain line breaks. The host must log one line, which
+/// contains only the beginning of a long name.
 #[test]
 fn name_of_a_policy_is_escaped_and_truncated() -> Result<()> {
     let rig = rig("", "", None)?;
