@@ -1,6 +1,7 @@
-//! Tests of events over HTTP while Redis refuses requests: a script of another client runs, the server suddenly requires
-//! a password, the disk of the server is full, or all nodes of a Cluster were killed. The host must report the words of
-//! the server, must not be ready meanwhile, and must continue by itself. Each accepted event must take effect once.
+//! Tests of events over HTTP while Redis refuses requests: a script of another client runs, the server suddenly
+//! requires a password, the disk of the server is full, or all nodes of a Cluster were killed. The host must report the
+//! words of the server, must not be ready meanwhile, and must continue by itself. Each accepted event must take effect
+//! once.
 
 use std::net::SocketAddr;
 
@@ -95,8 +96,8 @@ impl Rig {
     }
 }
 
-/// Another client runs `script`, which does not end, for longer than a lease lasts and longer than the host waits before
-/// it refuses a request. `end` ends the script.
+/// Another client runs `script`, which does not end, for longer than a lease lasts, and for longer than the host waits
+/// before it refuses a request. `end` ends the script.
 fn check_busy_server(script: &str, end: impl FnOnce(&Redis) -> Result<()>) -> Result<()> {
     let redis = Redis::with(&Options::new().line("busy-reply-threshold 100"))?;
     let mut rig = Rig::start(&redis.url())?;
