@@ -1,0 +1,159 @@
+//! Tests of two processes that share the partitions of a stream, while the virtual host of the broker is missing or is
+//! created anew without its content, or another program replaces the queue of one partition.
+
+use anyhow::{Result, ensure};
+use lapin::ExchangeKind;
+use lapin::types::FieldTable;
+use ordain_servers::wait_until;
+use ordain_tests::http::{admin, get, ready};
+use ordain_tests::log::{by_key, in_turn};
+use ordain_tests::tally;
+
+use super::support::{Fleet, Host, PARTITIONS};
+
+const FIFO: &str = "ordering = \"fifo\"";
+
+/// Starts two hosts that share the partitions of a stream.
+fn start(stream: &str) -> Result<(Fleet, [Host; 2])> {
+    let fleet = Fleet::new("", stream)?;
+    let hosts = [fleet.start()?, fleet.start()?];
+    fleet.rig.until_declared()?;
+    fleet.until_shared(&[&hosts[0], &hosts[1]])?;
+    Ok((fleet, hosts))
+}
+
+/// Publishes events, and waits until their messages have arrived in the queue of the sink. Adds the messages to `out`.
+fn execute(fleet: &Fleet, lines: &[String], out: &mut Vec<String>) -> Result<()> {
+    fleet.rig.publish(lines)?;
+    let count = out.len() + lines.len();
+    fleet.rig.take(out, count)?;
+    fleet.rig.until_empty()
+}
+
+/// Connects to a new virtual host, and declares the exchange and the queue of the sink, which a host never declares.
+fn declare_out(fleet: &mut Fleet) -> Result<()> {
+    let declare = |fleet: &Fleet| {
+        fleet.rig.client.exchange("out", ExchangeKind::Topic)?;
+        fleet.rig.client.queue("out")?;
+        fleet.rig.client.bind("out", "out", "#")
+    };
+    // Because of the deletion of the former virtual host, the broker may still close connections.
+    wait_until("the queue of the sink", || {
+        Ok(fleet.rig.reconnect().is_ok() && declare(fleet).is_ok())
+    })
+}
+
+/// Waits until a host is not ready, and its response states `reason`.
+fn until_unready(host: &mut Host, reason: &str) -> Result<()> {
+    let address = admin(&mut host.service)?;
+    host.service.until("a host that is not ready", || {
+        get(address, "/readyz").is_ok_and(|page| page.status == 503 && page.body.contains(reason))
+    })
+}
+
+/// Deletes the virtual host, waits until both hosts report that it is missing, and creates it again.
+fn rebuild(fleet: &mut Fleet, hosts: &mut [Host; 2]) -> Result<()> {
+    fleet.rig.rabbit.delete_virtual_host()?;
+    for host in &mut *hosts {
+        host.service.until_says("NOT_ALLOWED")?;
+        until_unready(host, "no events arrive from its source")?;
+    }
+    fleet.rig.rabbit.create_virtual_host()?;
+    declare_out(fleet)
+}
+
+/// Resumes all stopped partitions of the stream through one of the hosts. Returns the report of the command.
+fn resume(fleet: &Fleet, host: &mut Host) -> Result<String> {
+    let url = format!("http://{}", admin(&mut host.service)?);
+    let output = fleet.rig.home.output(&["streams", "resume", "cases", "--admin", &url])?;
+    ensure!(output.status.success(), "{output:?}");
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+#[test]
+fn sequenced_stream_of_a_rebuilt_virtual_host_continues() -> Result<()> {
+    let (mut fleet, mut hosts) = start("")?;
+    let lines = in_turn(20, 6);
+    let (first, rest) = lines.split_at(lines.len() / 2);
+    let mut out = Vec::new();
+    execute(&fleet, first, &mut out)?;
+    rebuild(&mut fleet, &mut hosts)?;
+    for host in &mut hosts {
+        ready(&mut host.service)?;
+        host.service.until_says("the events of the old queue are lost")?;
+    }
+    fleet.rig.until_declared()?;
+    fleet.until_shared(&[&hosts[0], &hosts[1]])?;
+    execute(&fleet, rest, &mut out)?;
+    tally::check(&by_key(&lines)?, &out.join("\n"))?;
+    hosts.iter_mut().try_for_each(|host| host.service.end())
+}
+
+/// Each partition of a `fifo` stream stops, in the host that owns the partition. One command resumes all partitions.
+#[test]
+fn fifo_stream_of_a_rebuilt_virtual_host_stops_and_resumes() -> Result<()> {
+    let (mut fleet, mut hosts) = start(FIFO)?;
+    let lines = in_turn(20, 6);
+    let (first, rest) = lines.split_at(lines.len() / 2);
+    let mut out = Vec::new();
+    execute(&fleet, first, &mut out)?;
+    rebuild(&mut fleet, &mut hosts)?;
+    for host in &mut hosts {
+        host.service.until_says("stream stopped: the queue \"cases.")?;
+        until_unready(host, "stopped until an operator resumes it")?;
+    }
+    // A partition may stop later than the other partitions of its owner.
+    let mut resumed = String::new();
+    wait_until("the end of all stops", || {
+        resumed += &resume(&fleet, &mut hosts[0])?;
+        Ok((0..PARTITIONS).all(|number| resumed.contains(&format!("partition {number} resumed"))))
+    })?;
+    for host in &mut hosts {
+        ready(&mut host.service)?;
+    }
+    execute(&fleet, rest, &mut out)?;
+    tally::check(&by_key(&lines)?, &out.join("\n"))?;
+    hosts.iter_mut().try_for_each(|host| host.service.end())
+}
+
+/// Another program deletes the queue of one partition, and declares a classic queue with the same name. Only the owner
+/// of the partition reports the loss. A `fifo` stream stops in this partition only.
+#[test]
+fn replaced_queue_concerns_only_the_owner_of_its_partition() -> Result<()> {
+    for stream in ["", FIFO] {
+        let (fleet, mut hosts) = start(stream)?;
+        let lines = in_turn(20, 6);
+        let (first, rest) = lines.split_at(lines.len() / 2);
+        let mut out = Vec::new();
+        execute(&fleet, first, &mut out)?;
+        let owners = fleet.owners()?;
+        let is_owner = |host: &Host| {
+            owners.get(&host.service.id()).is_some_and(|partitions| partitions.contains(&0))
+        };
+        if !is_owner(&hosts[0]) {
+            hosts.swap(0, 1);
+        }
+        let [owner, other] = &mut hosts;
+        fleet.rig.client.delete_queue("cases.0")?;
+        fleet.rig.client.queue_with("cases.0", FieldTable::default())?;
+        owner.service.until_says("topology not as configured: the queue \"cases.0\"")?;
+        if stream == FIFO {
+            owner.service.until_says("stream stopped: the queue \"cases.0\" was removed")?;
+            until_unready(owner, "stopped until an operator resumes it")?;
+            ready(&mut other.service)?;
+            let resumed = resume(&fleet, other)?;
+            ensure!(resumed.matches(" resumed").count() == 1, "{resumed}");
+        } else {
+            owner.service.until_says("the events of the old queue are lost")?;
+        }
+        ready(&mut owner.service)?;
+        fleet.rig.until_bound("cases", &["cases.0"])?;
+        execute(&fleet, rest, &mut out)?;
+        tally::check(&by_key(&lines)?, &out.join("\n"))?;
+        for words in ["the events of the old queue are lost", "stream stopped"] {
+            ensure!(!other.service.stderr().contains(words), "{}", other.service.stderr());
+        }
+        hosts.iter_mut().try_for_each(|host| host.service.end())?;
+    }
+    Ok(())
+}
