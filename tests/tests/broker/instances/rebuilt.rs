@@ -134,8 +134,11 @@ fn replaced_queue_concerns_only_the_owner_of_its_partition() -> Result<()> {
             hosts.swap(0, 1);
         }
         let [owner, other] = &mut hosts;
+        // Otherwise, the owner could declare the queue before the other program does.
+        owner.service.pause()?;
         fleet.rig.client.delete_queue("cases.0")?;
         fleet.rig.client.queue_with("cases.0", FieldTable::default())?;
+        owner.service.resume()?;
         owner.service.until_says("topology not as configured: the queue \"cases.0\"")?;
         if stream == FIFO {
             owner.service.until_says("stream stopped: the queue \"cases.0\" was removed")?;
@@ -147,6 +150,9 @@ fn replaced_queue_concerns_only_the_owner_of_its_partition() -> Result<()> {
             owner.service.until_says("the events of the old queue are lost")?;
         }
         ready(&mut owner.service)?;
+        // The owner has restored the binding of the queue, and reports no failure.
+        let log = owner.service.stderr();
+        ensure!(!log.contains("topology of the stopped stream not restored"), "{log}");
         fleet.rig.until_bound("cases", &["cases.0"])?;
         execute(&fleet, rest, &mut out)?;
         tally::check(&by_key(&lines)?, &out.join("\n"))?;
