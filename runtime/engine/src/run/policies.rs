@@ -196,11 +196,11 @@ impl ConsumedQueue {
         for (prefix, settings, source) in sources {
             let value = |setting: &str| settings.get(format!("{prefix}{setting}"));
             let mut warn = |effect, setting: &str, value: &Value, words: &str| {
-                let value = cut(&value.to_string());
+                let shown = cut(&value.to_string());
                 let text = format!(
                     "the queue {:?} has {prefix}{setting} = {} ({source}): {words}",
                     self.name,
-                    escape_invisible(&value)
+                    escape_invisible(&shown)
                 );
                 warnings.push(QueueWarning { effect, text });
             };

@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 use lapin::ExchangeKind;
 use lapin::types::FieldTable;
-use ordain_servers::wait_until;
+use ordain_servers::{wait_for_command, wait_until};
 use ordain_tests::http::{admin, get, ready};
 use ordain_tests::log::{by_key, in_turn};
 use ordain_tests::tally;
@@ -119,7 +119,7 @@ fn fifo_stream_of_a_rebuilt_virtual_host_stops_and_resumes() -> Result<()> {
     }
     // A partition may stop later than the other partitions of its owner.
     let mut resumed = String::new();
-    wait_until("the end of all stops", || {
+    wait_for_command("the end of all stops", || {
         resumed += &resume(&fleet, &mut hosts[0])?;
         Ok((0..PARTITIONS).all(|number| resumed.contains(&format!("partition {number} resumed"))))
     })?;
