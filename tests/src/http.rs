@@ -137,8 +137,24 @@ fn connect(address: SocketAddr) -> Result<TcpStream> {
     Ok(stream)
 }
 
+/// Sends the headers of a request that posts `bytes` bytes of [`LINES`] to the stream `cases`, and waits until the
+/// server requests the body. The request is then in progress. The caller sends the body, and then calls [`receive`].
+pub fn begin_post(address: SocketAddr, bytes: usize) -> Result<TcpStream> {
+    const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+    let mut stream = connect(address)?;
+    let head = format!(
+        "POST /v1/streams/cases/events HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: {LINES}\r\n\
+         content-length: {bytes}\r\nexpect: 100-continue\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes())?;
+    let mut interim = vec![0; CONTINUE.len()];
+    stream.read_exact(&mut interim).context("the server did not request the body")?;
+    ensure!(interim == CONTINUE, "{}", String::from_utf8_lossy(&interim));
+    Ok(stream)
+}
+
 /// Reads a response until the server closes the connection.
-fn receive(mut stream: TcpStream) -> Result<Answer> {
+pub fn receive(mut stream: TcpStream) -> Result<Answer> {
     let mut answer = Vec::new();
     if let Err(error) = stream.read_to_end(&mut answer) {
         ensure!(!answer.is_empty(), "the server sent no response: {error}");

@@ -13,6 +13,7 @@ mod engine {
     mod exactly_once_redis;
     mod far_ahead;
     mod full_disk;
+    mod ingress_failures;
     mod keys_list;
     mod keys_why;
     mod printed_commands;

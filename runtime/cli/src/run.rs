@@ -176,11 +176,7 @@ async fn start(
         tracing::info!("{}", durability.description);
     }
     figures.set_store(&store);
-    let report = tokio::select! {
-        biased;
-        error = store.failed() => Err(error.into()),
-        report = drive(loaded, once, &handlers, &store, shutdown, figures) => report,
-    };
+    let report = drive(loaded, once, &handlers, &store, shutdown, figures).await;
     figures.release_store();
     report
 }
@@ -195,7 +191,11 @@ async fn drive(
     shutdown: watch::Receiver<bool>,
     figures: &Arc<RunStatus>,
 ) -> Result<RunReport, CommandError> {
-    let run = PreparedRun::prepare(loaded, once, handlers, store, figures).await?;
+    let run = tokio::select! {
+        biased;
+        error = store.failed() => return Err(error.into()),
+        run = PreparedRun::prepare(loaded, once, handlers, store, figures) => run?,
+    };
     // With `once`, there is no ingress, because a run that accepts events over HTTP would never end. Without `once`,
     // the ingress listens before the process connects to the broker, so that producers can send events even if the
     // broker is unavailable.
@@ -205,7 +205,7 @@ async fn drive(
         IngressListener::listen(loaded, store, run.notifiers(), figures, &shutdown).await?
     };
     let end_intake =
-        ingress.map(|ingress| Box::new(|has_failed| ingress.end(has_failed)) as EndIntake<'_>);
+        ingress.map(|ingress| Box::new(|failure| ingress.end(failure)) as EndIntake<'_>);
     Ok(run.drive(shutdown, end_intake).await?)
 }
 

@@ -16,6 +16,7 @@ mod status;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::error::Error as _;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -56,9 +57,9 @@ const SERVER_CHECK_INTERVAL: Duration = Duration::from_mins(5);
 /// Interval between two checks whether the connection to the store broke.
 const SERVER_WATCH_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A function that ends the intake of events over HTTP. The argument is true if the run failed. After a failed run, the
-/// intake must also reject the events of requests in progress.
-pub type EndIntake<'a> = Box<dyn FnOnce(bool) -> BoxFuture<'a, ()> + 'a>;
+/// A function that ends the intake of events over HTTP. If the run failed, the argument is the text of the error. After
+/// a failed run, the intake must also reject the events of requests in progress.
+pub type EndIntake<'a> = Box<dyn FnOnce(Option<String>) -> BoxFuture<'a, ()> + 'a>;
 
 /// The reason why a run could not start, or ended early.
 #[derive(Debug, thiserror::Error)]
@@ -226,19 +227,25 @@ impl<'a> PreparedRun<'a> {
     /// store.
     ///
     /// After the drivers have ended, and before the process leaves the membership, this method calls `end_intake`. If
-    /// the run ends during its start, because of a shutdown or an error, the method also calls `end_intake`. At its
-    /// start, a run with `end_intake` waits for the broker without a time limit. A run without `end_intake` waits for
-    /// at most `BROKER_START_TIMEOUT`.
+    /// the run ends during its start, because of a shutdown or an error, the method also calls `end_intake`. If the
+    /// store fails permanently, the method drops the drivers and calls `end_intake`. At its start, a run with
+    /// `end_intake` waits for the broker without a time limit. A run without `end_intake` waits for at most
+    /// `BROKER_START_TIMEOUT`.
     pub fn drive(
         self,
         shutdown: watch::Receiver<bool>,
         mut end_intake: Option<EndIntake<'a>>,
     ) -> LocalBoxFuture<'a, Result<RunReport, RunError>> {
         Box::pin(async move {
-            let report = self.drive_all(shutdown, &mut end_intake).await;
-            // A run that ended during its start has not ended the intake yet.
+            let store = self.store;
+            let report = tokio::select! {
+                biased;
+                error = store.failed() => Err(error.into()),
+                report = self.drive_all(shutdown, &mut end_intake) => report,
+            };
+            // A run that ended during its start, or because of a failed store, has not ended the intake yet.
             if let Some(end_intake) = end_intake {
-                end_intake(report.is_err()).await;
+                end_intake(failure_text(&report)).await;
             }
             report
         })
@@ -322,7 +329,7 @@ impl<'a> PreparedRun<'a> {
             publishing.shutdown().await;
         }
         if let Some(end_intake) = end_intake.take() {
-            end_intake(unpublished.is_err()).await;
+            end_intake(failure_text(&unpublished)).await;
         }
         // Leave the membership even after a failed run, so that other instances need not wait until the leases expire.
         heartbeat.stop().await;
@@ -353,6 +360,18 @@ impl<'a> PreparedRun<'a> {
         let held = if once { Some(HeldTotals::count(&**store).await?) } else { None };
         Ok(RunReport { stats: status.total_stats(), held })
     }
+}
+
+/// Returns the text of the error, with its causes, if a run has failed.
+fn failure_text<T>(result: &Result<T, RunError>) -> Option<String> {
+    let error = result.as_ref().err()?;
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    Some(text)
 }
 
 /// Returns the counter of the lost events of a queue. The queue of events without a known partition has the number

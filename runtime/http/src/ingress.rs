@@ -7,8 +7,7 @@
 mod intake;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -99,9 +98,9 @@ struct IngressState {
     request_size: usize,
     /// Permits for the bodies of all requests in progress: one permit for each byte.
     body_permits: Arc<Semaphore>,
-    /// True after the processing of the streams has failed, for example because the store lost its data. The process
-    /// then ends.
-    has_failed: AtomicBool,
+    /// The reason why the processing of the streams has failed, for example because the store lost its data. The
+    /// process then ends. Empty before a failure.
+    failure: OnceLock<String>,
 }
 
 /// Returns the settings of the listener: the section `[ingress]`, or the defaults if the file has no such section and a
@@ -157,7 +156,7 @@ impl IngressListener {
             streams,
             request_size: request_size.bytes(),
             body_permits: Arc::new(Semaphore::new(in_flight.bytes())),
-            has_failed: AtomicBool::new(false),
+            failure: OnceLock::new(),
         });
         let router = router(&app, AccessRule { section: "ingress", token }, figures);
         let (end, ended) = watch::channel(false);
@@ -176,12 +175,16 @@ impl IngressListener {
         Ok(Some(Self { app, figures: Arc::clone(figures), end, serving }))
     }
 
-    /// Stops accepting requests, and waits up to 5 seconds for the requests in progress. If `has_failed` is true (the
-    /// process is ending because of an error), rejects the requests in progress.
-    pub fn end(mut self, has_failed: bool) -> BoxFuture<'static, ()> {
+    /// Stops accepting requests, and waits up to 5 seconds for the requests in progress. If the process is ending
+    /// because of an error, `failure` is the text of this error, and the listener rejects the requests in progress with
+    /// this text.
+    pub fn end(mut self, failure: Option<String>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             self.figures.set_ingress_listening(false);
-            self.app.has_failed.store(has_failed, Ordering::SeqCst);
+            if let Some(words) = failure {
+                // This method consumes the listener, so the failure is set only once.
+                let _ = self.app.failure.set(words);
+            }
             self.end.send_replace(true);
             // The drop of `self` aborts the requests that are still in progress.
             let _ = timeout(SHUTDOWN_TIMEOUT, &mut self.serving).await;
@@ -255,6 +258,14 @@ fn no_events(headers: &HeaderMap) -> ProblemDetails {
     ProblemDetails::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, words)
 }
 
+/// Returns the error for a request whose events the store has not made durable in time. The error contains the reason
+/// why requests to the store fail, if the reason is known.
+fn no_answer(intake: &Intake) -> ProblemDetails {
+    let reason = intake.store_failure().map_or_else(String::new, |words| format!(" ({words})"));
+    let words = format!("the store has not answered within {STORE_TIMEOUT:?}{reason}: try again");
+    ProblemDetails::unavailable(words).retry_after(RETRY_AFTER_SECONDS)
+}
+
 /// Handles `POST /v1/streams/{stream}/events`: checks all events of the request, writes them to the store, and confirms
 /// them when they are durable.
 async fn receive_events(
@@ -297,9 +308,7 @@ async fn receive_events(
     let found = decode_body(&intake.decoder, form, &headers, &body, REQUEST_EVENTS_LIMIT, check)?;
     app.check_run()?;
     let Ok(assigned) = timeout(STORE_TIMEOUT, intake.accept(&found.events)).await else {
-        let words = format!("the store has not answered within {STORE_TIMEOUT:?}: try again");
-        return Err(ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, words)
-            .retry_after(RETRY_AFTER_SECONDS));
+        return Err(no_answer(intake));
     };
     let assigned = assigned.map_err(|error| match error {
         AssignError::Full => {
@@ -362,11 +371,11 @@ impl IngressState {
 
     /// Returns an error if the processing of the streams has failed.
     fn check_run(&self) -> Result<(), ProblemDetails> {
-        if self.has_failed.load(Ordering::SeqCst) {
-            let words = "the process is ending because of an error: try again";
-            return Err(ProblemDetails::unavailable(words).retry_after(RETRY_AFTER_SECONDS));
-        }
-        Ok(())
+        let Some(failure) = self.failure.get() else { return Ok(()) };
+        let words = format!(
+            "the process is ending because of an error, so send the request again later: {failure}"
+        );
+        Err(ProblemDetails::unavailable(words).retry_after(RETRY_AFTER_SECONDS))
     }
 
     /// Reads a whole body, and takes memory permits for its bytes when they arrive. A client that announces a large

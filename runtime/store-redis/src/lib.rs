@@ -344,6 +344,10 @@ impl Store for RedisStore {
         self.connection.tag_disconnects(&shard.to_string()) + self.other_disconnects()
     }
 
+    fn retry_reason(&self) -> Option<String> {
+        self.retry_warnings.newest_reason()
+    }
+
     async fn update_shard_disconnects(&self, shards: &BTreeSet<u32>) {
         let tags: Vec<String> = shards.iter().map(u32::to_string).collect();
         if !self.connection.has_several_nodes(&tags) {

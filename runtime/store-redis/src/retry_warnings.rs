@@ -4,13 +4,16 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ordain_store::RedisUrl;
 use ordain_util::log_throttle::LogThrottle;
 
 /// The minimum time between two warnings about a store that does not answer.
 pub(super) const WARN_INTERVAL: Duration = Duration::from_secs(5);
+/// The time for which the reason of a failed request is returned. The store repeats a failed request after at most a
+/// second, so an older reason usually belongs to an earlier failure.
+const REASON_LIFETIME: Duration = Duration::from_secs(5);
 
 /// The requests that failed and that their callers repeat, and the throttle for the warnings about them.
 pub(super) struct RetryWarnings {
@@ -23,11 +26,14 @@ pub(super) struct RetryWarnings {
 struct RetryingRequests {
     requests: HashSet<String>,
     throttle: LogThrottle,
+    /// The time and the reason of the newest failure.
+    newest: Option<(Instant, String)>,
 }
 
 impl RetryingRequests {
     fn new() -> Self {
-        Self { requests: HashSet::new(), throttle: LogThrottle::new(WARN_INTERVAL) }
+        let throttle = LogThrottle::new(WARN_INTERVAL);
+        Self { requests: HashSet::new(), throttle, newest: None }
     }
 }
 
@@ -51,7 +57,16 @@ impl RetryWarnings {
             );
         }
         open.requests.insert(question);
+        open.newest = Some((Instant::now(), reason.to_owned()));
         self.has_retrying.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the reason of the newest failed request. Returns `None` if all failed requests have succeeded, or if the
+    /// newest failure is older than [`REASON_LIFETIME`].
+    pub(super) fn newest_reason(&self) -> Option<String> {
+        let open = self.retrying.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, reason) = open.newest.as_ref()?;
+        (at.elapsed() < REASON_LIFETIME).then(|| reason.clone())
     }
 
     /// Records that a request has succeeded.

@@ -144,6 +144,12 @@ pub trait Store:
     /// the store notices the replacement only when it sends another request.
     async fn update_shard_disconnects(&self, _shards: &BTreeSet<u32>) {}
 
+    /// Returns the reason of the newest failed request, while requests to the store's servers fail and are repeated.
+    /// Returns `None` if no request has failed within the last seconds.
+    fn retry_reason(&self) -> Option<String> {
+        None
+    }
+
     /// Waits until the store has failed permanently. After the failure, every commit returns
     /// [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown), and every other request that reads or writes stored
     /// data returns [`StoreError::Failed`]. Never completes for a store that can recover from every failure.

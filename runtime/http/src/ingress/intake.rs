@@ -142,6 +142,11 @@ impl Intake {
         }))
     }
 
+    /// Returns the reason why requests to the store fail now; `None` if the reason is unknown.
+    pub(super) fn store_failure(&self) -> Option<String> {
+        self.queue.store.retry_reason()
+    }
+
     /// Returns the reason why the stream could not process an event that the decoder accepts. Returns `None` if the
     /// event has no such fault.
     pub(super) fn fault(&self, event: &Event) -> Option<String> {
