@@ -277,10 +277,11 @@ impl EmbeddedStore {
         self.shared.check()?;
         let shared = self.shared.clone();
         match spawn_blocking(move || read(&shared)).await {
-            Ok(result) => result,
+            Ok(result) => result.map_err(|error| self.shared.with_folder(error)),
             Err(error) if error.is_panic() => {
                 let words = tables::panic_message(error.into_panic().as_ref());
-                Err(StoreError::Corrupt(format!("the read failed: {words}")))
+                let error = StoreError::Corrupt(format!("the read failed: {words}"));
+                Err(self.shared.with_folder(error))
             }
             Err(_) => Err(StoreError::Unavailable("the process is shutting down".to_owned())),
         }

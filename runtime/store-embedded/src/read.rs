@@ -1,15 +1,19 @@
 //! The shared parts of all reads for the owner of a partition. Each of these reads uses one snapshot of the tables, so
 //! that a key record, its state and its ids come from the same moment. This module must not change any data.
 
-use super::tables::{is_damage, read_error};
+use super::shared::SharedStore;
+use super::tables::{is_damage, read_error, reason};
 use ordain_store::{KeyResult, StoreError};
 
 /// Converts the result of reading the data of one key. If a block of a file is damaged, returns an error that concerns
 /// only this key, so that the caller can still read other keys.
-pub(super) fn of_key<T>(read: fjall::Result<KeyResult<T>>) -> Result<KeyResult<T>, StoreError> {
+pub(super) fn of_key<T>(
+    shared: &SharedStore,
+    read: fjall::Result<KeyResult<T>>,
+) -> Result<KeyResult<T>, StoreError> {
     match read {
         Ok(read) => Ok(read),
-        Err(error) if is_damage(&error) => Ok(Err(error.to_string())),
+        Err(error) if is_damage(&error) => Ok(Err(shared.damage_text(&reason(&error)))),
         Err(error) => Err(read_error(&error)),
     }
 }

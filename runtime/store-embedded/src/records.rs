@@ -104,7 +104,7 @@ fn load(
     let mut key_loads = Vec::with_capacity(keys.len());
     let mut read = 0;
     for key in keys {
-        let key_load = of_key(load_one(shared, &snapshot, stream, key, now))?;
+        let key_load = of_key(shared, load_one(shared, &snapshot, stream, key, now))?;
         if let Ok(Some(loaded)) = &key_load {
             read += loaded.memory();
         }
@@ -131,7 +131,7 @@ fn load_one(
     let Some(stored) = snapshot.get(&tables.jobs, &table_key)? else { return Ok(Ok(None)) };
     let record = match EmbeddedRecord::parse(&stored) {
         Ok(record) => record,
-        Err(error) => return Ok(Err(error.to_string())),
+        Err(error) => return Ok(Err(shared.damage_text(&error.to_string()))),
     };
     if record.envelope.is_expired(now) {
         return Ok(Ok(None));
@@ -143,13 +143,16 @@ fn load_one(
             let state = snapshot.get(&tables.states, &table_key)?.map(into_owned_bytes);
             match state.filter(|state| state.len() as u64 == size) {
                 Some(state) => Some(state),
-                None => return Ok(Err(format!("the state of the key ({size} bytes) is missing"))),
+                None => {
+                    let words = format!("the state of the key ({size} bytes) is missing");
+                    return Ok(Err(shared.damage_text(&words)));
+                }
             }
         }
     };
     let ids = match ids(shared, snapshot, stream, key, record.key_record.ids_from)? {
         Ok(ids) => ids,
-        Err(words) => return Ok(Err(words)),
+        Err(words) => return Ok(Err(shared.damage_text(&words))),
     };
     let due_in = record.envelope.due_in(now);
     let expire_in = record.envelope.expire_in(now);

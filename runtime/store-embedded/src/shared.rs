@@ -84,6 +84,22 @@ impl SharedStore {
         self.failure.get().map_or(Ok(()), |words| Err(StoreError::Failed(words.clone())))
     }
 
+    /// Returns the text about damaged data that a request has found. `words` describes the damage.
+    pub(super) fn damage_text(&self, words: &str) -> String {
+        format!(
+            "{words}; the store's folder {} is damaged: stop the process, and restore the folder from a backup",
+            self.folder.path().display()
+        )
+    }
+
+    /// Adds the folder and the next step to an error about damaged data.
+    pub(super) fn with_folder(&self, error: StoreError) -> StoreError {
+        match error {
+            StoreError::Corrupt(words) => StoreError::Corrupt(self.damage_text(&words)),
+            error => error,
+        }
+    }
+
     /// Waits until the store has failed.
     pub(super) async fn failed(&self) -> StoreError {
         StoreError::Failed(self.failure.wait().await.clone())

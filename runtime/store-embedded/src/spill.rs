@@ -30,7 +30,7 @@ impl SpillArea for EmbeddedStore {
         let stream = partition.stream.clone();
         let key = key.clone();
         let read = move |shared: &SharedStore| {
-            of_key(spilled_page(shared, &stream, &key, from, limit, bytes))
+            of_key(shared, spilled_page(shared, &stream, &key, from, limit, bytes))
         };
         self.read(read).await
     }
@@ -45,8 +45,9 @@ impl SpillArea for EmbeddedStore {
         let stream = partition.stream.clone();
         let key = key.clone();
         let missing = missing.to_vec();
-        let read =
-            move |shared: &SharedStore| of_key(find(shared, &stream, &key, &missing, within));
+        let read = move |shared: &SharedStore| {
+            of_key(shared, find(shared, &stream, &key, &missing, within))
+        };
         self.read(read).await
     }
 }

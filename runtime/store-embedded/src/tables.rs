@@ -189,8 +189,8 @@ pub(super) fn is_damage(error: &fjall::Error) -> bool {
     )
 }
 
-/// Returns the text of an error: the text of the operating system's error if there is one, otherwise the engine's text.
-/// If a background thread of the engine has failed, returns the reason that the engine logged.
+/// Returns the text of an error: the text of the operating system's error if there is one, otherwise usually the
+/// engine's text. If a background thread of the engine has failed, returns the reason that the engine logged.
 pub(super) fn reason(error: &fjall::Error) -> String {
     match error {
         fjall::Error::Poisoned => {
@@ -200,6 +200,9 @@ pub(super) fn reason(error: &fjall::Error) -> String {
         fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
             error.to_string()
         }
+        fjall::Error::Storage(fjall::LsmError::ChecksumMismatch { .. }) => {
+            "a block of a file in data/keyspaces has the wrong checksum".to_owned()
+        }
         error => error.to_string(),
     }
 }
@@ -207,7 +210,7 @@ pub(super) fn reason(error: &fjall::Error) -> String {
 /// Converts an error of a read into a [`StoreError`].
 pub(super) fn read_error(error: &fjall::Error) -> StoreError {
     if is_damage(error) {
-        StoreError::Corrupt(error.to_string())
+        StoreError::Corrupt(reason(error))
     } else {
         StoreError::Unavailable(reason(error))
     }

@@ -27,7 +27,7 @@ use super::record_cache::RecordCache;
 use super::request::{OutboxRemoval, ReplySender, WriterRequest};
 use super::shared::SharedStore;
 use super::sweep::{self, ExpirySweep};
-use super::tables::{copy_key, is_damage, panic_message};
+use super::tables::{copy_key, is_damage, panic_message, reason};
 use ordain_store::codec::{FenceRecord, FenceVerdict, encode_outbox_letters};
 use ordain_store::{
     AssignReply, AssignRequest, Claim, ClaimedPartition, DequeueResult, Destination, Mark,
@@ -190,11 +190,11 @@ impl StoreWriter {
             }
             WriterRequest::Assign { assign, answer } => {
                 let reply = self.assign(&assign)?;
-                PendingReply::Assign(answer, reply)
+                PendingReply::Assign(answer, reply.map_err(|error| self.shared.with_folder(error)))
             }
             WriterRequest::Dequeue { partition, claim, shard, commit, through, answer } => {
                 let done = self.dequeue(&partition, claim, shard, commit, through)?;
-                PendingReply::Dequeue(answer, done)
+                PendingReply::Dequeue(answer, done.map_err(|error| self.shared.with_folder(error)))
             }
             WriterRequest::Flush { answer } => {
                 self.must_sync = true;
@@ -373,7 +373,7 @@ impl StoreWriter {
         let reply = match assigning.run() {
             Err(AssignFailure::Engine(error)) if !is_damage(&error) => return Err(error),
             Err(AssignFailure::Engine(error)) => {
-                return Ok(Err(StoreError::Corrupt(error.to_string())));
+                return Ok(Err(StoreError::Corrupt(reason(&error))));
             }
             Err(AssignFailure::Store(error)) => return Ok(Err(error)),
             Ok(reply) => reply,

@@ -274,7 +274,8 @@ async fn damaged_sealed_journal_is_detected() {
     }
 }
 
-/// A damaged table file may cause errors, which must state a reason. Such a file must never cause wrong answers.
+/// A damaged table file may cause errors, which must state a reason. Such a file must never cause wrong answers. If a
+/// block of the file is damaged, the error must name the store's folder and the next step.
 #[tokio::test]
 async fn damaged_table_is_detected() {
     let (mut rig, _) = crashed(1 << 20).await;
@@ -321,18 +322,36 @@ async fn load_all(folder: &Path) -> bool {
     };
     let owner = Owner::claim(&store, "s", 0).await;
     let keys: Vec<Key> = (0..COMMITS).map(|number| format!("key-{number}").into()).collect();
-    let Ok(loaded) = store.load(&owner.partition, &keys, usize::MAX).await else { return false };
+    let loaded = match store.load(&owner.partition, &keys, usize::MAX).await {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            if let StoreError::Corrupt(words) = error {
+                assert_names_folder(&words, folder);
+            }
+            return false;
+        }
+    };
     let mut whole = true;
     for (number, result) in (0..).zip(loaded) {
-        let Ok(snapshot) = result else {
-            whole = false;
-            continue;
+        let snapshot = match result {
+            Ok(snapshot) => snapshot,
+            Err(words) => {
+                assert_names_folder(&words, folder);
+                whole = false;
+                continue;
+            }
         };
         let mut state = vec![0; 1 << 20];
         ChaCha8Rng::seed_from_u64(number).fill_bytes(&mut state);
         assert_eq!(snapshot.expect("a key record").state, Some(Bytes::from(state)));
     }
     whole
+}
+
+/// Checks that a text about damaged data names the store's folder and the next step.
+fn assert_names_folder(words: &str, folder: &Path) {
+    let folder = folder.display().to_string();
+    assert!(words.contains(&folder) && words.contains("from a backup"), "{words}");
 }
 
 /// Returns the files in all folders with the name `within`, at any depth.
