@@ -293,6 +293,7 @@ impl<'a> PreparedRun<'a> {
             Arc::clone(store),
             sinks,
             partition_start::backlog_bytes_limit(&loaded.config),
+            status.published_counts(),
         );
         let mut publishing = JoinSet::new();
         publishing.spawn(publisher.run(batches, command_receiver));

@@ -6,6 +6,7 @@ mod error;
 mod file;
 mod kept_lines;
 mod pending_runs;
+mod published_counts;
 mod publisher;
 mod sequenced;
 mod sinks;
@@ -16,6 +17,7 @@ use std::io;
 pub(crate) use error::PublisherError;
 pub(crate) use file::FileSink;
 pub(crate) use kept_lines::UnpublishedMessages;
+pub(crate) use published_counts::PublishedCounts;
 pub(crate) use publisher::{
     CommittedBatch, OutboxBacklog, OutboxPublisher, PartitionHandle, PublisherCommand,
 };

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ordain_core::Stats;
 
 use crate::driver::PartitionMetrics;
+use crate::sink::PublishedCounts;
 use ordain_store::{InstanceReport, PendingWork};
 use ordain_store::{Partition, Store};
 use ordain_wasm::HandlerRegistry;
@@ -44,6 +45,7 @@ struct RunState {
     requests: BTreeMap<u16, u64>,
     /// The number of messages in sink files that the store lacked at the start, by stream.
     lost_messages: BTreeMap<String, u64>,
+    published: Arc<PublishedCounts>,
 }
 
 impl RunStatus {
@@ -104,6 +106,16 @@ impl RunStatus {
     /// Returns the number of messages in sink files that the store lacked at the start, by stream.
     pub fn lost_messages(&self) -> BTreeMap<String, u64> {
         self.lock().lost_messages.clone()
+    }
+
+    /// Returns the number of messages that this process has published, by sink.
+    pub fn published_messages(&self) -> BTreeMap<String, u64> {
+        self.published_counts().get()
+    }
+
+    /// Returns the counts to which the outbox publisher adds.
+    pub(super) fn published_counts(&self) -> Arc<PublishedCounts> {
+        Arc::clone(&self.lock().published)
     }
 
     /// Adds the number of a stream's messages that a sink file contains and that the store lacks.

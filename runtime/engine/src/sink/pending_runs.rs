@@ -1,7 +1,7 @@
 //! Runs that are being published. A run contains messages of one shard of a partition that are marked as published
 //! together. The store has not marked the messages of a pending run as published yet.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::PartitionHandle;
@@ -17,6 +17,8 @@ pub(super) struct PublishRun {
     pub(super) marks: Vec<Mark>,
     /// Number of messages that the tasks of exchanges and streams have not confirmed.
     pub(super) unconfirmed: usize,
+    /// The number of messages of the run, by the name of the sink.
+    pub(super) messages: BTreeMap<String, u64>,
 }
 
 /// The identity of a queue of pending runs. The runs of a queue are done in order.

@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 
 use super::content::SinkContent;
 use super::pending_runs::{PendingRuns, PublishRun};
+use super::published_counts::PublishedCounts;
 use super::sinks::{SYNC_BYTES, Sinks, WRITE_BYTES, WrittenRun};
 use super::{PublishWatermark, PublisherError};
 use crate::completion::Completion;
@@ -150,6 +151,8 @@ pub(crate) struct OutboxPublisher {
     published: UnboundedReceiver<PublishedCount>,
     /// Received confirms that are not processed yet.
     confirmed: Vec<PublishedCount>,
+    /// The numbers of published messages, for the metrics.
+    counts: Arc<PublishedCounts>,
 }
 
 /// Left-over messages of a shard that the publisher has sent to the sinks, and that the store has not marked as
@@ -165,8 +168,15 @@ struct SentBacklog {
 
 impl OutboxPublisher {
     /// Creates a publisher for the sinks. `backlog_bytes_limit` is the approximate size limit, in bytes, of the
-    /// left-over messages that the publisher has sent to the sinks and the store has not marked as published yet.
-    pub(crate) fn new(store: Arc<dyn Store>, mut sinks: Sinks, backlog_bytes_limit: usize) -> Self {
+    /// left-over messages that the publisher has sent to the sinks and the store has not marked as published yet. The
+    /// publisher adds the numbers of published messages to `counts`.
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        mut sinks: Sinks,
+        backlog_bytes_limit: usize,
+        counts: Arc<PublishedCounts>,
+    ) -> Self {
+        counts.add(sinks.names().map(|sink| (sink.clone(), 0)));
         // The channel needs no limit of its own: it carries counts of published messages of the outbox, and the outbox
         // has a limit.
         let (published_sender, published) = mpsc::unbounded_channel();
@@ -181,6 +191,7 @@ impl OutboxPublisher {
             tasks,
             published,
             confirmed: Vec::new(),
+            counts,
         }
     }
 
@@ -329,10 +340,10 @@ impl OutboxPublisher {
         shard: u32,
         through: u64,
     ) -> Result<(), PublisherError> {
-        let WrittenRun { unconfirmed, marks, replaced } =
+        let WrittenRun { unconfirmed, messages, marks, replaced } =
             self.sinks.write(&*self.store, &self.runs, &handle, shard).await?;
         self.runs.replace_marks(&replaced);
-        self.runs.push(PublishRun { handle, shard, through, marks, unconfirmed });
+        self.runs.push(PublishRun { handle, shard, through, marks, unconfirmed, messages });
         Ok(())
     }
 
@@ -341,7 +352,11 @@ impl OutboxPublisher {
     async fn finish_runs(&mut self) {
         let finished = self.runs.take_done();
         self.mark_runs(&finished).await;
-        for PublishRun { handle, shard, through, .. } in finished {
+        for PublishRun { handle, shard, through, messages, .. } in finished {
+            // If the ownership has ended, the next owner of the partition publishes the messages again.
+            if !handle.ownership.is_lost() {
+                self.counts.add(messages);
+            }
             let before = self.sent_backlogs.len();
             self.sent_backlogs.retain(|backlog| {
                 !Arc::ptr_eq(&backlog.handle, &handle)

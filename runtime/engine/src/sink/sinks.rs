@@ -69,12 +69,16 @@ pub(crate) struct Sinks {
     routes: BTreeMap<String, (usize, usize)>,
     /// The number of contents of the current run that the tasks of exchanges and streams must confirm.
     unconfirmed_count: usize,
+    /// The number of contents of the current run, by the name of the sink.
+    message_counts: BTreeMap<String, u64>,
 }
 
 /// A run whose contents the sinks have received.
 pub(super) struct WrittenRun {
     /// The number of contents that the tasks of exchanges and streams must confirm.
     pub(super) unconfirmed: usize,
+    /// The number of contents of the run, by the name of the sink.
+    pub(super) messages: BTreeMap<String, u64>,
     /// The marks of the files that contain messages of the run.
     pub(super) marks: Vec<Mark>,
     /// New marks of files. Each of these marks replaces the mark of its file in all earlier runs whose messages the
@@ -159,6 +163,11 @@ impl Sinks {
         tasks
     }
 
+    /// Returns the names of all sinks.
+    pub(super) fn names(&self) -> impl Iterator<Item = &String> {
+        self.lines.keys().chain(self.exchanges.keys()).chain(self.routes.keys())
+    }
+
     /// Returns whether the messages of any sink of lines have numbers. The outbox publisher must announce numbered
     /// messages before it adds them.
     pub(super) fn has_numbered_lines(&self) -> bool {
@@ -212,8 +221,13 @@ impl Sinks {
         let stream = &*handle.partition.stream;
         let sink = content.sink(handle)?;
         if let Some(lines) = self.lines.get_mut(sink) {
-            lines.put(stream, &content);
-        } else if let Some(exchange) = self.exchanges.get_mut(sink) {
+            if lines.put(stream, &content) {
+                count_message(&mut self.message_counts, sink);
+            }
+            return Ok(());
+        }
+        count_message(&mut self.message_counts, sink);
+        if let Some(exchange) = self.exchanges.get_mut(sink) {
             content.put(exchange, stream, None);
             self.unconfirmed_count += 1;
         } else if let Some((sink_index, exchange_index)) = self.routes.get(sink).copied() {
@@ -277,7 +291,8 @@ impl Sinks {
             marks.extend(sink.mark());
         }
         let unconfirmed = std::mem::take(&mut self.unconfirmed_count);
-        Ok(WrittenRun { unconfirmed, marks, replaced })
+        let messages = std::mem::take(&mut self.message_counts);
+        Ok(WrittenRun { unconfirmed, messages, marks, replaced })
     }
 
     /// Makes the written lines durable. Does not retry a failed sync, because the operating system may have dropped the
@@ -304,10 +319,19 @@ impl Sinks {
     }
 }
 
+/// Counts a content of a sink. Copies the name of the sink only for the first content of a run.
+fn count_message(counts: &mut BTreeMap<String, u64>, sink: &str) {
+    if let Some(count) = counts.get_mut(sink) {
+        *count += 1;
+    } else {
+        counts.insert(sink.to_owned(), 1);
+    }
+}
+
 impl BufferedLineSink {
     /// Encodes the next content, with its number if the content has a number. Skips a content that the next owner of
-    /// the partition publishes, and a content that the file already has.
-    fn put(&mut self, stream: &str, content: &SinkContent) {
+    /// the partition publishes, and a content that the file already has. Returns whether the content was encoded.
+    fn put(&mut self, stream: &str, content: &SinkContent) -> bool {
         let mut number = None;
         if let Some(numbered) = &mut self.numbering {
             // If an announcement is missing, the outbox publisher must not continue, because it would lose the message.
@@ -316,16 +340,17 @@ impl BufferedLineSink {
                 .pop_front()
                 .expect("each content was announced before it was put into the sink");
             if number.is_none() {
-                return;
+                return false;
             }
         }
         if let LineSink::File(file) = &mut self.sink
             && file.take_kept(stream, content, number)
         {
             self.has_skipped = true;
-            return;
+            return false;
         }
         content.encode(stream, number, &mut self.buffer);
+        true
     }
 }
 

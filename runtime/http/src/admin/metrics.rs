@@ -3,6 +3,7 @@
 //! and of replay sources, the versions of handlers, the numbers of partitions, the statuses of responses, and words of
 //! fixed sets. A label must never contain the key of an event.
 
+mod process;
 mod write;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ use crate::problem::ProblemDetails;
 use ordain_config::StreamConfig;
 use ordain_engine::driver::{CommitHistograms, PartitionMetrics};
 use ordain_util::histogram::Histogram;
+use process::ProcessMetrics;
 
 /// The media type of `OpenMetrics`. Callers that do not accept this type get the text format of Prometheus.
 const OPEN_METRICS_TYPE: &str = "application/openmetrics-text";
@@ -44,6 +46,8 @@ struct MetricsSnapshot {
     /// For each stream, the number of lost messages: at the start of the process, sink files contained these messages
     /// of the stream, but the store lacked them.
     lost_messages: BTreeMap<String, u64>,
+    /// The number of published messages, by sink.
+    published_messages: BTreeMap<String, u64>,
     is_store_writable: bool,
     /// True if the broker responds. `None` without a broker, and before the first check of the broker.
     is_broker_connected: Option<bool>,
@@ -57,8 +61,9 @@ pub(super) async fn metrics(
     let accepted = headers.get(ACCEPT).and_then(|accepted| accepted.to_str().ok());
     let open = accepted.is_some_and(|accepted| accepted.contains(OPEN_METRICS_TYPE));
     let snapshot = MetricsSnapshot::of(&app);
-    let mut registry = Registry::with_prefix("ordain");
-    registry.register_collector(Box::new(snapshot));
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(ProcessMetrics::read()));
+    registry.sub_registry_with_prefix("ordain").register_collector(Box::new(snapshot));
     let mut body = String::new();
     text::encode(&mut body, &registry).map_err(|Error| ProblemDetails::no_metrics())?;
     let form = if open {
@@ -114,6 +119,7 @@ impl MetricsSnapshot {
             wanted: app.wanted.get(),
             requests: app.figures.requests(),
             lost_messages: app.figures.lost_messages(),
+            published_messages: app.figures.published_messages(),
             is_store_writable: app.figures.store().is_some() && app.health.is_writable(),
             is_broker_connected: app.figures.is_broker_connected(),
         };

@@ -16,7 +16,7 @@ use yaml_rust2::YamlLoader;
 use super::support::{EVENTS, GOOD, at_rest, home};
 
 /// The names of all metrics without the prefix `ordain_`, each with the type of the metric.
-const ALL: [(&str, &str); 31] = [
+const ALL: [(&str, &str); 32] = [
     ("build_info", "gauge"),
     ("dropped_messages", "gauge"),
     ("store_writable", "gauge"),
@@ -45,9 +45,19 @@ const ALL: [(&str, &str); 31] = [
     ("wanted_instances", "gauge"),
     ("full_keys", "gauge"),
     ("outbox_pending", "gauge"),
+    ("published_messages_total", "counter"),
     ("handler_failures_total", "counter"),
     ("ready_keys", "gauge"),
     ("blocked_keys", "gauge"),
+];
+
+/// The names of the standard metrics of a process, each with the type of the metric.
+const PROCESS: [(&str, &str); 5] = [
+    ("process_cpu_seconds_total", "counter"),
+    ("process_start_time_seconds", "gauge"),
+    ("process_resident_memory_bytes", "gauge"),
+    ("process_open_fds", "gauge"),
+    ("process_max_fds", "gauge"),
 ];
 
 /// The example of alerting rules must name only existing metrics.
@@ -75,7 +85,7 @@ fn alerting_rules_name_existing_metrics() -> Result<()> {
 
 /// Returns the samples in the text of the metrics. Each key of the result is the name of a metric with its labels.
 /// Checks that every line of the text is a sample, a `HELP` line, or the `TYPE` line after a `HELP` line, and that the
-/// metrics are those in [`ALL`].
+/// metrics are those in [`ALL`] and [`PROCESS`].
 fn samples(text: &str) -> Result<BTreeMap<String, f64>> {
     let mut samples = BTreeMap::new();
     let mut kinds = BTreeMap::new();
@@ -98,11 +108,13 @@ fn samples(text: &str) -> Result<BTreeMap<String, f64>> {
             ensure!(samples.insert(sample.to_owned(), value).is_none(), "{line}: twice");
         }
     }
-    for (name, kind) in ALL {
-        let found = kinds.get(&*format!("ordain_{name}"));
-        ensure!(found == Some(&kind), "{name} must be a {kind}, but is {found:?}");
+    let all = ALL.map(|(name, kind)| (format!("ordain_{name}"), kind));
+    let process = PROCESS.map(|(name, kind)| (name.to_owned(), kind));
+    for (name, kind) in all.iter().chain(&process) {
+        let found = kinds.get(&**name);
+        ensure!(found == Some(kind), "{name} must be a {kind}, but is {found:?}");
     }
-    assert_eq!(kinds.len(), ALL.len());
+    assert_eq!(kinds.len(), all.len() + process.len());
     Ok(samples)
 }
 
@@ -154,6 +166,7 @@ fn metrics_count_the_events_of_a_run() -> Result<()> {
         (r#"blocked_keys{cause="gap",stream="cases",partition="0"}"#, 0.0),
         (r#"full_keys{stream="cases",partition="0"}"#, 0.0),
         (r#"ready_keys{stream="cases",partition="0"}"#, 0.0),
+        (r#"published_messages_total{sink="faulty"}"#, good),
         (r#"parked_keys{stream="cases"}"#, 2.0),
         // Besides the good events, the commits settle the event of the key `ODD` and the rejected event.
         ("commit_batch_events_sum", good + 2.0),
@@ -177,6 +190,27 @@ fn metrics_count_the_events_of_a_run() -> Result<()> {
     // Besides the good events, the handler executed the event of the key `ODD`, the rejected event, and twice the event
     // at which it traps.
     assert_eq!(*events as u64, good as u64 + 4);
+    Ok(())
+}
+
+/// The standard metrics of the process must have the values that the system shows for the host.
+#[test]
+fn process_metrics_show_the_host() -> Result<()> {
+    let home = home()?;
+    let (service, address) = at_rest(&home)?;
+    let all = samples(&get(address, "/metrics")?.body)?;
+    let value = |name: &str| all.get(name).copied().with_context(|| name.to_owned());
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", service.id()))?;
+    let limit = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    let limit: f64 =
+        limit.context("a limit")?.split_whitespace().next().context("a number")?.parse()?;
+    assert_eq!(value("process_max_fds")?, limit);
+    let open = value("process_open_fds")?;
+    ensure!(open > 3.0 && open < limit, "{open} open files");
+    let memory = value("process_resident_memory_bytes")?;
+    ensure!(memory > (1 << 20) as f64, "{memory} bytes");
+    ensure!(value("process_start_time_seconds")? > 0.0, "no time of the start");
+    ensure!(value("process_cpu_seconds_total")? > 0.0, "the host used no time of the CPU");
     Ok(())
 }
 

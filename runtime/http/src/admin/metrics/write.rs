@@ -80,6 +80,10 @@ impl MetricsEncoder<'_, '_> {
         let causes =
             Cause::ALL.map(|cause| (vec![("cause", cause.name().into())], all.dead_of(cause)));
         self.counters("dead_letters", "Dead letters written", causes)?;
+        let published = self.snapshot.published_messages.iter();
+        let published = published.map(|(sink, count)| (vec![("sink", sink.clone())], *count));
+        let help = "Messages, and forwarded dead letters, that this process has published";
+        self.counters("published_messages", help, published)?;
         let requests = self.snapshot.requests.iter();
         let requests =
             requests.map(|(status, count)| (vec![("status", status.to_string())], *count));
