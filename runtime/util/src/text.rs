@@ -3,7 +3,8 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::io::Write;
+
+use crate::standard_error;
 
 /// Returns the text with escapes in place of all control characters, and of common characters that change the direction
 /// of text or have no width.
@@ -45,9 +46,10 @@ fn is_invisible(c: char) -> bool {
         || matches!(c, '\u{61c}' | '\u{feff}')
 }
 
-/// Prints a line to standard error. Ignores errors, because a closed reader or a full disk must not stop the process.
+/// Prints a line to standard error. Ignores errors, because a closed reader, a reader that has stopped reading, or a
+/// full disk must not stop the process.
 pub fn print_lossy(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    standard_error::write_lossy(format!("{line}\n").as_bytes());
 }
 
 /// Returns an argument quoted for a shell. The result has the form `$'…'`, which Bash and other shells support, if the
