@@ -148,7 +148,9 @@ async fn serve_requests(
     http.timer(TokioTimer::new()).header_read_timeout(limits.header_timeout);
     http.max_buf_size(limits.header_bytes)
         .max_headers(limits.headers)
-        .keep_alive(limits.keep_alive);
+        .keep_alive(limits.keep_alive)
+        // A caller may close its side of the connection after its request, and still read the response.
+        .half_close(true);
     let router_service = TowerToHyperService::new(router);
     let (requests, mut begun) = watch::channel(0_u64);
     let is_unread = Arc::<AtomicBool>::default();
@@ -416,6 +418,17 @@ mod tests {
             response(&mut client, "slow").await;
             tokio::time::sleep(pause).await;
         }
+    }
+
+    /// Some callers close their side of the connection when they have sent the request, and then read the response.
+    #[tokio::test(start_paused = true)]
+    async fn caller_that_closes_its_side_receives_the_response() {
+        let mut client = connect();
+        let request = b"GET /slow HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        client.write_all(request).await.expect("the request");
+        client.shutdown().await.expect("the end of the caller's side");
+        response(&mut client, "slow").await;
+        assert_closed(&mut client).await;
     }
 
     #[tokio::test(start_paused = true)]
