@@ -379,9 +379,11 @@ fn too_many_open_files_are_no_error_of_the_configuration() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", in_turn(1, 1).join("\n") + "\n")?;
     let mut steps = std::collections::BTreeSet::new();
-    for files in 8..=20 {
+    for files in 6..=20 {
         let (code, log) = limited(&home, &format!("ulimit -n {files}"), ONCE)?;
-        let allowed = [Some(DONE), Some(FAILED), Some(UNAVAILABLE)];
+        // With fewer than 12 files, the host reaches the limit before it opens its store.
+        let allowed = [Some(DONE), (files >= 12).then_some(FAILED), Some(UNAVAILABLE)];
+        let allowed: Vec<_> = allowed.into_iter().filter(Option::is_some).collect();
         let is_named = code == Some(DONE) || log.contains("Too many open files");
         ensure!(allowed.contains(&code) && is_named, "{files}: {code:?}: {log}");
         steps.extend(log.lines().last().map(|line| line.chars().take(30).collect::<String>()));

@@ -43,6 +43,29 @@ fn malformed_requests_are_rejected() -> Result<()> {
     Ok(())
 }
 
+/// Clients hold more connections than the soft limit of open files permits. The host must raise this limit, because it
+/// needs files of its own to execute events.
+#[test]
+fn open_connections_use_up_no_files_of_the_host() -> Result<()> {
+    const SOFT_LIMIT: usize = 80;
+    let home = Home::new(&["tally"], tally::CONFIG)?;
+    home.write("events.ndjson", "")?;
+    let limited = format!("ulimit -Sn {SOFT_LIMIT}; exec \"$0\" \"$@\"");
+    let by = ["sh".to_owned(), "-c".to_owned(), limited];
+    let mut service = Service::start_by(&home, &by, &["run"])?;
+    let address = ready(&mut service)?;
+    let connections = (0..60).map(|_| TcpStream::connect(address));
+    let _held: Vec<TcpStream> = connections.collect::<Result<_, _>>()?;
+    let open = format!("/proc/{}/fd", service.id());
+    service.until("the connections", || {
+        std::fs::read_dir(&open).is_ok_and(|open| open.count() >= SOFT_LIMIT)
+    })?;
+    let lines = in_turn(3, 3);
+    home.append("events.ndjson", text(&lines))?;
+    service.until("all messages", || home.lines("out.ndjson") == lines.len())?;
+    service.end()
+}
+
 #[test]
 fn open_connections_block_neither_events_nor_requests() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
