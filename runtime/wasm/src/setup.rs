@@ -34,13 +34,11 @@ pub fn scan_folder(loaded: &LoadedConfig) -> Result<PluginFolder, HandlerSetupEr
     let dir = &loaded.config.plugins.dir;
     let folder = PluginFolder::scan(dir).map_err(|error| {
         let dir = dir.display();
-        loaded.setting_error(
-            "plugins.dir",
-            format!(
-                "the folder {dir} cannot be read: {error}. Create it, and put the handlers in it"
-            ),
-        )
-        .caused_by(&error)
+        let mut message = format!("the folder {dir} cannot be read: {error}");
+        if error.kind() == std::io::ErrorKind::NotFound {
+            message += ". Create it, and put the handlers in it";
+        }
+        loaded.setting_error("plugins.dir", message).caused_by(&error)
     });
     Ok(folder?)
 }

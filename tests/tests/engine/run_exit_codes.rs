@@ -386,6 +386,7 @@ fn too_many_open_files_are_no_error_of_the_configuration() -> Result<()> {
         let allowed: Vec<_> = allowed.into_iter().filter(Option::is_some).collect();
         let is_named = code == Some(DONE) || log.contains("Too many open files");
         ensure!(allowed.contains(&code) && is_named, "{files}: {code:?}: {log}");
+        ensure!(!log.contains("Create it"), "the folder of the handlers exists: {log}");
         steps.extend(log.lines().last().map(|line| line.chars().take(30).collect::<String>()));
     }
     ensure!(steps.len() > 3, "{steps:?}");
