@@ -3,7 +3,7 @@
 //! ```text
 //! ordain.store   identity file: schema and number of shards, as text; shows that the folder belongs to Ordain
 //! lock           locked by the process that has the folder open; contains the id of this process, the URL of the
-//!                process's admin listener, and the network of the process
+//!                process's admin listener, and the network of the process. The process also locks the folder data
 //! answered       number of groups of requests that the store has answered
 //! closed         exists if the last process closed the store cleanly; names the oldest journal
 //! data/          the engine's data
@@ -43,7 +43,8 @@ const IDENTITY_HEADING: &str = "ordain embedded store";
 pub(super) struct StoreFolder {
     path: PathBuf,
     lock: File,
-    /// The engine's folder, kept open so that `still_exists` can compare it with the folder at the path.
+    /// The engine's folder, locked by [`lock_data`], and kept open so that `still_exists` can compare it with the
+    /// folder at the path.
     data: File,
     /// `true` if all data is on the disk and the store will write nothing more.
     is_closed: AtomicBool,
@@ -90,6 +91,7 @@ impl StoreFolder {
         create_data(path, make_tables)?;
         let engine = path.join(DATA_FOLDER);
         let data = File::open(&engine).map_err(|error| folder_error(&engine, &error))?;
+        lock_data(&data, path)?;
         Ok(Self { path: path.to_owned(), lock, data, is_closed: AtomicBool::new(false) })
     }
 
@@ -428,6 +430,21 @@ fn lock(path: &Path, admin_url: Option<&str>) -> Result<File, StoreError> {
             )))
         }
         Err(TryLockError::Error(error)) => Err(folder_error(path, &error)),
+    }
+}
+
+/// Locks the engine's folder. The lock of the lock file is not enough: if a user removes this file while a process has
+/// the store open, the next process creates and locks a new file. That process would replace the journals, and the
+/// first process would continue to write into the replaced journals. Does nothing if the file system cannot lock a
+/// folder, as is the case with some network file systems.
+fn lock_data(data: &File, path: &Path) -> Result<(), StoreError> {
+    match data.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(StoreError::InUse(format!(
+            "another process has the store in {} open, although its file {LOCK_FILE} was removed or replaced; stop \
+             that process first, or give this process a folder of its own",
+            path.display()
+        ))),
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
     }
 }
 

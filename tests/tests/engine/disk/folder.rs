@@ -89,6 +89,27 @@ fn host_whose_folder_is_removed_stops_within_a_second() -> Result<()> {
     rig.service.end()
 }
 
+/// A user removes the lock file of a running host, and runs a command that opens the store. The host may end, but no
+/// accepted event may be lost, and the next start must succeed.
+#[test]
+fn removed_lock_file_loses_no_event() -> Result<()> {
+    let mut rig = Rig::on_good_disk()?;
+    let accepted = rig.while_producing(0, |rig, producer| {
+        rig.until_accepted(producer, 200)?;
+        fs::remove_file(rig.home.path(STORE).join("lock"))?;
+        let listed = rig.home.output(&["keys", "list", "cases"])?;
+        let log = String::from_utf8_lossy(&listed.stderr).into_owned();
+        // The command succeeds if the host has ended before the command opens the store.
+        ensure!([Some(0), Some(75)].contains(&listed.status.code()), "{}: {log}", listed.status);
+        let status = rig.service.wait()?;
+        ensure!(status.code() == Some(1), "the host ended with {status}");
+        rig.start_on_good_disk()?;
+        rig.until_accepted(producer, 100)
+    });
+    let checked = accepted.and_then(|accepted| rig.check(&accepted));
+    checked.with_context(|| rig.service.stderr())
+}
+
 /// Returns whether a log states that the host created a new store in the folder of the store.
 fn logs_new_store(log: &str) -> bool {
     let is_creation = |line: &str| line.contains("created a new store in ") && line.contains(STORE);

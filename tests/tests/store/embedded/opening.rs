@@ -2,6 +2,7 @@
 //! The module also tests the clock of the store, and a folder that disappears while the store is open.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -73,6 +74,30 @@ fn foreign_files_with_names_of_the_store_are_kept() {
         let words = refusal(EmbeddedOptions::new(folder.path()));
         assert!(words.contains(reason), "{words}");
     }
+}
+
+/// A user removes the lock file while the store is open. The store must not open a second time, and the attempt must
+/// leave the journals unchanged, because the open store writes into them.
+#[tokio::test]
+async fn store_without_its_lock_file_is_in_use() {
+    let rig = Rig::open();
+    let mut owner = Owner::claim(rig.store(), "s", 0).await;
+    owner.write(rig.store(), first_write("a")).await;
+    let journals = || -> Vec<u64> {
+        let entries = fs::read_dir(rig.path().join("data")).expect("a folder");
+        let files = entries.map(|entry| entry.expect("an entry").path());
+        let journals = files.filter(|path| path.extension().is_some_and(|end| end == "jnl"));
+        journals.map(|path| fs::metadata(path).expect("a file").ino()).collect()
+    };
+    let before = journals();
+    assert!(!before.is_empty());
+    fs::remove_file(rig.path().join("lock")).expect("removed");
+    match EmbeddedStore::open(rig.options()) {
+        Err(StoreError::InUse(words)) => assert!(words.contains("another process"), "{words}"),
+        Err(other) => panic!("{other:?}"),
+        Ok(_) => panic!("opened twice"),
+    }
+    assert_eq!(journals(), before);
 }
 
 /// A crash at the first start can leave a lock file without the identity file. The store must then open.
