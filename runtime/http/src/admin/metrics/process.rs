@@ -35,26 +35,24 @@ impl ProcessMetrics {
         let cpu_seconds = seconds(USER_TICKS_FIELD)
             .zip(seconds(SYSTEM_TICKS_FIELD))
             .map(|(user, system)| user + system);
-        let boot_time = value("/proc/stat", "btime ", 0).map(|seconds| seconds as f64);
+        let boot_time = value("/proc/stat", "btime ").map(|seconds| seconds as f64);
         let start_time_seconds =
             boot_time.zip(seconds(START_TICKS_FIELD)).map(|(boot, start)| boot + start);
         Self {
             cpu_seconds,
             start_time_seconds,
-            resident_memory_bytes: value("/proc/self/status", "VmRSS:", 0).map(|kib| kib << 10),
+            resident_memory_bytes: value("/proc/self/status", "VmRSS:").map(|kib| kib << 10),
             // The listing has a descriptor of its own, which is closed when the listing ends.
             open_fds: fs::read_dir("/proc/self/fd").ok().map(|open| open.count() as u64 - 1),
-            max_fds: value("/proc/self/limits", "Max open files", 0),
+            max_fds: value("/proc/self/limits", "Max open files"),
         }
     }
 }
 
-/// Returns a number from a line of a file. The line begins with `prefix`. `index` is the index of the number among the
-/// words after the prefix.
-fn value(path: &str, prefix: &str, index: usize) -> Option<u64> {
+/// Returns the number after `prefix`, the beginning of a line of a file.
+fn value(path: &str, prefix: &str) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
-    let words = text.lines().find_map(|line| line.strip_prefix(prefix))?;
-    number(words, index)
+    number(text.lines().find_map(|line| line.strip_prefix(prefix))?, 0)
 }
 
 /// Returns the word with this index as a number.
