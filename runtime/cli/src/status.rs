@@ -8,6 +8,7 @@ use ordain_core::{LaneState, Stats};
 
 use super::logs;
 use ordain_engine::run::RunStatus;
+use ordain_util::standard_error::is_writable;
 
 /// Interval between two updates of the status line: short enough to show changes soon, long enough to read the line.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(250);
@@ -30,8 +31,11 @@ pub(crate) async fn show(figures: &RunStatus) -> std::convert::Infallible {
         let now = figures.total_stats();
         let rate = (now.delivered - before.delivered) as f64 / at.elapsed().as_secs_f64();
         (before, at) = (now, Instant::now());
-        line.set_message(text(&now, rate as u64));
-        line.tick();
+        // A paused terminal must not stop the tasks that share a thread with this task.
+        if is_writable() {
+            line.set_message(text(&now, rate as u64));
+            line.tick();
+        }
     }
 }
 
