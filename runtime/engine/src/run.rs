@@ -339,28 +339,38 @@ impl<'a> PreparedRun<'a> {
         forgotten.unwrap_or(Ok(()))?;
         // The outbox publisher ends when all senders of its channels are dropped.
         drop(factory);
-        // Even if the drivers have left no message unpublished, the outbox publisher may still have messages of
-        // partitions whose drivers had not started yet.
-        let ended = match unpublished {
-            0 => tokio::time::timeout(LEAVE_TIMEOUT, publishing.join_next()).await.ok(),
-            _ => None,
-        };
-        if let Some(ended) = ended {
-            ended.map_or(Ok(()), publisher_result)?;
-        } else {
-            tracing::warn!(
-                messages = (unpublished > 0).then_some(unpublished),
-                "committed messages left unpublished: the store keeps the messages, and the next start, or another \
-                 instance, publishes them"
-            );
-        }
-        // Stop the outbox publisher, although the broker has possibly not confirmed all messages. The next owner of
-        // each partition publishes the unconfirmed messages again.
-        publishing.abort_all();
+        end_publishing(publishing, unpublished).await?;
         store.flush().await?;
         let held = if once { Some(HeldTotals::count(&**store).await?) } else { None };
         Ok(RunReport { stats: status.total_stats(), held })
     }
+}
+
+/// Ends the outbox publisher after a successful run. `unpublished` is the number of messages that the drivers have left
+/// unpublished.
+async fn end_publishing(
+    mut publishing: JoinSet<Result<(), PublisherError>>,
+    unpublished: usize,
+) -> Result<(), RunError> {
+    // Even if the drivers have left no message unpublished, the outbox publisher may still have messages of
+    // partitions whose drivers had not started yet.
+    let ended = match unpublished {
+        0 => tokio::time::timeout(LEAVE_TIMEOUT, publishing.join_next()).await.ok(),
+        _ => None,
+    };
+    if let Some(ended) = ended {
+        ended.map_or(Ok(()), publisher_result)?;
+    } else {
+        tracing::warn!(
+            messages = (unpublished > 0).then_some(unpublished),
+            "committed messages left unpublished: the store keeps the messages, and the next start, or another \
+             instance, publishes them"
+        );
+    }
+    // Stop the outbox publisher, although the broker has possibly not confirmed all messages. The next owner of
+    // each partition publishes the unconfirmed messages again.
+    publishing.abort_all();
+    Ok(())
 }
 
 /// Returns the text of the error, with its causes, if a run has failed.
