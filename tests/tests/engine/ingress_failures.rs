@@ -11,8 +11,8 @@ use ordain_tests::http;
 use ordain_tests::log::{in_turn, text};
 use ordain_tests::service::Service;
 
-/// Creates a home whose host accepts events over HTTP. `store` contains the settings of the section `[store]`, and `out`
-/// is the path of the sink.
+/// Creates a home whose host accepts events over HTTP. `store` contains the settings of the section `[store]`, and
+/// `out` is the path of the sink.
 fn home(store: &str, out: &str) -> Result<Home> {
     let config = format!(
         "[ingress]\nlisten = \"127.0.0.1:0\"\n[store]\n{store}\n\
