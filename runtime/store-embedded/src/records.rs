@@ -141,13 +141,11 @@ fn load_one(
         StateLocation::Inline(state) => Some(Bytes::copy_from_slice(state)),
         StateLocation::Separate(size) => {
             let state = snapshot.get(&tables.states, &table_key)?.map(into_owned_bytes);
-            match state.filter(|state| state.len() as u64 == size) {
-                Some(state) => Some(state),
-                None => {
-                    let words = format!("the state of the key ({size} bytes) is missing");
-                    return Ok(Err(shared.damage_text(&words)));
-                }
+            if state.as_ref().is_none_or(|state| state.len() as u64 != size) {
+                let words = format!("the state of the key ({size} bytes) is missing");
+                return Ok(Err(shared.damage_text(&words)));
             }
+            state
         }
     };
     let ids = match ids(shared, snapshot, stream, key, record.key_record.ids_from)? {
