@@ -14,7 +14,7 @@ mod queue_type;
 
 use std::collections::BTreeSet;
 
-use futures_util::future::join_all;
+use futures_util::future::try_join_all;
 use lapin::options::{
     ExchangeBindOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
 };
@@ -126,6 +126,7 @@ impl Topology {
             self.check_exchange(broker, connection).await?;
             return Ok((limited, None));
         }
+        let failed = |error| broker.error(&error);
         let dropped = self.declare_dropped(broker, connection).await.err();
         let dropped = match dropped {
             Some(error @ BrokerError::Refused { cause: RefusalCause::OtherForm, .. })
@@ -136,6 +137,7 @@ impl Topology {
             Some(error) => return Err(error),
             None => None,
         };
+        let channel = connection.create_channel().await.map_err(failed)?;
         let mut other_form = dropped;
         for partition in 0..self.partitions {
             match self.declare_queue(broker, connection, partition).await {
@@ -150,17 +152,18 @@ impl Topology {
             }
         }
         if let Some(exchange) = &self.exchange {
-            self.declare_exchange(connection, exchange)
+            self.declare_exchange(&channel, exchange)
                 .await
                 .map_err(|error| describe_exchange_error(broker.error(&error), exchange))?;
         }
+        channel.close(200, "done".into()).await.map_err(failed)?;
         Ok((limited, other_form))
     }
 
-    /// Binds a partition's queue to the exchange, if the exchange exists. With `may_declare`, also declares a missing
-    /// queue, and checks the form of an existing queue. Without `may_declare`, a missing queue is an error, because a
-    /// declaration would hide that the messages of the queue are lost. Returns a refused declaration or binding as a
-    /// change. With `declare = false`, does nothing.
+    /// Binds a partition's queue to the exchange. With `may_declare`, also declares a missing queue, and checks the
+    /// form of an existing queue. Without `may_declare`, a missing queue is an error, because a declaration would hide
+    /// that the messages of the queue are lost. Returns a refused declaration or binding as a change. With
+    /// `declare = false`, does nothing.
     pub(super) async fn restore_queue(
         &self,
         broker: &BrokerEndpoint,
@@ -188,12 +191,6 @@ impl Topology {
         let Some(exchange) = &self.exchange else { return Ok(change) };
         let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
         if let Err(error) = self.bind_queue(&channel, exchange, partition).await {
-            // If only the exchange is missing, the check of the exchange detects the fault itself, and declares the
-            // exchange with all bindings.
-            let is_exchange_missing = error.to_string().contains("no exchange ");
-            if is_exchange_missing {
-                return Ok(change);
-            }
             return refused(describe_exchange_error(broker.error(&error), exchange)).map(Some);
         }
         Ok(change)
@@ -241,7 +238,11 @@ impl Topology {
                 self.mark_exchange(broker, &connection, feeding, marked, &report).await;
             }
         }
-        if let Err(error) = self.declare_exchange(&connection, exchange).await {
+        let declared = async {
+            let channel = connection.create_channel().await?;
+            self.declare_exchange(&channel, exchange).await
+        };
+        if let Err(error) = declared.await {
             // If only a queue is missing, the consumer of this queue detects the fault itself.
             let is_queue_missing = error.to_string().contains("no queue ");
             if !is_queue_missing {
@@ -426,27 +427,22 @@ impl Topology {
 
     /// Declares the exchange, then binds its queues to the exchange, and last binds the exchange to the exchanges of
     /// `bind`, from which messages arrive.
-    async fn declare_exchange(&self, connection: &Connection, exchange: &str) -> lapin::Result<()> {
-        let channel = connection.create_channel().await?;
+    async fn declare_exchange(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
         let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let nothing = FieldTable::default;
         channel.exchange_declare(exchange.into(), self.exchange_kind(), durable, nothing()).await?;
         // Bind all queues concurrently: until the last queue is bound, a partitioned exchange divides its messages
-        // among the queues that are already bound, and sends keys to the wrong partition. The broker closes the channel
-        // of a binding whose queue is missing, so each binding has its own channel.
-        let bindings = (0..self.partitions).map(|partition| async move {
-            let channel = connection.create_channel().await?;
-            self.bind_queue(&channel, exchange, partition).await?;
-            channel.close(200, "done".into()).await
-        });
-        join_all(bindings).await.into_iter().collect::<lapin::Result<()>>()?;
+        // among the queues that are already bound, and sends keys to the wrong partition.
+        let partitions = 0..self.partitions;
+        try_join_all(partitions.map(|partition| self.bind_queue(channel, exchange, partition)))
+            .await?;
         for ExchangeBinding { exchange: from, routing_key } in &self.bind {
             let from = from.0.as_str().into();
             let key = routing_key.0.as_str().into();
             let options = ExchangeBindOptions::default();
             channel.exchange_bind(exchange.into(), from, key, options, nothing()).await?;
         }
-        channel.close(200, "done".into()).await
+        Ok(())
     }
 }
 

@@ -43,15 +43,6 @@ fn declare_out(fleet: &mut Fleet) -> Result<()> {
     })
 }
 
-/// Waits until the queues of all partitions are bound to the exchange of the stream.
-fn until_all_bound(fleet: &Fleet) -> Result<()> {
-    wait_until("the bindings of all queues", || {
-        let bound = fleet.rig.rabbit.bound("cases")?;
-        Ok((0..PARTITIONS).all(|number| bound.contains(&format!("cases.{number}"))))
-    })?;
-    fleet.rig.rabbit.sync()
-}
-
 /// Waits until a host is not ready, and its response states `reason`.
 fn until_unready(host: &mut Host, reason: &str) -> Result<()> {
     let address = admin(&mut host.service)?;
@@ -91,13 +82,7 @@ fn sequenced_stream_of_a_rebuilt_virtual_host_continues() -> Result<()> {
         ready(&mut host.service)?;
         host.service.until_says("the events of the old queue are lost")?;
     }
-    until_all_bound(&fleet)?;
-    // Each host declares its queues, and one of the hosts declares the exchange. No host reports a difference
-    // meanwhile.
-    for host in &hosts {
-        let log = host.service.stderr();
-        ensure!(!log.contains("topology not as configured"), "{log}");
-    }
+    fleet.rig.until_declared()?;
     fleet.until_shared(&[&hosts[0], &hosts[1]])?;
     execute(&fleet, rest, &mut out)?;
     tally::check(&by_key(&lines)?, &out.join("\n"))?;
@@ -126,7 +111,6 @@ fn fifo_stream_of_a_rebuilt_virtual_host_stops_and_resumes() -> Result<()> {
     for host in &mut hosts {
         ready(&mut host.service)?;
     }
-    until_all_bound(&fleet)?;
     execute(&fleet, rest, &mut out)?;
     tally::check(&by_key(&lines)?, &out.join("\n"))?;
     hosts.iter_mut().try_for_each(|host| host.service.end())
