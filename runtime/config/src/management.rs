@@ -27,7 +27,7 @@ impl ManagementUrl {
 }
 
 impl Scalar for ManagementUrl {
-    const FORM: &'static str = "a URL such as \"http://rabbit-1:15672\"";
+    const FORM: &'static str = "a URL such as \"https://rabbit-1:15671\"";
     const HIDES_VARIABLES: bool = true;
 
     fn parse(text: &str) -> Result<Self, String> {

@@ -75,7 +75,7 @@ impl QueueWarning {
         match self.effect {
             SettingEffect::LosesEvents => tracing::warn!("broker may lose events: {}", self.text),
             SettingEffect::RepeatsEvents => {
-                tracing::warn!("broker may repeat events, but loses none: {}", self.text);
+                tracing::warn!("broker may repeat events: {}", self.text);
             }
         }
     }
@@ -168,7 +168,7 @@ impl QueuePolicies {
             404 => {
                 return Err(format!(
                     "{origin} answers with status 404. The URL must be the management API of this broker, without \
-                     `/api`, for example \"http://rabbit-1:15672\""
+                     `/api`, for example \"https://rabbit-1:15671\""
                 ));
             }
             status => return Err(format!("{origin} answers with status {status}")),
