@@ -14,7 +14,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, fmt, registry};
 
 use ordain_store_embedded::engine_log;
-use ordain_util::standard_error::{is_writable, write_lossy};
+use ordain_util::standard_error::write_lossy;
 use ordain_util::text::{escape_invisible, escape_invisible_lines, print_lossy};
 
 /// The format of the log.
@@ -148,12 +148,7 @@ impl Write for LogWriter {
             }
             u64::from(!write_lossy(shown.as_bytes()))
         };
-        output.dropped = match STATUS_LINE.get() {
-            None => write(),
-            Some(status) if is_writable() => status.suspend(write),
-            // The terminal is paused, and the status line would wait for it.
-            Some(_) => dropped + 1,
-        };
+        output.dropped = STATUS_LINE.get().map_or_else(write, |status| status.suspend(write));
         Ok(line.len())
     }
 

@@ -8,7 +8,6 @@ use ordain_core::{LaneState, Stats};
 
 use super::logs;
 use ordain_engine::run::RunStatus;
-use ordain_util::standard_error::is_writable;
 
 /// Interval between two updates of the status line: short enough to show changes soon, long enough to read the line.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(250);
@@ -31,11 +30,8 @@ pub(crate) async fn show(figures: &RunStatus) -> std::convert::Infallible {
         let now = figures.total_stats();
         let rate = (now.delivered - before.delivered) as f64 / at.elapsed().as_secs_f64();
         (before, at) = (now, Instant::now());
-        // A paused terminal must not stop the tasks that share a thread with this task.
-        if is_writable() {
-            line.set_message(text(&now, rate as u64));
-            line.tick();
-        }
+        line.set_message(text(&now, rate as u64));
+        line.tick();
     }
 }
 

@@ -32,11 +32,6 @@ pub fn write_lossy(text: &[u8]) -> bool {
     STATE.lock().unwrap_or_else(PoisonError::into_inner).write(text)
 }
 
-/// Returns whether standard error accepts data now. A terminal accepts no data while the user has paused its output.
-pub fn is_writable() -> bool {
-    accepts_data(&io::stderr().lock(), NO_TIME)
-}
-
 impl StandardError {
     fn write(&mut self, text: &[u8]) -> bool {
         let mut stderr = io::stderr().lock();
