@@ -14,7 +14,6 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, fmt, registry};
 
 use ordain_store_embedded::engine_log;
-use ordain_util::standard_error::write_lossy;
 use ordain_util::text::{escape_invisible, escape_invisible_lines, print_lossy};
 
 /// The format of the log.
@@ -79,35 +78,25 @@ impl Visit for EngineErrorVisitor {
     }
 }
 
-/// The state of the log's output.
-struct LogOutput {
-    /// True after [`log_final_error`] has written the last line of the log. A task that still runs must write no line
-    /// after that line.
-    is_complete: bool,
-    /// The number of lines that were dropped since the last written line, because standard error accepted no data.
-    dropped: u64,
-}
-
-static OUTPUT: Mutex<LogOutput> = Mutex::new(LogOutput { is_complete: false, dropped: 0 });
+/// True after [`log_final_error`] has written the last line of the log. A task that still runs must write no line after
+/// that line.
+static IS_COMPLETE: Mutex<bool> = Mutex::new(false);
 
 /// Writes the last line of the log: the reason why the process ends. Writes this line even if the log's filter
 /// suppresses errors.
 pub(crate) fn log_final_error(format: LogFormat, error: &str) {
-    let mut output = OUTPUT.lock().unwrap_or_else(PoisonError::into_inner);
-    output.is_complete = true;
+    let mut is_complete = IS_COMPLETE.lock().unwrap_or_else(PoisonError::into_inner);
+    *is_complete = true;
     match format {
         LogFormat::Text => print_lossy(&format!("error: {}", escape_invisible_lines(error))),
-        LogFormat::Json => print_lossy(&escape_invisible(&json_line("ERROR", error))),
+        LogFormat::Json => {
+            let timestamp = jiff::Timestamp::now().to_string();
+            let line = serde_json::json!({
+                "timestamp": timestamp, "level": "ERROR", "message": error, "target": "ordain",
+            });
+            print_lossy(&escape_invisible(&line.to_string()));
+        }
     }
-}
-
-/// Returns a line of the JSON log that does not come from the log's subscriber.
-fn json_line(level: &str, message: &str) -> String {
-    let timestamp = jiff::Timestamp::now().to_string();
-    let line = serde_json::json!({
-        "timestamp": timestamp, "level": level, "message": message, "target": "ordain",
-    });
-    line.to_string()
 }
 
 fn is_terminal() -> bool {
@@ -115,40 +104,23 @@ fn is_terminal() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
-/// Standard error as the output of the log. A line that cannot be written is dropped without an error. If standard
-/// error accepts no data, for example because the reader of a pipe does not read, the lines are dropped and counted.
+/// Standard error as the output of the log. A line that cannot be written is dropped without an error.
 struct LogWriter {
     /// True if lines are JSON. The output then escapes the invisible characters that the JSON format, unlike the text
     /// format, leaves unescaped.
     json: bool,
 }
 
-impl LogWriter {
-    /// Writes a line with the number of dropped lines. Returns `false` if standard error still accepts no data.
-    fn write_dropped(&self, count: u64) -> bool {
-        let words =
-            format!("{count} log lines were dropped, because standard error accepted no data");
-        let line = if self.json { json_line("WARN", &words) } else { format!("warning: {words}") };
-        write_lossy(format!("{line}\n").as_bytes())
-    }
-}
-
 impl Write for LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let mut output = OUTPUT.lock().unwrap_or_else(PoisonError::into_inner);
-        if output.is_complete {
+        let is_complete = IS_COMPLETE.lock().unwrap_or_else(PoisonError::into_inner);
+        if *is_complete {
             return Ok(line.len());
         }
         let text = String::from_utf8_lossy(line);
         let shown = if self.json { escape_invisible_lines(&text) } else { text };
-        let dropped = output.dropped;
-        let write = || {
-            if dropped > 0 && !self.write_dropped(dropped) {
-                return dropped + 1;
-            }
-            u64::from(!write_lossy(shown.as_bytes()))
-        };
-        output.dropped = STATUS_LINE.get().map_or_else(write, |status| status.suspend(write));
+        let write = || io::stderr().write_all(shown.as_bytes());
+        let _ = STATUS_LINE.get().map_or_else(write, |status| status.suspend(write));
         Ok(line.len())
     }
 

@@ -3,8 +3,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-
-use crate::standard_error;
+use std::io::Write;
 
 /// Returns the text with escapes in place of all control characters, and of common characters that change the direction
 /// of text or have no width.
@@ -46,10 +45,9 @@ fn is_invisible(c: char) -> bool {
         || matches!(c, '\u{61c}' | '\u{feff}')
 }
 
-/// Prints a line to standard error. Ignores errors, because a closed reader, a reader that has stopped reading, or a
-/// full disk must not stop the process.
+/// Prints a line to standard error. Ignores errors, because a closed reader or a full disk must not stop the process.
 pub fn print_lossy(line: &str) {
-    standard_error::write_lossy(format!("{line}\n").as_bytes());
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Returns an argument quoted for a shell. The result has the form `$'…'`, which Bash and other shells support, if the
