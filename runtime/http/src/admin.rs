@@ -51,6 +51,7 @@ const ADMIN_LIMITS: ListenerLimits = ListenerLimits {
     header_bytes: 16 << 10,
     headers: 64,
     keep_alive: false,
+    half_close: false,
     header_timeout: Duration::from_secs(10),
     life: Duration::from_secs(40),
     request: Duration::from_secs(40),

@@ -39,6 +39,9 @@ pub(crate) struct ListenerLimits {
     pub(crate) headers: usize,
     /// `true` if a connection may carry several requests, one after the other.
     pub(crate) keep_alive: bool,
+    /// `true` if a caller that closes its side of the connection after its request receives the response. The listener
+    /// then also processes the requests of callers that have gone.
+    pub(crate) half_close: bool,
     /// Time limit for the headers of a request, counted from the start of the connection or from the end of the
     /// previous response. With `keep_alive`, the time therefore includes the pause before the request.
     pub(crate) header_timeout: Duration,
@@ -149,8 +152,7 @@ async fn serve_requests(
     http.max_buf_size(limits.header_bytes)
         .max_headers(limits.headers)
         .keep_alive(limits.keep_alive)
-        // A caller may close its side of the connection after its request, and still read the response.
-        .half_close(true);
+        .half_close(limits.half_close);
     let router_service = TowerToHyperService::new(router);
     let (requests, mut begun) = watch::channel(0_u64);
     let is_unread = Arc::<AtomicBool>::default();

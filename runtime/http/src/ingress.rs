@@ -58,6 +58,7 @@ pub(crate) const INGRESS_LIMITS: ListenerLimits = ListenerLimits {
     header_bytes: 128 << 10,
     headers: 160,
     keep_alive: true,
+    half_close: true,
     header_timeout: Duration::from_secs(75),
     life: Duration::from_hours(1),
     request: Duration::from_mins(2),

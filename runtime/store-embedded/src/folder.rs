@@ -42,10 +42,11 @@ const IDENTITY_HEADING: &str = "ordain embedded store";
 /// A folder that this process owns exclusively until this value is dropped.
 pub(super) struct StoreFolder {
     path: PathBuf,
-    lock: File,
     /// The engine's folder, locked by [`lock_data`], and kept open so that `still_exists` can compare it with the
-    /// folder at the path.
+    /// folder at the path. The fields are dropped in this order, so that a process that locks the file `lock` also finds
+    /// this folder unlocked.
     data: File,
+    lock: File,
     /// `true` if all data is on the disk and the store will write nothing more.
     is_closed: AtomicBool,
 }

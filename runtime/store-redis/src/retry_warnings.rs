@@ -12,8 +12,9 @@ use ordain_util::log_throttle::LogThrottle;
 /// The minimum time between two warnings about a store that does not answer.
 pub(super) const WARN_INTERVAL: Duration = Duration::from_secs(5);
 /// The time for which the reason of a failed request is returned. The store repeats a failed request after at most a
-/// second, so an older reason usually belongs to an earlier failure.
-const REASON_LIFETIME: Duration = Duration::from_secs(5);
+/// second, and an attempt takes at most 13 seconds: 3 seconds to connect and 10 seconds for the response. An older
+/// reason therefore usually belongs to an earlier failure.
+const REASON_LIFETIME: Duration = Duration::from_secs(15);
 
 /// The requests that failed and that their callers repeat, and the throttle for the warnings about them.
 pub(super) struct RetryWarnings {

@@ -47,7 +47,7 @@ fn malformed_requests_are_rejected() -> Result<()> {
 /// needs files of its own to execute events.
 #[test]
 fn open_connections_use_up_no_files_of_the_host() -> Result<()> {
-    const SOFT_LIMIT: usize = 80;
+    const SOFT_LIMIT: usize = 70;
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", "")?;
     let limited = format!("ulimit -Sn {SOFT_LIMIT}; exec \"$0\" \"$@\"");
