@@ -38,7 +38,7 @@ const STUCK: [(&str, &str, &str); 6] = [
         "configure the sink and restart, or fix its name in the",
     ),
     ("again", r#"{ "do": "retry" }"#, "make the resource that the handler needs available"),
-    ("gap", "", "send event 1 again from the producer; the gap closes"),
+    ("gap", "", "send event 1 again from the producer, at any time; the gap closes"),
 ];
 
 fn home() -> Result<Home> {

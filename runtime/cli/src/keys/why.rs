@@ -237,7 +237,7 @@ fn requests_text(row: &KeyRow) -> String {
 
 fn remedy(row: &KeyRow, tries_again: bool) -> Option<String> {
     let again = format!(
-        "send {} again from the producer; the gap closes when no event is missing",
+        "send {} again from the producer, at any time; the gap closes when no event is missing",
         missing_events(row)
     );
     match row.status()? {
