@@ -151,10 +151,7 @@ fn held_text(row: &KeyRow) -> String {
         0 => String::new(),
         1 => format!("held in the store: event {}\n", held.first),
         count => {
-            format!(
-                "held in the store: {count} events in the range from {} to {}\n",
-                held.first, held.last
-            )
+            format!("held in the store: {count} events between {} and {}\n", held.first, held.last)
         }
     }
 }
