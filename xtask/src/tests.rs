@@ -98,10 +98,10 @@ fn finish(args: &TestArgs, passed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of tests that run concurrently: twice the number of processors, because most tests wait for
+/// Returns the number of tests that run concurrently: three times the number of processors, because most tests wait for
 /// servers or leases most of the time.
 fn threads() -> usize {
-    2 * std::thread::available_parallelism().map_or(1, usize::from)
+    3 * std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Runs the tests of the program `chaos`, whose rounds let hosts, servers and networks fail while events arrive. Each
