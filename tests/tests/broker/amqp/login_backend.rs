@@ -1,4 +1,4 @@
-//! Tests of a broker that asks a server over HTTP whether a user may log in (the plugin `rabbitmq_auth_backend_http`),
+//! Tests of a broker that queries a server over HTTP whether a user may log in (the plugin `rabbitmq_auth_backend_http`),
 //! while this server is down. The broker then refuses each login and each right. The refusal is temporary: a running
 //! stream must wait, and a start must wait too.
 
@@ -78,7 +78,7 @@ impl LoginBackend {
     }
 }
 
-/// Answers one request with the permission that it asks for.
+/// Answers one request with the requested permission.
 fn allow(mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     let mut request = Vec::new();
