@@ -176,7 +176,7 @@ async fn consume(
         if throttle.allow() || is_first {
             tracing::warn!(stream, queue, error = reason, "queue not consumed; retrying");
         }
-        options.health.set(SourceState::Retrying { reason });
+        options.health.set(retry_state(&error, reason));
         // If a subscription ends soon and without a delivery, the next subscription may fail in the same way, so the
         // delay grows.
         if progress.received() > 0 || since.elapsed() > MAX_RETRY_DELAY {
@@ -186,6 +186,16 @@ async fn consume(
             () = tokio::time::sleep(backoff.next_jittered()) => {}
             () = deliver.closed() => return,
         }
+    }
+}
+
+/// Returns the state of a source that retries after an error. `reason` is the text of the error.
+fn retry_state(error: &QueueCheckError, reason: String) -> SourceState {
+    match error {
+        QueueCheckError::Broker(BrokerError::LoginRefused { words, .. }) => {
+            SourceState::LoginRefused { reason, words: words.clone() }
+        }
+        _ => SourceState::Retrying { reason },
     }
 }
 

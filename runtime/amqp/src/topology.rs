@@ -219,8 +219,8 @@ impl Topology {
                 report(&TopologyChange::ExchangeMissing(exchange.clone()));
                 marked.remove(exchange);
             }
-            Err(error @ BrokerError::Unavailable(_)) => return Err(error),
             Ok(()) | Err(BrokerError::Refused { .. }) => {}
+            Err(error) => return Err(error),
         }
         let replaced = self.replaced_exchanges(broker, &connection, marked).await?;
         for name in replaced {
@@ -514,7 +514,7 @@ fn refused(error: BrokerError) -> Result<TopologyChange, BrokerError> {
     }
     match error {
         BrokerError::Refused { reason, .. } => Ok(TopologyChange::Refused(reason)),
-        unavailable @ BrokerError::Unavailable(_) => Err(unavailable),
+        other => Err(other),
     }
 }
 

@@ -46,7 +46,7 @@ use rollout::RolloutController;
 pub use broker::{inspect as inspect_broker, unbind_former};
 pub use files::check_files;
 pub use report::{HeldTotals, RunReport};
-pub use status::{RunPhase, RunStatus};
+pub use status::{BrokerWait, RunPhase, RunStatus};
 
 /// Time limit for each of two steps at the end of a run: to leave the membership, and to wait for the end of the outbox
 /// publisher.
@@ -265,7 +265,7 @@ impl<'a> PreparedRun<'a> {
             if end_intake.is_some() { None } else { Some(shortened(broker::BROKER_START_TIMEOUT)) };
         tokio::select! {
             prepared = broker::prepare(
-                loaded, store, broker.as_ref(), broker_timeout, &notifiers, &mut sinks
+                loaded, store, broker.as_ref(), broker_timeout, status, &notifiers, &mut sinks
             ) => prepared?,
             () = shutdown_requested(&mut shutdown) => return Ok(RunReport::default()),
         }
