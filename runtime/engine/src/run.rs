@@ -273,6 +273,7 @@ impl<'a> PreparedRun<'a> {
         let (committed, batches) =
             mpsc::channel(partition_start::unpublished_batch_limit(&loaded.config));
         let (commands, command_receiver) = mpsc::channel(1);
+        policies::report_unseen_bindings(loaded);
         let policies =
             broker.as_ref().and_then(|broker| policies::QueuePolicies::of(loaded, broker));
         let factory = partition_factory::PartitionFactory {
