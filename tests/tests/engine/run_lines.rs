@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
 use ordain_tests::http::{LINES, ingress, post};
 use ordain_tests::log::{by_key, in_turn, text, with_unusual_times};
+use ordain_tests::seed::kill_seed;
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 use rand::{RngExt, SeedableRng};
@@ -149,9 +150,7 @@ fn each_bad_line_is_one_dead_letter() -> Result<()> {
 
 #[test]
 fn bad_line_is_one_dead_letter_despite_kills() -> Result<()> {
-    let seed: u64 = rand::random();
-    println!("seed of the delays: {seed}");
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut rng = ChaCha8Rng::seed_from_u64(kill_seed()?);
     let good = in_turn(50, 200);
     let (home, bad) = home(&good, 7)?;
     for _ in 0..10 {
