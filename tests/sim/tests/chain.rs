@@ -2,10 +2,8 @@
 //!
 //! `ORDAIN_SIM_SEEDS=N` plays the first N seeds.
 
-use std::env;
-
 use ordain_model::{ChainCounts, ChainFault};
-use ordain_sim::run_chain;
+use ordain_sim::{find_fault, run_chain, seed_count};
 
 /// Number of seeds if `ORDAIN_SIM_SEEDS` is not set.
 const SEEDS: u64 = 100_000;
@@ -16,8 +14,7 @@ const ONCE_FAILED: [u64; 2] = [138_227, 427_022];
 
 #[test]
 fn each_committed_message_is_at_its_destination_once() {
-    let seeds =
-        env::var("ORDAIN_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
+    let seeds = seed_count(SEEDS);
     let mut all = ChainCounts::default();
     for seed in (0..seeds).chain(ONCE_FAILED) {
         let counts =
@@ -62,8 +59,6 @@ fn each_committed_message_is_at_its_destination_once() {
 #[test]
 fn each_fault_is_found() {
     for fault in ChainFault::ALL {
-        let found = (0..50_000).find_map(|seed| Some((seed, run_chain(seed, Some(fault)).err()?)));
-        let (seed, violation) = found.unwrap_or_else(|| panic!("no run detects {fault:?}"));
-        println!("{fault:?}: seed {seed} breaks {:?}", violation.invariant);
+        find_fault(&fault, 50_000, |seed| run_chain(seed, Some(fault)));
     }
 }
