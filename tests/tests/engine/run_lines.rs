@@ -205,7 +205,7 @@ fn empty_file_ends_the_run() -> Result<()> {
 /// the file. After the truncation, the file begins with NULs. The number of NULs can exceed the size limit of an event.
 /// A run may end between the NULs and the next event; the next run must resume at this place.
 #[test]
-fn zeros_before_an_event_are_skipped() -> Result<()> {
+fn nuls_before_an_event_are_skipped() -> Result<()> {
     let good = in_turn(2, 4);
     let home = Home::new(&["tally"], &config())?;
     let zeros = vec![0; 3_000_000];
