@@ -22,8 +22,8 @@ pub(crate) struct TestArgs {
     /// Run the tests of the broker and of the Redis store against the servers of another release of Debian.
     #[arg(long, value_name = "RELEASE", conflicts_with_all = ["quick", "minutes"])]
     servers: Option<ServerRelease>,
-    /// Only tests without servers: unit tests, simulator, the models of owners, of shares and of queues, and conformance
-    /// of the embedded store.
+    /// Only tests without servers: unit tests, simulator, the models of owners, of shares and of queues, and
+    /// conformance of the embedded store.
     #[arg(long, conflicts_with = "minutes")]
     quick: bool,
 }

@@ -12,8 +12,8 @@ pub fn number_in(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text}: a number is expected")))
 }
 
-/// Returns the number of seeds that a test plays: the number in `ORDAIN_SIM_SEEDS`, or `default` if this variable is not
-/// set.
+/// Returns the number of seeds that a test plays: the number in `ORDAIN_SIM_SEEDS`, or `default` if this variable is
+/// not set.
 pub fn seed_count(default: u64) -> u64 {
     number_in("ORDAIN_SIM_SEEDS").unwrap_or(default)
 }
