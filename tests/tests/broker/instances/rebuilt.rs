@@ -43,6 +43,21 @@ fn declare_out(fleet: &mut Fleet) -> Result<()> {
     })
 }
 
+/// Waits until the queues of all partitions are bound to the exchange of the stream. Checks that no host has reported a
+/// wrong topology: one host declares the exchange, and each host declares its own queues, so a binding may lack its
+/// queue or exchange for a moment.
+fn until_all_bound(fleet: &Fleet, hosts: &[Host; 2]) -> Result<()> {
+    wait_until("the bindings of all queues", || {
+        let bound = fleet.rig.rabbit.bound("cases")?;
+        Ok((0..PARTITIONS).all(|number| bound.contains(&format!("cases.{number}"))))
+    })?;
+    for host in hosts {
+        let log = host.service.stderr();
+        ensure!(!log.contains("topology not as configured"), "{log}");
+    }
+    Ok(())
+}
+
 /// Waits until a host is not ready, and its response states `reason`.
 fn until_unready(host: &mut Host, reason: &str) -> Result<()> {
     let address = admin(&mut host.service)?;
@@ -82,7 +97,7 @@ fn sequenced_stream_of_a_rebuilt_virtual_host_continues() -> Result<()> {
         ready(&mut host.service)?;
         host.service.until_says("the events of the old queue are lost")?;
     }
-    fleet.rig.until_declared()?;
+    until_all_bound(&fleet, &hosts)?;
     fleet.until_shared(&[&hosts[0], &hosts[1]])?;
     execute(&fleet, rest, &mut out)?;
     tally::check(&by_key(&lines)?, &out.join("\n"))?;
@@ -108,6 +123,35 @@ fn fifo_stream_of_a_rebuilt_virtual_host_stops_and_resumes() -> Result<()> {
         resumed += &resume(&fleet, &mut hosts[0])?;
         Ok((0..PARTITIONS).all(|number| resumed.contains(&format!("partition {number} resumed"))))
     })?;
+    for host in &mut hosts {
+        ready(&mut host.service)?;
+    }
+    until_all_bound(&fleet, &hosts)?;
+    execute(&fleet, rest, &mut out)?;
+    tally::check(&by_key(&lines)?, &out.join("\n"))?;
+    hosts.iter_mut().try_for_each(|host| host.service.end())
+}
+
+/// An operator removes the exchange, and both hosts connect again. The owner of partition 0 declares the exchange. The
+/// consumers of the other partitions detect the missing exchange at the same time. They must bind their queues when the
+/// exchange exists, and must report no wrong topology.
+#[test]
+fn removed_exchange_is_declared_again_without_an_error() -> Result<()> {
+    let (mut fleet, mut hosts) = start("")?;
+    let lines = in_turn(20, 6);
+    let (first, rest) = lines.split_at(lines.len() / 2);
+    let mut out = Vec::new();
+    execute(&fleet, first, &mut out)?;
+    fleet.rig.client.delete_exchange("cases")?;
+    fleet.rig.rabbit.close_connections()?;
+    wait_until("a host that declares the exchange", || {
+        let declares = |host: &Host| {
+            host.service.stderr().contains("exchange missing: declared again by Ordain")
+        };
+        Ok(hosts.iter().any(declares))
+    })?;
+    until_all_bound(&fleet, &hosts)?;
+    fleet.rig.reconnect()?;
     for host in &mut hosts {
         ready(&mut host.service)?;
     }
