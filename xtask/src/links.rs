@@ -231,7 +231,7 @@ mod tests {
     fn slug_follows_the_rules_of_github() {
         for (heading, expected) in [
             ("From nothing", "from-nothing"),
-            ("Ordain counts: `ordain publish`", "ordain-counts-ordain-publish"),
+            ("`ordain publish`: all events", "ordain-publish-all-events"),
             ("A file that can't be used?", "a-file-that-cant-be-used"),
             ("I1 Order, and more", "i1-order-and-more"),
             ("Cost & speed", "cost--speed"),

@@ -81,9 +81,10 @@ impl ShardDueEntries {
             let at = number(at).ok_or_else(|| unexpected_reply(what))?;
             let key = bytes(key).ok_or_else(|| unexpected_reply(what))?;
             let key = std::str::from_utf8(&key).map_err(|_| {
-                let key = String::from_utf8_lossy(&key);
                 StoreError::Corrupt(format!(
-                    "{index} contains {key:?}, which is not a key: remove it"
+                    "the sorted set {index} contains the member \"{}\", which is not a key, because it is not \
+                     UTF-8: remove this member",
+                    key.escape_ascii()
                 ))
             })?;
             Ok((at, key.into()))

@@ -205,7 +205,7 @@ impl OutboxPublisher {
     ) -> Result<(), PublisherError> {
         let mut group = Vec::with_capacity(BATCH_GROUP_LIMIT);
         let mut is_open = true;
-        // The publisher does not wait for runs of partitions whose ownership has ended.
+        // The next owner publishes the messages of a partition whose ownership has ended.
         while is_open || self.runs.any(|run| !run.handle.ownership.is_lost()) {
             while self.sent_backlogs.iter().map(|backlog| backlog.bytes).sum::<usize>()
                 < self.backlog_bytes_limit
