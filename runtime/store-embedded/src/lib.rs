@@ -187,7 +187,8 @@ impl EmbeddedStore {
         let newest = fences.newest_time().max(decided);
         let (clock, jump) = MonotonicClock::new(clock, newest, seen, !reads_only);
         if jump != seen && !reads_only {
-            // If the jump is confirmed, the next process must not start at an earlier time than this process.
+            // If the jump is confirmed, the clock of the next process must not start earlier than the clock of this
+            // process.
             let mut batch = OwnedWriteBatch::with_capacity(tables.db.clone(), 2);
             batch.insert(&tables.meta, keys::CLOCK_JUMP, jump.to_le_bytes());
             batch.insert(&tables.meta, keys::CLOCK_TIME, clock.now().to_le_bytes());
