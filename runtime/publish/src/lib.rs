@@ -361,7 +361,8 @@ async fn assign_events(
         let is_open = |at: &usize| is_numbered || numbers[*at] == AssignItemReply::AfterConflict;
         let indexes: Vec<usize> = (0..events.len()).filter(is_open).collect();
         let items: Vec<AssignItem> = indexes.iter().map(|at| assigner.item(&events[*at])).collect();
-        let mut result = assigner.assign_behind(&items, &history.witnesses()).await;
+        let mut result =
+            assigner.assign_behind(&items, &history.witnesses(), &assigner.policy.readers).await;
         for (at, now) in indexes.iter().zip(&result.assigned) {
             numbers[*at] = match (numbers[*at], *now) {
                 (AssignItemReply::New(_), AssignItemReply::Known(number)) => {
