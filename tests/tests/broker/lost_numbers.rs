@@ -148,6 +148,34 @@ fn sink_events_with_reused_numbers_have_new_message_ids() -> Result<()> {
     numbering.check(|| Ok(()))
 }
 
+/// Redis loses the numbers of events that wait in the broker, and the host then executes these events. The next run of
+/// `ordain publish` must refuse the lost events, because it cannot know whether the store gave their numbers. With the
+/// option that the refusal names, the lost events must get their numbers again, and take effect once.
+#[test]
+fn lost_numbers_of_executed_events_are_given_again_on_request() -> Result<()> {
+    let numbering = NumberingRig::start("cases", "", "")?;
+    let NumberingRig { redis, rig, .. } = &numbering;
+    numbering.publish(KEPT)?;
+    let kept = numbering.run(&[])?;
+    let early = redis.snapshot()?;
+    numbering.publish(LOST)?;
+    redis.go_back(&early)?;
+    let lost = numbering.run(&kept)?;
+    ensure!(numbers(&lost)? == [3, 4], "{lost:?}");
+
+    let file = numbering.write(LOST)?;
+    let output = rig.home.output(&["publish", "cases", &file])?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(1), "{}: {log}", output.status);
+    ensure!(log.contains("did not give") && log.contains("--reuse-lost-numbers"), "{log}");
+    let rows = rig.home.rows(&["publish", "cases", &file, "--reuse-lost-numbers", "--json"])?;
+    ensure!(rows[0]["published"] == 2, "{rows:?}");
+    numbering.publish(OTHER)?;
+    let other = numbering.run(&[kept, lost].concat())?;
+    ensure!(numbers(&other)? == [5, 6], "{other:?}");
+    numbering.check_settled(1..=6)
+}
+
 /// Redis loses the numbers of events of a running publisher, and a host then executes these events. The publisher
 /// detects the loss and writes the lost events again. They must get their numbers again, so that the publisher can
 /// publish further events.
