@@ -121,6 +121,7 @@ macro_rules! conformance_suite {
                 numbering_starts_again_after_a_key_ended, retention_is_limited_in_number_and_time,
                 repeated_message_of_a_producer_is_recognized,
                 source_and_id_identify_a_message, number_of_another_producer_is_not_given_again,
+                lost_numbers_are_given_again_without_readers,
                 ended_key_gets_no_number_until_its_record_expires,
                 messages_wait_in_order_until_removed, messages_without_numbers_are_queued,
                 each_message_has_one_number_after_repeats_and_new_owners,

@@ -65,6 +65,11 @@ pub(crate) struct PublishArgs {
     /// Mark the event as the last event of its key.
     #[arg(long, requires = "key")]
     end: bool,
+    /// Let the store give numbers that it lost a second time. Use this option only after the store went back in time,
+    /// and publish all events again that were published shortly before the loss, in the same order. The stream
+    /// recognises the events that it already has.
+    #[arg(long)]
+    reuse_lost_numbers: bool,
     #[command(flatten)]
     config: ConfigArg,
     /// Print the result as JSON.
@@ -99,6 +104,9 @@ impl PublishArgs {
                 ),
             )
             .await?;
+            if self.reuse_lost_numbers {
+                publisher.reuse_lost_numbers();
+            }
             match (&self.key, &self.file) {
                 (Some(key), _) => self.publish_event(&mut publisher, &loaded, key, data).await?,
                 (None, Some(file)) => {

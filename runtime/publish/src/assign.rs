@@ -106,7 +106,7 @@ impl EventAssigner {
     pub async fn assign(&self, items: &[AssignItem]) -> AssignResult {
         let nothing = BTreeMap::new();
         let mut before = self.disconnects(items);
-        let mut result = self.assign_behind(items, &nothing).await;
+        let mut result = self.assign_behind(items, &nothing, &self.policy.readers).await;
         for attempt in 0.. {
             let may_lack = match result.error {
                 None => {
@@ -144,6 +144,10 @@ impl EventAssigner {
     /// `only` is `None` if `items` are the events of the present call. If `items` are the events of an earlier call,
     /// `only` contains the shards to which this method may write. Writes nothing to a shard that lacks its witness, an
     /// earlier event that the shard must have.
+    ///
+    /// The store has numbered the events of an earlier call before. Since the store lost these numbers, the readers may
+    /// have received the events from the broker. For such events, this method therefore names no readers: the store
+    /// gives the lost numbers again, and the readers recognise the repeated events.
     pub(crate) async fn reassign_lost(
         &self,
         items: &[AssignItem],
@@ -180,7 +184,8 @@ impl EventAssigner {
             })
             .collect();
         let selected: Vec<AssignItem> = indexes.iter().map(|at| items[*at].clone()).collect();
-        let second = self.assign_behind(&selected, witnesses).await;
+        let readers = if only.is_some() { &[][..] } else { &self.policy.readers };
+        let second = self.assign_behind(&selected, witnesses, readers).await;
         for (at, assigned) in indexes.into_iter().zip(second.assigned) {
             first.rewritten += usize::from(matches!(assigned, AssignItemReply::New(_)));
             first.assigned[at] = match (first.assigned[at], assigned) {
@@ -275,11 +280,14 @@ impl EventAssigner {
     }
 
     /// Writes the events to their shards. `witnesses` contains, for some shards, an earlier event that the shard must
-    /// have. Writes nothing to a shard that lacks its witness; the error is then [`AssignError::RolledBack`].
+    /// have. Writes nothing to a shard that lacks its witness; the error is then [`AssignError::RolledBack`]. The store
+    /// refuses to number an event if a stream in `readers` has a higher sequence of the key
+    /// ([`AssignRequest::readers`]).
     pub(crate) async fn assign_behind(
         &self,
         items: &[AssignItem],
         witnesses: &BTreeMap<u32, Witness>,
+        readers: &[Arc<str>],
     ) -> AssignResult {
         let shards = self.store.shards();
         let mut by_shard: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
@@ -289,7 +297,7 @@ impl EventAssigner {
         let assigned = vec![AssignItemReply::AfterConflict; items.len()];
         let mut all = AssignResult { assigned, ..AssignResult::default() };
         let each = by_shard.into_iter().map(|(shard, places)| {
-            self.assign_in_shard(shard, places, items, witnesses.get(&shard).cloned())
+            self.assign_in_shard(shard, places, items, witnesses.get(&shard).cloned(), readers)
         });
         for ShardResult { results: done, entries: put, error: failed } in join_all(each).await {
             for (at, assigned) in done {
@@ -309,6 +317,7 @@ impl EventAssigner {
         indexes: Vec<usize>,
         items: &[AssignItem],
         mut witness: Option<Witness>,
+        readers: &[Arc<str>],
     ) -> ShardResult {
         let mut results = Vec::with_capacity(indexes.len());
         let mut entries = Vec::new();
@@ -333,13 +342,14 @@ impl EventAssigner {
                     index_groups[group_index].push(*at);
                 }
             }
-            let (replies, runs) =
-                match self.retry_while_full(shard, &index_groups, items, witness.clone()).await {
-                    Ok(replies) => replies,
-                    Err(error) => {
-                        return ShardResult { results, entries, error: Some(error) };
-                    }
-                };
+            let groups = index_groups.iter().map(|group| producer_group(group, items)).collect();
+            let request = self.request(shard, groups, witness.clone(), readers);
+            let (replies, runs) = match self.retry_while_full(request).await {
+                Ok(replies) => replies,
+                Err(error) => {
+                    return ShardResult { results, entries, error: Some(error) };
+                }
+            };
             let done_before = results.len();
             let runs =
                 runs.into_iter().map(|(partition, run)| QueuedEntries { partition, shard, run });
@@ -363,58 +373,63 @@ impl EventAssigner {
         ShardResult { results, entries, error: None }
     }
 
-    /// Sends groups of events to the store. If a queue is full, retries for up to [`Self::full_timeout`].
-    async fn retry_while_full(
+    /// Returns the request of a call that writes groups of events to a shard.
+    fn request(
         &self,
         shard: u32,
-        index_groups: &[Vec<usize>],
-        items: &[AssignItem],
+        groups: Vec<AssignGroup>,
         witness: Option<Witness>,
-    ) -> Result<(Vec<AssignGroupReply>, Vec<(u32, QueueRun)>), AssignError> {
-        let assign_group = |group: &Vec<usize>| {
-            let items = group.iter().map(|at| items[*at].clone()).collect();
-            AssignGroup {
-                origin: None,
-                chunks: vec![OutboxChunk { position: OutboxPosition::default(), items }],
-            }
-        };
-        let NumberingPolicy { destination: to, rules, readers, .. } = &self.policy;
-        let groups = index_groups.iter().map(assign_group).collect();
+        readers: &[Arc<str>],
+    ) -> Arc<AssignRequest> {
+        let NumberingPolicy { destination: to, rules, .. } = &self.policy;
         let has_queues = matches!(to, Destination::Stream(_));
-        // All attempts have the same call number. The store therefore recognises an attempt that arrives late as a
-        // repeat.
-        let call = has_queues.then(|| self.writer.next_call(shard));
-        let assign = Arc::new(AssignRequest {
+        Arc::new(AssignRequest {
             destination: to.clone(),
             shard,
             rules: *rules,
             witness,
-            call,
-            readers: readers.clone(),
+            call: has_queues.then(|| self.writer.next_call(shard)),
+            readers: readers.to_vec(),
             groups,
-        });
+        })
+    }
+
+    /// Sends a request to the store. If a queue is full, retries for up to [`Self::full_timeout`]. All attempts have
+    /// the same call number. The store therefore recognises an attempt that arrives late as a repeat.
+    async fn retry_while_full(
+        &self,
+        request: Arc<AssignRequest>,
+    ) -> Result<(Vec<AssignGroupReply>, Vec<(u32, QueueRun)>), AssignError> {
         let started = Instant::now();
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
         loop {
-            match self.store.assign(Arc::clone(&assign)).await {
+            match self.store.assign(Arc::clone(&request)).await {
                 Ok(AssignReply::Groups(replies, runs)) => return Ok((replies, runs)),
                 Ok(AssignReply::Full) => {}
                 Err(StoreError::RolledBack) => return Err(AssignError::RolledBack),
                 Err(error) => return Err(AssignError::Store(error)),
             }
             if started.elapsed() >= self.full_timeout {
-                if let Some(call) = call {
-                    self.writer.take_back(shard, call);
+                if let Some(call) = request.call {
+                    self.writer.take_back(request.shard, call);
                 }
                 return Err(AssignError::Full);
             }
             if throttle.allow() {
                 tracing::warn!(
-                    "the queue of {to} has reached its limit (the setting `source.queue`); waiting until events are \
-                     consumed"
+                    "the queue of {} has reached its limit (the setting `source.queue`); waiting until events are \
+                     consumed",
+                    request.destination
                 );
             }
             tokio::time::sleep(FULL_RETRY_DELAY).await;
         }
     }
+}
+
+/// Returns a group of a producer with the items at these indexes.
+fn producer_group(indexes: &[usize], items: &[AssignItem]) -> AssignGroup {
+    let items = indexes.iter().map(|at| items[*at].clone()).collect();
+    let chunks = vec![OutboxChunk { position: OutboxPosition::default(), items }];
+    AssignGroup { origin: None, chunks }
 }

@@ -38,6 +38,12 @@ pub use writer::QueueWriter;
 /// The time for which a publisher retries calls to an unreachable store or broker. With a store in Redis, also the time
 /// for which a publisher waits until a full queue has room.
 pub const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
+/// The next step if the store lost the number of an event. The text does not name the cause of the loss, because a
+/// refused event does not show that the store went back in time.
+const REUSE_ADVICE: &str = "\
+    publish all events that were published shortly before the loss again, in the same order, with the option \
+    `--reuse-lost-numbers` of `ordain publish` (in a program: with `Publisher::reuse_lost_numbers`). The store then \
+    gives the lost numbers again, and the stream recognises the events that it already has";
 /// Time limit for closing the connection that declared the exchange and the queues.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -264,6 +270,20 @@ impl StreamPublisher {
         NumberingPolicy::sequence_error(numbers.first, sequence)
     }
 
+    /// Lets the store give numbers that it lost a second time. The store then numbers all later events of this
+    /// publisher by its own counters, even if a stream that reads the events has events of the same key with higher
+    /// sequences. Without this call, the store refuses such an event.
+    ///
+    /// Call this method to publish events again after the store went back in time and lost their numbers. The store
+    /// then gives each event its lost number again if all events of its key arrive in the same order as before. The
+    /// stream recognises a repeated event by its number, and makes another event with such a number a dead letter
+    /// (`conflict`) if the stream still has the digest of the repeated event.
+    pub fn reuse_lost_numbers(&mut self) {
+        if let Some((assigner, _)) = &mut self.assigner {
+            assigner.policy.readers.clear();
+        }
+    }
+
     /// Returns whether the store numbers the events before the stream receives them.
     pub fn is_numbered(&self) -> bool {
         self.numbers().is_some()
@@ -361,7 +381,8 @@ async fn assign_events(
         let is_open = |at: &usize| is_numbered || numbers[*at] == AssignItemReply::AfterConflict;
         let indexes: Vec<usize> = (0..events.len()).filter(is_open).collect();
         let items: Vec<AssignItem> = indexes.iter().map(|at| assigner.item(&events[*at])).collect();
-        let mut result = assigner.assign_behind(&items, &history.witnesses()).await;
+        let mut result =
+            assigner.assign_behind(&items, &history.witnesses(), &assigner.policy.readers).await;
         for (at, now) in indexes.iter().zip(&result.assigned) {
             numbers[*at] = match (numbers[*at], *now) {
                 (AssignItemReply::New(_), AssignItemReply::Known(number)) => {
@@ -398,19 +419,21 @@ pub fn new_id() -> String {
 
 /// Returns the reason why the store refused an event, and how to correct it.
 fn refusal_message(event: &Event, reply: AssignItemReply) -> String {
+    let key = event.key();
     if reply == AssignItemReply::KeyEnded {
         return format!(
-            "key {:?} has ended: publish the event again when `complete_ttl` has passed since the end of the key",
-            event.key()
+            "key {key:?} has ended: if the event is new, publish it again when `complete_ttl` has passed since the end \
+             of the key. If the event was published before, and the store has since lost data (for example by a \
+             failover or a restored backup), {REUSE_ADVICE}"
         );
     }
     if let AssignItemReply::NumberedElsewhere(next) = reply {
+        let last = next - 1;
         return format!(
-            "key {:?} has events up to sequence {} with sequences that the store did not give: the producer of these \
-             events numbers its events itself, so let the producer number this event too. If no other event will get \
-             the sequence {next}, publish this event with the sequence {next}",
-            event.key(),
-            next - 1
+            "key {key:?} has events up to sequence {last} with sequences that the store did not give, or gave and then \
+             lost. If another producer numbers the events of this key itself, let this producer number this event too; \
+             if no other event will get the sequence {next}, publish this event with the sequence {next}. If the store \
+             has lost data (for example by a failover or a restored backup), {REUSE_ADVICE}"
         );
     }
     let sequence = reply.sequence();
@@ -418,7 +441,6 @@ fn refusal_message(event: &Event, reply: AssignItemReply) -> String {
         Some(sequence) => (format!("sequence {sequence}"), "sequence"),
         None => (format!("the id {:?}", event.id()), "id"),
     };
-    let key = event.key();
     format!(
         "{what} of key {key:?} was published before with other content (as sequence {sequence}): give the new \
          event another {right}"

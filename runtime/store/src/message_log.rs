@@ -163,7 +163,8 @@ pub struct AssignRequest {
     /// The streams that read the destination and that may also receive events which producers have numbered without the
     /// store. Before the store numbers a producer's event, it reads the record of the event's key in each of these
     /// streams. If a record has a higher sequence than the store has given, the store does not number the event
-    /// ([`AssignItemReply::NumberedElsewhere`], [`AssignItemReply::KeyEnded`]).
+    /// ([`AssignItemReply::NumberedElsewhere`], [`AssignItemReply::KeyEnded`]). A caller that writes lost events again
+    /// names no streams, so that the store gives the lost numbers again.
     pub readers: Vec<Arc<str>>,
     /// The groups, at most one of each origin. All groups together have at most [`ASSIGN_LIMIT`] messages.
     pub groups: Vec<AssignGroup>,
@@ -259,8 +260,8 @@ pub enum AssignItemReply {
     /// the number of the earlier message.
     Conflict(u64),
     /// The message of a producer has no number, and the store cannot give it one: a [reader](AssignRequest::readers)
-    /// has events of the key with numbers that the store has not given. The value is the sequence after the highest of
-    /// these numbers.
+    /// has events of the key with numbers that the store has not given, or that it gave and then lost. The value is the
+    /// sequence after the highest of these numbers.
     NumberedElsewhere(u64),
     /// The message of a producer has no number, and the store cannot give it one: a [reader](AssignRequest::readers)
     /// has events of the key with numbers that the store has not given or no longer remembers, and the key has ended in

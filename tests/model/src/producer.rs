@@ -1,8 +1,9 @@
 //! A model of a producer that publishes a file through a store that goes back in time (loses its newest writes). The
 //! state has the shards and two producers. The first producer publishes the file. It may end early and start again.
-//! Each shard numbers its events and contains a checkpoint. A checker walks through all runs of small scopes, and the
-//! simulator plays long random runs. The product's own code remembers the calls of the producer of the file
-//! ([`ProducerHistory`](ordain_core::ProducerHistory)). All other code is written from the protocol alone.
+//! Each shard numbers its events and contains a checkpoint. In some scopes, the first producer also sends its events to
+//! a broker that never goes back, and a stream reads the events from the broker. A checker walks through all runs of
+//! small scopes, and the simulator plays long random runs. The product's own code remembers the calls of the producer
+//! of the file ([`ProducerHistory`](ordain_core::ProducerHistory)). All other code is written from the protocol alone.
 
 mod world;
 
@@ -19,6 +20,9 @@ pub struct ProducerScope {
     /// True if the producer is a program with the library. Such a producer publishes no file, and therefore has no
     /// checkpoints.
     pub is_library: bool,
+    /// True if the producer also sends each event to a broker, from which a stream reads the events. The store then
+    /// compares the numbers that it has given with the numbers in the records of the stream.
+    pub has_reader: bool,
     /// Maximum number of events that another producer publishes.
     pub other_events: u8,
     /// Maximum number of times that shards go back.
@@ -57,11 +61,16 @@ pub enum ProducerFault {
     FileIsNotReadAgain,
     /// The store does not compare the id of a new event with the ids of the events that the store already has.
     NothingIsRemembered,
+    /// The store refuses to number a lost event that the producer writes again, if the reader already has the event.
+    RepeatsAreRefused,
+    /// If the reader has higher numbers than the store has given, the store gives a new event the next higher number,
+    /// instead of refusing the event.
+    NumbersFollowReader,
 }
 
 impl ProducerFault {
     /// All faults.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::NoWitnessIsNamed,
         Self::NothingIsWrittenAgain,
         Self::NothingIsChecked,
@@ -72,6 +81,8 @@ impl ProducerFault {
         Self::NewestCheckpointCounts,
         Self::FileIsNotReadAgain,
         Self::NothingIsRemembered,
+        Self::RepeatsAreRefused,
+        Self::NumbersFollowReader,
     ];
 }
 
@@ -92,6 +103,8 @@ pub enum ProducerStep {
     Wait(u64),
     /// The other producer publishes an event to this shard.
     Other(u8),
+    /// The reader settles the next event of this shard that the broker has.
+    Read(u8),
     /// The present state of the shards becomes a state that they may go back to.
     Remember,
     /// The shard with this number, or every shard for `None`, goes back to the remembered state with this index. The
@@ -112,7 +125,7 @@ impl Model for ProducerScope {
     type Action = ProducerStep;
 
     fn init_states(&self) -> Vec<ProducerWorld> {
-        vec![ProducerWorld::new(self.events, self.is_library, self.fault)]
+        vec![ProducerWorld::new(self.events, self.is_library, self.has_reader, self.fault)]
     }
 
     fn actions(&self, world: &ProducerWorld, steps: &mut Vec<ProducerStep>) {
@@ -127,6 +140,9 @@ impl Model for ProducerScope {
         ]);
         if world.other_events() < self.other_events {
             steps.extend((0..SHARDS).map(ProducerStep::Other));
+        }
+        if self.has_reader {
+            steps.extend((0..SHARDS).map(ProducerStep::Read));
         }
         steps.extend((world.forgotten() < self.forgotten).then_some(ProducerStep::Forget));
         if world.rollbacks() < self.rollbacks {

@@ -29,6 +29,14 @@ fn restarts() -> ProducerScope {
     ProducerScope { events: 3, restarts: 1, ..goes_back() }
 }
 
+fn has_reader() -> ProducerScope {
+    ProducerScope { events: 3, has_reader: true, ..goes_back() }
+}
+
+fn library_has_reader() -> ProducerScope {
+    ProducerScope { is_library: true, rollbacks: 2, ..has_reader() }
+}
+
 /// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
 type Break = (ProducerFault, fn() -> ProducerScope, ProducerViolation);
 
@@ -44,6 +52,8 @@ const FAULTS: &[Break] = &[
     (ProducerFault::NewestCheckpointCounts, restarts, ProducerViolation::Missing),
     (ProducerFault::FileIsNotReadAgain, restarts, ProducerViolation::Missing),
     (ProducerFault::NothingIsRemembered, restarts, ProducerViolation::Duplicated),
+    (ProducerFault::RepeatsAreRefused, has_reader, ProducerViolation::Stuck),
+    (ProducerFault::NumbersFollowReader, has_reader, ProducerViolation::Duplicated),
 ];
 
 #[test]
@@ -54,6 +64,8 @@ fn no_run_of_a_producer_breaks_a_rule() {
     walk("has_others", &has_others(), &[WRITTEN_AGAIN]);
     walk("forgets", &forgets(), &[WRITTEN_AGAIN]);
     walk("restarts", &restarts(), &[WRITTEN_AGAIN]);
+    walk("has_reader", &has_reader(), &[WRITTEN_AGAIN]);
+    walk("library_has_reader", &library_has_reader(), &[WRITTEN_AGAIN]);
 }
 
 #[test]

@@ -15,11 +15,15 @@ const OTHER_EVENT_LIMIT: u8 = 60;
 pub fn run_producer(seed: u64, fault: Option<ProducerFault>) -> Result<ProducerCounts, Violation> {
     let mut rng = Rng::new(mix(&[seed, 0x70]));
     let is_library = rng.permille(300);
-    let mut world = ProducerWorld::new(rng.between(4, 40) as u8, is_library, fault);
+    let events = rng.between(4, 40) as u8;
     let restarts = !is_library && rng.permille(500);
     let has_others = rng.permille(500);
     let forgets = rng.permille(200);
     let rare = rng.between(1, 8);
+    // The stream that reads the events from the broker has the lost numbers too. The store gives these numbers to the
+    // same events again only if one producer has all lost events in memory.
+    let has_reader = !restarts && !has_others && !forgets;
+    let mut world = ProducerWorld::new(events, is_library, has_reader, fault);
     let mut steps = Vec::new();
     for _ in 0..rng.between(10, 80) {
         let step = match rng.below(20) {
@@ -48,6 +52,11 @@ pub fn run_producer(seed: u64, fault: Option<ProducerFault>) -> Result<ProducerC
         };
         steps.push(step);
         world.step(step);
+        if has_reader {
+            let read = ProducerStep::Read(rng.below(2) as u8);
+            steps.push(read);
+            world.step(read);
+        }
         world.step(ProducerStep::Remember);
         if world.broken().is_some() {
             break;

@@ -517,6 +517,41 @@ pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fi
     assert_eq!(producer.assign(fixture.store(), 0, &[message(&a, "6")]).await, [New(8)]);
 }
 
+/// A store that went back in time has lost numbers that it gave, but the reader has settled the events with these
+/// numbers. The store cannot distinguish these numbers from the numbers of another producer, so it refuses to number an
+/// event, whether or not it still has other numbers of the key. If a call names no readers, the store gives the lost
+/// numbers again.
+pub async fn lost_numbers_are_given_again_without_readers(fixture: &mut impl Fixture) {
+    use AssignItemReply::{AfterConflict, KeyEnded, Known, New, NumberedElsewhere};
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let producer = Sender { readers: vec!["cases".into()], ..Sender::producer(store) };
+    let restoring = Sender::producer(store);
+    let mut owner = Owner::claim(store, "cases", 0).await;
+    assert_eq!(producer.assign(store, 0, &[message(&a, "1")]).await, [New(1)]);
+    // The store has lost the numbers 2 and 3 of key `a`, and the only number of key `b`.
+    owner.write(store, first_write(&a)).await;
+    owner.write(store, next_write(&a, 2)).await;
+    owner.write(store, next_write(&a, 3)).await;
+    let mut tombstone = key_record(2);
+    tombstone.status = KeyStatus::Completed;
+    let write = record_write(&b, WriteCondition::Absent, tombstone);
+    owner.write(store, KeyWrite { expire_in: Some(COMPLETED_TTL_MS), ..write }).await;
+    let items = [message(&a, "1"), message(&a, "2"), message(&a, "3")];
+    let expected = [Known(1), NumberedElsewhere(4), AfterConflict];
+    assert_eq!(producer.assign(store, 0, &items).await, expected);
+    assert_eq!(producer.assign(store, 0, &[last_message(&b, "1")]).await, [KeyEnded]);
+
+    fixture.reopen().await;
+    let store = fixture.store();
+    assert_eq!(restoring.assign(store, 0, &items).await, [Known(1), New(2), New(3)]);
+    assert_eq!(restoring.assign(store, 0, &[last_message(&b, "1")]).await, [New(1)]);
+    // The store has all numbers again, so it numbers new events as before the loss.
+    let items = [message(&a, "3"), message(&a, "4")];
+    assert_eq!(producer.assign(store, 0, &items).await, [Known(3), New(4)]);
+    assert_eq!(producer.assign(store, 0, &[last_message(&b, "1")]).await, [Known(1)]);
+}
+
 /// The last event of a key is committed some time after it was published, so the store forgets the numbers of the key
 /// before the record of the ended key expires. Until the record expires, the store answers messages of the key with
 /// `KeyEnded`.

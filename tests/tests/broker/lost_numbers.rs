@@ -1,4 +1,4 @@
-//! Tests of a Redis that goes back in time while no process runs. Ordain numbers the events that it publishes to an
+//! Tests of a Redis that goes back in time while no host runs. Ordain numbers the events that it publishes to an
 //! exchange, and the counters for these numbers are in Redis. After the loss, Ordain therefore assigns the numbers of
 //! lost events a second time.
 
@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 
 use anyhow::{Context, Result, ensure};
 use lapin::ExchangeKind;
+use ordain_publisher::{Event, Publisher, Receipt};
 use ordain_servers::Redis;
 use ordain_tests::log::{line, text, unnumbered};
 use ordain_tests::rig::Rig;
@@ -41,13 +42,26 @@ impl NumberingRig {
 
     /// Publishes events of one key. Each event has an id and content of its own, but no sequence.
     fn publish(&self, events: RangeInclusive<u64>) -> Result<()> {
-        let file = format!("events-{}.ndjson", events.start());
-        let event = |number: u64| {
-            line("a", number, &json!({ "do": "emit", "sink": "between", "bytes": number }))
-        };
-        let lines: Vec<String> = events.map(event).collect();
-        self.rig.home.write(&file, text(&unnumbered(&lines)?))?;
+        let file = self.write(events)?;
         self.rig.home.rows(&["publish", self.first, &file, "--json"]).map(drop)
+    }
+
+    /// Writes the events that [`Self::publish`] publishes to a file. Returns the name of the file.
+    fn write(&self, events: RangeInclusive<u64>) -> Result<String> {
+        let file = format!("events-{}.ndjson", events.start());
+        let lines: Vec<String> =
+            events.map(|number| line("a", number, &event_data(number))).collect();
+        self.rig.home.write(&file, text(&unnumbered(&lines)?))?;
+        Ok(file)
+    }
+
+    /// Checks that the stream `cases` has settled these events of the key, each once, and has no dead letter.
+    fn check_settled(&self, events: RangeInclusive<u64>) -> Result<()> {
+        let rows = self.rig.home.rows(&["keys", "list", "cases", "--json"])?;
+        ensure!(rows.len() == 1 && rows[0]["next"] == events.end() + 1, "{rows:?}");
+        let letters = self.rig.home.rows(&["dead", "list", "cases", "--json"])?;
+        ensure!(letters.is_empty(), "{letters:?}");
+        Ok(())
     }
 
     /// Runs the host until it has published the messages of two more events. Returns these messages. `known` contains
@@ -85,6 +99,11 @@ impl NumberingRig {
         ensure!(again == lost, "other messages than the first time: {lost:?} {again:?}");
         Ok(())
     }
+}
+
+/// Returns the data of an event.
+fn event_data(number: u64) -> Value {
+    json!({ "do": "emit", "sink": "between", "bytes": number })
 }
 
 /// Returns the numbers of the events that caused the messages.
@@ -127,4 +146,65 @@ fn sink_events_with_reused_numbers_have_new_message_ids() -> Result<()> {
     let numbering = NumberingRig::start("first", sections, "bind = [{ exchange = \"between\" }]")?;
     numbering.rig.client.exchange("between", ExchangeKind::Topic)?;
     numbering.check(|| Ok(()))
+}
+
+/// Redis loses the numbers of events that wait in the broker, and the host then executes these events. The next run of
+/// `ordain publish` must refuse the lost events, because it cannot know whether the store gave their numbers. With the
+/// option that the refusal names, the lost events must get their numbers again, and take effect once.
+#[test]
+fn lost_numbers_of_executed_events_are_given_again_on_request() -> Result<()> {
+    let numbering = NumberingRig::start("cases", "", "")?;
+    let NumberingRig { redis, rig, .. } = &numbering;
+    numbering.publish(KEPT)?;
+    let kept = numbering.run(&[])?;
+    let early = redis.snapshot()?;
+    numbering.publish(LOST)?;
+    redis.go_back(&early)?;
+    let lost = numbering.run(&kept)?;
+    ensure!(numbers(&lost)? == [3, 4], "{lost:?}");
+
+    let file = numbering.write(LOST)?;
+    let output = rig.home.output(&["publish", "cases", &file])?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(1), "{}: {log}", output.status);
+    ensure!(log.contains("did not give") && log.contains("--reuse-lost-numbers"), "{log}");
+    let rows = rig.home.rows(&["publish", "cases", &file, "--reuse-lost-numbers", "--json"])?;
+    ensure!(rows[0]["published"] == 2, "{rows:?}");
+    numbering.publish(OTHER)?;
+    let other = numbering.run(&[kept, lost].concat())?;
+    ensure!(numbers(&other)? == [5, 6], "{other:?}");
+    numbering.check_settled(1..=6)
+}
+
+/// Redis loses the numbers of events of a running publisher, and a host then executes these events. The publisher
+/// detects the loss and writes the lost events again. They must get their numbers again, so that the publisher can
+/// publish further events.
+#[test]
+fn running_publisher_gets_lost_numbers_of_executed_events_again() -> Result<()> {
+    let numbering = NumberingRig::start("cases", "", "")?;
+    let NumberingRig { redis, rig, .. } = &numbering;
+    let events = |numbers: RangeInclusive<u64>| -> Result<Vec<Event>> {
+        let event = |n: u64| Ok(Event::json("a", "test", &event_data(n))?.id(format!("a-{n}")));
+        numbers.map(event).collect()
+    };
+    let runtime = tokio::runtime::Runtime::new()?;
+    let config = rig.home.path("ordain.toml");
+    let mut publisher = runtime.block_on(Publisher::open(&config, "cases"))?;
+    runtime.block_on(publisher.publish(&events(KEPT)?))?;
+    let early = redis.snapshot()?;
+    runtime.block_on(publisher.publish(&events(LOST)?))?;
+    redis.go_back(&early)?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    let mut first = Vec::new();
+    rig.take(&mut first, 4).with_context(|| service.stderr())?;
+    rig.until_empty()?;
+    service.end()?;
+
+    let receipts = runtime.block_on(publisher.publish(&events(OTHER)?))?;
+    let new = |sequence| Receipt { sequence: Some(sequence), is_new: true };
+    ensure!(receipts == [new(5), new(6)], "{receipts:?}");
+    runtime.block_on(publisher.close())?;
+    let other = numbering.run(&first)?;
+    ensure!(numbers(&other)? == [5, 6], "{other:?}");
+    numbering.check_settled(1..=6)
 }

@@ -193,6 +193,39 @@ async fn lost_number_is_given_again_after_commits_were_repeated() {
     assert_eq!(assign(&dedicated, &to, "5", &["s"]).await, elsewhere);
 }
 
+/// The server loses the numbers of events that still wait in the broker, but no commit. The owner commits these events
+/// after the loss, for the first time, so no owner repeats a commit in the shard. The store then refuses to number the
+/// events, until a call without readers gives the lost numbers again.
+#[tokio::test]
+async fn lost_number_of_a_late_commit_is_given_again_without_readers() {
+    let dedicated = DedicatedStore::start().await;
+    let store = &dedicated.store;
+    let to = Destination::Exchange("next".into());
+    let mut owner = Owner::claim(store, "s", 0).await;
+    assert_eq!(assign(&dedicated, &to, "1", &["s"]).await, AssignItemReply::New(1));
+    owner.write(store, step("a", 1)).await;
+    let snapshot = dedicated.server.snapshot().expect("a snapshot");
+    for sequence in 2..=3 {
+        let id = sequence.to_string();
+        assert_eq!(assign(&dedicated, &to, &id, &["s"]).await, AssignItemReply::New(sequence));
+    }
+    dedicated.server.go_back(&snapshot).expect("an earlier time");
+    for sequence in 2..=3 {
+        let batch = owner.batch(vec![step("a", sequence)]);
+        until_applied(store, &owner, &batch).await;
+    }
+    let name = dedicated.name(shard_of("a", store.shards()), "data:s");
+    assert_eq!(dedicated.command(&["HEXISTS", &name, "r"]).int(), Some(0));
+    let elsewhere = AssignItemReply::NumberedElsewhere(4);
+    assert_eq!(assign(&dedicated, &to, "2", &["s"]).await, elsewhere);
+    for sequence in 2..=3 {
+        let id = sequence.to_string();
+        assert_eq!(assign(&dedicated, &to, &id, &[]).await, AssignItemReply::New(sequence));
+    }
+    assert_eq!(assign(&dedicated, &to, "2", &["s"]).await, AssignItemReply::Known(2));
+    assert_eq!(assign(&dedicated, &to, "4", &["s"]).await, AssignItemReply::New(4));
+}
+
 /// Publishes an event of key `a` without a number. The streams `readers` read the destination.
 async fn assign(
     dedicated: &DedicatedStore,

@@ -109,6 +109,17 @@ impl Publisher {
         }
     }
 
+    /// Lets the store give numbers that it lost a second time. Use this method only after the store went
+    /// back in time: open a publisher, call this method, publish all events again that were published shortly before
+    /// the loss, in the same order and with the same ids, and close the publisher. Each event then gets its earlier
+    /// number, and the stream recognises the events that it already has.
+    ///
+    /// Without this method, [`Self::publish`] refuses an event if the stream has events of its key with higher numbers
+    /// than the store.
+    pub fn reuse_lost_numbers(&mut self) {
+        self.inner.reuse_lost_numbers();
+    }
+
     /// Closes the publisher.
     ///
     /// # Errors

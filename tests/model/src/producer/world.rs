@@ -42,11 +42,12 @@ pub struct ProducerCounts {
 pub enum ProducerViolation {
     /// A shard lacks an event of the file.
     Missing,
-    /// A shard has an event of the file twice, under two numbers.
+    /// A shard has an event of the file twice, under two numbers, or the broker received an event under two numbers.
     Duplicated,
     /// The numbers that a shard gave to events in the producer's memory do not follow the order of the file.
     OutOfOrder,
-    /// Two events in the producer's memory got the same number from a shard.
+    /// Two events in the producer's memory got the same number from a shard, or the broker received two events of a
+    /// shard with the same number.
     NumberReused,
     /// The producer never finishes, or cannot write the events of a call.
     Stuck,
@@ -86,14 +87,28 @@ struct Checkpoint {
 struct Shard {
     events: Vec<NumberedEvent>,
     checkpoint: Checkpoint,
+    /// The highest number in the record of the stream that reads the events from the broker; 0 without such a stream.
+    read: u64,
 }
 
 impl Shard {
-    /// Adds an event, unless the shard already has the event. With `forgets`, adds the event in any case. Returns the
-    /// event with its number, and true if the shard already had the event.
-    fn put(&mut self, event: u8, forgets: bool) -> (NumberedEvent, bool) {
+    /// Returns the highest number that the shard has given to an event; 0 if the shard has no event.
+    fn last(&self) -> u64 {
+        self.events.last().map_or(0, |last| last.number)
+    }
+
+    /// Returns whether the shard refuses to number an event: the shard does not have the event, but the reader has
+    /// higher numbers than the shard has given.
+    fn refuses(&self, event: u8) -> bool {
+        self.read > self.last() && self.events.iter().all(|other| other.event != event)
+    }
+
+    /// Adds an event, unless the shard already has the event. With `forgets`, adds the event in any case. A new event
+    /// gets the number after the highest number in the shard and `at_least`. Returns the event with its number, and
+    /// true if the shard already had the event.
+    fn put(&mut self, event: u8, forgets: bool, at_least: u64) -> (NumberedEvent, bool) {
         let known = self.events.iter().find(|other| other.event == event && !forgets).copied();
-        let number = self.events.len() as u64 + 1;
+        let number = self.last().max(at_least) + 1;
         let numbered = known.unwrap_or(NumberedEvent { event, number });
         if known.is_none() {
             self.events.push(numbered);
@@ -126,6 +141,9 @@ struct State {
     file: u8,
     /// True if the producer is a program with the library, which has no file and no checkpoints.
     is_library: bool,
+    /// For each shard, the events that the broker has received, by number. Shards that go back do not change the
+    /// broker. `None` if no stream reads the events from a broker.
+    sent: Option<Vec<BTreeMap<u64, u8>>>,
     shards: Vec<Shard>,
     /// States that the shards may go back to. The first of them is the first state of the run.
     past: Vec<Vec<Shard>>,
@@ -192,13 +210,15 @@ fn newest(call: &[WrittenEvent]) -> BTreeMap<u32, NumberedEvent> {
 
 impl ProducerWorld {
     /// Returns the first state of a run. The producer publishes `file` events. A producer that is a program with the
-    /// library has no file: it receives each event only once, and has no checkpoints.
-    pub fn new(file: u8, is_library: bool, fault: Option<ProducerFault>) -> Self {
+    /// library has no file: it receives each event only once, and has no checkpoints. If `has_reader` is true, the
+    /// producer also sends each event to a broker, and a stream reads the events from the broker.
+    pub fn new(file: u8, is_library: bool, has_reader: bool, fault: Option<ProducerFault>) -> Self {
         let shards = vec![Shard::default(); usize::from(SHARDS)];
         let state = State {
             fault,
             file,
             is_library,
+            sent: has_reader.then(|| vec![BTreeMap::new(); usize::from(SHARDS)]),
             past: vec![shards.clone()],
             shards,
             next: 0,
@@ -230,6 +250,7 @@ impl ProducerWorld {
             ProducerStep::Forget => self.forget(),
             ProducerStep::Wait(ms) => self.state.now += ms,
             ProducerStep::Other(shard) => self.put_other(shard),
+            ProducerStep::Read(shard) => self.read(shard),
             ProducerStep::Remember => self.remember(),
             ProducerStep::GoBack(shard, to, disconnects) => self.go_back(shard, to, disconnects),
             ProducerStep::Restart => self.restart(),
@@ -293,9 +314,16 @@ impl ProducerWorld {
         self.state.broken.get_or_insert(broken);
     }
 
-    /// Writes events to each shard that has its witness. Returns the written events with their numbers, and true if the
-    /// shard of an event lacks its witness.
-    fn write(&mut self, events: &[u8], witnesses: &BTreeMap<u32, NumberedEvent>) -> (Call, bool) {
+    /// Writes events to each shard that has its witness. Sends the written events to the broker, if there is a broker.
+    /// With `compares`, a shard refuses a new event if the reader has higher numbers than the shard. Returns the written
+    /// events with their numbers, and true if the shard of an event lacks its witness.
+    fn write(
+        &mut self,
+        events: &[u8],
+        witnesses: &BTreeMap<u32, NumberedEvent>,
+        compares: bool,
+    ) -> (Call, bool) {
+        let counts_on = self.is(ProducerFault::NumbersFollowReader);
         let forgets = self.is(ProducerFault::NothingIsRemembered);
         let ignores = self.is(ProducerFault::NoWitnessIsNamed);
         let shards = &mut self.state.shards;
@@ -308,14 +336,44 @@ impl ProducerWorld {
         for event in events {
             let shard = usize::from(shard_of(*event));
             if has[shard] {
-                let (numbered, is_known) = shards[shard].put(*event, forgets);
+                if compares && !counts_on && shards[shard].refuses(*event) {
+                    continue;
+                }
+                let at_least = if counts_on { shards[shard].read } else { 0 };
+                let (numbered, is_known) = shards[shard].put(*event, forgets, at_least);
                 self.counts.recognized += u64::from(is_known);
                 call.push(WrittenEvent { numbered, is_new: !is_known });
             } else {
                 went_back = true;
             }
         }
+        for written in &call {
+            self.send(written.numbered);
+        }
         (call, went_back)
+    }
+
+    /// Sends an event to the broker, if there is a broker.
+    fn send(&mut self, numbered: NumberedEvent) {
+        let NumberedEvent { event, number } = numbered;
+        let Some(sent) = &mut self.state.sent else { return };
+        let sent = &mut sent[usize::from(shard_of(event))];
+        let has_other_number = sent.iter().any(|(other, sent)| *sent == event && *other != number);
+        let replaced = sent.insert(number, event);
+        if has_other_number {
+            self.record_violation(ProducerViolation::Duplicated);
+        } else if replaced.is_some_and(|other| other != event) {
+            self.record_violation(ProducerViolation::NumberReused);
+        }
+    }
+
+    /// The reader settles the next event of a shard, if the broker has it.
+    fn read(&mut self, shard: u8) {
+        let State { sent, shards, .. } = &mut self.state;
+        let next = shards[usize::from(shard)].read + 1;
+        if sent.as_ref().is_some_and(|sent| sent[usize::from(shard)].contains_key(&next)) {
+            shards[usize::from(shard)].read = next;
+        }
     }
 
     /// Publishes the next events of the file. If shards went back, writes lost events again and continues at the oldest
@@ -333,7 +391,7 @@ impl ProducerWorld {
                 return self.record_violation(ProducerViolation::Stuck);
             }
             let witnesses = self.state.history.witnesses(self.state.now);
-            let (call, went_back) = self.write(&open, &witnesses);
+            let (call, went_back) = self.write(&open, &witnesses, true);
             open.retain(|event| call.iter().all(|written| written.numbered.event != *event));
             let State { history, answered, now, .. } = &mut self.state;
             // `answered` gets only the events that this call added to a shard, because only these events can be
@@ -359,7 +417,7 @@ impl ProducerWorld {
         let State { next, file, history, now, .. } = &self.state;
         if next < file {
             let witnesses = history.witnesses(*now);
-            self.write(&[self.state.next], &witnesses);
+            self.write(&[self.state.next], &witnesses, true);
             self.state.published = self.state.published.max(self.state.next + 1);
         }
         self.restart();
@@ -415,7 +473,8 @@ impl ProducerWorld {
             let events = call.iter().map(|written| written.numbered.event);
             let events: Vec<u8> = events.filter(|event| is_lost(*event)).collect();
             if !self.is(ProducerFault::NothingIsWrittenAgain) {
-                let (rewritten_call, _) = self.write(&events, &BTreeMap::new());
+                let compares = self.is(ProducerFault::RepeatsAreRefused);
+                let (rewritten_call, _) = self.write(&events, &BTreeMap::new(), compares);
                 for rewritten in rewritten_call {
                     self.counts.rewritten += u64::from(rewritten.is_new);
                     let of_event = call
@@ -514,7 +573,7 @@ impl ProducerWorld {
     fn put_other(&mut self, shard: u8) {
         let event = FIRST_OTHER_EVENT + self.state.other_events;
         self.state.other_events += 1;
-        self.state.shards[usize::from(shard)].put(event, false);
+        self.state.shards[usize::from(shard)].put(event, false, 0);
     }
 
     fn remember(&mut self) {
