@@ -17,6 +17,8 @@ mod listing;
 mod loss_report;
 mod new_files;
 mod scan;
+#[cfg(test)]
+mod tests;
 mod tracked_file;
 
 use std::collections::BTreeMap;
@@ -68,7 +70,8 @@ pub struct FileSet {
     /// The time since which a folder is missing, or another device is mounted there.
     folder_failures: FailureTimer,
     denied_throttle: LogThrottle,
-    /// `true` if, after the last listing, the path of a listed file no longer led to the file.
+    /// `true` if, after the last listing, the path of a listed file no longer led to the file, or a tracked file no
+    /// longer had the bytes that were read.
     is_listing_outdated: bool,
 }
 

@@ -53,7 +53,14 @@ impl FileSet {
                     let may_be_left = is_live && !tracked.is_listed && !tracked.is_unread();
                     (tracked.is_missing || may_be_left) && print.matches(copy)?
                 }
-                Some(file) => is_live && !tracked.is_listed && is_whole_copy(file, copy)?,
+                // A program may have truncated the tracked file after this scan found it, so also compare `copy` with
+                // the bytes that were read.
+                Some(file) => {
+                    is_live
+                        && !tracked.is_listed
+                        && is_whole_copy(file, copy)?
+                        && print.matches(copy)?
+                }
             };
             let order = (!is_shorter, print.end());
             if is_original && best.is_none_or(|(_, best_order)| order > best_order) {
@@ -65,12 +72,14 @@ impl FileSet {
 
     /// Returns whether another file has the same content as `file`, up to the end of the shorter file: a tracked file,
     /// or a file that the path of the source names and that is in the listing. Also returns `true` if `file` is empty:
-    /// nothing can be read of it yet, and a later scan compares it again.
-    pub(super) fn is_copy(&self, file: &File, listed: &[ListedFile]) -> io::Result<bool> {
+    /// nothing can be read of it yet, and a later scan compares it again. If a program has truncated a tracked file
+    /// since the scan found this file, `file` may be its copy, but a comparison with the truncated file cannot show
+    /// this. The method then sets `is_listing_outdated` and returns `true`, so that the caller begins another scan.
+    pub(super) fn is_copy(&mut self, file: &File, listed: &[ListedFile]) -> io::Result<bool> {
         if file.metadata()?.len() == 0 {
             return Ok(true);
         }
-        for tracked in &self.files {
+        for tracked in &mut self.files {
             let other = match &tracked.file {
                 Some(other) => Some(Arc::clone(other)),
                 None => match open_same(&tracked.progress) {
@@ -78,7 +87,14 @@ impl FileSet {
                     opened => opened?,
                 },
             };
-            if other.map_or(Ok(false), |other| is_copy_of(file, &other))? {
+            let Some(other) = other else { continue };
+            if is_copy_of(file, &other)? {
+                return Ok(true);
+            }
+            // This check follows the comparison, so it also detects a truncation during the comparison.
+            if !tracked.is_missing && tracked.has_changed(&other)? {
+                tracked.compare_again();
+                self.is_listing_outdated = true;
                 return Ok(true);
             }
         }

@@ -43,14 +43,17 @@ impl FileSet {
                 let at = self.files.len();
                 self.insert(at, found, file);
             }
+            if self.is_listing_outdated {
+                break;
+            }
         }
         Ok(())
     }
 
     /// Returns whether the folder has an older file that is neither tracked nor a copy of a tracked file. Such a file
     /// may contain the unread lines of a tracked file that a program has copied and then truncated. Returns `true` also
-    /// if programs rename files of the folder during this call. If a program truncates a tracked file during this call,
-    /// the result may be wrong.
+    /// if programs rename or truncate files of the folder during this call. If a program truncates the file that the
+    /// caller reads, the result may be wrong.
     pub(in crate::source) fn has_unknown_older_file(&mut self) -> io::Result<bool> {
         let Some(pattern) = self.pattern.clone() else { return Ok(false) };
         let Some(listed) = self.list(&pattern)? else { return Ok(self.is_listing_outdated) };
@@ -67,7 +70,7 @@ impl FileSet {
                 },
             }
         }
-        Ok(false)
+        Ok(self.is_listing_outdated)
     }
 
     /// Adds the listed files that are not tracked. A file that begins with all bytes that were read of a missing file
@@ -103,6 +106,9 @@ impl FileSet {
                 // A copy of a tracked file has nothing new, unless the program that makes the copy then truncates the
                 // tracked file. While the program is still copying, no comparison shows whether it will truncate the
                 // file, so leave the copy to a later scan.
+                if self.is_listing_outdated {
+                    break;
+                }
                 continue;
             } else {
                 let index = self.place(at, &positions);

@@ -22,7 +22,7 @@ use super::tracked_file::TrackedFile;
 /// file is not the newest. Without wildcards in the path of the source, the file that the path names stays open.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 /// Maximum number of listings of the folder in one scan. More than two listings are necessary only if programs rename
-/// files during the scan.
+/// or truncate files during the scan.
 const SCANS_LIMIT: usize = 16;
 
 impl FileSet {
@@ -63,7 +63,11 @@ impl FileSet {
     }
 
     /// Finds the tracked files: among the open files, among the listed files, or under another name in the folder.
-    fn find_tracked(&mut self, pattern: &FilePattern, listed: &[ListedFile]) -> io::Result<()> {
+    pub(super) fn find_tracked(
+        &mut self,
+        pattern: &FilePattern,
+        listed: &[ListedFile],
+    ) -> io::Result<()> {
         let mut by_inode = BTreeMap::<u64, Vec<&ListedFile>>::new();
         for found in listed.iter().filter(|found| found.role != FileRole::Compressed) {
             by_inode.entry(found.metadata.ino()).or_default().push(found);

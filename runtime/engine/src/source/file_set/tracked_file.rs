@@ -157,6 +157,11 @@ impl TrackedFile {
         !self.progress.is_begun() && self.read_to < known && length < known
     }
 
+    /// Returns whether a program has truncated or rewritten the file since the last scan found it.
+    pub(super) fn has_changed(&self, file: &File) -> io::Result<bool> {
+        Ok(!self.progress.print.matches(file)? || self.is_cut_to(file.metadata()?.len()))
+    }
+
     /// Returns whether the source reads the file and has read nothing of it.
     pub(super) fn is_unbegun(&self) -> bool {
         self.is_read() && !self.progress.is_begun()
