@@ -138,6 +138,14 @@ pub(super) fn is_denied(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied
 }
 
+/// Treats a file that this process has no right to read as a file that does not exist.
+pub(super) fn if_permitted<T>(opened: io::Result<Option<T>>) -> io::Result<Option<T>> {
+    match opened {
+        Err(error) if is_denied(&error) => Ok(None),
+        opened => opened,
+    }
+}
+
 pub(super) fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
 }

@@ -11,7 +11,7 @@ use ordain_util::canonical_path::canonical_path;
 use ordain_util::file_pattern::FileRole;
 
 use super::FileSet;
-use super::identity::is_denied;
+use super::identity::{if_permitted, is_denied};
 use super::listed_file::{ListedFile, Positions, open_listed, positions};
 use super::tracked_file::TrackedFile;
 
@@ -50,16 +50,16 @@ impl FileSet {
         Ok(())
     }
 
-    /// Returns whether the folder has an older file that is neither tracked nor a copy of a tracked file. Such a file
-    /// may contain the unread lines of a tracked file that a program has copied and then truncated. Returns `true` also
-    /// if programs rename or truncate files of the folder during this call. If a program truncates the file that the
+    /// Returns whether the folder has an older file that is neither tracked nor a copy of a tracked file. A tracked
+    /// file counts as another file after a program has overwritten the bytes that were read. Such an older file may
+    /// contain the unread lines of a tracked file that a program has copied and then truncated. Returns `true` also if
+    /// programs rename or truncate files of the folder during this call. If a program truncates the file that the
     /// caller reads, the result may be wrong.
     pub(in crate::source) fn has_unknown_older_file(&mut self) -> io::Result<bool> {
         let Some(pattern) = self.pattern.clone() else { return Ok(false) };
         let Some(listed) = self.list(&pattern)? else { return Ok(self.is_listing_outdated) };
         for found in listed.iter().filter(|found| !found.is_ignored) {
-            let is_known = |tracked: &TrackedFile| tracked.is(&found.metadata);
-            if !matches!(found.role, FileRole::Rotated { .. }) || self.files.iter().any(is_known) {
+            if !matches!(found.role, FileRole::Rotated { .. }) || self.is_known(found)? {
                 continue;
             }
             match open_listed(found) {
@@ -73,14 +73,32 @@ impl FileSet {
         Ok(self.is_listing_outdated)
     }
 
+    /// Returns whether the set tracks a listed file, and the file still has the bytes that were read.
+    fn is_known(&self, found: &ListedFile) -> io::Result<bool> {
+        let state = (found.metadata.len(), found.metadata.modified()?);
+        let is_same = |tracked: &&TrackedFile| tracked.is_present() && tracked.is(&found.metadata);
+        for tracked in self.files.iter().filter(is_same) {
+            if tracked.compared == Some(state) {
+                return Ok(true);
+            }
+            let file = match &tracked.file {
+                Some(file) => Some(Arc::clone(file)),
+                None => if_permitted(open_listed(found))?,
+            };
+            if file.map_or(Ok(false), |file| tracked.progress.print.matches(&file))? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Adds the listed files that are not tracked. A file that begins with all bytes that were read of a missing file
     /// takes the place of the missing file.
     pub(super) fn add_unknown(&mut self, listed: &[ListedFile]) -> io::Result<()> {
-        let known = |tracked: &TrackedFile| !tracked.is_missing || tracked.is_cut;
         let mut known_inodes: BTreeSet<u64> = self
             .files
             .iter()
-            .filter(|tracked| known(tracked))
+            .filter(|tracked| tracked.is_present())
             .map(|tracked| tracked.progress.inode)
             .collect();
         let positions = positions(listed);
@@ -88,7 +106,8 @@ impl FileSet {
             if found.role == FileRole::Compressed {
                 continue;
             }
-            let is_known = |tracked: &TrackedFile| known(tracked) && tracked.is(&found.metadata);
+            let is_known =
+                |tracked: &TrackedFile| tracked.is_present() && tracked.is(&found.metadata);
             if known_inodes.contains(&found.metadata.ino()) && self.files.iter().any(is_known) {
                 continue;
             }

@@ -106,3 +106,24 @@ fn rewritten_file_does_not_repeat_the_scan_without_end() {
     assert!(fixture.set.scan().unwrap());
     assert_eq!(fixture.files(), [("f.1".to_owned(), 0), ("f".to_owned(), 0)]);
 }
+
+/// A program copies a file over the older file, and then truncates the copied file. The inode of the older file stays
+/// the same, but the older file now has unread lines.
+#[test]
+fn overwritten_older_file_counts_as_unknown() {
+    let mut fixture = Fixture::new("f");
+    fixture.append("f.1", "first\n");
+    fixture.append("f", "second\n");
+    fixture.set.scan().unwrap();
+    fixture.read(0, 6, 1);
+    fixture.read(1, 7, 1);
+    fixture.set.scan().unwrap();
+    assert!(!fixture.set.has_unknown_older_file().unwrap());
+    fixture.append("f", "third\n");
+    fixture.append("f.1", "appended\n");
+    assert!(!fixture.set.has_unknown_older_file().unwrap(), "the older file has the bytes read");
+    fixture.truncate("f");
+    fs::write(fixture.path("f.1"), "fourth\n").unwrap();
+    fixture.append("f", "fifth\n");
+    assert!(fixture.set.has_unknown_older_file().unwrap());
+}

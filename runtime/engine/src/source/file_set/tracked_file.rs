@@ -162,6 +162,12 @@ impl TrackedFile {
         Ok(!self.progress.print.matches(file)? || self.is_cut_to(file.metadata()?.len()))
     }
 
+    /// Returns whether the last scan found the file. A file that a program truncated before the source read anything
+    /// of it counts as found.
+    pub(super) fn is_present(&self) -> bool {
+        !self.is_missing || self.is_cut
+    }
+
     /// Returns whether the source reads the file and has read nothing of it.
     pub(super) fn is_unbegun(&self) -> bool {
         self.is_read() && !self.progress.is_begun()
