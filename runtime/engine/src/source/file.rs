@@ -262,7 +262,7 @@ impl FileReader {
             let (batch, is_end) = self.lines.read_batch(&mut open.splitter, origin)?;
             // If no line of the file was read before, no comparison shows whether a program has truncated the file and
             // has written other lines to it. The earlier lines are then in a copy, which this process must read first.
-            if !self.set.file(index).progress.is_begun() && self.set.has_unknown_older_file()? {
+            if self.set.file(index).has_no_read_line() && self.set.has_unknown_older_file()? {
                 self.set.file(index).compare_again();
                 return Ok(Visit::Changed);
             }

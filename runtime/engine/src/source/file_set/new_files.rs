@@ -175,7 +175,7 @@ impl FileSet {
     }
 
     /// Returns the index at which to insert a new file that has the position `at` in the listing. This is the index of
-    /// the first tracked file that is listed later and of which nothing was read. Without such a tracked file, it is
+    /// the first tracked file that is listed later and of which no line was read. Without such a tracked file, it is
     /// the end of the set.
     fn place(&self, at: usize, positions: &Positions) -> usize {
         let is_later = |tracked: &TrackedFile| {

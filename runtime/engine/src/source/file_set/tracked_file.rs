@@ -168,9 +168,15 @@ impl TrackedFile {
         !self.is_missing || self.is_cut
     }
 
-    /// Returns whether the source reads the file and has read nothing of it.
+    /// Returns whether the source has read no line of the file. The source may have read blanks: many files begin with
+    /// the same blanks after a truncation, so blanks do not identify a file.
+    pub(in crate::source) fn has_no_read_line(&self) -> bool {
+        self.progress.position().line == 0
+    }
+
+    /// Returns whether the source reads the file and has read no line of it.
     pub(super) fn is_unbegun(&self) -> bool {
-        self.is_read() && !self.progress.is_begun()
+        self.is_read() && self.has_no_read_line()
     }
 
     /// Returns whether the file is missing, and the source had read it to its end.
