@@ -32,7 +32,9 @@ impl FileSet {
     pub fn scan(&mut self) -> io::Result<bool> {
         let Some(pattern) = self.pattern.clone() else { return Ok(true) };
         self.snapshot = None;
-        let mut was_missing = false;
+        for tracked in &mut self.files {
+            tracked.was_missing = false;
+        }
         for _ in 0..SCANS_LIMIT {
             let Some(listed) = self.list(&pattern)? else {
                 if self.is_listing_outdated {
@@ -47,9 +49,10 @@ impl FileSet {
                 continue;
             }
             self.is_first_start = false;
-            let is_missing =
-                |tracked: &TrackedFile| tracked.is_missing && !tracked.progress.is_lost;
-            if was_missing || !self.files.iter().any(is_missing) {
+            let is_newly_missing = |tracked: &TrackedFile| {
+                tracked.is_missing && !tracked.progress.is_lost && !tracked.was_missing
+            };
+            if !self.files.iter().any(is_newly_missing) {
                 self.report_missing(&listed)?;
                 self.close_idle();
                 self.forget_oldest();
@@ -57,7 +60,9 @@ impl FileSet {
             }
             // A program may have renamed or copied a file after the listing. Only a second listing, which begins after
             // the file was found missing, can show that the file is lost.
-            was_missing = true;
+            for tracked in &mut self.files {
+                tracked.was_missing = tracked.is_missing;
+            }
         }
         Ok(false)
     }
@@ -143,6 +148,7 @@ impl FileSet {
             return Ok(());
         }
         tracked.is_missing = false;
+        tracked.was_missing = false;
         tracked.progress.is_live = false;
         if let Some(found) = best {
             tracked.rename(found);

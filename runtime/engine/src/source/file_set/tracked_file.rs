@@ -39,6 +39,8 @@ pub(in crate::source) struct TrackedFile {
     /// `true` if the last scan found no file with this identity and content, neither among the open files nor in the
     /// folder.
     pub(super) is_missing: bool,
+    /// `true` if an earlier listing of the present scan already showed that the file is missing.
+    pub(super) was_missing: bool,
     /// `true` if a program truncated the file in place before the source had read anything of it. The unread bytes are
     /// then in a copy of the file, or lost.
     pub(super) is_cut: bool,
@@ -60,6 +62,7 @@ impl TrackedFile {
             loss: None,
             compared: None,
             is_missing: false,
+            was_missing: false,
             is_cut: false,
             has_old_path: false,
             is_listed: false,
@@ -102,6 +105,7 @@ impl TrackedFile {
         self.loss = None;
         self.compared = None;
         self.is_missing = false;
+        self.was_missing = false;
         self.is_cut = false;
         self.has_old_path = false;
         self.is_listed = true;
