@@ -45,13 +45,15 @@ const LISTINGS_LIMIT: usize = 64;
 
 /// Returns the files of the folder that match the pattern, with their roles, in the order of their paths. A listing can
 /// lack a file that a program renames meanwhile, so this function lists the folder until two consecutive listings are
-/// equal. Returns `None` if no two of [`LISTINGS_LIMIT`] consecutive listings are equal.
+/// equal. Returns `None` if no two of [`LISTINGS_LIMIT`] consecutive listings are whole and equal.
 pub(super) fn matching_files(pattern: &FilePattern) -> io::Result<Option<Vec<MatchingFile>>> {
-    let mut before = list_matching(pattern)?;
-    for _ in 1..LISTINGS_LIMIT {
+    let mut before: Option<Vec<MatchingFile>> = None;
+    for _ in 0..LISTINGS_LIMIT {
         let listed = list_matching(pattern)?;
-        if listed.iter().map(identity).eq(before.iter().map(identity)) {
-            return Ok(Some(listed));
+        if let (Some(before), Some(files)) = (&before, &listed)
+            && files.iter().map(identity).eq(before.iter().map(identity))
+        {
+            return Ok(listed);
         }
         before = listed;
     }
@@ -63,7 +65,9 @@ fn identity((path, _, metadata): &MatchingFile) -> (&Path, u64, u64) {
     metadata.as_ref().map_or((path, 0, 0), |metadata| (path, metadata.dev(), metadata.ino()))
 }
 
-fn list_matching(pattern: &FilePattern) -> io::Result<Vec<MatchingFile>> {
+/// Lists the folder once. Returns `None` if a name vanished after it was listed: the listing may then lack a renamed
+/// file.
+fn list_matching(pattern: &FilePattern) -> io::Result<Option<Vec<MatchingFile>>> {
     let mut matching = Vec::new();
     for entry in fs::read_dir(pattern.folder())? {
         let name = entry?.file_name();
@@ -71,12 +75,17 @@ fn list_matching(pattern: &FilePattern) -> io::Result<Vec<MatchingFile>> {
         let path = pattern.path_of(&name);
         match fs::metadata(&path) {
             Ok(metadata) if !metadata.is_file() => {}
-            Err(error) if is_gone(&error) => {}
+            // A link whose target is missing keeps its name.
+            Err(error) if is_gone(&error) => {
+                if !fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink()) {
+                    return Ok(None);
+                }
+            }
             metadata => matching.push((path, role, metadata)),
         }
     }
     matching.sort_by(|(one, ..), (other, ..)| one.cmp(other));
-    Ok(matching)
+    Ok(Some(matching))
 }
 
 pub(super) fn sort_in_reading_order(listed: &mut [ListedFile], pattern: &FilePattern) {

@@ -127,3 +127,13 @@ fn overwritten_older_file_counts_as_unknown() {
     fixture.append("f", "fifth\n");
     assert!(fixture.set.has_unknown_older_file().unwrap());
 }
+
+/// A link whose target is missing never leads to a file, but its name does not vanish from the folder.
+#[test]
+fn link_without_target_does_not_delay_the_scan() {
+    let mut fixture = Fixture::new("f");
+    fixture.append("f", "one\n");
+    std::os::unix::fs::symlink(fixture.path("missing"), fixture.path("f.1")).unwrap();
+    assert!(fixture.set.scan().unwrap());
+    assert_eq!(fixture.files(), [("f".to_owned(), 0)]);
+}
