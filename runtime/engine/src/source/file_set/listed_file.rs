@@ -65,11 +65,16 @@ fn identity((path, _, metadata): &MatchingFile) -> (&Path, u64, u64) {
     metadata.as_ref().map_or((path, 0, 0), |metadata| (path, metadata.dev(), metadata.ino()))
 }
 
-/// Lists the folder once. Returns `None` if a name vanished after it was listed: the listing may then lack a renamed
-/// file.
+/// Lists the folder once. Returns `None` if a name vanished after it was listed, because the listing may then lack a
+/// renamed file. Also returns `None` if the folder is missing.
 fn list_matching(pattern: &FilePattern) -> io::Result<Option<Vec<MatchingFile>>> {
     let mut matching = Vec::new();
-    for entry in fs::read_dir(pattern.folder())? {
+    let entries = match fs::read_dir(pattern.folder()) {
+        Ok(entries) => entries,
+        Err(error) if is_gone(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
         let name = entry?.file_name();
         let Some(role) = pattern.role(&name) else { continue };
         let path = pattern.path_of(&name);
@@ -112,7 +117,9 @@ pub(crate) fn rotated_files(path: &Path) -> io::Result<Vec<FileProgress>> {
     let mut listed = Vec::new();
     let matching = matching_files(&pattern)?;
     let matching = matching.ok_or_else(|| {
-        io::Error::other("programs rename the files of this folder without a pause")
+        io::Error::other(
+            "the folder is missing, or programs rename the files of the folder without a pause",
+        )
     })?;
     for (path, role, metadata) in matching {
         if matches!(role, FileRole::Rotated { .. }) {

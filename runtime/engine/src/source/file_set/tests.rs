@@ -9,6 +9,7 @@ use ordain_util::file_pattern::FilePattern;
 use tempfile::TempDir;
 
 use super::identity::fingerprint;
+use super::listed_file::matching_files;
 use super::*;
 
 /// A folder with event files, and the set of these files.
@@ -136,4 +137,11 @@ fn link_without_target_does_not_delay_the_scan() {
     std::os::unix::fs::symlink(fixture.path("missing"), fixture.path("f.1")).unwrap();
     assert!(fixture.set.scan().unwrap());
     assert_eq!(fixture.files(), [("f".to_owned(), 0)]);
+}
+
+/// A program moves the folder away after the check that the folder exists, and before the listing.
+#[test]
+fn folder_that_vanishes_before_its_listing_is_no_error() {
+    let fixture = Fixture::new("folder/f");
+    assert!(matching_files(&fixture.pattern).unwrap().is_none());
 }
