@@ -177,6 +177,7 @@ impl FileReader {
                 if self.deliver.is_closed() {
                     return Ok(());
                 }
+                thread::sleep(FOLLOW_INTERVAL);
                 continue;
             }
             self.set.measure()?;

@@ -44,20 +44,28 @@ pub(super) type MatchingFile = (PathBuf, FileRole, io::Result<Metadata>);
 const LISTINGS_LIMIT: usize = 64;
 
 /// Returns the files of the folder that match the pattern, with their roles, in the order of their paths. A listing can
-/// lack a file that a program renames meanwhile, so this function lists the folder until two consecutive listings are
-/// equal. Returns `None` if no two of [`LISTINGS_LIMIT`] consecutive listings are whole and equal.
+/// lack a file that a program renames meanwhile, so this function lists the folder until the later of two consecutive
+/// listings has all files of the earlier listing under the same names. The later listing may also have new files:
+/// programs may create files without a pause. Returns `None` if [`LISTINGS_LIMIT`] listings contain no such pair.
 pub(super) fn matching_files(pattern: &FilePattern) -> io::Result<Option<Vec<MatchingFile>>> {
     let mut before: Option<Vec<MatchingFile>> = None;
     for _ in 0..LISTINGS_LIMIT {
         let listed = list_matching(pattern)?;
         if let (Some(before), Some(files)) = (&before, &listed)
-            && files.iter().map(identity).eq(before.iter().map(identity))
+            && has_all(files, before)
         {
             return Ok(listed);
         }
         before = listed;
     }
     Ok(None)
+}
+
+/// Returns whether a listing has all files of an earlier listing, under the same names. Both listings are in the order of
+/// their paths.
+fn has_all(listed: &[MatchingFile], before: &[MatchingFile]) -> bool {
+    let mut listed = listed.iter().map(identity);
+    before.iter().map(identity).all(|file| listed.any(|other| other == file))
 }
 
 /// Returns the path, the device and the inode of a file. The numbers are 0 if its metadata cannot be read.

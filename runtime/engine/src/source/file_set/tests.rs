@@ -3,6 +3,8 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use ordain_store::checkpoint::FilePosition;
 use ordain_util::file_pattern::FilePattern;
@@ -144,4 +146,28 @@ fn link_without_target_does_not_delay_the_scan() {
 fn folder_that_vanishes_before_its_listing_is_no_error() {
     let fixture = Fixture::new("folder/f");
     assert!(matching_files(&fixture.pattern).unwrap().is_none());
+}
+
+/// A program creates files so fast that each listing of the folder has new files.
+#[test]
+fn new_files_do_not_delay_a_listing() {
+    let fixture = Fixture::new("e-*");
+    for number in 0..500 {
+        fixture.append(&format!("e-{number}"), "one\n");
+    }
+    let is_listed = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut number = 500;
+            while !is_listed.load(Ordering::Relaxed) {
+                fixture.append(&format!("e-{number}"), "");
+                number += 1;
+            }
+        });
+        for _ in 0..5 {
+            let listed = matching_files(&fixture.pattern).unwrap();
+            assert!(listed.is_some_and(|listed| listed.len() >= 500));
+        }
+        is_listed.store(true, Ordering::Relaxed);
+    });
 }
