@@ -14,7 +14,7 @@ use ordain_core::{Cause, DeadLetter, Event, LetterContent, LetterId, digest};
 use tokio::sync::{mpsc, oneshot};
 
 use super::FileSet;
-use super::file_set::head;
+use super::file_set::{ScanResult, head};
 use super::line_splitter::{LineSplitter, NextLine};
 use ordain_cloudevents::{
     BATCH_BYTES_LIMIT, BATCH_EVENTS_LIMIT, DeliveryBatch, FilePosition, READ_AHEAD_BATCHES,
@@ -171,12 +171,13 @@ impl FileReader {
     /// other files.
     fn run(mut self) -> io::Result<()> {
         loop {
-            let is_whole = self.set.scan()?;
+            let scan = self.set.scan()?;
             self.scanned_at = Instant::now();
-            if !is_whole {
+            if scan == ScanResult::Unsettled {
                 if self.deliver.is_closed() {
                     return Ok(());
                 }
+                thread::sleep(FOLLOW_INTERVAL);
                 continue;
             }
             self.set.measure()?;
@@ -197,7 +198,8 @@ impl FileReader {
             if self.deliver.is_closed() {
                 return Ok(());
             }
-            if was_idle {
+            // Without a listing, the reader cannot find the earlier lines of a truncated file, so it waits.
+            if was_idle || scan == ScanResult::NotListed {
                 thread::sleep(FOLLOW_INTERVAL);
             }
         }
@@ -262,7 +264,7 @@ impl FileReader {
             let (batch, is_end) = self.lines.read_batch(&mut open.splitter, origin)?;
             // If no line of the file was read before, no comparison shows whether a program has truncated the file and
             // has written other lines to it. The earlier lines are then in a copy, which this process must read first.
-            if !self.set.file(index).progress.is_begun() && self.set.has_unknown_older_file()? {
+            if self.set.file(index).has_no_read_line() && self.set.has_unknown_older_file()? {
                 self.set.file(index).compare_again();
                 return Ok(Visit::Changed);
             }

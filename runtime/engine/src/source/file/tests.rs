@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write as _;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 
@@ -17,6 +18,16 @@ use super::*;
 const LINES: u32 = 4_000;
 /// The number of rounds, each with another seed.
 const ROUNDS: u64 = 20;
+
+fn line(number: u32) -> String {
+    format!(
+        "{{\"specversion\":\"1.0\",\"id\":\"{number}\",\"source\":\"/s\",\"type\":\"t\",\"subject\":\"k\"}}\n"
+    )
+}
+
+fn lines(numbers: Range<u32>) -> String {
+    numbers.map(line).collect()
+}
 
 /// Gives each older file the next number, the oldest file first, as logrotate does.
 fn shift(path: &Path) {
@@ -36,14 +47,8 @@ fn write_and_rotate(path: &Path, seed: u64, first_line_read: &Receiver<()>) {
     let mut written = 0;
     while written < LINES {
         let end = LINES.min(written + random.random_range(1..=60));
-        let line = |number| {
-            format!(
-                "{{\"specversion\":\"1.0\",\"id\":\"{number}\",\"source\":\"/s\",\"type\":\"t\",\"subject\":\"k\"}}\n"
-            )
-        };
-        let text: String = (written..end).map(line).collect();
         let mut file = File::options().create(true).append(true).open(path).expect("the file");
-        file.write_all(text.as_bytes()).expect("a disk with free space");
+        file.write_all(lines(written..end).as_bytes()).expect("a disk with free space");
         if written == 0 {
             first_line_read.recv().expect("the first line");
         }
@@ -113,4 +118,127 @@ fn lines_are_read_in_order_while_files_are_renamed() {
         }
         writer.join().expect("the writer");
     }
+}
+
+/// A reader that a test runs step by step, and the folder of its files.
+struct Steps {
+    folder: tempfile::TempDir,
+    reader: FileReader,
+    deliveries: mpsc::Receiver<DeliveryBatch>,
+}
+
+impl Steps {
+    fn new(name: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let ordering = OrderingMode::Fifo;
+        let pattern = FilePattern::new(&folder.path().join(name));
+        let set = FileSet::new(pattern, "s", ordering, true);
+        let decoder = EventDecoder { ordering, event_size: 1 << 20 };
+        let lines = LineDecoder { stream: "s".into(), decoder };
+        let (deliver, deliveries) = mpsc::channel(READ_AHEAD_BATCHES);
+        let scanned_at = Instant::now();
+        let reader = FileReader { set, lines, follow: true, deliver, open: None, scanned_at };
+        Self { folder, reader, deliveries }
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn append(&self, name: &str, text: &str) {
+        let file = File::options().create(true).append(true).open(self.path(name));
+        file.expect("the file").write_all(text.as_bytes()).expect("a disk with free space");
+    }
+
+    /// Copies a file to the name with `.1`, and truncates the file.
+    fn copy_and_truncate(&self, name: &str) {
+        let path = self.path(name);
+        shift(&path);
+        fs::copy(&path, self.path(&format!("{name}.1"))).expect("the file");
+        File::options().write(true).open(path).expect("the file").set_len(0).expect("the file");
+    }
+
+    fn scan(&mut self) {
+        self.reader.set.scan().expect("a folder");
+        self.reader.set.measure().expect("the files");
+    }
+
+    /// Visits a file, and returns the numbers of its delivered lines.
+    fn visit(&mut self, index: usize) -> Vec<u32> {
+        self.reader.visit(index).expect("the file");
+        self.received()
+    }
+
+    /// Scans the folder and visits the files until a pass finds no further line. Returns the numbers of the delivered
+    /// lines.
+    fn read_all(&mut self) -> Vec<u32> {
+        let mut numbers = Vec::new();
+        loop {
+            self.scan();
+            let mut was_idle = true;
+            for index in 0..self.reader.set.len() {
+                let visit = self.reader.visit(index).expect("the file");
+                numbers.extend(self.received());
+                was_idle &= visit == Visit::Idle;
+                if visit == Visit::Changed {
+                    break;
+                }
+            }
+            if was_idle {
+                return numbers;
+            }
+        }
+    }
+
+    fn received(&mut self) -> Vec<u32> {
+        let mut numbers = Vec::new();
+        while let Ok(batch) = self.deliveries.try_recv() {
+            numbers.extend(batch.items.iter().map(|(delivery, _)| -> u32 {
+                let event = delivery.as_ref().unwrap_or_else(|letter| panic!("{letter:?}"));
+                event.id().parse().expect("a number")
+            }));
+        }
+        numbers
+    }
+}
+
+/// A writer without `O_APPEND` continues at its last position, so a truncated file begins with NULs. The reader has
+/// read only these NULs and half of a line when the file is copied and truncated again.
+#[test]
+fn copy_of_file_with_only_blanks_read_is_read_first() {
+    let mut steps = Steps::new("f");
+    steps.append("f", &line(0));
+    assert_eq!(steps.read_all(), [0]);
+    steps.copy_and_truncate("f");
+    let nuls = "\0".repeat(line(0).len());
+    let next = line(1);
+    let (half, rest) = next.split_at(30);
+    steps.append("f", &format!("{nuls}{half}"));
+    assert_eq!(steps.read_all(), [0; 0]);
+    steps.append("f", rest);
+    steps.scan();
+    let more_nuls = "\0".repeat(line(0).len() + next.len());
+    steps.copy_and_truncate("f");
+    steps.append("f", &format!("{more_nuls}{}{}", line(2), line(3)));
+    assert_eq!(steps.visit(1), [0; 0], "the copy must be read first");
+    assert_eq!(steps.read_all(), [1, 2, 3]);
+}
+
+/// A program copies and truncates the second file of a pattern while the reader is busy with the first file, and the
+/// truncated file grows beyond its earlier length.
+#[test]
+fn second_file_is_copied_and_truncated_while_the_first_is_read() {
+    let mut steps = Steps::new("e-*.ndjson");
+    steps.append("e-a.ndjson", &line(1_000));
+    steps.append("e-b.ndjson", &lines(0..20));
+    assert_eq!(steps.read_all().len(), 21);
+    steps.append("e-a.ndjson", &line(1_001));
+    steps.append("e-b.ndjson", &lines(20..30));
+    steps.scan();
+    assert_eq!(steps.visit(0), [1_001]);
+    steps.copy_and_truncate("e-b.ndjson");
+    steps.append("e-b.ndjson", &lines(30..80));
+    steps.visit(1);
+    let expected: Vec<u32> = (20..80).collect();
+    assert_eq!(steps.read_all(), expected);
 }

@@ -19,9 +19,13 @@ pub(super) fn fingerprint(file: &File, end: u64) -> io::Result<ReadFingerprint> 
 /// Returns whether a file has the inode of a known file, and was created at the same time. A creation time of 0 is
 /// unknown, and counts as equal.
 pub(crate) fn is_same_inode(progress: &FileProgress, metadata: &Metadata) -> bool {
+    // A caller may compare a file with thousands of files, and the conversion of the time is slow.
+    if progress.inode != metadata.ino() {
+        return false;
+    }
     let created = created_ns(metadata);
     let before = progress.created_ns;
-    progress.inode == metadata.ino() && (created == before || created == 0 || before == 0)
+    created == before || created == 0 || before == 0
 }
 
 /// Searches for a known file, under any name, in the folder in which the file was last seen. Recognises the file by its
@@ -85,11 +89,10 @@ pub(super) fn is_whole_copy(file: &File, copy: &File) -> io::Result<bool> {
     Ok(common_beginning(file, copy, file.metadata()?.len())?.is_some())
 }
 
-/// Returns whether two different files have the same content, up to the end of the shorter file. Compares only the first
-/// and the last of the common bytes. If the last common bytes are blank, both files may begin with blanks that a truncation
-/// left, and have different lines after the blanks. The result is then `true` only while `file` has no further bytes.
-/// The result is also `true` if a program truncates one of the files during the comparison; a later scan compares the
-/// files again.
+/// Returns whether two different files have the same content, up to the end of the shorter file. Compares only the
+/// first and the last of the common bytes. If `file` has further bytes, the common bytes must contain a whole line:
+/// different files may begin with the same blanks after a truncation, and with the same half of a line. The result is
+/// also `true` if a program truncates one of the files during the comparison; a later scan compares the files again.
 pub(super) fn is_copy_of(file: &File, other: &File) -> io::Result<bool> {
     let (metadata, other_metadata) = (file.metadata()?, other.metadata()?);
     if (metadata.dev(), metadata.ino()) == (other_metadata.dev(), other_metadata.ino()) {
@@ -99,9 +102,21 @@ pub(super) fn is_copy_of(file: &File, other: &File) -> io::Result<bool> {
     let common_length = length.min(other_length);
     let is_whole = length == common_length;
     Ok(match common_beginning(other, file, common_length)? {
-        Some(last) => is_whole || !last.bytes().iter().copied().all(is_blank_byte),
+        Some(last) => is_whole || has_whole_line(&last),
         None => file.metadata()?.len() < length || other.metadata()?.len() < other_length,
     })
+}
+
+/// Returns whether the bytes that two files have in common contain a whole line. `last` contains the last of these
+/// bytes. A line that is blank does not count. If the files have more than [`TAIL_LIMIT_BYTES`] bytes in common, a part
+/// of a line counts as a whole line.
+fn has_whole_line(last: &TailFingerprint) -> bool {
+    let bytes = last.bytes();
+    let mut end = bytes.len();
+    if last.end() <= TAIL_LIMIT_BYTES as u64 {
+        end = bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
+    }
+    !bytes[..end].iter().copied().all(is_blank_byte)
 }
 
 /// Compares the bytes before the position `length` in two files: only the first and the last of these bytes, each at
@@ -136,6 +151,14 @@ pub(in crate::source) fn head(file: &File) -> io::Result<Vec<u8>> {
 
 pub(super) fn is_denied(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied
+}
+
+/// Treats a file that this process has no right to read as a file that does not exist.
+pub(super) fn if_permitted<T>(opened: io::Result<Option<T>>) -> io::Result<Option<T>> {
+    match opened {
+        Err(error) if is_denied(&error) => Ok(None),
+        opened => opened,
+    }
 }
 
 pub(super) fn is_gone(error: &io::Error) -> bool {

@@ -39,6 +39,8 @@ pub(in crate::source) struct TrackedFile {
     /// `true` if the last scan found no file with this identity and content, neither among the open files nor in the
     /// folder.
     pub(super) is_missing: bool,
+    /// `true` if an earlier listing of the present scan already showed that the file is missing.
+    pub(super) was_missing: bool,
     /// `true` if a program truncated the file in place before the source had read anything of it. The unread bytes are
     /// then in a copy of the file, or lost.
     pub(super) is_cut: bool,
@@ -60,6 +62,7 @@ impl TrackedFile {
             loss: None,
             compared: None,
             is_missing: false,
+            was_missing: false,
             is_cut: false,
             has_old_path: false,
             is_listed: false,
@@ -102,6 +105,7 @@ impl TrackedFile {
         self.loss = None;
         self.compared = None;
         self.is_missing = false;
+        self.was_missing = false;
         self.is_cut = false;
         self.has_old_path = false;
         self.is_listed = true;
@@ -157,9 +161,26 @@ impl TrackedFile {
         !self.progress.is_begun() && self.read_to < known && length < known
     }
 
-    /// Returns whether the source reads the file and has read nothing of it.
+    /// Returns whether a program has truncated or rewritten the file since the last scan found it.
+    pub(super) fn has_changed(&self, file: &File) -> io::Result<bool> {
+        Ok(!self.progress.print.matches(file)? || self.is_cut_to(file.metadata()?.len()))
+    }
+
+    /// Returns whether the last scan found the file. A file that a program truncated before the source read anything
+    /// of it counts as found.
+    pub(super) fn is_present(&self) -> bool {
+        !self.is_missing || self.is_cut
+    }
+
+    /// Returns whether the source has read no line of the file. The source may have read blanks: many files begin with
+    /// the same blanks after a truncation, so blanks do not identify a file.
+    pub(in crate::source) fn has_no_read_line(&self) -> bool {
+        self.progress.position().line == 0
+    }
+
+    /// Returns whether the source reads the file and has read no line of it.
     pub(super) fn is_unbegun(&self) -> bool {
-        self.is_read() && !self.progress.is_begun()
+        self.is_read() && self.has_no_read_line()
     }
 
     /// Returns whether the file is missing, and the source had read it to its end.

@@ -1,0 +1,110 @@
+//! The comparison of a new file with the files of the set. The comparison must find each copy of a file of the set, so
+//! that the source reads no line twice.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+
+use ordain_store::checkpoint::FileProgress;
+use ordain_util::file_pattern::FileRole;
+
+use super::FileSet;
+use super::identity::{if_permitted, is_copy_of, is_whole_copy, open_same};
+use super::listed_file::{ListedFile, open_listed};
+
+impl FileSet {
+    /// Returns whether `file` begins with all bytes that were read of one of the tracked files.
+    pub(super) fn has_read_beginning(&self, file: &File) -> io::Result<bool> {
+        for tracked in self.files.iter().filter(|tracked| tracked.progress.is_begun()) {
+            if tracked.progress.print.matches(file)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns the index of the tracked file of which `copy` is a copy. In most cases, the tracked file is missing, and
+    /// `copy` begins with the bytes that were read of the tracked file. If several tracked files match, returns the
+    /// file of which most bytes were read. There are three further cases:
+    ///
+    /// - The path of the source now names `copy`, the tracked file is no longer among the listed files, and `copy`
+    ///   begins with the whole content of the tracked file.
+    /// - `copy` is an older file that begins with the first bytes that were read, but ends before the last of them: the
+    ///   source read further lines after the copy was made, and before a program truncated the original file.
+    /// - Nothing of the tracked file was read before a program truncated it, and `copy` is an older file that is at
+    ///   least as long as the tracked file was.
+    pub(super) fn original(&self, copy: &File, is_live: bool) -> io::Result<Option<usize>> {
+        let length = copy.metadata()?.len();
+        let mut best = None::<(usize, (bool, u64))>;
+        for (index, tracked) in self.files.iter().enumerate() {
+            let FileProgress { print, is_ignored, .. } = &tracked.progress;
+            let is_copied = !is_live && tracked.is_cut && length >= tracked.progress.length;
+            if *is_ignored || !(tracked.progress.is_begun() || is_copied) {
+                continue;
+            }
+            let is_shorter = length < print.end();
+            let is_original = match &tracked.file {
+                _ if is_copied => true,
+                // If the path names `copy`, then `copy` is a new file that only has the same content as the removed
+                // file.
+                None if tracked.is_remembered() => !is_live && print.matches(copy)?,
+                None if tracked.is_missing && is_shorter => !is_live && print.has_head(copy)?,
+                None => {
+                    let may_be_left = is_live && !tracked.is_listed && !tracked.is_unread();
+                    (tracked.is_missing || may_be_left) && print.matches(copy)?
+                }
+                // A program may have truncated the tracked file after this scan found it, so also compare `copy` with
+                // the bytes that were read.
+                Some(file) => {
+                    is_live
+                        && !tracked.is_listed
+                        && is_whole_copy(file, copy)?
+                        && print.matches(copy)?
+                }
+            };
+            let order = (!is_shorter, print.end());
+            if is_original && best.is_none_or(|(_, best_order)| order > best_order) {
+                best = Some((index, order));
+            }
+        }
+        Ok(best.map(|(index, _)| index))
+    }
+
+    /// Returns whether another file has the same content as `file`, up to the end of the shorter file: a tracked file,
+    /// or a file that the path of the source names and that is in the listing. Also returns `true` if `file` is empty:
+    /// nothing can be read of it yet, and a later scan compares it again. If a program has truncated a tracked file
+    /// since the scan found this file, `file` may be its copy, but a comparison with the truncated file cannot show
+    /// this. The method then sets `is_listing_outdated` and returns `true`, so that the caller begins another scan.
+    pub(super) fn is_copy(&mut self, file: &File, listed: &[ListedFile]) -> io::Result<bool> {
+        if file.metadata()?.len() == 0 {
+            return Ok(true);
+        }
+        for tracked in &mut self.files {
+            let other = match &tracked.file {
+                Some(other) => Some(Arc::clone(other)),
+                None => if_permitted(open_same(&tracked.progress))?,
+            };
+            let Some(other) = other else { continue };
+            if is_copy_of(file, &other)? {
+                return Ok(true);
+            }
+            // This check follows the comparison, so it also detects a truncation during the comparison.
+            if !tracked.is_missing && tracked.has_changed(&other)? {
+                tracked.compare_again();
+                self.is_listing_outdated = true;
+                return Ok(true);
+            }
+        }
+        let is_unknown = |found: &&ListedFile| {
+            found.role == FileRole::Live
+                && !self.files.iter().any(|tracked| tracked.is(&found.metadata))
+        };
+        for found in listed.iter().filter(is_unknown) {
+            let other = if_permitted(open_listed(found))?;
+            if other.map_or(Ok(false), |other| is_copy_of(file, &other))? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}

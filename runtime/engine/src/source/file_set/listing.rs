@@ -1,0 +1,143 @@
+//! The listing of the folders of a source. A listing never contains a file from another device that is mounted there.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use ordain_util::file_pattern::{FilePattern, FileRole};
+
+use super::FileSet;
+use super::identity::{is_denied, is_gone};
+use super::listed_file::{ListedFile, matching_files, open_listed, sort_in_reading_order};
+use super::tracked_file::TrackedFile;
+
+impl FileSet {
+    /// Returns the files of the folder that match the pattern and have a wanted role, in reading order. If the path of
+    /// the source is a link, also returns the older files of the file to which the link leads. Returns `None` if a
+    /// folder is missing, or if another device is mounted there. Also returns `None`, and sets `is_listing_outdated`,
+    /// if programs rename the files of a folder without a pause.
+    pub(super) fn list(
+        &mut self,
+        pattern: &FilePattern,
+        is_wanted: impl Fn(FileRole) -> bool,
+    ) -> io::Result<Option<Vec<ListedFile>>> {
+        self.is_listing_outdated = false;
+        if !self.is_available(pattern.folder())? {
+            return Ok(None);
+        }
+        let target = pattern.target();
+        if let Some(target) = &target
+            && !self.is_available(target.folder())?
+        {
+            return Ok(None);
+        }
+        if let Some(seconds) = self.folder_failures.recover() {
+            tracing::info!(
+                stream = self.stream, folder = %pattern.folder().display(), seconds,
+                "source continues: the folder is available again"
+            );
+        }
+        let mut listed = Vec::new();
+        if !self.list_folder(pattern, self.is_first_start, &is_wanted, &mut listed)? {
+            return Ok(None);
+        }
+        if let Some(target) = &target {
+            // The link may lead to another file than before. The older files of this other file do not belong to the
+            // source, so ignore them.
+            let is_known = |tracked: &TrackedFile| target.names(Path::new(&tracked.progress.path));
+            let is_new = !self.files.is_empty() && !self.files.iter().any(is_known);
+            let is_ignored = self.is_first_start || is_new;
+            let is_wanted = |role| role != FileRole::Live && is_wanted(role);
+            if !self.list_folder(target, is_ignored, is_wanted, &mut listed)? {
+                return Ok(None);
+            }
+        }
+        // A file may have several names, for example if the path is a link to a file with the name of an older file.
+        let live = listed.iter().filter(|found| found.role == FileRole::Live);
+        let live: BTreeSet<_> = live.map(ListedFile::identity).collect();
+        listed.retain(|found| found.role == FileRole::Live || !live.contains(&found.identity()));
+        sort_in_reading_order(&mut listed, pattern);
+        Ok(Some(listed))
+    }
+
+    /// Returns whether a folder exists and is still on the device of the first call. Otherwise logs a warning.
+    fn is_available(&mut self, folder: &Path) -> io::Result<bool> {
+        let device = match fs::metadata(folder) {
+            Ok(metadata) => Some(metadata.dev()),
+            Err(error) if is_gone(&error) => None,
+            Err(error) => return Err(error),
+        };
+        let before = self.folder_devices.get(folder).copied();
+        if let Some(device) = device.filter(|device| before.is_none_or(|before| before == *device))
+        {
+            self.folder_devices.insert(folder.to_owned(), device);
+            return Ok(true);
+        }
+        self.folder_failures.record_failure();
+        if self.folder_throttle.allow() {
+            tracing::warn!(
+                stream = self.stream, folder = %folder.display(),
+                "source waits: the folder is missing, or another device is mounted there; make the folder available"
+            );
+        }
+        Ok(false)
+    }
+
+    /// Adds to `listed` the files of a folder that match the pattern and have a wanted role. `is_ignored` is `true` if
+    /// the source ignores all older files of the folder that the set does not track yet. Returns `false` if programs
+    /// rename the files of the folder without a pause.
+    fn list_folder(
+        &mut self,
+        pattern: &FilePattern,
+        is_ignored: bool,
+        is_wanted: impl Fn(FileRole) -> bool,
+        listed: &mut Vec<ListedFile>,
+    ) -> io::Result<bool> {
+        let Some(matching) = matching_files(pattern, is_wanted)? else {
+            self.is_listing_outdated = true;
+            return Ok(false);
+        };
+        for (path, role, metadata) in matching {
+            let Some(metadata) = self.unless_denied(&path, role, metadata.map(Some))? else {
+                continue;
+            };
+            let is_ignored = is_ignored && role != FileRole::Live;
+            listed.push(ListedFile { path, role, metadata, is_ignored });
+        }
+        Ok(true)
+    }
+
+    /// Opens a listed file. Returns `None` if the path no longer leads to the file, or if the file is an older file
+    /// that this process has no right to read.
+    pub(super) fn open_listed(&mut self, listed: &ListedFile) -> io::Result<Option<Arc<File>>> {
+        let opened = open_listed(listed);
+        self.is_listing_outdated |= matches!(opened, Ok(None));
+        self.unless_denied(&listed.path, listed.role, opened)
+    }
+
+    /// Replaces an error by `None` and logs a warning, if the error shows that this process has no right to read an
+    /// older file. The set then treats the file as missing. If this method returned the error, the error would end the
+    /// whole run, but the other streams must continue.
+    fn unless_denied<T>(
+        &mut self,
+        path: &Path,
+        role: FileRole,
+        result: io::Result<Option<T>>,
+    ) -> io::Result<Option<T>> {
+        match result {
+            Err(error) if is_denied(&error) && role != FileRole::Live => {
+                if self.denied_throttle.allow() {
+                    tracing::warn!(
+                        stream = self.stream, path = %path.display(),
+                        "older file skipped: {error}; allow the user who runs Ordain to read the file"
+                    );
+                }
+                Ok(None)
+            }
+            result => result,
+        }
+    }
+}

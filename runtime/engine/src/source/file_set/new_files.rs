@@ -1,0 +1,201 @@
+//! Adds new files to the set. A new file must never precede an older file whose lines the source has not read.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::Arc;
+
+use ordain_store::checkpoint::FileProgress;
+use ordain_util::canonical_path::canonical_path;
+use ordain_util::file_pattern::FileRole;
+
+use super::FileSet;
+use super::identity::{if_permitted, is_denied};
+use super::listed_file::{ListedFile, Positions, is_rotated, open_listed, positions};
+use super::tracked_file::TrackedFile;
+
+impl FileSet {
+    /// Adds files that appeared since the last scan. Holds these files open, up to
+    /// [`OPEN_FILES_LIMIT`](super::OPEN_FILES_LIMIT) open files in all, so that the source can read them even if they
+    /// are removed before the next scan. The indexes of known files do not change. Leaves two kinds of files to the
+    /// next scan: a file that may be a copy of a known file, and a file that the source must read before a known file.
+    pub(in crate::source) fn discover(&mut self) -> io::Result<()> {
+        let Some(pattern) = self.pattern.clone() else { return Ok(()) };
+        let Some(listed) = self.list(&pattern, |_| true)? else { return Ok(()) };
+        let positions = positions(&listed);
+        for (at, found) in listed.iter().enumerate() {
+            let is_known = |tracked: &TrackedFile| tracked.is(&found.metadata);
+            if found.role == FileRole::Compressed
+                || found.is_ignored
+                || self.files.iter().any(is_known)
+                || self.place(at, &positions) < self.files.len()
+            {
+                continue;
+            }
+            let Some(file) = self.open_listed(found)? else {
+                if self.is_listing_outdated {
+                    break;
+                }
+                continue;
+            };
+            if !self.is_copy(&file, &listed)? && !self.has_read_beginning(&file)? {
+                let at = self.files.len();
+                self.insert(at, found, file);
+            }
+            if self.is_listing_outdated {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether the folder has an older file that is neither tracked nor a copy of a tracked file. A tracked
+    /// file counts as another file after a program has overwritten the bytes that were read. Such an older file may
+    /// contain the unread lines of a tracked file that a program has copied and then truncated. Returns `true` also if
+    /// programs rename or truncate files of the folder during this call. If a program truncates the file that the
+    /// caller reads, the result may be wrong.
+    pub(in crate::source) fn has_unknown_older_file(&mut self) -> io::Result<bool> {
+        let Some(pattern) = self.pattern.clone() else { return Ok(false) };
+        let Some(listed) = self.list(&pattern, is_rotated)? else {
+            return Ok(self.is_listing_outdated);
+        };
+        for found in listed.iter().filter(|found| !found.is_ignored) {
+            if self.is_known(found)? {
+                continue;
+            }
+            match open_listed(found) {
+                Err(error) if is_denied(&error) => {}
+                opened => match opened? {
+                    Some(file) if self.is_copy(&file, &listed)? => {}
+                    _ => return Ok(true),
+                },
+            }
+        }
+        Ok(self.is_listing_outdated)
+    }
+
+    /// Returns whether the set tracks a listed file, and the file still has the bytes that were read.
+    fn is_known(&self, found: &ListedFile) -> io::Result<bool> {
+        let state = (found.metadata.len(), found.metadata.modified()?);
+        let is_same = |tracked: &&TrackedFile| tracked.is_present() && tracked.is(&found.metadata);
+        for tracked in self.files.iter().filter(is_same) {
+            if tracked.compared == Some(state) {
+                return Ok(true);
+            }
+            let file = match &tracked.file {
+                Some(file) => Some(Arc::clone(file)),
+                None => if_permitted(open_listed(found))?,
+            };
+            if file.map_or(Ok(false), |file| tracked.progress.print.matches(&file))? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Adds the listed files that are not tracked. A file that begins with all bytes that were read of a missing file
+    /// takes the place of the missing file.
+    pub(super) fn add_unknown(&mut self, listed: &[ListedFile]) -> io::Result<()> {
+        let mut known_inodes: BTreeSet<u64> = self
+            .files
+            .iter()
+            .filter(|tracked| tracked.is_present())
+            .map(|tracked| tracked.progress.inode)
+            .collect();
+        let positions = positions(listed);
+        for (at, found) in listed.iter().enumerate() {
+            if found.role == FileRole::Compressed {
+                continue;
+            }
+            let is_known =
+                |tracked: &TrackedFile| tracked.is_present() && tracked.is(&found.metadata);
+            if known_inodes.contains(&found.metadata.ino()) && self.files.iter().any(is_known) {
+                continue;
+            }
+            let is_live = found.role == FileRole::Live;
+            let Some(file) = self.open_listed(found)? else {
+                // A later file must not precede a file that a program has renamed since the listing.
+                if self.is_listing_outdated {
+                    break;
+                }
+                continue;
+            };
+            if let Some(index) = self.original(&file, is_live)? {
+                self.replace(index, found, &file, (at, &positions))?;
+            } else if !is_live && !found.is_ignored && self.is_copy(&file, listed)? {
+                // A copy of a tracked file has nothing new, unless the program that makes the copy then truncates the
+                // tracked file. While the program is still copying, no comparison shows whether it will truncate the
+                // file, so leave the copy to a later scan.
+                if self.is_listing_outdated {
+                    break;
+                }
+                continue;
+            } else {
+                let index = self.place(at, &positions);
+                self.insert(index, found, Arc::clone(&file));
+                if found.is_ignored {
+                    self.files[index].ignore(&file)?;
+                }
+            }
+            known_inodes.insert(found.metadata.ino());
+        }
+        Ok(())
+    }
+
+    /// Continues a tracked file in its copy: the entry gets the path and the identity of the copy. `at` is the position
+    /// of the copy in the listing, and `positions` contains the positions of all listed files.
+    fn replace(
+        &mut self,
+        index: usize,
+        copy: &ListedFile,
+        file: &Arc<File>,
+        (at, positions): (usize, &Positions),
+    ) -> io::Result<()> {
+        let is_live = copy.role == FileRole::Live;
+        let length = file.metadata()?.len();
+        let mut tracked = self.files.remove(index);
+        let before = tracked.progress.clone();
+        let index = if tracked.is_remembered() { self.place(at, positions) } else { index };
+        tracked.continue_in(&copy.path, &copy.metadata, is_live, Arc::clone(file));
+        let is_shorter = length < before.print.end();
+        if is_shorter {
+            tracked.end_at(file, length)?;
+        }
+        self.files.insert(index, tracked);
+        let mut position = before.position();
+        position.offset = position.offset.max(length);
+        if is_shorter && position.offset < before.length && !before.is_lost {
+            // The copy has only a part of the unread rest. Track the other part as a missing file: if no listed file
+            // has it, the set reports it as lost.
+            let print = before.print;
+            let rest =
+                TrackedFile::new(before.at(position, print), copy.path.display().to_string(), None);
+            self.files.push(TrackedFile { is_missing: true, ..rest });
+        }
+        Ok(())
+    }
+
+    /// Returns the index at which to insert a new file that has the position `at` in the listing. This is the index of
+    /// the first tracked file that is listed later and of which no line was read. Without such a tracked file, it is
+    /// the end of the set.
+    fn place(&self, at: usize, positions: &Positions) -> usize {
+        let is_later = |tracked: &TrackedFile| {
+            let position = positions.get(&tracked.progress.inode);
+            tracked.is_unbegun() && position.is_some_and(|position| *position > at)
+        };
+        self.files.iter().position(is_later).unwrap_or(self.files.len())
+    }
+
+    /// Inserts a file of which nothing was read.
+    fn insert(&mut self, index: usize, listed: &ListedFile, file: Arc<File>) {
+        let path = canonical_path(&listed.path).display().to_string();
+        let mut progress = FileProgress::unread(path, &listed.metadata);
+        progress.is_live = listed.role == FileRole::Live;
+        let name = listed.path.display().to_string();
+        let file = (!self.is_full()).then_some(file);
+        let tracked = TrackedFile { is_listed: true, ..TrackedFile::new(progress, name, file) };
+        self.files.insert(index, tracked);
+        self.snapshot = None;
+    }
+}

@@ -1,0 +1,200 @@
+//! Tests of the file set. Each test changes the files of the folder between two steps of a scan.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use ordain_store::checkpoint::FilePosition;
+use ordain_util::file_pattern::FilePattern;
+use tempfile::TempDir;
+
+use super::identity::fingerprint;
+use super::listed_file::matching_files;
+use super::*;
+
+/// A folder with event files, and the set of these files.
+struct Fixture {
+    folder: TempDir,
+    pattern: FilePattern,
+    set: FileSet,
+}
+
+impl Fixture {
+    fn new(name: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let pattern = FilePattern::new(&folder.path().join(name));
+        let set = FileSet::new(pattern.clone(), "s", OrderingMode::Fifo, false);
+        Self { folder, pattern, set }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn append(&self, name: &str, text: &str) {
+        let file = File::options().create(true).append(true).open(self.path(name));
+        file.unwrap().write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Copies a file, and keeps the inode of an existing file `to`.
+    fn copy(&self, from: &str, to: &str) {
+        fs::copy(self.path(from), self.path(to)).unwrap();
+    }
+
+    fn truncate(&self, name: &str) {
+        File::options().write(true).open(self.path(name)).unwrap().set_len(0).unwrap();
+    }
+
+    /// Records that the source has read the first bytes of a file, up to a position.
+    fn read(&mut self, index: usize, offset: u64, line: u64) {
+        let tracked = &mut self.set.files[index];
+        let print = fingerprint(&File::open(&tracked.progress.path).unwrap(), offset).unwrap();
+        tracked.progress = tracked.progress.clone().at(FilePosition { offset, line }, print);
+        tracked.read_to = offset;
+    }
+
+    /// Returns the file names and the positions of the tracked files, without the lost files.
+    fn files(&self) -> Vec<(String, u64)> {
+        let present = self.set.files.iter().filter(|tracked| !tracked.progress.is_lost);
+        let name = |tracked: &TrackedFile| {
+            let name = Path::new(&tracked.name).file_name().unwrap().to_str().unwrap().to_owned();
+            (name, tracked.progress.position().offset)
+        };
+        present.map(name).collect()
+    }
+
+    fn has_loss(&self) -> bool {
+        self.set.files.iter().any(|tracked| tracked.loss.is_some())
+    }
+}
+
+/// A program truncates the copied file after the scan has found the file, and before the scan compares the copy. The
+/// source has read the first of two lines, or nothing.
+#[test]
+fn file_truncated_during_the_scan_continues_in_its_copy() {
+    for offset in [0, 4] {
+        let mut fixture = Fixture::new("f");
+        fixture.append("f", "one\ntwo\n");
+        fixture.set.scan().unwrap();
+        fixture.read(0, offset, offset / 4);
+        fixture.copy("f", "f.1");
+        let listed = fixture.set.list(&fixture.pattern, |_| true).unwrap().unwrap();
+        fixture.set.find_tracked(&fixture.pattern, &listed).unwrap();
+        fixture.truncate("f");
+        fixture.set.add_unknown(&listed).unwrap();
+        assert!(fixture.set.is_listing_outdated, "the file was truncated");
+        assert_eq!(fixture.files(), [("f".to_owned(), offset)], "the copy must not count as new");
+        fixture.append("f", "3\n");
+        assert_eq!(fixture.set.scan().unwrap(), ScanResult::Complete);
+        assert_eq!(fixture.files(), [("f.1".to_owned(), offset), ("f".to_owned(), 0)]);
+        assert!(!fixture.has_loss());
+    }
+}
+
+/// A program rewrites a file without a change of its length and its modification time. The scan must detect the change
+/// when it compares a new file, and must not repeat its listings without end.
+#[test]
+fn rewritten_file_does_not_repeat_the_scan_without_end() {
+    let mut fixture = Fixture::new("f");
+    fixture.append("f", "one\n");
+    fixture.set.scan().unwrap();
+    fixture.read(0, 4, 1);
+    fixture.set.scan().unwrap();
+    let modified = fs::metadata(fixture.path("f")).unwrap().modified().unwrap();
+    fs::write(fixture.path("f"), "two\n").unwrap();
+    File::options().write(true).open(fixture.path("f")).unwrap().set_modified(modified).unwrap();
+    fixture.append("f.1", "another line\n");
+    assert_eq!(fixture.set.scan().unwrap(), ScanResult::Complete);
+    assert_eq!(fixture.files(), [("f.1".to_owned(), 0), ("f".to_owned(), 0)]);
+}
+
+/// A program copies a file over the older file, and then truncates the copied file. The inode of the older file stays
+/// the same, but the older file now has unread lines.
+#[test]
+fn overwritten_older_file_counts_as_unknown() {
+    let mut fixture = Fixture::new("f");
+    fixture.append("f.1", "first\n");
+    fixture.append("f", "second\n");
+    fixture.set.scan().unwrap();
+    fixture.read(0, 6, 1);
+    fixture.read(1, 7, 1);
+    fixture.set.scan().unwrap();
+    assert!(!fixture.set.has_unknown_older_file().unwrap());
+    fixture.append("f", "third\n");
+    fixture.append("f.1", "appended\n");
+    assert!(!fixture.set.has_unknown_older_file().unwrap(), "the older file has the bytes read");
+    fixture.truncate("f");
+    fs::write(fixture.path("f.1"), "fourth\n").unwrap();
+    fixture.append("f", "fifth\n");
+    assert!(fixture.set.has_unknown_older_file().unwrap());
+}
+
+/// A link whose target is missing never leads to a file, but its name does not vanish from the folder.
+#[test]
+fn link_without_target_does_not_delay_the_scan() {
+    let mut fixture = Fixture::new("f");
+    fixture.append("f", "one\n");
+    std::os::unix::fs::symlink(fixture.path("missing"), fixture.path("f.1")).unwrap();
+    assert_eq!(fixture.set.scan().unwrap(), ScanResult::Complete);
+    assert_eq!(fixture.files(), [("f".to_owned(), 0)]);
+}
+
+/// A program moves the folder away after the check that the folder exists, and before the listing.
+#[test]
+fn folder_that_vanishes_before_its_listing_is_no_error() {
+    let fixture = Fixture::new("folder/f");
+    assert!(matching_files(&fixture.pattern, |_| true).unwrap().is_none());
+}
+
+/// A program creates files so fast that each listing of the folder has new files.
+#[test]
+fn new_files_do_not_delay_a_listing() {
+    let fixture = Fixture::new("e-*");
+    for number in 0..500 {
+        fixture.append(&format!("e-{number}"), "one\n");
+    }
+    let is_listed = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut number = 500;
+            while !is_listed.load(Ordering::Relaxed) {
+                fixture.append(&format!("e-{number}"), "");
+                number += 1;
+            }
+        });
+        for _ in 0..5 {
+            let listed = matching_files(&fixture.pattern, |_| true).unwrap();
+            assert!(listed.is_some_and(|listed| listed.len() >= 500));
+        }
+        is_listed.store(true, Ordering::Relaxed);
+    });
+}
+
+/// The file of a pattern has only the first half of a line. An older file of another name begins with the same bytes.
+#[test]
+fn half_line_hides_no_older_file() {
+    let half = "{\"specversion\":\"1.0\",";
+    let mut fixture = Fixture::new("e-*.ndjson");
+    fixture.append("e-a.ndjson", half);
+    fixture.set.scan().unwrap();
+    fixture.append("e-b.ndjson.1", &format!("{half}\"id\":\"1\"}}\n"));
+    fixture.set.scan().unwrap();
+    let mut files = fixture.files();
+    files.sort();
+    assert_eq!(files, [("e-a.ndjson".to_owned(), 0), ("e-b.ndjson.1".to_owned(), 0)]);
+}
+
+/// The scan leaves the files as they are while the folder is missing, and the result shows that the caller must wait.
+#[test]
+fn missing_folder_is_not_listed() {
+    let mut fixture = Fixture::new("folder/f");
+    fs::create_dir(fixture.path("folder")).unwrap();
+    fixture.append("folder/f", "one\n");
+    fixture.set.scan().unwrap();
+    fs::rename(fixture.path("folder"), fixture.path("away")).unwrap();
+    assert_eq!(fixture.set.scan().unwrap(), ScanResult::NotListed);
+    assert_eq!(fixture.files(), [("f".to_owned(), 0)]);
+    assert!(!fixture.has_loss());
+}
