@@ -17,11 +17,11 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use ordain_core::{DeadLetter, Event, LetterContent, Message};
 
 use super::header::{
-    ATTRIBUTE_PREFIXES, END_HEADER, KEY_HEADER, LONG_ID_HEADER, QUEUE_HEADERS, SEQUENCE_HEADER,
-    SOURCE_HEADER, TIME_MS_HEADER,
+    ATTRIBUTE_PREFIXES, DEFAULT_PLACES_HEADER, END_HEADER, KEY_HEADER, LONG_ID_HEADER,
+    QUEUE_HEADERS, SEQUENCE_HEADER, SOURCE_HEADER, TIME_MS_HEADER,
 };
 use ordain_cloudevents::{REASON_ATTRIBUTES, letter_attributes, message_id, source_of};
-use ordain_config::{KeyLocation, RoutingKeyTemplate};
+use ordain_config::{EventLocations, KeyLocation, MessageProperty, Place, RoutingKeyTemplate};
 use ordain_store::OutboxMessage;
 use ordain_util::text::truncated;
 
@@ -66,11 +66,12 @@ impl AmqpMessage {
     }
 }
 
-/// Returns the id of a message that Ordain published; empty if the message has no id.
+/// Returns the id of a message that Ordain published; empty if the message has no id. If the property `message_id`
+/// contains the key, a header contains the id.
 pub(super) fn id(properties: &BasicProperties) -> &[u8] {
-    match properties.message_id() {
-        Some(id) => id.as_str().as_bytes(),
-        None => header(properties, LONG_ID_HEADER),
+    match (header(properties, LONG_ID_HEADER), properties.message_id()) {
+        ([], Some(id)) => id.as_str().as_bytes(),
+        (id, _) => id,
     }
 }
 
@@ -171,11 +172,22 @@ pub(super) fn letter(
     }
 }
 
-/// Encodes a producer's event in the form that the stream reads, with its sequence if it has one. `key` is the part of
-/// a message from which the stream reads the key.
-pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, key: &KeyLocation) -> AmqpMessage {
+/// Encodes a producer's event in the form that the stream reads, with its sequence if it has one. `locations` are the
+/// places from which the stream reads the values of its events. If the stream reads more than the key from places of
+/// its own, the message has the header [`DEFAULT_PLACES_HEADER`], with which the decoder reads the default places. The
+/// place of the key contains the key too, because the exchange may choose the partition by this place.
+pub(super) fn event(
+    event: &Arc<Event>,
+    sequence: Option<u64>,
+    locations: &EventLocations,
+) -> AmqpMessage {
+    let key_place = locations.key.as_ref().and_then(KeyLocation::single);
     let mut envelope = PropertiesBuilder::new(event.source(), event.key(), event.headers(), &[]);
-    envelope.attribute("id", event.id(), BasicProperties::with_message_id);
+    if let Some(Place::Property(MessageProperty::MessageId)) = key_place {
+        envelope.headers.insert(LONG_ID_HEADER.into(), long_string(event.id()));
+    } else {
+        envelope.attribute("id", event.id(), BasicProperties::with_message_id);
+    }
     envelope.attribute("type", event.kind(), BasicProperties::with_type);
     envelope.attribute("datacontenttype", event.content_type(), BasicProperties::with_content_type);
     if let Some(sequence) = sequence {
@@ -187,8 +199,15 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, key: &KeyLocation
     if event.end() {
         envelope.headers.insert(END_HEADER.into(), AMQPValue::Boolean(true));
     }
-    if let KeyLocation::Header(name) = key {
-        envelope.headers.insert(name.as_str().into(), long_string(event.key()));
+    match key_place {
+        Some(Place::Header(name)) => {
+            envelope.headers.insert(name.as_str().into(), long_string(event.key()));
+        }
+        Some(Place::Property(property)) => envelope.key_property(*property, event.key()),
+        _ => {}
+    }
+    if !has_only_default_places(locations) {
+        envelope.headers.insert(DEFAULT_PLACES_HEADER.into(), AMQPValue::Boolean(true));
     }
     let mut routing_key = event.key().to_owned();
     routing_key.truncate(routing_key.floor_char_boundary(RoutingKeyTemplate::LIMIT_BYTES));
@@ -198,6 +217,14 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, key: &KeyLocation
         properties,
         body: MessageBody::Event(Arc::clone(event)),
     }
+}
+
+/// Returns whether the stream reads all values from places in which the encoder writes them: the default places, and a
+/// header with the key.
+fn has_only_default_places(locations: &EventLocations) -> bool {
+    let key = locations.key.as_ref();
+    key.is_none_or(|key| matches!(key.single(), Some(Place::Header(_))))
+        && EventLocations { key: None, ..locations.clone() }.is_default()
 }
 
 /// Returns the routing key, truncated to AMQP's limit. The routing key of a handler's message is never too long,
@@ -259,6 +286,18 @@ impl PropertiesBuilder {
         }
     }
 
+    /// Writes the key into a property that an exchange can hash. Omits a key that the property cannot contain: such a
+    /// key comes only over HTTP, so all its events are in the partition of messages without the property.
+    fn key_property(&mut self, property: MessageProperty, key: &str) {
+        let properties = std::mem::take(&mut self.properties);
+        self.properties = match (property, ShortString::try_new(key), key.parse()) {
+            (MessageProperty::MessageId, Ok(key), _) => properties.with_message_id(key),
+            (MessageProperty::CorrelationId, Ok(key), _) => properties.with_correlation_id(key),
+            (MessageProperty::Timestamp, _, Ok(key)) => properties.with_timestamp(key),
+            _ => properties,
+        };
+    }
+
     fn properties(self) -> BasicProperties {
         self.properties.with_headers(self.headers)
     }
@@ -266,7 +305,7 @@ impl PropertiesBuilder {
 
 /// Returns whether a header of this name has a meaning for RabbitMQ or for the decoder.
 fn is_reserved(name: &str) -> bool {
-    [KEY_HEADER, SEQUENCE_HEADER, END_HEADER, TIME_MS_HEADER].contains(&name)
+    [KEY_HEADER, SEQUENCE_HEADER, END_HEADER, TIME_MS_HEADER, DEFAULT_PLACES_HEADER].contains(&name)
         || ROUTING_HEADERS.contains(&name)
         || QUEUE_HEADERS.contains(&name)
         || ATTRIBUTE_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
@@ -289,12 +328,12 @@ mod tests {
     fn event_keeps_headers_with_the_names_of_queue_headers() {
         let headers = QUEUE_HEADERS.map(|name| (name, "7"));
         let parts = EventParts { key: "k", id: "1", headers: &headers, ..EventParts::default() };
-        let sent = event(&Arc::new(Event::new(&parts)), None, &KeyLocation::RoutingKey);
+        let sent = event(&Arc::new(Event::new(&parts)), None, &EventLocations::DEFAULT);
         let decoder = DeliveryDecoder {
             letter_source: "/ordain/s".to_owned(),
             ordering: OrderingMode::Fifo,
             event_size: 1 << 20,
-            key: KeyLocation::RoutingKey,
+            locations: EventLocations::DEFAULT,
         };
         let mut delivery = Delivery::mock(1, "x".into(), sent.routing_key, false, Vec::new());
         delivery.properties = sent.properties;

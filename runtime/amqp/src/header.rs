@@ -7,6 +7,11 @@ pub(super) const KEY_HEADER: &str = "X-Key";
 pub(super) const SEQUENCE_HEADER: &str = "X-Sequence-ID";
 /// The header that marks the last event of a key.
 pub(super) const END_HEADER: &str = "X-End-Of-Sequence";
+/// The header of an event that Ordain publishes to a stream whose settings name places of their own for the key, id,
+/// sequence, type or time. The message contains these values in the default places, and the key in [`KEY_HEADER`].
+pub(super) const DEFAULT_PLACES_HEADER: &str = "X-Ordain-Event";
+/// The header that every dead letter has.
+pub(super) const CAUSE_HEADER: &str = "deadcause";
 /// The CloudEvents name of [`SEQUENCE_HEADER`], in binary mode (one header for each CloudEvents attribute).
 pub(super) const CE_SEQUENCE_HEADER: &str = "cloudEvents:sequence";
 /// The CloudEvents name of [`END_HEADER`], in binary mode.

@@ -474,7 +474,7 @@ async fn open_producer(
     Ok(ExchangeProducer::new(
         &broker,
         exchange,
-        &source.key,
+        &source.locations(),
         ordering == OrderingMode::Fifo,
         shortened(RETRY_TIMEOUT),
     ))

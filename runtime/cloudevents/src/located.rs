@@ -1,0 +1,235 @@
+//! Reads the key, id, sequence, type and time of an event from the places that the configuration names. The decoders of
+//! messages, requests and lines implement [`PlaceReader`]; this module chooses among the places and describes faults.
+
+use std::borrow::Cow;
+
+use ordain_config::{IdLocation, IdPlace, KeyLocation, KeyPart, KeyPlace, Place, ValueLocation};
+use ordain_core::{Cause, SEQUENCE_END};
+use ordain_store::KEY_SIZE_LIMIT;
+
+use super::time::event_time;
+
+/// The key of all events of a stream whose key is `"*"`.
+const STREAM_KEY: &str = "*";
+
+/// The value in a place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PlaceValue<'a> {
+    /// A text, a number or a Boolean, as text.
+    Text(Cow<'a, str>),
+    /// No value, or a value that counts as missing.
+    Missing,
+    /// A value of a type that cannot be a text.
+    NotText,
+    /// No value can be found, because the data of the event is not JSON.
+    NotJson,
+}
+
+/// A reader of the places of one event.
+pub trait PlaceReader {
+    /// Returns the value in a place. A text may be empty.
+    fn read(&self, place: &Place) -> PlaceValue<'_>;
+
+    /// Returns the value in a place as the sender wrote it, shortened, for an error.
+    fn show(&self, place: &Place) -> String;
+}
+
+/// A fault of an event that concerns a location.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocationFault {
+    /// The cause, which the dead letter contains.
+    pub cause: Cause,
+    /// The description of the fault, and the valid form.
+    pub message: String,
+}
+
+/// The key of an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocatedKey<'a, 'l> {
+    /// The key.
+    pub text: Cow<'a, str>,
+    /// The place that contains the whole key; `None` if no single place does.
+    pub place: Option<&'l Place>,
+}
+
+/// The id of an event, or the way to determine it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LocatedId<'a> {
+    /// The id.
+    Text(Cow<'a, str>),
+    /// The id is [`content_id`](crate::content_id).
+    Content,
+    /// The id is [`unique_id`](crate::unique_id).
+    Unique,
+    /// No place contains an id.
+    Missing,
+}
+
+/// Returns the text in a place; `None` if the place contains no text or an empty text.
+fn text<'a>(reader: &'a impl PlaceReader, place: &Place) -> Option<Cow<'a, str>> {
+    match reader.read(place) {
+        PlaceValue::Text(text) if !text.is_empty() => Some(text),
+        _ => None,
+    }
+}
+
+/// Returns the key of an event.
+pub fn located_key<'a, 'l>(
+    reader: &'a impl PlaceReader,
+    location: &'l KeyLocation,
+) -> Result<LocatedKey<'a, 'l>, LocationFault> {
+    let found = location.0.iter().find_map(|key_place| match key_place {
+        KeyPlace::Stream => Some(LocatedKey { text: STREAM_KEY.into(), place: None }),
+        KeyPlace::Place(place) => {
+            text(reader, place).map(|text| LocatedKey { text, place: Some(place) })
+        }
+        KeyPlace::Composite(parts) => {
+            composite(reader, parts).map(|text| LocatedKey { text: text.into(), place: None })
+        }
+    });
+    let Some(key) = found else {
+        let message = describe_missing_key(reader, location);
+        return Err(LocationFault { cause: Cause::NoKey, message });
+    };
+    let size = key.text.len();
+    if size > KEY_SIZE_LIMIT {
+        let message =
+            format!("the key has {size} bytes; at most {KEY_SIZE_LIMIT} bytes are allowed");
+        return Err(LocationFault { cause: Cause::Unreadable, message });
+    }
+    Ok(key)
+}
+
+/// Returns a composite key; `None` if a part is missing.
+fn composite(reader: &impl PlaceReader, parts: &[KeyPart]) -> Option<String> {
+    let mut key = String::new();
+    for part in parts {
+        match part {
+            KeyPart::Text(fixed) => key.push_str(fixed),
+            KeyPart::Place(place) => key.push_str(&text(reader, place)?),
+        }
+    }
+    Some(key)
+}
+
+/// Describes why an event has no key. The text names each place, and of a composite key only the first missing part.
+fn describe_missing_key(reader: &impl PlaceReader, location: &KeyLocation) -> String {
+    let is_missing =
+        |part: &&KeyPart| matches!(part, KeyPart::Place(place) if text(reader, place).is_none());
+    let places = location.0.iter().filter_map(|key_place| match key_place {
+        KeyPlace::Stream => None,
+        KeyPlace::Place(place) => Some(place),
+        KeyPlace::Composite(parts) => match parts.iter().find(is_missing) {
+            Some(KeyPart::Place(place)) => Some(place),
+            _ => None,
+        },
+    });
+    let what = match &location.0[..] {
+        [KeyPlace::Composite(_)] => "a part of the key",
+        _ => "the key",
+    };
+    format!("there is no key: {}", describe_missing(reader, what, &places.collect::<Vec<_>>()))
+}
+
+/// States that one of some places must contain a value, and names the values that are of a wrong type.
+fn describe_missing(reader: &impl PlaceReader, what: &str, places: &[&Place]) -> String {
+    let mut message = String::new();
+    for (index, place) in places.iter().enumerate() {
+        message += match index {
+            0 => "",
+            _ if index + 1 == places.len() => " or ",
+            _ => ", ",
+        };
+        message += &place.to_string();
+    }
+    message += &format!(" must contain {what}");
+    let mut is_json = true;
+    for place in places {
+        match reader.read(place) {
+            PlaceValue::NotText => {
+                let found = reader.show(place);
+                message +=
+                    &format!("; {place} must be a text, a number or a Boolean, found {found}");
+            }
+            PlaceValue::NotJson => is_json = false,
+            PlaceValue::Text(_) | PlaceValue::Missing => {}
+        }
+    }
+    if !is_json {
+        message += "; the data is not JSON";
+    }
+    message
+}
+
+/// Returns the id of an event, or the way to determine it.
+pub fn located_id<'a>(reader: &'a impl PlaceReader, location: &IdLocation) -> LocatedId<'a> {
+    let found = location.0.iter().find_map(|id_place| match id_place {
+        IdPlace::Content => Some(LocatedId::Content),
+        IdPlace::Unique => Some(LocatedId::Unique),
+        IdPlace::Place(place) => text(reader, place).map(LocatedId::Text),
+    });
+    found.unwrap_or(LocatedId::Missing)
+}
+
+/// Describes why an event of a `fifo` stream has no id.
+pub fn describe_missing_id(reader: &impl PlaceReader, location: &IdLocation) -> String {
+    let places = location.0.iter().filter_map(|id_place| match id_place {
+        IdPlace::Place(place) => Some(place),
+        IdPlace::Content | IdPlace::Unique => None,
+    });
+    let places = describe_missing(reader, "the id", &places.collect::<Vec<_>>());
+    format!("there is no id, and a fifo stream detects repeats by the id: {places}")
+}
+
+/// Returns the sequence of an event of a `sequenced` stream.
+pub fn located_sequence(
+    reader: &impl PlaceReader,
+    location: &ValueLocation,
+) -> Result<u64, LocationFault> {
+    let mut wrong = None;
+    for place in &location.0 {
+        match reader.read(place) {
+            PlaceValue::Text(text) if text.is_empty() => {}
+            PlaceValue::Text(text) => {
+                let number = digits(&text).filter(|number| *number < SEQUENCE_END);
+                return number.ok_or_else(|| wrong_sequence(reader, place));
+            }
+            PlaceValue::NotText => wrong = wrong.or(Some(place)),
+            PlaceValue::Missing | PlaceValue::NotJson => {}
+        }
+    }
+    Err(wrong.map_or_else(
+        || {
+            let places: Vec<&Place> = location.0.iter().collect();
+            let places = describe_missing(reader, "the sequence", &places);
+            let message = format!("there is no sequence: {places}");
+            LocationFault { cause: Cause::NoSequence, message }
+        },
+        |place| wrong_sequence(reader, place),
+    ))
+}
+
+fn wrong_sequence(reader: &impl PlaceReader, place: &Place) -> LocationFault {
+    let found = reader.show(place);
+    let message = format!("{place} must be a whole number below {SEQUENCE_END}, found {found}");
+    LocationFault { cause: Cause::NoSequence, message }
+}
+
+/// Returns a number in decimal digits; `None` for any other text.
+fn digits(text: &str) -> Option<u64> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+/// Returns the first text that is present and not empty.
+pub fn located_text<'a>(
+    reader: &'a impl PlaceReader,
+    location: &ValueLocation,
+) -> Option<Cow<'a, str>> {
+    location.0.iter().find_map(|place| text(reader, place))
+}
+
+/// Returns the time of an event, in ms since the Unix epoch; `None` if the event has no time, or a time that cannot be
+/// read ([`event_time`]).
+pub fn located_time(reader: &impl PlaceReader, location: &ValueLocation) -> Option<u64> {
+    located_text(reader, location).and_then(|text| event_time(&text))
+}
