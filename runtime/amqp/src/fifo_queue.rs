@@ -152,8 +152,9 @@ pub(super) async fn handle_missing_queue(
 }
 
 /// Declares the queue of the partition if it is missing, and binds the queue to the exchange. If the broker refuses the
-/// declaration, logs the refusal and returns no error, because the partition can consume a queue that exists in another
-/// form. If Ordain does not declare the queues of the stream, only checks that the queue exists.
+/// declaration or the binding, for example because of another form of the queue or a missing permission, logs and
+/// counts the refusal and returns no error: the partition can consume the queue nevertheless if the queue exists. If
+/// Ordain does not declare the queues of the stream, only checks that the queue exists.
 pub(super) async fn restore_own_queue(
     options: &ConsumerOptions,
     connection: &Connection,

@@ -289,8 +289,10 @@ pub(super) async fn restore_exchange(options: &ConsumerOptions) -> Result<(), To
     restored.map_err(TopologyError::from)
 }
 
-/// Logs and counts a difference between the broker and the topology. A difference counts even if a throttle suppresses
-/// its log line. A refused marker does not count.
+/// Logs and counts a difference between the broker and the topology, or a refusal of the broker to declare or bind a
+/// part of the topology. A difference or refusal counts even if a throttle suppresses its log line. A refused marker is
+/// logged and does not count. The line "topology not as configured" does not always report a wrong form: the broker may
+/// have refused a declaration because the user lacks a permission, although the queue or exchange is as configured.
 pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) {
     let stream = &*options.stream;
     match change {

@@ -39,7 +39,8 @@ const QUEUE_TYPE_ARGUMENT: &str = "x-queue-type";
 /// version.
 const VERSION_4_EXCHANGE_TYPE: &str = "x-local-random";
 
-/// A difference between the broker and the topology of a stream, found while the stream runs.
+/// A difference between the broker and the topology of a stream, or a refusal of the broker to declare or bind a part
+/// of the topology. A process finds such a change while the stream runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TopologyChange {
     /// The queue was missing. Ordain declares the queue again with its bindings. With `declare = false`, Ordain waits
@@ -60,7 +61,7 @@ pub(super) enum TopologyChange {
         reason: String,
     },
     /// The broker refuses a declaration or binding, for example because the queue or exchange exists in another form,
-    /// or because the user lacks a permission.
+    /// because the user lacks a permission, or because an exchange of `bind` does not exist.
     Refused(String),
 }
 
@@ -111,7 +112,7 @@ impl Topology {
     /// RabbitMQ, and that now have the default limit of the present version. `is_known` states whether the stream has
     /// run before. If the stream has run before, a queue may exist in another form, so that the broker refuses its
     /// declaration. This method then nevertheless binds the queues, so that no message is lost, and returns the last
-    /// such refusal as the second value.
+    /// such refusal as the second value. Any other refusal, such as a missing permission, is an error.
     pub async fn prepare(
         &self,
         broker: &BrokerEndpoint,

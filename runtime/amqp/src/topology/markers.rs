@@ -64,8 +64,8 @@ impl Topology {
     }
 
     /// Declares the marker of an exchange, unless `marked` contains the exchange. Adds the exchange to `marked` if the
-    /// exchange has its marker now, and reports a refusal. After any other error, the next check of the topology repeats
-    /// the declaration.
+    /// exchange has its marker now. Reports a refusal, and ignores any other error. After each error, the next check of
+    /// the topology repeats the declaration.
     pub(super) async fn mark_exchange(
         &self,
         broker: &BrokerEndpoint,

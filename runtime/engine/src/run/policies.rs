@@ -1,5 +1,6 @@
-//! Checks the settings of the queues that streams consume: the policies and arguments with which RabbitMQ loses events.
-//! A client cannot read them over AMQP, so this module reads them from the broker's management API.
+//! Checks the settings of the queues that streams consume: the policies and arguments with which RabbitMQ loses or
+//! repeats events. A client cannot read these policies and arguments over AMQP, so this module reads them from the
+//! broker's management API.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -128,8 +129,8 @@ impl QueuePolicies {
         (!queues.is_empty()).then_some(Self { agent, url, broker, queues })
     }
 
-    /// Reads the settings of all queues. Returns a warning for each setting that loses or repeats events. Ignores queues
-    /// that do not exist. Returns an error if the management API does not answer, or refuses the request.
+    /// Reads the settings of all queues. Returns a warning for each setting that loses or repeats events. Ignores
+    /// queues that do not exist. Returns an error if the management API does not answer, or refuses the request.
     pub(super) async fn warnings(self: &Arc<Self>) -> Result<Vec<QueueWarning>, String> {
         let this = Arc::clone(self);
         let reading = tokio::task::spawn_blocking(move || {
@@ -143,8 +144,8 @@ impl QueuePolicies {
         reading.await.unwrap_or_else(|error| Err(error.to_string()))
     }
 
-    /// Reads the settings of all queues of the virtual host. An error names only the origin of the URL, because the path
-    /// may be confidential.
+    /// Reads the settings of all queues of the virtual host. An error names only the origin of the URL, because the
+    /// path may be confidential.
     fn read(&self) -> Result<Vec<QueueAnswer>, String> {
         let origin = self.url.origin();
         let login = self.broker.login();

@@ -110,7 +110,8 @@ impl MetricsEncoder<'_, '_> {
                     gone back in time";
         self.counters("messages_lost", help, messages)?;
         let help = "How often this process has found, while the stream ran, that an exchange or queue of the stream \
-                    was missing in the broker, replaced, or not as configured";
+                    was missing in the broker or replaced, or that the broker refused to declare or bind it, for \
+                    example because of another form or a missing permission";
         self.counters("topology_changes", help, changes)?;
         let help = "Keys that a partition of this process took over from another partition";
         self.counters("keys_moved", help, moved)?;
