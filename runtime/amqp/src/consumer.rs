@@ -176,7 +176,7 @@ async fn consume(
         if throttle.allow() || is_first {
             tracing::warn!(stream, queue, error = reason, "queue not consumed; retrying");
         }
-        options.health.set(SourceState::Retrying { reason });
+        options.health.set(retry_state(&error, reason));
         // If a subscription ends soon and without a delivery, the next subscription may fail in the same way, so the
         // delay grows.
         if progress.received() > 0 || since.elapsed() > MAX_RETRY_DELAY {
@@ -189,20 +189,29 @@ async fn consume(
     }
 }
 
-/// Returns the error of a subscription that the broker has ended. If the queue of a `fifo` stream has no marker, also
-/// logs that Ordain cannot detect a loss of the queue.
+/// Returns the state of a source that retries after an error. `reason` is the text of the error.
+fn retry_state(error: &QueueCheckError, reason: String) -> SourceState {
+    match error {
+        QueueCheckError::Broker(BrokerError::LoginRefused { words, .. }) => {
+            SourceState::LoginRefused { reason, words: words.clone() }
+        }
+        _ => SourceState::Retrying { reason },
+    }
+}
+
+/// Returns the error of a subscription that the broker has ended. If the queue has no marker, also keeps a possible
+/// loss in `known`. The next subscription reports the possible loss, unless it finds that the queue is missing.
 fn cancelled(options: &ConsumerOptions, queue: &str, known: &mut KnownQueue) -> QueueCheckError {
     // Another program may have declared the queue again with other arguments.
     known.type_check = QueueTypeCheck::Pending;
+    let has_marker = if options.is_fifo() {
+        options.topology.is_declared() && !known.is_marker_refused
+    } else {
+        known.is_marked
+    };
     // From 4.3 on, RabbitMQ also ends a consumer that does not acknowledge a delivery in time.
-    if options.is_fifo() && (known.is_marker_refused || !options.topology.is_declared()) {
-        tracing::error!(
-            stream = &*options.stream,
-            queue,
-            "subscription ended by the broker: Ordain subscribes again, but cannot detect whether another \
-             program has removed the queue and declared it again. If a program has done this, the events \
-             of the old queue are lost: publish again the events that have not taken effect"
-        );
+    if !has_marker {
+        known.loss = Some(TopologyChange::QueueUnidentified(queue.to_owned()));
     }
     QueueCheckError::Broker(BrokerError::Unavailable(
         "the broker has ended the subscription. Possible causes: the queue was removed, or a delivery was not \
@@ -219,8 +228,8 @@ struct KnownQueue {
     is_marker_refused: bool,
     /// `true` if the queue of a `sequenced` stream got its marker before the last subscription.
     is_marked: bool,
-    /// A loss of the queue of a `sequenced` stream, if the loss has not been reported yet. The consumer reports the
-    /// loss after it has subscribed again, or before the consumer ends.
+    /// A loss of the queue of a `sequenced` stream, or a possible loss of a queue without a marker, if the loss has not
+    /// been reported yet. The consumer reports the loss after it has subscribed again, or before the consumer ends.
     loss: Option<TopologyChange>,
     /// The result of the check that refuses queues of type stream. Only a consumer of a stream with `declare = false`
     /// makes this check.
@@ -358,6 +367,8 @@ async fn subscribe(
         Err(error) if error.is_not_found() => {
             known.type_check = QueueTypeCheck::Pending;
             if options.is_fifo() {
+                // If the stream has consumed the queue before, the record of the queue shows the loss.
+                known.loss = None;
                 handle_missing_queue(options, &connection, waiting).await?;
             } else {
                 // Keep the loss until it is reported. If this attempt fails, a later attempt may find the queue that

@@ -58,6 +58,8 @@ pub struct ConsumerOptions {
     pub unchecked_throttle: Mutex<LogThrottle>,
     /// The exchanges whose refused markers the log has already reported.
     pub refused_markers: Mutex<BTreeSet<String>>,
+    /// With `declare = false`: the exchanges that were missing at the last check.
+    pub missing_exchanges: Mutex<BTreeSet<String>>,
     /// The state of the consumer, for status reports.
     pub health: Arc<SourceHealth>,
     /// The number of times, while the stream ran, that an exchange or queue was missing or replaced in the broker, or

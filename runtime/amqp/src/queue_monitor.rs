@@ -274,9 +274,12 @@ fn no_queue_answer(queue: &str) -> BrokerError {
 }
 
 /// Restores the exchange and its bindings, and updates the records of the markers. Logs and counts each difference,
-/// even if a later step fails or exceeds the time limit.
+/// even if a later step fails or exceeds the time limit. With `declare = false`, only checks that the exchanges exist.
 pub(super) async fn restore_exchange(options: &ConsumerOptions) -> Result<(), TopologyError> {
     let ConsumerOptions { broker, topology, stream, records, .. } = options;
+    if !topology.is_declared() {
+        return check_exchanges(options).await.map_err(TopologyError::from);
+    }
     let markers = ExchangeMarkers::new(records.store(), stream, topology);
     let before = with_store_timeout(markers.read()).await?;
     let mut marked = before.clone();
@@ -287,6 +290,32 @@ pub(super) async fn restore_exchange(options: &ConsumerOptions) -> Result<(), To
         with_store_timeout(markers.write(&marked)).await?;
     }
     restored.map_err(TopologyError::from)
+}
+
+/// Checks that the exchanges exist, which another program declares. Logs and counts each missing exchange. Also logs if
+/// an exchange exists again, because its bindings may be missing.
+async fn check_exchanges(options: &ConsumerOptions) -> Result<(), BrokerError> {
+    let ConsumerOptions { broker, topology, stream, missing_exchanges, .. } = options;
+    if topology.exchange().is_none() {
+        return Ok(());
+    }
+    let checks = topology.missing_exchanges(broker, stream);
+    let missing = broker.within(shortened(CHECK_TIMEOUT), checks).await?;
+    for exchange in &missing {
+        record_change(options, &TopologyChange::ForeignExchangeMissing(exchange.clone()));
+    }
+    let mut known = missing_exchanges.lock().unwrap_or_else(PoisonError::into_inner);
+    for exchange in known.difference(&missing) {
+        tracing::warn!(
+            stream = &**stream,
+            exchange,
+            "exchange was missing: events that were published while it was missing are lost, so publish them again. \
+             Ordain does not declare the bindings of the exchange, because the source has declare = false: check them \
+             with `rabbitmqctl list_bindings`"
+        );
+    }
+    *known = missing;
+    Ok(())
 }
 
 /// Logs and counts a difference between the broker and the topology, or a refusal of the broker to declare or bind a
@@ -314,6 +343,24 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
             "queue deleted and declared again by another program; the events of the old queue are lost, so publish \
              them again"
         ),
+        TopologyChange::QueueUnidentified(queue) => tracing::error!(
+            stream,
+            queue,
+            "subscription ended by the broker: Ordain subscribes again, but cannot detect whether another program has \
+             removed the queue and declared it again. If a program has done this, the events of the old queue are \
+             lost: publish again the events that have not taken effect"
+        ),
+        TopologyChange::ForeignExchangeMissing(exchange) => {
+            if allows_line(&options.topology_throttle) {
+                tracing::error!(
+                    stream,
+                    exchange,
+                    "exchange missing: Ordain does not declare it, because the source has declare = false; events that \
+                     are published while the exchange is missing are lost. Declare the exchange with its bindings, and \
+                     publish the events again"
+                );
+            }
+        }
         TopologyChange::ExchangeMissing(exchange) => tracing::warn!(
             stream,
             exchange,

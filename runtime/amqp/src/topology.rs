@@ -1,6 +1,5 @@
 //! The exchange, queues and bindings of a stream. This module declares them if they are missing. With
-//! `declare = false`, this module only checks that the queues and the exchange exist, and refuses queues of type
-//! stream.
+//! `declare = false`, this module only checks that the queues and exchanges exist, and refuses queues of type stream.
 //!
 //! All queues that Ordain declares for partitions are quorum queues with a single active consumer. If the broker drops
 //! messages from these queues, for example because a policy limits the length of the queues, the broker moves the
@@ -48,8 +47,14 @@ pub(super) enum TopologyChange {
     QueueMissing(String),
     /// Since the last subscription, another program has deleted the queue and declared it again.
     QueueReplaced(String),
+    /// The broker has ended the subscription to a queue without a marker. Another program may have deleted the queue
+    /// and declared it again.
+    QueueUnidentified(String),
     /// The exchange was missing. Ordain declares the exchange again with its bindings.
     ExchangeMissing(String),
+    /// With `declare = false`, an exchange is missing: the stream's exchange, or an exchange of `bind`. Ordain does not
+    /// declare the exchange.
+    ForeignExchangeMissing(String),
     /// Since the last check, another program has removed an exchange and declared it again: the stream's exchange, or
     /// an exchange of `bind`. Ordain declares again the bindings of this exchange that the stream needs.
     ExchangeReplaced(String),
@@ -220,8 +225,8 @@ impl Topology {
                 report(&TopologyChange::ExchangeMissing(exchange.clone()));
                 marked.remove(exchange);
             }
-            Err(error @ BrokerError::Unavailable(_)) => return Err(error),
             Ok(()) | Err(BrokerError::Refused { .. }) => {}
+            Err(error) => return Err(error),
         }
         let replaced = self.replaced_exchanges(broker, &connection, marked).await?;
         for name in replaced {
@@ -255,6 +260,28 @@ impl Topology {
         // The declarations are done, so an error of the connection does not matter.
         let _ = connection.close(200, "done".into()).await;
         Ok(())
+    }
+
+    /// Returns the exchanges that the broker lacks: the stream's exchange, and the exchanges of `bind`.
+    pub(super) async fn missing_exchanges(
+        &self,
+        broker: &BrokerEndpoint,
+        stream: &str,
+    ) -> Result<BTreeSet<String>, BrokerError> {
+        let connection = broker.connect(&format!("ordain {stream} topology")).await?;
+        let mut missing = BTreeSet::new();
+        let feeding = self.bind.iter().map(|bind| &bind.exchange.0);
+        for exchange in self.exchange.iter().chain(feeding) {
+            match check_exchange(broker, &connection, exchange).await {
+                Err(error) if error.is_not_found() => {
+                    missing.insert(exchange.clone());
+                }
+                checked => checked?,
+            }
+        }
+        // The checks are done, so an error of the connection does not matter.
+        let _ = connection.close(200, "done".into()).await;
+        Ok(missing)
     }
 
     /// Checks that a partition's queue exists. The error names the queue.
@@ -515,7 +542,7 @@ fn refused(error: BrokerError) -> Result<TopologyChange, BrokerError> {
     }
     match error {
         BrokerError::Refused { reason, .. } => Ok(TopologyChange::Refused(reason)),
-        unavailable @ BrokerError::Unavailable(_) => Err(unavailable),
+        other => Err(other),
     }
 }
 

@@ -86,7 +86,7 @@ impl Topology {
                 let exchange = exchange.to_owned();
                 report(&TopologyChange::ExchangeMarkerRefused { exchange, reason });
             }
-            Err(BrokerError::Unavailable(_)) => {}
+            Err(_) => {}
         }
     }
 
