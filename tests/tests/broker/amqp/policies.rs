@@ -32,9 +32,7 @@ fn write_config(rig: &Rig, url: &str, management: &str, stream: &str, source: &s
 
 /// Runs `ordain check --connect`, which must succeed. Returns its standard output.
 fn check(home: &Home) -> Result<String> {
-    let output = home.output(&["check", "--connect"])?;
-    ensure!(output.status.success(), "{output:?}");
-    Ok(String::from_utf8(output.stdout)?)
+    home.printed(&["check", "--connect"])
 }
 
 /// An operator sets a policy before the start, and another policy while the host runs. The host must log each setting
