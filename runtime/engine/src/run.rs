@@ -312,6 +312,7 @@ impl<'a> PreparedRun<'a> {
                 return Ok(RunReport::default());
             }
         };
+        status.set_lease(heartbeat.lease_until());
         let versions = RolloutController::new(loaded, store, handlers, heartbeat.membership());
         let partitions = async {
             numbering::check(loaded, &**store, id).await?;

@@ -155,6 +155,11 @@ impl Heartbeat {
         self.id
     }
 
+    /// Returns the time until which the membership of this process is valid, and its later values.
+    pub(crate) fn lease_until(&self) -> watch::Receiver<MembershipExpiry> {
+        self.lease_until.clone()
+    }
+
     /// Returns a handle to the membership for another part of this process.
     pub(crate) fn membership(&self) -> Membership {
         Membership {

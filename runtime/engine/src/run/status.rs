@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use jiff::Timestamp;
 use ordain_core::Stats;
+use tokio::sync::watch;
 
 use crate::driver::PartitionMetrics;
 use crate::sink::PublishedCounts;
+use ordain_store::ownership::MembershipExpiry;
 use ordain_store::{InstanceReport, PendingWork};
 use ordain_store::{Partition, Store};
 use ordain_wasm::HandlerRegistry;
@@ -47,6 +50,8 @@ struct RunState {
     partitions: Vec<Arc<PartitionMetrics>>,
     driven: usize,
     share: usize,
+    /// The time until which the membership of this process is valid; `None` before the process is a member.
+    lease_until: Option<watch::Receiver<MembershipExpiry>>,
     /// `None` if the start does not wait for the broker.
     broker_wait: Option<BrokerWait>,
     /// True if the broker responds; `None` without a broker, and before the first check.
@@ -179,6 +184,18 @@ impl RunStatus {
     /// Returns the wait of the start for the broker; `None` if the start does not wait for the broker.
     pub fn broker_wait(&self) -> Option<BrokerWait> {
         self.lock().broker_wait.clone()
+    }
+
+    /// Records where to read the time until which the membership of this process is valid.
+    pub(super) fn set_lease(&self, lease_until: watch::Receiver<MembershipExpiry>) {
+        self.lock().lease_until = Some(lease_until);
+    }
+
+    /// Returns whether the membership of this process has expired. The process then drives no partition until the store
+    /// has answered a heartbeat.
+    pub fn is_lease_expired(&self) -> bool {
+        let lease_until = self.lock().lease_until.as_ref().and_then(|until| *until.borrow());
+        lease_until.is_some_and(|until| until <= Instant::now())
     }
 
     /// Records whether the broker responds.

@@ -218,6 +218,10 @@ pub(super) async fn ready(
     if let Some(reason) = store_problem(&app) {
         return Err(not_ready(&reason, &StreamProblems::new()));
     }
+    if app.figures.is_lease_expired() {
+        let reason = "its lease has expired, so it consumes no events until the store answers a heartbeat; see the log";
+        return Err(not_ready(reason, &StreamProblems::new()));
+    }
     if let Some(problem) = broker_problem(&app) {
         return Err(problem);
     }
