@@ -22,12 +22,14 @@ use super::fifo_queue::{
     warn_without_marker,
 };
 use super::prefetch::AdaptivePrefetch;
+use super::prepare::TopologyError;
 use super::queue_monitor::{
     ConsumerProgress, Interruption, monitor_queue, record_change, restore_exchange,
 };
+use super::restore_schedule::RestoreSchedule;
 use super::store_timeout::with_store_timeout;
 use super::subscription::{Subscription, SubscriptionEnd};
-use super::topology::TopologyChange;
+use super::topology::{MissingBinding, TopologyChange};
 use ordain_cloudevents::{AckProgress, DeliveryBatch, READ_AHEAD_BATCHES, SourceHandle};
 use ordain_util::backoff::Backoff;
 use ordain_util::log_throttle::LogThrottle;
@@ -41,8 +43,6 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), MAX_RETRY_DELAY);
 /// Time between two warnings that a queue is not consumed.
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
-/// Interval between two attempts to restore the topology of a stopped stream.
-const RESTORE_INTERVAL: Duration = Duration::from_mins(1);
 /// Interval between two checks whether an operator has resumed a stopped stream.
 const RESUME_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Time limit for all steps that open a subscription, and for one attempt to restore the queue of a stopped stream.
@@ -268,10 +268,12 @@ async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
     let stream = &*options.stream;
     options.health.set(SourceState::Stopped { reason: reason.to_owned() });
     let mut throttle = LogThrottle::new(shortened(WARN_INTERVAL));
-    let mut restore_throttle = LogThrottle::new(shortened(RESTORE_INTERVAL));
+    let mut schedule = RestoreSchedule::new();
+    let mut restore_at = Instant::now();
     loop {
-        if restore_throttle.allow() {
-            restore_topology(options, queue).await;
+        if Instant::now() >= restore_at {
+            let missing = restore_topology(options, queue).await;
+            restore_at = Instant::now() + schedule.next_delay(options, missing);
         }
         if throttle.allow() {
             tracing::error!(
@@ -294,9 +296,9 @@ async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
 }
 
 /// Restores the queue of a stopped stream, so that no new message is lost before the stream is resumed. The consumer of
-/// partition 0 also restores the exchange. If the restoration fails, this function logs the reason, and the caller
-/// repeats the restoration later.
-async fn restore_topology(options: &ConsumerOptions, queue: &str) {
+/// partition 0 also restores the exchange. Returns a binding whose queue or exchange is missing. If the restoration
+/// fails, this function logs the reason. The caller repeats the restoration later.
+async fn restore_topology(options: &ConsumerOptions, queue: &str) -> Option<MissingBinding> {
     let ConsumerOptions { broker, stream, partition, .. } = options;
     let restore_queue = async {
         let connection = broker.connect(&format!("ordain {stream} {partition}")).await?;
@@ -305,18 +307,22 @@ async fn restore_topology(options: &ConsumerOptions, queue: &str) {
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, connection.close(200, "done".into())).await;
         restored
     };
-    let mut failure = broker.within(SUBSCRIBE_TIMEOUT, restore_queue).await.err().map(Into::into);
+    let mut restored =
+        broker.within(SUBSCRIBE_TIMEOUT, restore_queue).await.map_err(TopologyError::from);
     if *partition == 0 {
-        failure = failure.or(restore_exchange(options).await.err());
+        // This step also binds the queue.
+        let exchange = restore_exchange(options).await;
+        restored = restored.and(exchange);
     }
-    if let Some(error) = failure {
+    restored.unwrap_or_else(|error| {
         tracing::warn!(
             stream = &**stream,
             queue,
             "topology of the stopped stream not restored: {error}; messages that are published without a queue are \
              lost. Ordain tries again"
         );
-    }
+        None
+    })
 }
 
 /// Limits the time of the steps that open a subscription. A queue without a leader, for example after a crash of the
@@ -375,6 +381,7 @@ async fn subscribe(
                 // this attempt or another program has declared, and cannot detect the loss.
                 known.is_marked = false;
                 known.loss = Some(TopologyChange::QueueMissing(queue.to_owned()));
+                // If the exchange is missing, the monitor of the subscription repeats the binding.
                 restore_own_queue(options, &connection).await?;
                 mark_queue(options, &connection, queue, known).await?;
             }

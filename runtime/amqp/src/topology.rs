@@ -70,6 +70,16 @@ pub(super) enum TopologyChange {
     Refused(String),
 }
 
+/// A binding that the broker refuses because its queue or exchange is missing. A consumer of the stream, or another
+/// program, may be about to declare the queue or exchange.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct MissingBinding {
+    /// The description of the refusal.
+    pub(super) reason: String,
+    /// Whether a consumer of the stream declares the missing queue or exchange.
+    pub(super) is_own: bool,
+}
+
 /// The exchange, queues and bindings that a stream needs.
 #[derive(Debug, Clone)]
 pub struct Topology {
@@ -168,19 +178,20 @@ impl Topology {
 
     /// Binds a partition's queue to the exchange. With `may_declare`, also declares a missing queue, and checks the
     /// form of an existing queue. Without `may_declare`, a missing queue is an error, because a declaration would hide
-    /// that the messages of the queue are lost. Returns a refused declaration or binding as a change. With
-    /// `declare = false`, does nothing.
+    /// that the messages of the queue are lost. Calls `report` with each refused declaration or binding. If the
+    /// exchange is missing, returns the binding instead, because the consumer of partition 0 declares the exchange.
+    /// With `declare = false`, does nothing.
     pub(super) async fn restore_queue(
         &self,
         broker: &BrokerEndpoint,
         connection: &Connection,
         partition: u32,
         may_declare: bool,
-    ) -> Result<Option<TopologyChange>, BrokerError> {
+        report: impl Fn(&TopologyChange),
+    ) -> Result<Option<MissingBinding>, BrokerError> {
         if !self.declare {
             return Ok(None);
         }
-        let mut change = None;
         let found = self.check_queue(broker, connection, partition).await;
         if may_declare {
             // The queue may be missing because an operator has upgraded the broker. Test the default delivery limit of
@@ -189,17 +200,17 @@ impl Topology {
                 broker.forget_version();
             }
             if let Err(error) = self.declare_queue(broker, connection, partition).await {
-                change = Some(refused(error)?);
+                report(&refused(error)?);
             }
         } else {
             found?;
         }
-        let Some(exchange) = &self.exchange else { return Ok(change) };
+        let Some(exchange) = &self.exchange else { return Ok(None) };
         let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
-        if let Err(error) = self.bind_queue(&channel, exchange, partition).await {
-            return refused(describe_exchange_error(broker.error(&error), exchange)).map(Some);
+        match self.bind_queue(&channel, exchange, partition).await {
+            Ok(()) => Ok(None),
+            Err(error) => missing_binding(broker.error(&error), exchange, true, report),
         }
-        Ok(change)
     }
 
     /// Declares the exchange and the bindings again if they have disappeared since the start of the stream. If another
@@ -207,17 +218,18 @@ impl Topology {
     /// The broker does not report this change. `marked` contains the exchanges that had their marker (an exchange that
     /// the broker deletes together with the marked exchange) at the last check. This method updates `marked`. Calls
     /// `report` with each difference before it declares a new marker: with the new marker, no later check could detect
-    /// the difference, and the caller may drop this future at any step. Uses a connection of its own, because a refused
-    /// exchange type closes the connection.
+    /// the difference, and the caller may drop this future at any step. Returns a binding whose queue or exchange is
+    /// missing; later bindings may then be missing too, because the refusal closes their channel. Uses a connection of
+    /// its own, because a refused exchange type closes the connection.
     pub(super) async fn restore_exchange(
         &self,
         broker: &BrokerEndpoint,
         stream: &str,
         marked: &mut BTreeSet<String>,
         report: impl Fn(&TopologyChange),
-    ) -> Result<(), BrokerError> {
+    ) -> Result<Option<MissingBinding>, BrokerError> {
         let Some(exchange) = self.exchange.as_ref().filter(|_| self.declare) else {
-            return Ok(());
+            return Ok(None);
         };
         let connection = broker.connect(&format!("ordain {stream} topology")).await?;
         match self.check_exchange(broker, &connection).await {
@@ -248,18 +260,20 @@ impl Topology {
             let channel = connection.create_channel().await?;
             self.declare_exchange(&channel, exchange).await
         };
-        if let Err(error) = declared.await {
-            // If only a queue is missing, the consumer of this queue detects the fault itself.
-            let is_queue_missing = error.to_string().contains("no queue ");
-            if !is_queue_missing {
-                report(&refused(describe_exchange_error(broker.error(&error), exchange))?);
+        let missing = match declared.await {
+            Ok(()) => {
+                self.mark_exchange(broker, &connection, exchange, marked, &report).await;
+                None
             }
-        } else {
-            self.mark_exchange(broker, &connection, exchange, marked, &report).await;
-        }
+            Err(error) => {
+                // The consumer of a missing queue declares the queue. Ordain never declares an exchange of `bind`.
+                let is_own = error.to_string().contains("no queue ");
+                missing_binding(broker.error(&error), exchange, is_own, &report)?
+            }
+        };
         // The declarations are done, so an error of the connection does not matter.
         let _ = connection.close(200, "done".into()).await;
-        Ok(())
+        Ok(missing)
     }
 
     /// Returns the exchanges that the broker lacks: the stream's exchange, and the exchanges of `bind`.
@@ -543,6 +557,25 @@ fn refused(error: BrokerError) -> Result<TopologyChange, BrokerError> {
     match error {
         BrokerError::Refused { reason, .. } => Ok(TopologyChange::Refused(reason)),
         other => Err(other),
+    }
+}
+
+/// Handles a refused declaration or binding of an exchange. Returns the binding if its queue or exchange is missing.
+/// Reports any other refusal. `is_own` is the field of [`MissingBinding`].
+fn missing_binding(
+    error: BrokerError,
+    exchange: &str,
+    is_own: bool,
+    report: impl Fn(&TopologyChange),
+) -> Result<Option<MissingBinding>, BrokerError> {
+    match describe_exchange_error(error, exchange) {
+        BrokerError::Refused { cause: RefusalCause::ForeignNotFound, reason } => {
+            Ok(Some(MissingBinding { reason, is_own }))
+        }
+        error => {
+            report(&refused(error)?);
+            Ok(None)
+        }
     }
 }
 

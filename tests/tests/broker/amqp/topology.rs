@@ -139,6 +139,26 @@ fn queue_in_another_form_is_reported() -> Result<()> {
     service.end()
 }
 
+/// With `declare = false`, the exchange is missing at the start of a stream that has run before. The start must report
+/// an error, because Ordain does not declare the exchange.
+#[test]
+fn exchange_that_stays_away_without_declarations_is_an_error() -> Result<()> {
+    let rig = Rig::with("", "", "declare = false")?;
+    rig.client.exchange("cases", ExchangeKind::Fanout)?;
+    rig.client.queue("cases")?;
+    rig.client.bind("cases", "cases", "")?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    let lines = in_turn(3, 10);
+    rig.publish(&lines)?;
+    rig.check(&lines)?;
+    service.end()?;
+    rig.client.delete_exchange("cases")?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    let words = ["topology not as configured", "the exchange \"cases\" is required"];
+    service.until_lines(1, &words)?;
+    service.end()
+}
+
 /// The user has reached the limit of connections, so the host cannot check the exchange. The host must nevertheless
 /// continue to report that the queue has another form.
 #[test]
