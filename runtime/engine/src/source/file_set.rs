@@ -267,7 +267,8 @@ impl FileSet {
                 continue;
             }
             self.is_first_start = false;
-            let is_missing = |tracked: &TrackedFile| tracked.is_missing && !tracked.progress.is_lost;
+            let is_missing =
+                |tracked: &TrackedFile| tracked.is_missing && !tracked.progress.is_lost;
             if was_missing || !self.files.iter().any(is_missing) {
                 self.report_missing(&listed)?;
                 self.close_idle();
