@@ -21,16 +21,17 @@ const ROUNDS: u64 = 20;
 /// Gives each older file the next number, the oldest file first, as logrotate does.
 fn shift(path: &Path) {
     let name = |number: u32| format!("{}.{number}", path.display());
-    let count = (1..).take_while(|number| fs::exists(name(*number)).expect("a folder")).count();
-    for number in (1..=count as u32).rev() {
+    let is_free = |number: &u32| !fs::exists(name(*number)).expect("a folder");
+    let free = (1..LINES).find(is_free).expect("a free number");
+    for number in (1..free).rev() {
         fs::rename(name(number), name(number + 1)).expect("an older file");
     }
 }
 
 /// Appends all lines to the file, and rotates the file after some of the lines: renames the file, or copies and
-/// truncates it. Writes nothing between the copy and the truncation. Rotates for the first time when `begun` receives a
-/// message.
-fn write_and_rotate(path: &Path, seed: u64, begun: &Receiver<()>) {
+/// truncates it. Writes nothing between the copy and the truncation. Rotates for the first time when `first_line_read`
+/// receives a message.
+fn write_and_rotate(path: &Path, seed: u64, first_line_read: &Receiver<()>) {
     let mut random = StdRng::seed_from_u64(seed);
     let mut written = 0;
     while written < LINES {
@@ -44,7 +45,7 @@ fn write_and_rotate(path: &Path, seed: u64, begun: &Receiver<()>) {
         let mut file = File::options().create(true).append(true).open(path).expect("the file");
         file.write_all(text.as_bytes()).expect("a disk with free space");
         if written == 0 {
-            begun.recv().expect("the first line");
+            first_line_read.recv().expect("the first line");
         }
         written = end;
         let older = format!("{}.1", path.display());
@@ -89,8 +90,8 @@ fn lines_are_read_in_order_while_files_are_renamed() {
         let decoder = EventDecoder { ordering, event_size: 1 << 20 };
         let options = FileOptions { files: Some(files), stream: "s".into(), follow: true, decoder };
         let mut source = read_file(options).expect("a thread");
-        let (begin, begun) = channel();
-        let writer = thread::spawn(move || write_and_rotate(&path, seed, &begun));
+        let (first_line, first_line_read) = channel();
+        let writer = thread::spawn(move || write_and_rotate(&path, seed, &first_line_read));
         let mut seen = BTreeSet::new();
         while seen.len() < LINES as usize {
             let batch = receive(&mut source);
@@ -106,7 +107,7 @@ fn lines_are_read_in_order_while_files_are_renamed() {
                     "seed {seed}: line {number} follows line {last:?}"
                 );
                 if number == 0 && is_new {
-                    begin.send(()).expect("the writer");
+                    first_line.send(()).expect("the writer");
                 }
             }
         }
