@@ -76,7 +76,7 @@ pub(super) enum TopologyChange {
 pub(super) struct MissingBinding {
     /// The description of the refusal.
     pub(super) reason: String,
-    /// Whether a consumer of the stream declares the missing queue or exchange.
+    /// `true` if a consumer of the stream declares the missing queue or exchange.
     pub(super) is_own: bool,
 }
 
