@@ -126,11 +126,15 @@ impl Home {
     /// Runs a command that must succeed and print one JSON value per line, such as a listing with `--json`. Returns the
     /// values.
     pub fn rows(&self, args: &[&str]) -> Result<Vec<Value>> {
+        self.printed(args)?.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+    }
+
+    /// Runs a command that must succeed. Returns its standard output.
+    pub fn printed(&self, args: &[&str]) -> Result<String> {
         let output = self.output(args)?;
         let log = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{args:?} failed ({}): {log}", output.status);
-        let lines = output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        lines.map(|line| Ok(serde_json::from_slice(line)?)).collect()
+        Ok(String::from_utf8(output.stdout)?)
     }
 
     /// Returns the path of the home's folder.

@@ -15,6 +15,7 @@ pub mod plugins;
 pub mod printed;
 pub mod raw_amqp;
 pub mod rig;
+pub mod seed;
 pub mod service;
 pub mod tally;
 pub mod workers;

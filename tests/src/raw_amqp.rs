@@ -19,6 +19,7 @@ const CONFIRM: Method = (85, 10);
 const CONFIRM_OK: Method = (85, 11);
 const PUBLISH: Method = (60, 40);
 const ACK: Method = (60, 80);
+const NACK: Method = (60, 120);
 /// The flag in a content header that marks the property `headers` as present.
 const HAS_HEADERS: u16 = 1 << 13;
 const METHOD: u8 = 1;
@@ -89,7 +90,8 @@ impl RawProducer {
         Ok(self.stream.write_all(&frame)?)
     }
 
-    /// Reads frames until the given method arrives. Fails if the broker closes the channel or the connection.
+    /// Reads frames until the given method arrives. Fails if the broker rejects the message, or closes the channel or
+    /// the connection.
     fn until(&mut self, (class, number): Method) -> Result<()> {
         loop {
             let mut head = [0; 7];
@@ -107,6 +109,7 @@ impl RawProducer {
             if got == (class, number) {
                 return Ok(());
             }
+            ensure!(got != NACK, "the broker rejects the message (basic.nack)");
             let text = String::from_utf8_lossy(&payload);
             ensure!(got.1 != 50 && got != (20, 40), "the broker refuses the request: {text}");
         }

@@ -6,8 +6,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use ordain_servers::all_threads_stopped;
 pub use ordain_servers::wait_until;
+use ordain_servers::{all_threads_stopped, send_signal};
 
 use crate::host::{Home, binary};
 
@@ -100,10 +100,7 @@ impl Service {
 
     /// Sends a signal to the host. `name` is the name of the signal without `SIG`.
     pub fn signal(&self, name: &str) -> Result<()> {
-        let id = self.id().to_string();
-        let status = Command::new("kill").args(["-s", name, &id]).status()?;
-        ensure!(status.success(), "`kill -s {name} {id}` failed");
-        Ok(())
+        send_signal(self.id(), name)
     }
 
     /// Pauses the host by SIGSTOP, and waits until all its threads are stopped.

@@ -170,8 +170,8 @@ fn executed(home: &Home) -> Result<Vec<Row>> {
     let error = sockets["connect"].as_str().context("a result")?;
     rows.push(("opens a socket".to_owned(), format!("the handler gets an error: {error}")));
     let senses = [message(home, "clock one")?, message(home, "clock two")?];
-    // These two events have no `time` attribute, so the handler's wall clock shows the time of their arrival. The
-    // monotonic clock does not measure real time: it always stays below one millisecond.
+    // These two events have no `time` attribute, so the handler's wall clock shows the machine's time. The monotonic
+    // clock does not measure real time: it always stays below one millisecond.
     ensure!(
         senses.iter().all(|sense| sense["monotonic_ns"].as_u64().is_some_and(|ns| ns < 1_000_000))
     );
@@ -197,8 +197,8 @@ fn hostile_handlers_are_contained() -> Result<()> {
     ensure!(random(&home)? == random(&again)?);
     rows.push((
         "reads the time and random numbers".to_owned(),
-        "the handler gets the time of the event (if the event has no time, the time of the \
-         event's arrival), and random numbers that depend only on the event"
+        "the handler gets the time of the event (if the event has no time, the present time of the \
+         machine), and random numbers that depend only on the event"
             .to_owned(),
     ));
     rows.extend(loaded()?);

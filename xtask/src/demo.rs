@@ -32,8 +32,11 @@ const OPEN_ORDERS: u64 = 2_000;
 const REORDER: u64 = 2_000;
 /// Size of the output file (`receipts.ndjson`), in bytes, at which the demo kills the host.
 const KILL_AFTER_BYTES: u64 = 2 << 20;
-/// Time limit for the run until the kill. If the run hangs, the demo reports an error.
+/// Time limit for the run until the kill. After the restart, this is the longest time in which the receipts may not
+/// grow, because the length of that run depends on the number of events. If a run hangs, the demo reports an error.
 const STEP_TIMEOUT: Duration = Duration::from_mins(5);
+/// Interval between two checks of a run.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The paths of the demo's folder, and of the files in this folder.
 struct Files {
@@ -42,6 +45,14 @@ struct Files {
     events: PathBuf,
     manifest: PathBuf,
     receipts: PathBuf,
+    report: PathBuf,
+}
+
+impl Files {
+    /// Returns the size of the receipts that the host has written, in bytes.
+    fn receipts_bytes(&self) -> u64 {
+        fs::metadata(&self.receipts).map_or(0, |file| file.len())
+    }
 }
 
 pub(crate) fn demo(args: &DemoArgs) -> Result<()> {
@@ -82,6 +93,7 @@ fn prepare(plugins: &Path) -> Result<Files> {
         events: file("events.ndjson"),
         manifest: file("manifest.ndjson"),
         receipts: file("receipts.ndjson"),
+        report: file("report.json"),
         folder,
     };
     let config = format!(
@@ -133,7 +145,7 @@ fn run_and_kill(ordain: &Path, files: &Files) -> Result<u64> {
     let mut child = start(ordain, files).stdout(Stdio::null()).spawn()?;
     let started = Instant::now();
     let written = loop {
-        let written = fs::metadata(&files.receipts).map_or(0, |file| file.len());
+        let written = files.receipts_bytes();
         if written >= KILL_AFTER_BYTES {
             break written;
         }
@@ -146,17 +158,40 @@ fn run_and_kill(ordain: &Path, files: &Files) -> Result<u64> {
             let _ = child.kill();
             bail!("the run wrote only {written} bytes in {STEP_TIMEOUT:?}");
         }
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(POLL_INTERVAL);
     };
     child.kill()?;
     child.wait()?;
     Ok(written)
 }
 
+/// Starts the host again, and waits until it has processed the remaining events. Returns the report of the run.
 fn finish(ordain: &Path, files: &Files) -> Result<Value> {
-    let output = start(ordain, files).stderr(Stdio::inherit()).output()?;
-    ensure!(output.status.success(), "the run failed: {}", output.status);
-    serde_json::from_slice(&output.stdout).context("the report of the run cannot be parsed")
+    let report = fs::File::create(&files.report)?;
+    let mut child = start(ordain, files).stdout(report).spawn()?;
+    let mut written = files.receipts_bytes();
+    let mut grown_at = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        let now = files.receipts_bytes();
+        if now != written {
+            written = now;
+            grown_at = Instant::now();
+        }
+        if grown_at.elapsed() > STEP_TIMEOUT {
+            let _ = child.kill();
+            bail!(
+                "the restarted run has not ended, and its receipts ({written} bytes) have not grown in \
+                 {STEP_TIMEOUT:?}"
+            );
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    };
+    ensure!(status.success(), "the run failed: {status}");
+    serde_json::from_slice(&fs::read(&files.report)?)
+        .context("the report of the run cannot be parsed")
 }
 
 fn dead_letters(ordain: &Path, files: &Files) -> Result<Vec<Value>> {

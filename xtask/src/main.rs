@@ -44,7 +44,8 @@ enum Command {
     Lua,
     /// Count phrases that make English hard to read, and fail if a limit is exceeded.
     Prose(prose::ProseArgs),
-    /// Run all checks for a change: format, lints, prose, docs, links, crate graph, dependencies, tests, fuzzing.
+    /// Run all checks for a change: format, lints, Redis scripts, prose, docs, links, crate graph, dependencies, tests,
+    /// fuzzing.
     Ci,
     /// Check the dependencies for security advisories.
     Advisories,

@@ -313,7 +313,7 @@ fn cells() -> impl Iterator<Item = (Kind, &'static Family, usize)> {
     })
 }
 
-/// Returns whether a file belongs to this project. The changed library in `vendor` has a style of its own.
+/// Returns whether a file belongs to this project. The changed libraries in `vendor` have their own styles.
 fn is_ours(path: &str) -> bool {
     !path.starts_with("vendor/") || path == "vendor/README.md"
 }

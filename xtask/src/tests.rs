@@ -22,7 +22,8 @@ pub(crate) struct TestArgs {
     /// Run the tests of the broker and of the Redis store against the servers of another release of Debian.
     #[arg(long, value_name = "RELEASE", conflicts_with_all = ["quick", "minutes"])]
     servers: Option<ServerRelease>,
-    /// Only tests without servers: unit tests, simulator, model, and conformance of the embedded store.
+    /// Only tests without servers: unit tests, simulator, the models of owners, of shares and of queues, and
+    /// conformance of the embedded store.
     #[arg(long, conflicts_with = "minutes")]
     quick: bool,
 }
@@ -78,7 +79,7 @@ fn simulation(filter: &[&str]) -> Result<u64> {
 fn quick(args: &TestArgs) -> Result<()> {
     let filter: Vec<&str> = args.filter.iter().map(String::as_str).collect();
     let mut passed = simulation(&filter)?;
-    announce("unit tests, and the protocol between owners and a store");
+    announce("unit tests, and the models of owners, of shares and of queues");
     let mut units = cargo("test");
     units.args(["--release", "--no-fail-fast", "--workspace", "--exclude", "ordain-sim"]);
     units.args(["--lib", "--bins", "--test", "protocol", "--test", "sharing", "--test", "queue"]);

@@ -51,6 +51,15 @@ pub enum BrokerError {
         /// The description of the refusal, with the broker's own words.
         reason: String,
     },
+    /// The broker refuses the login. An operator of the broker can allow the login at any time, so a retry may help.
+    #[error("{reason}")]
+    LoginRefused {
+        /// The broker's own words. RabbitMQ sends them to a client without a login, so they contain neither names nor
+        /// addresses.
+        words: String,
+        /// The description of the refusal, with the address of the broker and the name of the user.
+        reason: String,
+    },
     /// The broker is unreachable or cannot respond; a retry may help.
     #[error("{0}")]
     Unavailable(String),
@@ -59,8 +68,9 @@ pub enum BrokerError {
 /// The cause of a refusal, derived from the reply code of AMQP 0-9-1, the broker's text and the refused request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalCause {
-    /// The broker refuses to open a connection: it rejects the login, a limit of connections is reached, or the virtual
-    /// host does not exist. An operator of the broker can remove each of these causes at any time, so a retry may help.
+    /// The broker accepts the login, but refuses to open a connection: a limit of connections is reached, or the
+    /// virtual host does not exist. An operator of the broker can remove each of these causes at any time, so a retry
+    /// may help.
     Connection,
     /// A permission is missing, or the virtual host was removed. An operator of the broker can restore the permission
     /// or the virtual host at any time, so a retry may help.
@@ -81,7 +91,7 @@ impl BrokerError {
     /// Returns whether a retry may succeed without a change of the configuration.
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::Unavailable(_) => true,
+            Self::LoginRefused { .. } | Self::Unavailable(_) => true,
             Self::Refused { cause, .. } => {
                 use RefusalCause::{Access, Connection, ForeignNotFound};
                 matches!(cause, Connection | Access | ForeignNotFound)
@@ -91,7 +101,18 @@ impl BrokerError {
 
     /// Returns whether the broker refused to open a connection.
     pub(super) fn is_connection_refused(&self) -> bool {
-        matches!(self, Self::Refused { cause: RefusalCause::Connection, .. })
+        matches!(
+            self,
+            Self::LoginRefused { .. } | Self::Refused { cause: RefusalCause::Connection, .. }
+        )
+    }
+
+    /// Returns the broker's own words, without names and addresses, if the broker refuses the login.
+    pub fn login_refusal(&self) -> Option<&str> {
+        match self {
+            Self::LoginRefused { words, .. } => Some(words),
+            Self::Refused { .. } | Self::Unavailable(_) => None,
+        }
     }
 
     /// Returns whether the broker lacks the queue or exchange.
@@ -111,13 +132,13 @@ impl BrokerError {
         }
     }
 
-    /// Replaces the description of a refusal by the result of `describe`. Returns any other error unchanged.
+    /// Replaces the description of a refused request by the result of `describe`. Returns any other error unchanged.
     pub(super) fn map_refusal(self, describe: impl FnOnce(RefusalCause, String) -> String) -> Self {
         match self {
             Self::Refused { cause, reason } => {
                 Self::Refused { cause, reason: describe(cause, reason) }
             }
-            unavailable @ Self::Unavailable(_) => unavailable,
+            other => other,
         }
     }
 }
@@ -209,8 +230,7 @@ impl BrokerEndpoint {
     pub async fn connect(&self, name: &str) -> Result<Connection, BrokerError> {
         let uri = self.current_uri();
         install_tls_provider(&uri);
-        let failed = |error| self.error(&error);
-        let runtime = runtime::default_runtime().map_err(failed)?;
+        let runtime = runtime::default_runtime().map_err(|error| self.error(&error))?;
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let attempt = Attempt::new();
         let opener = attempt.opener();
@@ -235,13 +255,9 @@ impl BrokerEndpoint {
             properties,
         );
         // This future is on the heap, because it is large and a part of many other futures.
-        let connected = Box::pin(async { connecting.await.map_err(failed) });
-        let connection = match self.within(CONNECT_TIMEOUT, connected).await {
-            Err(BrokerError::Refused { cause: RefusalCause::Access, reason }) => {
-                return Err(BrokerError::Refused { cause: RefusalCause::Connection, reason });
-            }
-            connected => connected?,
-        };
+        let connected =
+            Box::pin(async { connecting.await.map_err(|error| self.connect_error(&error)) });
+        let connection = self.within(CONNECT_TIMEOUT, connected).await?;
         attempt.succeed();
         Ok(connection)
     }
@@ -284,20 +300,32 @@ impl BrokerEndpoint {
         format!("logged in as user {:?} to the virtual host {vhost:?}", authority.userinfo.username)
     }
 
+    /// Classifies the error of an attempt to open a connection. RabbitMQ refuses a login with `ACCESS_REFUSED`, and a
+    /// virtual host or a further connection with `NOT_ALLOWED`.
+    fn connect_error(&self, error: &lapin::Error) -> BrokerError {
+        let is_login = matches!(
+            error.kind(),
+            ErrorKind::ProtocolError(error)
+                if matches!(error.kind(), AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED))
+        );
+        match self.error(error) {
+            BrokerError::Refused { cause: RefusalCause::Access, reason } if is_login => {
+                BrokerError::LoginRefused { words: error_words(error), reason }
+            }
+            BrokerError::Refused { cause: RefusalCause::Access, reason } => {
+                BrokerError::Refused { cause: RefusalCause::Connection, reason }
+            }
+            other => other,
+        }
+    }
+
     /// Classifies an error of the library, and adds the broker's address and user.
     pub(super) fn error(&self, error: &lapin::Error) -> BrokerError {
         use AMQPHardError::{COMMANDINVALID, NOTALLOWED};
         use AMQPSoftError::{ACCESSREFUSED, NOTFOUND, PRECONDITIONFAILED};
 
-        let words = match error.kind() {
-            ErrorKind::ProtocolError(error) => error.get_message().to_string(),
-            _ => error.to_string(),
-        };
         let user = self.url.newest().uri.authority.userinfo.username;
-        let reason = format!(
-            "{self} (user {user:?}): {}",
-            escape_invisible(&truncated(words, ERROR_TEXT_LIMIT))
-        );
+        let reason = format!("{self} (user {user:?}): {}", error_words(error));
         let cause = match error.kind() {
             ErrorKind::ProtocolError(_)
                 if TEMPORARY_REFUSALS.iter().any(|text| reason.contains(text)) =>
@@ -334,6 +362,16 @@ impl BrokerEndpoint {
             None => BrokerError::Unavailable(reason),
         }
     }
+}
+
+/// Returns the broker's text of an error, or the library's text if the broker sent none. The text is limited in length
+/// and on one line.
+fn error_words(error: &lapin::Error) -> String {
+    let words = match error.kind() {
+        ErrorKind::ProtocolError(error) => error.get_message().to_string(),
+        _ => error.to_string(),
+    };
+    escape_invisible(&truncated(words, ERROR_TEXT_LIMIT)).into_owned()
 }
 
 /// Returns whether the library refused an action only because the channel or connection is closed. The cause is then in

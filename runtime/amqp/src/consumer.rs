@@ -22,12 +22,14 @@ use super::fifo_queue::{
     warn_without_marker,
 };
 use super::prefetch::AdaptivePrefetch;
+use super::prepare::TopologyError;
 use super::queue_monitor::{
     ConsumerProgress, Interruption, monitor_queue, record_change, restore_exchange,
 };
+use super::restore_schedule::RestoreSchedule;
 use super::store_timeout::with_store_timeout;
 use super::subscription::{Subscription, SubscriptionEnd};
-use super::topology::TopologyChange;
+use super::topology::{MissingBinding, TopologyChange};
 use ordain_cloudevents::{AckProgress, DeliveryBatch, READ_AHEAD_BATCHES, SourceHandle};
 use ordain_util::backoff::Backoff;
 use ordain_util::log_throttle::LogThrottle;
@@ -41,8 +43,6 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), MAX_RETRY_DELAY);
 /// Time between two warnings that a queue is not consumed.
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
-/// Interval between two attempts to restore the topology of a stopped stream.
-const RESTORE_INTERVAL: Duration = Duration::from_mins(1);
 /// Interval between two checks whether an operator has resumed a stopped stream.
 const RESUME_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Time limit for all steps that open a subscription, and for one attempt to restore the queue of a stopped stream.
@@ -176,7 +176,7 @@ async fn consume(
         if throttle.allow() || is_first {
             tracing::warn!(stream, queue, error = reason, "queue not consumed; retrying");
         }
-        options.health.set(SourceState::Retrying { reason });
+        options.health.set(retry_state(&error, reason));
         // If a subscription ends soon and without a delivery, the next subscription may fail in the same way, so the
         // delay grows.
         if progress.received() > 0 || since.elapsed() > MAX_RETRY_DELAY {
@@ -189,20 +189,29 @@ async fn consume(
     }
 }
 
-/// Returns the error of a subscription that the broker has ended. If the queue of a `fifo` stream has no marker, also
-/// logs that Ordain cannot detect a loss of the queue.
+/// Returns the state of a source that retries after an error. `reason` is the text of the error.
+fn retry_state(error: &QueueCheckError, reason: String) -> SourceState {
+    match error {
+        QueueCheckError::Broker(BrokerError::LoginRefused { words, .. }) => {
+            SourceState::LoginRefused { reason, words: words.clone() }
+        }
+        _ => SourceState::Retrying { reason },
+    }
+}
+
+/// Returns the error of a subscription that the broker has ended. If the queue has no marker, also keeps a possible
+/// loss in `known`. The next subscription reports the possible loss, unless it finds that the queue is missing.
 fn cancelled(options: &ConsumerOptions, queue: &str, known: &mut KnownQueue) -> QueueCheckError {
     // Another program may have declared the queue again with other arguments.
     known.type_check = QueueTypeCheck::Pending;
+    let has_marker = if options.is_fifo() {
+        options.topology.is_declared() && !known.is_marker_refused
+    } else {
+        known.is_marked
+    };
     // From 4.3 on, RabbitMQ also ends a consumer that does not acknowledge a delivery in time.
-    if options.is_fifo() && (known.is_marker_refused || !options.topology.is_declared()) {
-        tracing::error!(
-            stream = &*options.stream,
-            queue,
-            "subscription ended by the broker: Ordain subscribes again, but cannot detect whether another \
-             program has removed the queue and declared it again. If a program has done this, the events \
-             of the old queue are lost: publish again the events that have not taken effect"
-        );
+    if !has_marker {
+        known.loss = Some(TopologyChange::QueueUnidentified(queue.to_owned()));
     }
     QueueCheckError::Broker(BrokerError::Unavailable(
         "the broker has ended the subscription. Possible causes: the queue was removed, or a delivery was not \
@@ -219,8 +228,8 @@ struct KnownQueue {
     is_marker_refused: bool,
     /// `true` if the queue of a `sequenced` stream got its marker before the last subscription.
     is_marked: bool,
-    /// A loss of the queue of a `sequenced` stream, if the loss has not been reported yet. The consumer reports the
-    /// loss after it has subscribed again, or before the consumer ends.
+    /// A loss of the queue of a `sequenced` stream, or a possible loss of a queue without a marker, if the loss has not
+    /// been reported yet. The consumer reports the loss after it has subscribed again, or before the consumer ends.
     loss: Option<TopologyChange>,
     /// The result of the check that refuses queues of type stream. Only a consumer of a stream with `declare = false`
     /// makes this check.
@@ -259,10 +268,12 @@ async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
     let stream = &*options.stream;
     options.health.set(SourceState::Stopped { reason: reason.to_owned() });
     let mut throttle = LogThrottle::new(shortened(WARN_INTERVAL));
-    let mut restore_throttle = LogThrottle::new(shortened(RESTORE_INTERVAL));
+    let mut schedule = RestoreSchedule::new();
+    let mut restore_at = Instant::now();
     loop {
-        if restore_throttle.allow() {
-            restore_topology(options, queue).await;
+        if Instant::now() >= restore_at {
+            let missing = restore_topology(options, queue).await;
+            restore_at = Instant::now() + schedule.next_delay(options, missing);
         }
         if throttle.allow() {
             tracing::error!(
@@ -285,9 +296,9 @@ async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
 }
 
 /// Restores the queue of a stopped stream, so that no new message is lost before the stream is resumed. The consumer of
-/// partition 0 also restores the exchange. If the restoration fails, this function logs the reason, and the caller
-/// repeats the restoration later.
-async fn restore_topology(options: &ConsumerOptions, queue: &str) {
+/// partition 0 also restores the exchange. Returns a binding whose queue or exchange is missing. If the restoration
+/// fails, this function logs the reason. The caller repeats the restoration later.
+async fn restore_topology(options: &ConsumerOptions, queue: &str) -> Option<MissingBinding> {
     let ConsumerOptions { broker, stream, partition, .. } = options;
     let restore_queue = async {
         let connection = broker.connect(&format!("ordain {stream} {partition}")).await?;
@@ -296,18 +307,22 @@ async fn restore_topology(options: &ConsumerOptions, queue: &str) {
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, connection.close(200, "done".into())).await;
         restored
     };
-    let mut failure = broker.within(SUBSCRIBE_TIMEOUT, restore_queue).await.err().map(Into::into);
+    let mut restored =
+        broker.within(SUBSCRIBE_TIMEOUT, restore_queue).await.map_err(TopologyError::from);
     if *partition == 0 {
-        failure = failure.or(restore_exchange(options).await.err());
+        // This step also binds the queue.
+        let exchange = restore_exchange(options).await;
+        restored = restored.and(exchange);
     }
-    if let Some(error) = failure {
+    restored.unwrap_or_else(|error| {
         tracing::warn!(
             stream = &**stream,
             queue,
             "topology of the stopped stream not restored: {error}; messages that are published without a queue are \
              lost. Ordain tries again"
         );
-    }
+        None
+    })
 }
 
 /// Limits the time of the steps that open a subscription. A queue without a leader, for example after a crash of the
@@ -358,12 +373,15 @@ async fn subscribe(
         Err(error) if error.is_not_found() => {
             known.type_check = QueueTypeCheck::Pending;
             if options.is_fifo() {
+                // If the stream has consumed the queue before, the record of the queue shows the loss.
+                known.loss = None;
                 handle_missing_queue(options, &connection, waiting).await?;
             } else {
                 // Keep the loss until it is reported. If this attempt fails, a later attempt may find the queue that
                 // this attempt or another program has declared, and cannot detect the loss.
                 known.is_marked = false;
                 known.loss = Some(TopologyChange::QueueMissing(queue.to_owned()));
+                // If the exchange is missing, the monitor of the subscription repeats the binding.
                 restore_own_queue(options, &connection).await?;
                 mark_queue(options, &connection, queue, known).await?;
             }

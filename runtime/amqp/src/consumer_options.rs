@@ -52,26 +52,28 @@ pub struct ConsumerOptions {
     /// this field, the consumer of partition 0 also uses the store, which contains the records of the markers of
     /// exchanges.
     pub records: QueueRecords,
-    /// The throttle for the errors about a topology that cannot be restored. See [`topology_throttle`].
+    /// The throttle for the errors about refused declarations and bindings. See [`topology_throttle`].
     pub topology_throttle: Mutex<LogThrottle>,
     /// The throttle for the warnings about a topology that was not checked. See [`topology_throttle`].
     pub unchecked_throttle: Mutex<LogThrottle>,
     /// The exchanges whose refused markers the log has already reported.
     pub refused_markers: Mutex<BTreeSet<String>>,
+    /// With `declare = false`: the exchanges that were missing at the last check.
+    pub missing_exchanges: Mutex<BTreeSet<String>>,
     /// The state of the consumer, for status reports.
     pub health: Arc<SourceHealth>,
-    /// The number of times that an exchange, queue or binding was missing or different in the broker while the stream
-    /// ran.
+    /// The number of times, while the stream ran, that an exchange or queue was missing or replaced in the broker, or
+    /// that the broker refused to declare or bind it.
     pub topology_changes: Arc<AtomicU64>,
 }
 
-/// Approximate time between two errors about a topology that cannot be restored, or between two warnings about a
-/// topology that was not checked: the interval between two checks of the topology.
+/// Approximate time between two errors about a refused declaration or binding, or between two warnings about a topology
+/// that was not checked: the interval between two checks of the topology.
 const TOPOLOGY_ERROR_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Creates a throttle for the errors about a topology that cannot be restored, or for the warnings about a topology
-/// that was not checked. The throttle suppresses lines for half of `TOPOLOGY_ERROR_INTERVAL`, so that it allows one
-/// line in each check of the topology.
+/// Creates a throttle for the errors about refused declarations and bindings, or for the warnings about a topology that
+/// was not checked. The throttle suppresses lines for half of `TOPOLOGY_ERROR_INTERVAL`, so that it allows one line in
+/// each check of the topology.
 pub fn topology_throttle() -> Mutex<LogThrottle> {
     Mutex::new(LogThrottle::new(shortened(TOPOLOGY_ERROR_INTERVAL) / 2))
 }

@@ -11,7 +11,7 @@ use super::consumer_options::ConsumerOptions;
 use super::prepare::TopologyError;
 use super::queue_monitor::record_change;
 use super::store_timeout::with_store_timeout;
-use super::topology::Topology;
+use super::topology::{MissingBinding, Topology, TopologyChange};
 
 /// The reason why a queue is not consumed.
 #[derive(Debug, thiserror::Error)]
@@ -148,25 +148,27 @@ pub(super) async fn handle_missing_queue(
     if is_lost(topology, broker, connection, *partition, record).await? {
         return Err(record_loss(options, connection, &stored, waiting).await);
     }
-    restore_own_queue(options, connection).await.map_err(QueueCheckError::from)
+    // If the exchange is missing, the monitor of the subscription repeats the binding.
+    restore_own_queue(options, connection).await?;
+    Ok(())
 }
 
 /// Declares the queue of the partition if it is missing, and binds the queue to the exchange. If the broker refuses the
-/// declaration, logs the refusal and returns no error, because the partition can consume a queue that exists in another
-/// form. If Ordain does not declare the queues of the stream, only checks that the queue exists.
+/// declaration or the binding, for example because of another form of the queue or a missing permission, logs and
+/// counts the refusal and returns no error: the partition can consume the queue nevertheless if the queue exists.
+/// Returns the binding if the exchange is missing. If Ordain does not declare the queues of the stream, only checks that
+/// the queue exists.
 pub(super) async fn restore_own_queue(
     options: &ConsumerOptions,
     connection: &Connection,
-) -> Result<(), BrokerError> {
+) -> Result<Option<MissingBinding>, BrokerError> {
     let ConsumerOptions { broker, topology, partition, .. } = options;
     if !topology.is_declared() {
-        return topology.check_queue(broker, connection, *partition).await;
+        topology.check_queue(broker, connection, *partition).await?;
+        return Ok(None);
     }
-    let change = topology.restore_queue(broker, connection, *partition, true).await?;
-    if let Some(change) = change {
-        record_change(options, &change);
-    }
-    Ok(())
+    let report = |change: &TopologyChange| record_change(options, change);
+    topology.restore_queue(broker, connection, *partition, true, report).await
 }
 
 fn refuse_lost_queue(record: Option<&QueueRecord>, queue: &str) -> Result<(), QueueCheckError> {
@@ -199,7 +201,7 @@ async fn record_loss(
         Ok(false) => return QueueCheckError::RecordChanged,
         Err(error) => return error.into(),
     }
-    // If the restoration fails, the consumer repeats the restoration while it waits for the operator.
+    // If the restoration fails or is incomplete, the consumer repeats the restoration while it waits for the operator.
     let _ = restore_own_queue(options, connection).await;
     QueueCheckError::Lost(reason)
 }

@@ -38,6 +38,7 @@ mod produce;
 mod publish;
 mod publish_warnings;
 mod queue_monitor;
+mod restore_schedule;
 mod retry_queue;
 mod store_timeout;
 mod subscription;

@@ -52,8 +52,9 @@ pub struct PreparedTopology {
 
 /// Declares or checks the exchange, queues and bindings of a stream. With `is_fifo`, first records which queues are
 /// lost (removed since the stream consumed them). Logs if a marked exchange of the stream is missing, and if the
-/// exchange or an exchange of `bind` was removed and declared again since the last check. For `is_known`, see
-/// [`Topology::prepare`].
+/// exchange or an exchange of `bind` was removed and declared again since the last check. `is_known` states whether the
+/// stream has run before. If the stream has run before, a refusal of the broker, such as a missing permission or a
+/// queue in another form, is a finding ([`PreparedTopology::refusal`]) and not an error.
 pub async fn prepare_topology(
     topology: &Topology,
     broker: &BrokerEndpoint,

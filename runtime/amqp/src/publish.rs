@@ -163,8 +163,8 @@ struct ExchangePublisher {
     confirm_limit: usize,
     /// The delay before the next connection.
     backoff: Backoff,
-    /// True if the broker has closed a channel because of one message, and has accepted no message since then, apart
-    /// from isolated retries.
+    /// True if the broker has closed a channel because of one message, and has accepted no message since then. Messages
+    /// that the broker accepted in isolated retries do not count.
     was_last_refused: bool,
     /// Time limit for the next confirm.
     confirm_timeout: Duration,

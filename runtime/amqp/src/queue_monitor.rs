@@ -1,4 +1,4 @@
-//! Monitors a consumer's queue on another channel: the number of ready messages, whether they are delivered, whether
+//! Monitors a consumer's queue on other channels: the number of ready messages, whether they are delivered, whether
 //! the queue has another consumer, and whether the topology is unchanged. After a crash, a broker may accept a
 //! subscription and then deliver nothing.
 
@@ -15,14 +15,15 @@ use super::connect::BrokerError;
 use super::consumer_options::ConsumerOptions;
 use super::fifo_queue::{QueueCheckError, check_marker};
 use super::prepare::TopologyError;
+use super::restore_schedule::RestoreSchedule;
 use super::store_timeout::with_store_timeout;
-use super::topology::TopologyChange;
+use super::topology::{MissingBinding, TopologyChange};
 use super::topology_record::ExchangeMarkers;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::source_health::SourceState;
 use ordain_util::wait::shortened;
 
-/// Interval between two checks. A quorum queue updates its message count every five seconds.
+/// Interval between two checks of the deliveries. A quorum queue updates its message count every five seconds.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Time limit for each step of a check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(20);
@@ -38,9 +39,6 @@ const SHARED_WARN_INTERVAL: Duration = Duration::from_mins(5);
 
 /// Time between two errors about messages that the broker has dropped.
 const DROPPED_WARN_INTERVAL: Duration = Duration::from_mins(5);
-/// Number of queue checks from one check of the topology (exchange, form of the queue, and bindings) to the next. The
-/// monitor therefore checks the topology about once a minute.
-const TOPOLOGY_CHECK_PERIOD: u32 = 12;
 
 /// The data about a consumer from which the monitor detects a queue that delivers nothing.
 #[derive(Debug, Default)]
@@ -110,6 +108,39 @@ pub(super) async fn monitor_queue(
     is_marked: bool,
     interruption: &mut Interruption,
 ) -> QueueCheckError {
+    tokio::select! {
+        error = monitor_topology(options, connection, is_marked) => error,
+        error = monitor_deliveries(options, connection, queue, progress, interruption) => error,
+    }
+}
+
+/// Checks and restores the topology (exchange, form of the queue, and bindings) at intervals until a fault occurs, and
+/// returns the fault. The first check begins at once: the previous connection may have ended because the broker was
+/// rebuilt, and a rebuilt broker may lack the topology.
+async fn monitor_topology(
+    options: &ConsumerOptions,
+    connection: &Connection,
+    is_marked: bool,
+) -> QueueCheckError {
+    let mut dropped_throttle = LogThrottle::new(DROPPED_WARN_INTERVAL);
+    let mut schedule = RestoreSchedule::new();
+    loop {
+        match restore_topology(options, connection, &mut dropped_throttle, is_marked).await {
+            Ok(missing) => sleep(schedule.next_delay(options, missing)).await,
+            Err(error) => return error,
+        }
+    }
+}
+
+/// Checks the number of ready messages, the deliveries and the consumers of the queue at intervals until a fault
+/// occurs, and returns the fault. See [`monitor_queue`].
+async fn monitor_deliveries(
+    options: &ConsumerOptions,
+    connection: &Connection,
+    queue: &str,
+    progress: &ConsumerProgress,
+    interruption: &mut Interruption,
+) -> QueueCheckError {
     let ConsumerOptions { broker, lag, .. } = options;
     let channel = match timeout(shortened(CHECK_TIMEOUT), connection.create_channel()).await {
         Ok(Ok(channel)) => channel,
@@ -120,16 +151,7 @@ pub(super) async fn monitor_queue(
     let mut silent_checks = 0;
     let mut shared_checks = 0;
     let mut shared_throttle = LogThrottle::new(SHARED_WARN_INTERVAL);
-    let mut dropped_throttle = LogThrottle::new(DROPPED_WARN_INTERVAL);
-    for check in 0.. {
-        // The first check includes the topology: the previous connection may have ended because the broker was rebuilt,
-        // and a rebuilt broker may lack the topology.
-        if check % TOPOLOGY_CHECK_PERIOD == 0
-            && let Err(error) =
-                restore_topology(options, connection, &mut dropped_throttle, is_marked).await
-        {
-            return error;
-        }
+    loop {
         let counts = timeout(shortened(CHECK_TIMEOUT), queue_counts(&channel, queue)).await;
         let QueueCounts { ready, consumers } = match counts {
             Ok(Ok(counts)) => counts,
@@ -164,24 +186,25 @@ pub(super) async fn monitor_queue(
         }
         sleep(shortened(CHECK_INTERVAL)).await;
     }
-    unreachable!("the loop has no end")
 }
 
 /// Restores the queue and its binding, and logs each difference. In the consumer of partition 0, also restores the
-/// exchange with all bindings, and reports dropped messages.
+/// exchange with all bindings, and reports dropped messages. Returns a binding whose queue or exchange is missing.
 async fn restore_topology(
     options: &ConsumerOptions,
     connection: &Connection,
     dropped_throttle: &mut LogThrottle,
     is_marked: bool,
-) -> Result<(), QueueCheckError> {
+) -> Result<Option<MissingBinding>, QueueCheckError> {
     let ConsumerOptions { broker, topology, partition, .. } = options;
     let limit = shortened(CHECK_TIMEOUT);
+    let mut missing = None;
     if *partition == 0 {
         // The owner of partition 0 restores the exchange, which all partitions share. If the restoration fails, the
         // next check repeats it.
-        if let Err(error) = restore_exchange(options).await {
-            report_unchecked(options, &error);
+        match restore_exchange(options).await {
+            Ok(binding) => missing = binding,
+            Err(error) => report_unchecked(options, &error),
         }
         let report = report_dropped(options, connection, dropped_throttle);
         if broker.within(limit, report).await.is_err() {
@@ -198,9 +221,10 @@ async fn restore_topology(
     } else {
         is_marked
     };
-    let restored = topology.restore_queue(broker, connection, *partition, may_declare);
+    let report = |change: &TopologyChange| record_change(options, change);
+    let restored = topology.restore_queue(broker, connection, *partition, may_declare, report);
     match broker.within(limit, restored).await {
-        Ok(change) => change.iter().for_each(|change| record_change(options, change)),
+        Ok(binding) => missing = missing.or(binding),
         // The connection of the consumer is open, so the stream continues.
         Err(error) if error.is_connection_refused() => report_unchecked(options, &error.into()),
         Err(error) => return Err(error.into()),
@@ -209,7 +233,7 @@ async fn restore_topology(
     if is_marked {
         check_replaced(options, connection).await?;
     }
-    Ok(())
+    Ok(missing)
 }
 
 /// Returns an error if the queue of a `sequenced` stream has lost its marker: the queue was deleted and declared again.
@@ -274,9 +298,16 @@ fn no_queue_answer(queue: &str) -> BrokerError {
 }
 
 /// Restores the exchange and its bindings, and updates the records of the markers. Logs and counts each difference,
-/// even if a later step fails or exceeds the time limit.
-pub(super) async fn restore_exchange(options: &ConsumerOptions) -> Result<(), TopologyError> {
+/// even if a later step fails or exceeds the time limit. Returns a binding whose queue or exchange is missing. With
+/// `declare = false`, only checks that the exchanges exist.
+pub(super) async fn restore_exchange(
+    options: &ConsumerOptions,
+) -> Result<Option<MissingBinding>, TopologyError> {
     let ConsumerOptions { broker, topology, stream, records, .. } = options;
+    if !topology.is_declared() {
+        check_exchanges(options).await?;
+        return Ok(None);
+    }
     let markers = ExchangeMarkers::new(records.store(), stream, topology);
     let before = with_store_timeout(markers.read()).await?;
     let mut marked = before.clone();
@@ -289,8 +320,36 @@ pub(super) async fn restore_exchange(options: &ConsumerOptions) -> Result<(), To
     restored.map_err(TopologyError::from)
 }
 
-/// Logs and counts a difference between the broker and the topology. A difference counts even if a throttle suppresses
-/// its log line. A refused marker does not count.
+/// Checks that the exchanges exist, which another program declares. Logs and counts each missing exchange. Also logs if
+/// an exchange exists again, because its bindings may be missing.
+async fn check_exchanges(options: &ConsumerOptions) -> Result<(), BrokerError> {
+    let ConsumerOptions { broker, topology, stream, missing_exchanges, .. } = options;
+    if topology.exchange().is_none() {
+        return Ok(());
+    }
+    let checks = topology.missing_exchanges(broker, stream);
+    let missing = broker.within(shortened(CHECK_TIMEOUT), checks).await?;
+    for exchange in &missing {
+        record_change(options, &TopologyChange::ForeignExchangeMissing(exchange.clone()));
+    }
+    let mut known = missing_exchanges.lock().unwrap_or_else(PoisonError::into_inner);
+    for exchange in known.difference(&missing) {
+        tracing::warn!(
+            stream = &**stream,
+            exchange,
+            "exchange was missing: events that were published while it was missing are lost, so publish them again. \
+             Ordain does not declare the bindings of the exchange, because the source has declare = false: check them \
+             with `rabbitmqctl list_bindings`"
+        );
+    }
+    *known = missing;
+    Ok(())
+}
+
+/// Logs and counts a difference between the broker and the topology, or a refusal of the broker to declare or bind a
+/// part of the topology. A difference or refusal counts even if a throttle suppresses its log line. A refused marker is
+/// logged and does not count. The line "topology not as configured" does not always report a wrong form: the broker may
+/// have refused a declaration because the user lacks a permission, although the queue or exchange is as configured.
 pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) {
     let stream = &*options.stream;
     match change {
@@ -312,6 +371,24 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
             "queue deleted and declared again by another program; the events of the old queue are lost, so publish \
              them again"
         ),
+        TopologyChange::QueueUnidentified(queue) => tracing::error!(
+            stream,
+            queue,
+            "subscription ended by the broker: Ordain subscribes again, but cannot detect whether another program has \
+             removed the queue and declared it again. If a program has done this, the events of the old queue are \
+             lost: publish again the events that have not taken effect"
+        ),
+        TopologyChange::ForeignExchangeMissing(exchange) => {
+            if allows_line(&options.topology_throttle) {
+                tracing::error!(
+                    stream,
+                    exchange,
+                    "exchange missing: Ordain does not declare it, because the source has declare = false; events that \
+                     are published while the exchange is missing are lost. Declare the exchange with its bindings, and \
+                     publish the events again"
+                );
+            }
+        }
         TopologyChange::ExchangeMissing(exchange) => tracing::warn!(
             stream,
             exchange,

@@ -1,6 +1,5 @@
 //! The exchange, queues and bindings of a stream. This module declares them if they are missing. With
-//! `declare = false`, this module only checks that the queues and the exchange exist, and refuses queues of type
-//! stream.
+//! `declare = false`, this module only checks that the queues and exchanges exist, and refuses queues of type stream.
 //!
 //! All queues that Ordain declares for partitions are quorum queues with a single active consumer. If the broker drops
 //! messages from these queues, for example because a policy limits the length of the queues, the broker moves the
@@ -39,7 +38,8 @@ const QUEUE_TYPE_ARGUMENT: &str = "x-queue-type";
 /// version.
 const VERSION_4_EXCHANGE_TYPE: &str = "x-local-random";
 
-/// A difference between the broker and the topology of a stream, found while the stream runs.
+/// A difference between the broker and the topology of a stream, or a refusal of the broker to declare or bind a part
+/// of the topology. A process finds such a change while the stream runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TopologyChange {
     /// The queue was missing. Ordain declares the queue again with its bindings. With `declare = false`, Ordain waits
@@ -47,8 +47,14 @@ pub(super) enum TopologyChange {
     QueueMissing(String),
     /// Since the last subscription, another program has deleted the queue and declared it again.
     QueueReplaced(String),
+    /// The broker has ended the subscription to a queue without a marker. Another program may have deleted the queue
+    /// and declared it again.
+    QueueUnidentified(String),
     /// The exchange was missing. Ordain declares the exchange again with its bindings.
     ExchangeMissing(String),
+    /// With `declare = false`, an exchange is missing: the stream's exchange, or an exchange of `bind`. Ordain does not
+    /// declare the exchange.
+    ForeignExchangeMissing(String),
     /// Since the last check, another program has removed an exchange and declared it again: the stream's exchange, or
     /// an exchange of `bind`. Ordain declares again the bindings of this exchange that the stream needs.
     ExchangeReplaced(String),
@@ -60,8 +66,18 @@ pub(super) enum TopologyChange {
         reason: String,
     },
     /// The broker refuses a declaration or binding, for example because the queue or exchange exists in another form,
-    /// or because the user lacks a permission.
+    /// because the user lacks a permission, or because an exchange of `bind` does not exist.
     Refused(String),
+}
+
+/// A binding that the broker refuses because its queue or exchange is missing. A consumer of the stream, or another
+/// program, may be about to declare the queue or exchange.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct MissingBinding {
+    /// The description of the refusal.
+    pub(super) reason: String,
+    /// `true` if a consumer of the stream declares the missing queue or exchange.
+    pub(super) is_own: bool,
 }
 
 /// The exchange, queues and bindings that a stream needs.
@@ -115,7 +131,7 @@ impl Topology {
     /// RabbitMQ, and that now have the default limit of the present version. `is_known` states whether the stream has
     /// run before. If the stream has run before, a queue may exist in another form, so that the broker refuses its
     /// declaration. This method then nevertheless binds the queues, so that no message is lost, and returns the last
-    /// such refusal as the second value.
+    /// such refusal as the second value. Any other refusal, such as a missing permission, is an error.
     pub async fn prepare(
         &self,
         broker: &BrokerEndpoint,
@@ -166,19 +182,20 @@ impl Topology {
 
     /// Binds a partition's queue to the exchange. With `may_declare`, also declares a missing queue, and checks the
     /// form of an existing queue. Without `may_declare`, a missing queue is an error, because a declaration would hide
-    /// that the messages of the queue are lost. Returns a refused declaration or binding as a change. With
-    /// `declare = false`, does nothing.
+    /// that the messages of the queue are lost. Calls `report` with each refused declaration or binding. If the
+    /// exchange is missing, returns the binding instead, because the consumer of partition 0 declares the exchange.
+    /// With `declare = false`, does nothing.
     pub(super) async fn restore_queue(
         &self,
         broker: &BrokerEndpoint,
         connection: &Connection,
         partition: u32,
         may_declare: bool,
-    ) -> Result<Option<TopologyChange>, BrokerError> {
+        report: impl Fn(&TopologyChange),
+    ) -> Result<Option<MissingBinding>, BrokerError> {
         if !self.declare {
             return Ok(None);
         }
-        let mut change = None;
         let found = self.check_queue(broker, connection, partition).await;
         if may_declare {
             // The queue may be missing because an operator has upgraded the broker. Test the default delivery limit of
@@ -187,17 +204,17 @@ impl Topology {
                 broker.forget_version();
             }
             if let Err(error) = self.declare_queue(broker, connection, partition).await {
-                change = Some(refused(error)?);
+                report(&refused(error)?);
             }
         } else {
             found?;
         }
-        let Some(exchange) = &self.exchange else { return Ok(change) };
+        let Some(exchange) = &self.exchange else { return Ok(None) };
         let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
-        if let Err(error) = self.bind_queue(&channel, exchange, partition).await {
-            return refused(self.describe_exchange_error(broker.error(&error), exchange)).map(Some);
+        match self.bind_queue(&channel, exchange, partition).await {
+            Ok(()) => Ok(None),
+            Err(error) => self.missing_binding(broker.error(&error), exchange, true, report),
         }
-        Ok(change)
     }
 
     /// Declares the exchange and the bindings again if they have disappeared since the start of the stream. If another
@@ -205,17 +222,18 @@ impl Topology {
     /// The broker does not report this change. `marked` contains the exchanges that had their marker (an exchange that
     /// the broker deletes together with the marked exchange) at the last check. This method updates `marked`. Calls
     /// `report` with each difference before it declares a new marker: with the new marker, no later check could detect
-    /// the difference, and the caller may drop this future at any step. Uses a connection of its own, because a refused
-    /// exchange type closes the connection.
+    /// the difference, and the caller may drop this future at any step. Returns a binding whose queue or exchange is
+    /// missing; later bindings may then be missing too, because the refusal closes their channel. Uses a connection of
+    /// its own, because a refused exchange type closes the connection.
     pub(super) async fn restore_exchange(
         &self,
         broker: &BrokerEndpoint,
         stream: &str,
         marked: &mut BTreeSet<String>,
         report: impl Fn(&TopologyChange),
-    ) -> Result<(), BrokerError> {
+    ) -> Result<Option<MissingBinding>, BrokerError> {
         let Some(exchange) = self.exchange.as_ref().filter(|_| self.declare) else {
-            return Ok(());
+            return Ok(None);
         };
         let connection = broker.connect(&format!("ordain {stream} topology")).await?;
         match self.check_exchange(broker, &connection).await {
@@ -223,8 +241,8 @@ impl Topology {
                 report(&TopologyChange::ExchangeMissing(exchange.clone()));
                 marked.remove(exchange);
             }
-            Err(error @ BrokerError::Unavailable(_)) => return Err(error),
             Ok(()) | Err(BrokerError::Refused { .. }) => {}
+            Err(error) => return Err(error),
         }
         let replaced = self.replaced_exchanges(broker, &connection, marked).await?;
         for name in replaced {
@@ -246,18 +264,42 @@ impl Topology {
             let channel = connection.create_channel().await?;
             self.declare_exchange(&channel, exchange).await
         };
-        if let Err(error) = declared.await {
-            // If only a queue is missing, the consumer of this queue detects the fault itself.
-            let is_queue_missing = error.to_string().contains("no queue ");
-            if !is_queue_missing {
-                report(&refused(self.describe_exchange_error(broker.error(&error), exchange))?);
+        let missing = match declared.await {
+            Ok(()) => {
+                self.mark_exchange(broker, &connection, exchange, marked, &report).await;
+                None
             }
-        } else {
-            self.mark_exchange(broker, &connection, exchange, marked, &report).await;
-        }
+            Err(error) => {
+                // The consumer of a missing queue declares the queue. Ordain never declares an exchange of `bind`.
+                let is_own = error.to_string().contains("no queue ");
+                self.missing_binding(broker.error(&error), exchange, is_own, &report)?
+            }
+        };
         // The declarations are done, so an error of the connection does not matter.
         let _ = connection.close(200, "done".into()).await;
-        Ok(())
+        Ok(missing)
+    }
+
+    /// Returns the exchanges that the broker lacks: the stream's exchange, and the exchanges of `bind`.
+    pub(super) async fn missing_exchanges(
+        &self,
+        broker: &BrokerEndpoint,
+        stream: &str,
+    ) -> Result<BTreeSet<String>, BrokerError> {
+        let connection = broker.connect(&format!("ordain {stream} topology")).await?;
+        let mut missing = BTreeSet::new();
+        let feeding = self.bind.iter().map(|bind| &bind.exchange.0);
+        for exchange in self.exchange.iter().chain(feeding) {
+            match check_exchange(broker, &connection, exchange).await {
+                Err(error) if error.is_not_found() => {
+                    missing.insert(exchange.clone());
+                }
+                checked => checked?,
+            }
+        }
+        // The checks are done, so an error of the connection does not matter.
+        let _ = connection.close(200, "done".into()).await;
+        Ok(missing)
     }
 
     /// Checks that a partition's queue exists. The error names the queue.
@@ -454,6 +496,26 @@ impl Topology {
             )
         })
     }
+
+    /// Handles a refused declaration or binding of an exchange. Returns the binding if its queue or exchange is missing.
+    /// Reports any other refusal. `is_own` is the field of [`MissingBinding`].
+    fn missing_binding(
+        &self,
+        error: BrokerError,
+        exchange: &str,
+        is_own: bool,
+        report: impl Fn(&TopologyChange),
+    ) -> Result<Option<MissingBinding>, BrokerError> {
+        match self.describe_exchange_error(error, exchange) {
+            BrokerError::Refused { cause: RefusalCause::ForeignNotFound, reason } => {
+                Ok(Some(MissingBinding { reason, is_own }))
+            }
+            error => {
+                report(&refused(error)?);
+                Ok(None)
+            }
+        }
+    }
 }
 
 /// Returns the arguments of a queue of type stream.
@@ -524,7 +586,7 @@ fn refused(error: BrokerError) -> Result<TopologyChange, BrokerError> {
     }
     match error {
         BrokerError::Refused { reason, .. } => Ok(TopologyChange::Refused(reason)),
-        unavailable @ BrokerError::Unavailable(_) => Err(unavailable),
+        other => Err(other),
     }
 }
 

@@ -60,10 +60,10 @@ pub(super) fn decode_or_letter(
 }
 
 /// Returns the tag (the last part of the id) of the new dead letter about a returned delivery. Two kinds of deliveries
-/// count as returned: a dead letter of this stream that is not about an ordinary event, and another stream's dead
-/// letter about a dead letter of this stream. Returns `None` for any other delivery. A dead letter of this stream about
-/// an ordinary event does not count as returned: the stream can process the event, and an operator who has corrected
-/// the handler may send such a dead letter back to the stream.
+/// count as returned. The first kind is a dead letter of this stream that has no event, or whose event is itself a dead
+/// letter. The second kind is another stream's dead letter about a dead letter of this stream. Returns `None` for any
+/// other delivery. A dead letter of this stream about any other event does not count as returned: the stream can
+/// process the event, and an operator who has corrected the handler may send such a dead letter back to the stream.
 ///
 /// A letter gets the same tag each time it returns. The store therefore forwards the letter once, and no letter
 /// circulates forever.

@@ -178,12 +178,15 @@ pub(crate) const EXIT_CONFIG: u8 = 78;
 pub(crate) const EXIT_UNAVAILABLE: u8 = 75;
 
 impl OrdainCli {
-    /// Runs the command, logs the error of a failed command, and returns the exit code of the process.
+    /// Runs the command, logs the error of a failed command, writes the rest of the log, and returns the exit code of
+    /// the process.
     pub(crate) fn run(self) -> ExitCode {
         if let Err(error) = logs::start(self.log_format, &self.log) {
             print_lossy(&format!("error: {error}"));
             return ExitCode::from(2);
         }
+        let is_run = matches!(self.command, OrdainCommand::Run(_));
+        let _writer = is_run.then(|| logs::start_writer(self.log_format));
         shorten(self.wait_divisor);
         let result = match self.command {
             OrdainCommand::Run(args) => args.run(self.log_format),

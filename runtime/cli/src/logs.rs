@@ -1,10 +1,8 @@
-//! Writes the log to standard error. On a terminal, the log clears the status line before each log line, and redraws
-//! the status line afterwards.
+//! Formats the log and passes its lines to standard error.
 
 use std::io::{self, Write};
-use std::sync::{Mutex, OnceLock, PoisonError};
 
-use indicatif::ProgressBar;
+use serde_json::{Value, json};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Subscriber};
@@ -14,7 +12,8 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, fmt, registry};
 
 use ordain_store_embedded::engine_log;
-use ordain_util::text::{escape_invisible, escape_invisible_lines, print_lossy};
+use ordain_util::standard_error::{self, DropNote, WriterGuard};
+use ordain_util::text::{escape_invisible, escape_invisible_lines};
 
 /// The format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -23,14 +22,6 @@ pub(crate) enum LogFormat {
     Text,
     /// A line with a JSON object for each entry of the log.
     Json,
-}
-
-static STATUS_LINE: OnceLock<ProgressBar> = OnceLock::new();
-
-/// Sets the status line that the log clears before each log line and redraws afterwards.
-pub(crate) fn set_status_line(line: ProgressBar) {
-    // A process has only one status line.
-    let _ = STATUS_LINE.set(line);
 }
 
 /// Filters for the log lines of dependencies. Without the filters, the storage engine and the WebAssembly engine would,
@@ -78,25 +69,42 @@ impl Visit for EngineErrorVisitor {
     }
 }
 
-/// True after [`log_final_error`] has written the last line of the log. A task that still runs must write no line after
-/// that line.
-static IS_COMPLETE: Mutex<bool> = Mutex::new(false);
+/// The message of the line that reports dropped lines.
+const LINES_DROPPED: &str = "log lines dropped: standard error accepted no data in time";
+
+/// Starts the thread that writes standard error, so that a reader that has stopped reading does not stop the process.
+pub(crate) fn start_writer(format: LogFormat) -> WriterGuard {
+    let note: DropNote = match format {
+        LogFormat::Text => text_note,
+        LogFormat::Json => json_note,
+    };
+    standard_error::start(note)
+}
+
+fn text_note(lines: u64) -> String {
+    format!("{}  WARN {LINES_DROPPED} lines={lines}\n", jiff::Timestamp::now())
+}
+
+fn json_note(lines: u64) -> String {
+    let mut line = json_line("WARN", LINES_DROPPED);
+    line["lines"] = lines.into();
+    format!("{line}\n")
+}
 
 /// Writes the last line of the log: the reason why the process ends. Writes this line even if the log's filter
 /// suppresses errors.
 pub(crate) fn log_final_error(format: LogFormat, error: &str) {
-    let mut is_complete = IS_COMPLETE.lock().unwrap_or_else(PoisonError::into_inner);
-    *is_complete = true;
-    match format {
-        LogFormat::Text => print_lossy(&format!("error: {}", escape_invisible_lines(error))),
-        LogFormat::Json => {
-            let timestamp = jiff::Timestamp::now().to_string();
-            let line = serde_json::json!({
-                "timestamp": timestamp, "level": "ERROR", "message": error, "target": "ordain",
-            });
-            print_lossy(&escape_invisible(&line.to_string()));
-        }
-    }
+    let line = match format {
+        LogFormat::Text => format!("error: {}", escape_invisible_lines(error)),
+        LogFormat::Json => escape_invisible(&json_line("ERROR", error).to_string()).into_owned(),
+    };
+    standard_error::print_last(&format!("{line}\n"));
+}
+
+/// Returns a line of the JSON log that does not come from the log's subscriber.
+fn json_line(level: &str, message: &str) -> Value {
+    let timestamp = jiff::Timestamp::now().to_string();
+    json!({ "timestamp": timestamp, "level": level, "message": message, "target": "ordain" })
 }
 
 fn is_terminal() -> bool {
@@ -113,14 +121,9 @@ struct LogWriter {
 
 impl Write for LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let is_complete = IS_COMPLETE.lock().unwrap_or_else(PoisonError::into_inner);
-        if *is_complete {
-            return Ok(line.len());
-        }
         let text = String::from_utf8_lossy(line);
         let shown = if self.json { escape_invisible_lines(&text) } else { text };
-        let write = || io::stderr().write_all(shown.as_bytes());
-        let _ = STATUS_LINE.get().map_or_else(write, |status| status.suspend(write));
+        standard_error::log(&shown);
         Ok(line.len())
     }
 

@@ -12,18 +12,6 @@ impl ManagementUrl {
         let parsed = self.0.parse::<url::Url>();
         parsed.map(|url| url.origin().ascii_serialization()).unwrap_or_default()
     }
-
-    /// Returns whether a request to this URL leaves the machine without encryption.
-    pub(super) fn is_clear_text(&self) -> bool {
-        let Ok(url) = self.0.parse::<url::Url>() else { return false };
-        let is_local = match url.host() {
-            Some(url::Host::Domain(name)) => name == "localhost",
-            Some(url::Host::Ipv4(address)) => address.is_loopback(),
-            Some(url::Host::Ipv6(address)) => address.is_loopback(),
-            None => false,
-        };
-        url.scheme() == "http" && !is_local
-    }
 }
 
 impl Scalar for ManagementUrl {
@@ -56,21 +44,6 @@ impl Scalar for ManagementUrl {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_https_and_local_urls_are_not_clear_text() {
-        for (url, is_clear_text) in [
-            ("http://rabbit-1:15672", true),
-            ("http://10.0.0.1:15672", true),
-            ("http://localhost.example:15672", true),
-            ("https://rabbit-1:15671", false),
-            ("http://localhost:15672", false),
-            ("http://127.0.0.2:15672", false),
-            ("http://[::1]:15672", false),
-        ] {
-            assert_eq!(ManagementUrl(url.to_owned()).is_clear_text(), is_clear_text, "{url}");
-        }
-    }
 
     #[test]
     fn url_has_no_slash_at_its_end() {

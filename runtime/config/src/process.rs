@@ -35,7 +35,8 @@ section! {
         /// Maximum number of events of a partition that have been passed to a handler and are not yet committed.
         run_ahead: usize [1 to 1_000_000] = 4_096,
             because "eight full batches of 512 keep the handlers busy during a commit, and a crash repeats few events";
-        /// Number of events at which a commit is full. The events of the last key in a commit may exceed this number.
+        /// Number of events at which a commit is full. The events of the last key in a commit may raise the commit
+        /// above this number.
         batch: usize [1 to 65_536] = 512,
             because "larger batches no longer lower the cost of an event, and delay the next batch";
         /// Size at which a commit is full. A full commit takes no further outcomes (results of handlers). The last

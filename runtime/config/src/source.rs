@@ -231,8 +231,9 @@ impl SettingValue for Vec<ExchangeBinding> {
     }
 }
 
-/// Maximum number of events between two checkpoints of a file. After a crash, the source reads the events after the
-/// last checkpoint again, and also the events that it had delivered and that were not acknowledged yet.
+/// For a file: the number by which the maximum number of repeated events exceeds `prefetch`. After a crash, the source
+/// reads at most `prefetch` plus this number of events again: the acknowledged events that are in no checkpoint, and
+/// the delivered events that are not acknowledged.
 ///
 /// For a queue in the store, this number limits the acknowledged events that the source has not yet removed from the
 /// queue. While the source removes these events, the partition can acknowledge up to `prefetch` further events. After a

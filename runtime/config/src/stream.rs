@@ -55,7 +55,7 @@ section! {
         /// dead-lettered.
         overflow: OverflowPolicy = "pause",
             because "an event should be dead-lettered only if the configuration requests it";
-        /// Maximum number of events of a key in one turn. A worker executes a turn without interruption.
+        /// Maximum number of events of a key in one turn. One worker executes the events of a turn back to back.
         quantum: usize [1 to 4_096] = 64,
             because "64 events share the cost of a turn, and a fast handler delays other keys by only 1 ms";
         /// Number of ids that a `fifo` stream remembers for each key. If the configuration leaves out this setting,

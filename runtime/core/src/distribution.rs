@@ -216,7 +216,10 @@ mod tests {
             assert!(max - min <= 1 && *max as usize <= even + 1, "step {step}: {min} to {max}");
             // Only the partitions of the joining or leaving instance move. If the size of an even share changes, one
             // further partition may move.
-            assert!(moved <= least + 1, "step {step}: {moved} moved, {least} had to");
+            assert!(
+                moved <= least + 1,
+                "step {step}: {moved} partitions moved, but only {least} had to move"
+            );
             owners = next;
         }
     }

@@ -74,8 +74,8 @@ pub struct Driver {
     /// Number of reads that are running.
     running_reads: usize,
     /// Size limit of one load of key records, in bytes; equal to the size limit of a commit. The store applies the
-    /// limit, because only the store knows the sizes of the records. It leaves out the records beyond the limit, and
-    /// the driver requests these records in a later load.
+    /// limit, because only the store knows the sizes of the records. The store leaves out the records beyond the limit,
+    /// and the driver requests these records in a later load.
     load_bytes: usize,
     /// Running requests to the store and to the replay servers.
     store_requests: FuturesUnordered<StoreFuture>,
@@ -116,11 +116,13 @@ struct RollbackTracker {
 }
 
 impl Driver {
-    /// Runs the driver. Returns in one of three cases:
+    /// Runs the driver. Returns in one of four cases:
     /// - This instance must release the partition, or has lost it.
     /// - In a run with `once`, this partition has nothing left to do, and no other partition can still send events to
     ///   it.
     /// - The driver or its source failed.
+    /// - In a run with `once`, or after the failure of the source, a stopped key blocks the partition
+    ///   ([`DriverError::KeyFull`]).
     pub async fn run(config: DriverConfig) -> Result<Stats, DriverError> {
         let DriverConfig { mut completions, mut source, mut inbox, .. } = config;
         let DriverConfig { mut version, mut may_end, once, .. } = config;
@@ -558,8 +560,9 @@ impl Driver {
     }
 
     /// Handles the failure of a source. The source may be unable to deliver its events a second time. The driver
-    /// therefore ends only when each delivered event is settled or held in the store. The sequencer moves waiting
-    /// events into the store after `spill_after`.
+    /// therefore continues until each delivered event is settled or held in the store. The sequencer moves waiting
+    /// events into the store after `spill_after`. The driver ends earlier if a stopped key blocks the partition
+    /// ([`DriverError::KeyFull`]), if this instance releases or has lost the partition, or if the driver itself fails.
     async fn handle_source_failure(&mut self, source: &mut SourceHandle) {
         let gone = |_| std::io::Error::other("its reader ended unexpectedly");
         let error = (&mut source.failure).await.unwrap_or_else(gone);

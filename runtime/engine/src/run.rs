@@ -46,7 +46,7 @@ use rollout::RolloutController;
 pub use broker::{inspect as inspect_broker, unbind_former};
 pub use files::check_files;
 pub use report::{HeldTotals, RunReport};
-pub use status::{RunPhase, RunStatus};
+pub use status::{BrokerWait, RunPhase, RunStatus};
 
 /// Time limit for each of two steps at the end of a run: to leave the membership, and to wait for the end of the outbox
 /// publisher.
@@ -265,7 +265,7 @@ impl<'a> PreparedRun<'a> {
             if end_intake.is_some() { None } else { Some(shortened(broker::BROKER_START_TIMEOUT)) };
         tokio::select! {
             prepared = broker::prepare(
-                loaded, store, broker.as_ref(), broker_timeout, &notifiers, &mut sinks
+                loaded, store, broker.as_ref(), broker_timeout, status, &notifiers, &mut sinks
             ) => prepared?,
             () = shutdown_requested(&mut shutdown) => return Ok(RunReport::default()),
         }
@@ -273,6 +273,7 @@ impl<'a> PreparedRun<'a> {
         let (committed, batches) =
             mpsc::channel(partition_start::unpublished_batch_limit(&loaded.config));
         let (commands, command_receiver) = mpsc::channel(1);
+        policies::report_unseen_bindings(loaded);
         let policies =
             broker.as_ref().and_then(|broker| policies::QueuePolicies::of(loaded, broker));
         let factory = partition_factory::PartitionFactory {
@@ -311,6 +312,7 @@ impl<'a> PreparedRun<'a> {
                 return Ok(RunReport::default());
             }
         };
+        status.set_lease(heartbeat.lease_until());
         let versions = RolloutController::new(loaded, store, handlers, heartbeat.membership());
         let partitions = async {
             numbering::check(loaded, &**store, id).await?;

@@ -1,5 +1,6 @@
-//! A count of the groups of requests that the store has answered, in a file outside the storage engine. A group
-//! consists of the requests that one sync makes durable.
+//! A count of the groups of requests that the store has synced and answered, in a file outside the storage engine. A
+//! group consists of the requests that the writer thread processes together. One sync makes a group durable; a group
+//! that needs no sync is not counted.
 //!
 //! After a crash, the engine drops unreadable data at the end of its journal. If this data is an incomplete last group,
 //! nothing is lost, because the store never answered that group. But if the journal is damaged, the engine also drops

@@ -89,8 +89,8 @@ pub(super) struct MonotonicClock {
     /// The newest time that [`Self::now`] has returned. Two threads may read the clocks in one order and return in the
     /// opposite order, so [`Self::now`] compares its result with this time, and returns the later of the two.
     newest: AtomicU64,
-    /// The time of the steady clock at which the present jump of the wall clock was first seen, plus 1; 0 if there is no
-    /// jump.
+    /// The time of the steady clock at which the present jump of the wall clock was first seen, plus 1; 0 if there is
+    /// no jump.
     jump_seen: AtomicU64,
     /// The newest time of this clock in the tables.
     written: AtomicU64,

@@ -1,6 +1,6 @@
-//! The last error that the engine logged. If a background thread of the engine fails, the engine reports the reason only
-//! in its log, and every later write returns an error without a reason. The program passes the engine's errors from the
-//! log to this module.
+//! The last error that the engine logged. If a background thread of the engine fails, the engine reports the reason
+//! only in its log, and every later write returns an error without a reason. The program passes the engine's errors
+//! from the log to this module.
 
 use std::sync::{Mutex, PoisonError};
 

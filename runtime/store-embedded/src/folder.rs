@@ -4,7 +4,7 @@
 //! ordain.store   identity file: schema and number of shards, as text; shows that the folder belongs to Ordain
 //! lock           locked by the process that has the folder open; contains the id of this process, the URL of the
 //!                process's admin listener, and the network of the process. The process also locks the folder data
-//! answered       number of groups of requests that the store has answered
+//! answered       number of groups of requests that the store has synced and answered
 //! closed         exists if the last process closed the store cleanly; names the oldest journal
 //! data/          the engine's data
 //! data.new/      the engine's data during its creation; incomplete and useless after a crash
@@ -43,8 +43,8 @@ const IDENTITY_HEADING: &str = "ordain embedded store";
 pub(super) struct StoreFolder {
     path: PathBuf,
     /// The engine's folder, locked by [`lock_data`], and kept open so that `still_exists` can compare it with the
-    /// folder at the path. The fields are dropped in this order, so that a process that locks the file `lock` also finds
-    /// this folder unlocked.
+    /// folder at the path. The fields are dropped in this order, so that a process that locks the file `lock` also
+    /// finds this folder unlocked.
     data: File,
     lock: File,
     /// `true` if all data is on the disk and the store will write nothing more.

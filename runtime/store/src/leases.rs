@@ -60,15 +60,18 @@ pub struct HeartbeatRequest<'a> {
     pub info: &'a str,
     /// The report to store; `None` keeps the stored report. A new report does not change the version of the table.
     pub report: Option<&'a str>,
-    /// The time for which the membership lasts without another heartbeat.
+    /// The duration of the membership after this heartbeat, if no further heartbeat follows. A store on a server may
+    /// end the membership after nine tenths of this duration, or some seconds after this duration
+    /// ([`LeaseStore::heartbeat`]). The embedded store ignores this duration.
     pub lease: Duration,
     /// The version of the membership table that the instance knows.
     pub known_version: MembershipVersion,
 }
 
-/// The version of a membership table; 0 stands for no table. Each change of the table gives it a new, random version.
-/// If the store goes back in time (loses its newest writes) and loses a change of the table, the version therefore
-/// differs from the version that an instance knows, and the instance gets the table again.
+/// The version of a membership table; 0 stands for no table. Each change of the table, except new reports and renewals
+/// of memberships, gives the table a new, random version. The store may go back in time (lose its newest writes), and
+/// lose a change of the table. An instance that knows the lost change then knows another version than the table has
+/// now, and gets the table again.
 pub type MembershipVersion = u64;
 
 /// The answer to a heartbeat.
@@ -122,8 +125,7 @@ pub struct Lease {
     /// The holder of the lease. The lease has expired if the holder is no longer a member. `None` if the lease was
     /// released.
     pub holder: Option<InstanceId>,
-    /// The time when the lease was granted or released, by the store's clock, in ms since the Unix
-    /// epoch.
+    /// The time when the lease was granted or released, by the store's clock, in ms since the Unix epoch.
     pub since: u64,
 }
 
@@ -149,8 +151,10 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// and removes the members whose membership has expired. A store need not record a heartbeat that arrives soon
     /// after the previous heartbeat. A membership can therefore expire as soon as nine tenths of the lease duration
     /// have passed since the member's last heartbeat. If the store has recorded no heartbeat of any member for half of
-    /// the lease duration, the store assumes that it was unreachable, or that its clock jumped. In this case, the store
-    /// extends the memberships by some seconds. The embedded store removes no member at a heartbeat.
+    /// the lease duration, the store assumes that it was unreachable, or that its clock jumped. In this case,
+    /// memberships that have expired, or are about to expire, last for some more seconds, so that members that still
+    /// run can send a heartbeat. Exception: a member whose last heartbeat is at least half of the lease duration older
+    /// than the newest heartbeat gets no more time. The embedded store removes no member at a heartbeat.
     async fn heartbeat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError>;
 
     /// Grants the lease of a partition to a member, if no other member holds this lease.

@@ -22,8 +22,8 @@ pub struct FilePattern {
 /// The role of a file in the folder of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileRole {
-    /// An older file, under a name that log rotation gave it. `number` is the number that the rotation added to the name, as in
-    /// `events.ndjson.2` or `events.2.ndjson`; 0 if the rotation added a date or `.old`.
+    /// An older file, under a name that log rotation gave it. `number` is the number that the rotation added to the
+    /// name, as in `events.ndjson.2` or `events.2.ndjson`; 0 if the rotation added a date or `.old`.
     Rotated {
         /// The number in the name. If two files have numbers, the older file has the higher number.
         number: u64,

@@ -19,6 +19,7 @@ pub mod log_throttle;
 pub mod refreshed_url;
 pub mod shutdown;
 pub mod source_health;
+pub mod standard_error;
 pub mod tail_fingerprint;
 pub mod text;
 pub mod wait;

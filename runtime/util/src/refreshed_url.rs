@@ -35,8 +35,8 @@ struct NewestAddress<A> {
 pub type UrlParser<A> = fn(&str, &str) -> Result<A, String>;
 
 impl<A: Clone> RefreshedUrl<A> {
-    /// Parses `url`, a value of the setting `setting`. The value must not contain variables. For a URL that has variables
-    /// in the configuration, call [`Self::with_template`] on the result.
+    /// Parses `url`, a value of the setting `setting`. The value must not contain variables. For a URL that has
+    /// variables in the configuration, call [`Self::with_template`] on the result.
     pub fn parse(setting: &'static str, url: &str, parse: UrlParser<A>) -> Result<Self, String> {
         Ok(Self::new(setting, url, parse(url, url)?, parse))
     }

@@ -1,7 +1,7 @@
 //! Shows whether a source receives its events. The source writes the state; metrics and status reports read it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// The state of a source.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -16,11 +16,27 @@ pub enum SourceState {
         /// The last error.
         reason: String,
     },
+    /// The source does not receive events now, because its server refuses the login. The source retries.
+    LoginRefused {
+        /// The last error.
+        reason: String,
+        /// The server's own words, without names and addresses.
+        words: String,
+    },
     /// The source receives no events until an operator acts.
     Stopped {
         /// The reason, and the next step.
         reason: String,
     },
+}
+
+/// A period in which a source cannot deliver events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceInterruption {
+    /// The present state of the source.
+    pub state: SourceState,
+    /// The time when the interruption began.
+    pub since: SystemTime,
 }
 
 /// The current state of a source, and the number of its interruptions: the periods in which the source cannot deliver
@@ -32,7 +48,7 @@ pub struct SourceHealth(Mutex<HealthRecord>);
 struct HealthRecord {
     state: SourceState,
     /// The time when the present interruption began; `None` without an interruption.
-    interrupted_at: Option<Instant>,
+    interrupted_at: Option<(Instant, SystemTime)>,
     /// The number of interruptions so far.
     interruptions: u64,
 }
@@ -42,15 +58,17 @@ impl SourceHealth {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the state. An interruption begins with the first [`SourceState::Retrying`] or [`SourceState::Stopped`], and
-    /// ends with the next [`SourceState::Consuming`] or [`SourceState::Inactive`].
+    /// Sets the state. An interruption ends with [`SourceState::Consuming`] or [`SourceState::Inactive`]. The next
+    /// other state begins an interruption.
     pub fn set(&self, state: SourceState) {
         let mut current = self.lock();
         match state {
             SourceState::Inactive | SourceState::Consuming => current.interrupted_at = None,
-            SourceState::Retrying { .. } | SourceState::Stopped { .. } => {
+            SourceState::Retrying { .. }
+            | SourceState::LoginRefused { .. }
+            | SourceState::Stopped { .. } => {
                 if current.interrupted_at.is_none() {
-                    current.interrupted_at = Some(Instant::now());
+                    current.interrupted_at = Some((Instant::now(), SystemTime::now()));
                     current.interruptions += 1;
                 }
             }
@@ -63,17 +81,14 @@ impl SourceHealth {
         self.lock().state.clone()
     }
 
-    /// Returns the state if the source is stopped, or has retried for at least `period`. Otherwise returns `None`.
-    pub fn interruption(&self, period: Duration) -> Option<SourceState> {
+    /// Returns the present interruption if the source is stopped, or has retried for at least `period`. Otherwise
+    /// returns `None`.
+    pub fn interruption(&self, period: Duration) -> Option<SourceInterruption> {
         let current = self.lock();
-        let is_interrupted = match &current.state {
-            SourceState::Inactive | SourceState::Consuming => false,
-            SourceState::Stopped { .. } => true,
-            SourceState::Retrying { .. } => {
-                current.interrupted_at.is_some_and(|since| since.elapsed() >= period)
-            }
-        };
-        is_interrupted.then(|| current.state.clone())
+        let (began, since) = current.interrupted_at?;
+        let is_stopped = matches!(current.state, SourceState::Stopped { .. });
+        (is_stopped || began.elapsed() >= period)
+            .then(|| SourceInterruption { state: current.state.clone(), since })
     }
 
     /// Returns whether the source is interrupted now.
@@ -96,18 +111,27 @@ mod tests {
     fn interruption_counts_from_its_first_error() {
         let health = SourceHealth::default();
         let retrying = |reason: &str| SourceState::Retrying { reason: reason.to_owned() };
-        assert_eq!(health.interruption(Duration::ZERO), None);
+        let state = |period| health.interruption(period).map(|interruption| interruption.state);
+        assert_eq!(state(Duration::ZERO), None);
         health.set(retrying("a"));
-        assert_eq!(health.interruption(Duration::from_hours(1)), None);
+        let since = health.interruption(Duration::ZERO).map(|interruption| interruption.since);
+        assert_eq!(state(Duration::from_hours(1)), None);
         std::thread::sleep(Duration::from_millis(20));
         health.set(retrying("b"));
-        assert_eq!(health.interruption(Duration::from_millis(20)), Some(retrying("b")));
+        assert_eq!(state(Duration::from_millis(20)), Some(retrying("b")));
+        let refused = SourceState::LoginRefused { reason: "c".to_owned(), words: "d".to_owned() };
+        health.set(refused.clone());
+        let interruption = health.interruption(Duration::from_millis(20));
+        assert_eq!(
+            interruption.map(|found| (found.state, Some(found.since))),
+            Some((refused, since))
+        );
         assert!(health.is_interrupted());
         health.set(SourceState::Consuming);
-        assert_eq!(health.interruption(Duration::ZERO), None);
+        assert_eq!(state(Duration::ZERO), None);
         assert_eq!((health.is_interrupted(), health.interruptions()), (false, 1));
-        let stopped = SourceState::Stopped { reason: "c".to_owned() };
+        let stopped = SourceState::Stopped { reason: "e".to_owned() };
         health.set(stopped.clone());
-        assert_eq!(health.interruption(Duration::from_hours(1)), Some(stopped));
+        assert_eq!(state(Duration::from_hours(1)), Some(stopped));
     }
 }

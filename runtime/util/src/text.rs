@@ -3,7 +3,8 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::io::Write;
+
+use crate::standard_error;
 
 /// Returns the text with escapes in place of all control characters, and of common characters that change the direction
 /// of text or have no width.
@@ -47,7 +48,7 @@ fn is_invisible(c: char) -> bool {
 
 /// Prints a line to standard error. Ignores errors, because a closed reader or a full disk must not stop the process.
 pub fn print_lossy(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    standard_error::print(&format!("{line}\n"));
 }
 
 /// Returns an argument quoted for a shell. The result has the form `$'…'`, which Bash and other shells support, if the

@@ -1,15 +1,15 @@
 //! A compiled version of a handler, and the version that executes the events of a stream.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use ordain_core::{Build, Rollout, VersionName};
 use wasmtime::component::{ComponentExportIndex, InstancePre};
 
+use super::execution_times::ExecutionTimes;
 use super::folder::HandlerFile;
 use super::guest::GuestState;
-use ordain_util::histogram::{HANDLER_SECONDS, Histogram};
 
 /// A compiled version of a handler.
 pub struct Handler {
@@ -20,7 +20,7 @@ pub struct Handler {
     migrates: bool,
     pre: InstancePre<GuestState>,
     handle: ComponentExportIndex,
-    times: Mutex<Histogram>,
+    times: ExecutionTimes,
 }
 
 impl Handler {
@@ -39,7 +39,7 @@ impl Handler {
             migrates,
             pre,
             handle,
-            times: Mutex::new(Histogram::new(&HANDLER_SECONDS)),
+            times: ExecutionTimes::new(),
         }
     }
 
@@ -67,14 +67,8 @@ impl Handler {
 
     /// Returns the histogram of the execution time of an event, in seconds. A turn (a run of events of one key) is
     /// measured as a whole, so each of its events counts with the average time of the events of the turn.
-    pub fn times(&self) -> Histogram {
-        self.times.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Adds `measured`, the times of a worker, to the histogram of this version, and clears `measured`.
-    pub(super) fn record_times(&self, measured: &mut Histogram) {
-        self.times.lock().unwrap_or_else(PoisonError::into_inner).merge(measured);
-        measured.clear();
+    pub(super) fn execution_times(&self) -> &ExecutionTimes {
+        &self.times
     }
 
     /// Returns the id of this compiled version, unique in the process.

@@ -8,6 +8,7 @@ mod cache;
 mod catalog;
 mod compile;
 mod engine;
+mod execution_times;
 mod failure;
 mod folder;
 mod guest;

@@ -181,8 +181,8 @@ fn check_imports(engine: &HandlerEngine, ty: &types::Component) -> Result<(), St
     match ty.imports(engine.wasm()).find(|(name, _)| !is_provided(name)) {
         None => Ok(()),
         Some((name, _)) => Err(format!(
-            "imports `{name}`, which Ordain does not provide; a handler may import WASI 0.2 ({}) \
-             and `{LOGGING_INTERFACE}`",
+            "imports `{name}`, which Ordain does not provide; a handler may import WASI 0.2 ({}), \
+             `{TYPES_INTERFACE}` and `{LOGGING_INTERFACE}`",
             WASI_PACKAGES.join(", "),
         )),
     }

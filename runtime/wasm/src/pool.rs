@@ -17,6 +17,7 @@ use ordain_core::{StateUpdate, Turn, TurnResult};
 use super::engine::HandlerEngine;
 use super::handler::ActiveVersion;
 use super::stream::StreamContext;
+use ordain_util::standard_error;
 use queue::{TurnQueue, TurnScheduler};
 use worker::Worker;
 
@@ -120,11 +121,12 @@ fn run(worker: Worker) {
     }
 }
 
-/// A guard that ends the process when it is dropped.
+/// A guard that writes the rest of the log and ends the process when it is dropped.
 struct AbortGuard;
 
 impl Drop for AbortGuard {
     fn drop(&mut self) {
+        standard_error::finish();
         std::process::abort();
     }
 }

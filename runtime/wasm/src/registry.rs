@@ -7,13 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ordain_core::{Build, Rollout};
 use tokio::sync::{Notify, watch};
 
+use crate::execution_times::RetiredTimes;
 use crate::{ActiveVersion, Catalog, FileFault, Handler, HandlerEngine, HandlerFile, PluginFolder};
 use ordain_util::histogram::Histogram;
-
-/// Maximum number of retired versions whose execution times the metrics still contain. This process neither offers a
-/// retired version nor starts events with it. With this limit, a program that reads the metrics once a minute sees each
-/// version, even if the versions change every few seconds.
-const RETIRED_VERSIONS_LIMIT: usize = 16;
 
 /// The engine, the state of the folder, and the version that executes each stream's events.
 pub struct HandlerRegistry {
@@ -31,9 +27,8 @@ pub(super) struct RegistryState {
     pub(super) catalog: Catalog,
     /// The versions that this process offers (publishes as available) or that execute events.
     pub(super) compiled: Vec<Arc<Handler>>,
-    /// The handler name, the version and the execution times of the last retired versions: at most
-    /// [`RETIRED_VERSIONS_LIMIT`].
-    pub(super) retired_times: Vec<(String, String, Histogram)>,
+    /// The execution times of the versions that this process has released.
+    pub(super) retired_times: RetiredTimes,
 }
 
 /// The handler name of a stream, the version that executes the stream's events, and the lowest rollout number that the
@@ -245,8 +240,8 @@ impl HandlerRegistry {
         self.evict(&active.collect::<Vec<u64>>());
     }
 
-    /// Releases the versions that are neither offered nor active, and keeps their execution times for the metrics.
-    /// `active` has the ids of the active versions.
+    /// Releases the versions that are neither offered nor active, and keeps their execution times for the metrics. The
+    /// workers may still end events with a released version. `active` has the ids of the active versions.
     fn evict(&self, active: &[u64]) {
         let mut state = self.state();
         let RegistryState { catalog, compiled, retired_times } = &mut *state;
@@ -258,14 +253,9 @@ impl HandlerRegistry {
         *compiled = stay;
         let go: Vec<Arc<Handler>> = go;
         for handler in go {
-            retired_times.push((
-                handler.file().name.clone(),
-                handler.version().to_string(),
-                handler.times(),
-            ));
+            let times = handler.execution_times().clone();
+            retired_times.add(&handler.file().name, handler.version(), times);
         }
-        let beyond = retired_times.len().saturating_sub(RETIRED_VERSIONS_LIMIT);
-        retired_times.drain(..beyond);
     }
 
     /// Returns, for each stream, the build that this process offers for the stream's handler.
@@ -279,19 +269,21 @@ impl HandlerRegistry {
     }
 
     /// Returns, for each handler name and version, the histogram of the execution time of an event in seconds. Includes
-    /// the last `RETIRED_VERSIONS_LIMIT` retired versions.
+    /// the versions that have retired last.
     pub fn times(&self) -> Vec<(String, String, Histogram)> {
         let state = self.state();
-        let mut times = state.retired_times.clone();
-        for handler in &state.compiled {
-            let name = &handler.file().name;
-            let version = handler.version().to_string();
-            match times.iter_mut().find(|entry| (&entry.0, &entry.1) == (name, &version)) {
-                Some((.., sum)) => sum.merge(&handler.times()),
-                None => times.push((name.clone(), version, handler.times())),
+        let compiled = state.compiled.iter().map(|handler| {
+            let times = handler.execution_times().histogram();
+            (handler.file().name.clone(), handler.version().to_string(), times)
+        });
+        let mut sums: Vec<(String, String, Histogram)> = Vec::new();
+        for (name, version, times) in state.retired_times.histograms().chain(compiled) {
+            match sums.iter_mut().find(|entry| entry.0 == name && entry.1 == version) {
+                Some((.., sum)) => sum.merge(&times),
+                None => sums.push((name, version, times)),
             }
         }
-        times
+        sums
     }
 }
 

@@ -50,8 +50,8 @@
 //! strip = "debuginfo" # 0.1 MB instead of 3
 //! ```
 //!
-//! `cargo build --release --target wasm32-wasip2` creates the `.wasm` file for the folder of plugins. `cargo test` runs
-//! the same function natively: see [`testing`].
+//! `cargo build --release --target wasm32-wasip2` creates the `.wasm` file for the folder of handlers. `cargo test`
+//! runs the same function natively: see [`testing`].
 //!
 //! # Errors
 //!

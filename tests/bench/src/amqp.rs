@@ -194,7 +194,8 @@ async fn throughput(
     let peak_mib = peak(running.id());
     tokio::time::sleep(SETTLE_DELAY).await;
     if side.emits {
-        let messages = case.messages().await?;
+        // Waits until the queue of the messages answers.
+        let messages = until(&mut running, case, total, 1).await?;
         ensure!(
             messages == load.distinct(),
             "the side published {messages} messages instead of {}",

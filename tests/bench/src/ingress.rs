@@ -143,7 +143,7 @@ async fn measure(args: &IngressArgs, rabbit: Option<&Rabbit>, side: &Side) -> Re
         sleep(POLL_INTERVAL).await;
     }
     let each = ((side.requests as f64 * args.scale) as usize / side.connections).max(1);
-    let total = each * side.connections * side.together;
+    let total = (each * side.connections * side.together) as u64;
     eprintln!("{}: {total} events for the process {}", side.name, running.id());
     let of_redis = || redis.as_ref().map_or(Ok(0.0), Redis::cpu);
     let started = Instant::now();
@@ -158,7 +158,7 @@ async fn measure(args: &IngressArgs, rabbit: Option<&Rabbit>, side: &Side) -> Re
     while let Some(one) = producers.join_next().await {
         sent.add(one??);
     }
-    while settled(port).await? < total {
+    while admin::effects(port, STREAM).await? < total {
         running.check()?;
         ensure!(started.elapsed() < HOST_TIMEOUT, "{}: not all events took effect", side.name);
         sleep(POLL_INTERVAL).await;
@@ -166,7 +166,8 @@ async fn measure(args: &IngressArgs, rabbit: Option<&Rabbit>, side: &Side) -> Re
     let seconds = started.elapsed().as_secs_f64();
     let used = [cpu_seconds(running.id())? - before.0, of_redis()? - before.1];
     let peak_mib = peak(running.id());
-    ensure!(settled(port).await? == total, "{}: some events took effect twice", side.name);
+    let effects = admin::effects(port, STREAM).await?;
+    ensure!(effects == total, "{}: some events took effect twice", side.name);
     let dead = admin::get(port, &format!("/v1/dead?stream={STREAM}")).await?;
     let dead: Value = serde_json::from_str(&dead)?;
     ensure!(
@@ -205,12 +206,4 @@ async fn measure(args: &IngressArgs, rabbit: Option<&Rabbit>, side: &Side) -> Re
         peak_mib,
         ..Row::default()
     })
-}
-
-/// Returns the number of events that have taken effect so far.
-async fn settled(port: u16) -> Result<usize> {
-    let name = format!("ordain_events_total{{stream=\"{STREAM}\",outcome=\"effect\"}} ");
-    let metrics = admin::get(port, "/metrics").await?;
-    let settled = metrics.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok());
-    settled.with_context(|| format!("no sample {name}in the metrics {metrics}"))
 }

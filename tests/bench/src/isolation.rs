@@ -13,7 +13,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
 use ordain_servers::Rabbit;
 use tokio::time::sleep;
@@ -159,13 +159,9 @@ async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Si
 
 /// Waits until `count` events have taken effect. Returns an error if more than `count` events have taken effect.
 async fn settled(running: &mut Running, case: &Case, count: u64) -> Result<()> {
-    let name = format!("ordain_events_total{{stream=\"{STREAM}\",outcome=\"effect\"}} ");
     let started = Instant::now();
     loop {
-        let metrics = admin::get(case.admin, "/metrics").await?;
-        let settled = metrics.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok());
-        let settled: u64 =
-            settled.with_context(|| format!("no sample {name}in the metrics {metrics}"))?;
+        let settled = admin::effects(case.admin, STREAM).await?;
         ensure!(settled <= count, "{settled} events have taken effect, more than {count}");
         if settled == count {
             return Ok(());

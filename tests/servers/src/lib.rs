@@ -25,6 +25,7 @@ pub use clock::Clock;
 pub use cluster::{Cluster, Migration, Takeover};
 pub use port::Port;
 pub use preload::compile_preload;
+pub use process::send_signal;
 pub use proxy::{Counts, Mode, Proxy};
 pub use rabbit::{Rabbit, RabbitOptions, rabbit_version};
 pub use redis::{Options, Redis, SECOND_ADDRESS, Snapshot};

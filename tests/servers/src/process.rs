@@ -88,10 +88,7 @@ impl Process {
     /// Sends a signal. `name` is the signal's name without `SIG`.
     pub(crate) fn signal(&mut self, name: &str) -> Result<()> {
         ensure!(self.ended()?.is_none(), "the process has ended");
-        let id = self.id.to_string();
-        let status = Command::new("kill").args(["-s", name, &id]).status()?;
-        ensure!(status.success(), "`kill -s {name} {id}` failed");
-        Ok(())
+        send_signal(self.id, name)
     }
 
     /// Waits for the end of the program, at most a minute. Returns the exit status of the program.
@@ -115,6 +112,14 @@ impl Drop for Process {
         // An error here must not hide the error of a failed test.
         let _ = self.kill();
     }
+}
+
+/// Sends a signal to a process. `name` is the signal's name without `SIG`.
+pub fn send_signal(id: u32, name: &str) -> Result<()> {
+    let id = id.to_string();
+    let status = Command::new("kill").args(["-s", name, &id]).status()?;
+    ensure!(status.success(), "`kill -s {name} {id}` failed");
+    Ok(())
 }
 
 /// Returns the path of the program with this name in the folders of the variable `PATH`.

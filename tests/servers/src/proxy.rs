@@ -103,9 +103,9 @@ impl Proxy {
         })
     }
 
-    /// Silences the open connections whose clients have sent the given bytes within their first 4 KiB: no more bytes
-    /// pass on these connections, as if a network dropped only their packets. New connections are not affected. Returns
-    /// the number of silenced connections.
+    /// Silences the open connections on which the first 4 KiB of the client, as far as they have passed, contain the
+    /// given bytes: no more bytes pass on these connections, as if a network dropped only their packets. Does not
+    /// affect new connections. Returns the number of silenced connections.
     pub fn silence(&self, containing: impl AsRef<[u8]>) -> usize {
         self.state.change(|inner| inner.silence(containing.as_ref()))
     }

@@ -202,11 +202,16 @@ impl Sentinel {
         Ok(())
     }
 
+    /// Waits until the replica has all writes that the master has now.
+    pub fn until_replicated(&self) -> Result<()> {
+        self.replica().until_caught_up(self.master())
+    }
+
     /// Waits until the replica has all present writes of the master, and pauses the replica. The connection between the
     /// two servers stays open, as in a network that drops all packets. [`restart_replica`](Self::restart_replica) ends
     /// the pause.
     pub fn silence_replica(&self) -> Result<()> {
-        self.replica().until_caught_up(self.master())?;
+        self.until_replicated()?;
         self.replica().pause()
     }
 
@@ -225,7 +230,7 @@ impl Sentinel {
     /// test may call [`heal_split`](Self::heal_split).
     pub fn cut_off(&self) -> Result<CutOff> {
         if !self.replica().is_paused() {
-            self.replica().until_caught_up(self.master())?;
+            self.until_replicated()?;
         }
         let mut connection = self.master().connect()?;
         connection.command(&["CONFIG", "SET", "requirepass", CUT_OFF_PASSWORD])?;

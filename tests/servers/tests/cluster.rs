@@ -85,8 +85,8 @@ fn a_node_comes_back(cluster: &Cluster) -> Result<()> {
 }
 
 #[test]
-fn cluster_with_a_password_serves_and_migrates() -> Result<()> {
-    let cluster = Cluster::with(3, &Options::new().password("secret"))?;
+fn cluster_with_a_password_serves_migrates_and_has_replicas() -> Result<()> {
+    let mut cluster = Cluster::with(3, &Options::new().password("secret"))?;
     let slot = cluster.slot("a")?;
     let owner = cluster.owner(slot)?;
     cluster.nodes()[owner].command(&["SET", "a", "1"])?;
@@ -94,6 +94,8 @@ fn cluster_with_a_password_serves_and_migrates() -> Result<()> {
     cluster.migrate(slot, other)?.finish()?;
     assert_eq!(cluster.nodes()[other].command(&["GET", "a"])?, Reply::Text("1".to_owned()));
     assert!(cluster.urls().iter().all(|url| url.starts_with("redis://:secret@127.0.0.1:")));
+    cluster.add_replicas()?;
+    assert_eq!(cluster.replica(other).command(&["DBSIZE"])?, Reply::Int(1));
     Ok(())
 }
 

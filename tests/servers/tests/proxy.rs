@@ -1,5 +1,6 @@
 //! Tests of a proxy in front of a real server. The proxy loses or holds back bytes, and cuts connections.
 
+use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -168,6 +169,22 @@ fn silence_affects_only_one_connection() -> Result<()> {
     assert_eq!(Connection::open(proxy.port())?.command(&["INCR", "b"])?, Reply::Int(2));
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(redis.command(&["GET", "a"])?, Reply::Nil);
+    Ok(())
+}
+
+/// A request arrives in two parts. The proxy must keep each byte of the client only once, in the order of the client.
+#[test]
+fn silence_finds_a_request_that_arrives_in_parts() -> Result<()> {
+    let (_redis, proxy) = both()?;
+    let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port()))?;
+    client.write_all(b"*1\r\n$4\r\nPI")?;
+    std::thread::sleep(Duration::from_millis(100));
+    client.write_all(b"NG\r\n")?;
+    let mut answer = [0; 7];
+    client.read_exact(&mut answer)?;
+    assert_eq!(&answer, b"+PONG\r\n");
+    assert_eq!(proxy.silence("PI*1"), 0);
+    assert_eq!(proxy.silence("PING"), 1);
     Ok(())
 }
 

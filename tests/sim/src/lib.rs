@@ -18,6 +18,7 @@ mod protocol;
 mod queue;
 mod rng;
 mod rollout;
+mod seeds;
 mod sharing;
 mod sink_file;
 mod source;
@@ -36,6 +37,7 @@ pub use profile::Profile;
 pub use protocol::run_protocol;
 pub use queue::run_queue;
 pub use rollout::run_rollout;
+pub use seeds::{find_fault, number_in, seed_count};
 pub use sharing::run_sharing;
 pub use sink_file::run_sink_file;
 

@@ -2,22 +2,19 @@
 //!
 //! `ORDAIN_SIM_SEEDS=N` plays the first N seeds.
 
-use std::env;
-
 use ordain_model::{ChainCounts, ChainFault};
-use ordain_sim::run_chain;
+use ordain_sim::{find_fault, run_chain, seed_count};
 
 /// Number of seeds if `ORDAIN_SIM_SEEDS` is not set.
 const SEEDS: u64 = 100_000;
-/// Seeds that once failed, for two reasons. First, the destination kept messages of lost commits, because the commits
-/// of one call were not in ascending order. Second, after a message of another key had not received its requested
-/// number, a message requested a lower number than an earlier message of its key had.
+/// Seeds whose runs once failed, for two reasons. First, if the commits of one call were not in ascending order, the
+/// destination kept messages of lost commits. Second, if a message of another key had not received its requested
+/// number, a message requested a number that was lower than the number of an earlier message of its own key.
 const ONCE_FAILED: [u64; 2] = [138_227, 427_022];
 
 #[test]
 fn each_committed_message_is_at_its_destination_once() {
-    let seeds =
-        env::var("ORDAIN_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
+    let seeds = seed_count(SEEDS);
     let mut all = ChainCounts::default();
     for seed in (0..seeds).chain(ONCE_FAILED) {
         let counts =
@@ -62,8 +59,6 @@ fn each_committed_message_is_at_its_destination_once() {
 #[test]
 fn each_fault_is_found() {
     for fault in ChainFault::ALL {
-        let found = (0..50_000).find_map(|seed| Some((seed, run_chain(seed, Some(fault)).err()?)));
-        let (seed, violation) = found.unwrap_or_else(|| panic!("no run detects {fault:?}"));
-        println!("{fault:?}: seed {seed} breaks {:?}", violation.invariant);
+        find_fault(&fault, 50_000, |seed| run_chain(seed, Some(fault)));
     }
 }

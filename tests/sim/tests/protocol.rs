@@ -3,10 +3,9 @@
 //! `ORDAIN_SIM_SEEDS=N` plays the first N seeds.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::env;
 
 use ordain_model::{Fault, SharingFault};
-use ordain_sim::{Violation, run_protocol, run_sharing};
+use ordain_sim::{Violation, find_fault, run_protocol, run_sharing, seed_count};
 
 /// Number of seeds for the runs of owners if `ORDAIN_SIM_SEEDS` is not set.
 const SEEDS: u64 = 30_000;
@@ -54,7 +53,7 @@ fn no_run_breaks_a_property_of_the_protocol() {
 #[test]
 fn each_fault_of_the_protocol_is_found() {
     for fault in Fault::ALL {
-        find_fault(&format!("{fault:?}"), |seed| run_protocol(seed, Some(fault)));
+        find_fault(&fault, SEEDS_OF_FAULT, |seed| run_protocol(seed, Some(fault)));
     }
 }
 
@@ -69,7 +68,7 @@ fn no_run_breaks_a_property_of_sharing() {
 #[test]
 fn each_fault_of_sharing_is_found() {
     for fault in SharingFault::ALL {
-        find_fault(&format!("{fault:?}"), |seed| run_sharing(seed, Some(fault)));
+        find_fault(&fault, SEEDS_OF_FAULT, |seed| run_sharing(seed, Some(fault)));
     }
 }
 
@@ -78,8 +77,7 @@ type Run = Result<BTreeSet<&'static str>, Violation>;
 
 /// Checks that no run breaks a property, and that enough runs reach each of the states.
 fn check_runs(seeds: u64, states: &[&'static str], run: impl Fn(u64) -> Run) {
-    let seeds =
-        env::var("ORDAIN_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(seeds);
+    let seeds = seed_count(seeds);
     let mut all: BTreeMap<&'static str, u64> = states.iter().map(|state| (*state, 0)).collect();
     for seed in 0..seeds {
         let reached = run(seed).unwrap_or_else(|violation| panic!("seed {seed}: {violation:?}"));
@@ -91,11 +89,4 @@ fn check_runs(seeds: u64, states: &[&'static str], run: impl Fn(u64) -> Run) {
     for (state, count) in all {
         assert!(count > seeds / 100, "too few cases: {state:?} in {count} of {seeds} seeds");
     }
-}
-
-/// Checks that at least one run detects a fault.
-fn find_fault(fault: &str, run: impl Fn(u64) -> Run) {
-    let found = (0..SEEDS_OF_FAULT).find_map(|seed| Some((seed, run(seed).err()?)));
-    let (seed, violation) = found.unwrap_or_else(|| panic!("no run detects {fault}"));
-    println!("{fault}: seed {seed} breaks {:?}", violation.invariant);
 }

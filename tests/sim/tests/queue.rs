@@ -2,18 +2,15 @@
 //!
 //! `ORDAIN_SIM_SEEDS=N` plays the first N seeds.
 
-use std::env;
-
 use ordain_model::{QueueCounts, QueueFault};
-use ordain_sim::run_queue;
+use ordain_sim::{find_fault, run_queue, seed_count};
 
 /// Number of seeds if `ORDAIN_SIM_SEEDS` is not set.
 const SEEDS: u64 = 100_000;
 
 #[test]
 fn each_accepted_entry_takes_effect_or_is_counted_as_lost() {
-    let seeds =
-        env::var("ORDAIN_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
+    let seeds = seed_count(SEEDS);
     let mut all = QueueCounts::default();
     for seed in 0..seeds {
         let counts =
@@ -58,8 +55,6 @@ fn each_accepted_entry_takes_effect_or_is_counted_as_lost() {
 #[test]
 fn each_fault_is_found() {
     for fault in QueueFault::ALL {
-        let found = (0..20_000).find_map(|seed| Some((seed, run_queue(seed, Some(fault)).err()?)));
-        let (seed, violation) = found.unwrap_or_else(|| panic!("no run detects {fault:?}"));
-        println!("{fault:?}: seed {seed} breaks {:?}", violation.invariant);
+        find_fault(&fault, 20_000, |seed| run_queue(seed, Some(fault)));
     }
 }

@@ -2,18 +2,15 @@
 //!
 //! `ORDAIN_SIM_SEEDS=N` plays the first N seeds.
 
-use std::env;
-
 use ordain_model::{RolloutCounts, RolloutFault};
-use ordain_sim::run_rollout;
+use ordain_sim::{find_fault, run_rollout, seed_count};
 
 /// Number of seeds if `ORDAIN_SIM_SEEDS` is not set.
 const SEEDS: u64 = 50_000;
 
 #[test]
 fn instances_agree_on_a_rollout() {
-    let seeds =
-        env::var("ORDAIN_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
+    let seeds = seed_count(SEEDS);
     let mut all = RolloutCounts::default();
     for seed in 0..seeds {
         let counts = run_rollout(seed, None)
@@ -40,9 +37,6 @@ fn instances_agree_on_a_rollout() {
 #[test]
 fn each_fault_is_found() {
     for fault in RolloutFault::ALL {
-        let found =
-            (0..20_000).find_map(|seed| Some((seed, run_rollout(seed, Some(fault)).err()?)));
-        let (seed, violation) = found.unwrap_or_else(|| panic!("no run detects {fault:?}"));
-        println!("{fault:?}: seed {seed} breaks {:?}", violation.invariant);
+        find_fault(&fault, 20_000, |seed| run_rollout(seed, Some(fault)));
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use ordain_sim::{Options, Outcome, Profile, run};
+use ordain_sim::{Options, Outcome, Profile, number_in, run, seed_count};
 
 /// Number of seeds if `ORDAIN_SIM_SEEDS` is not set: enough to play each profile several hundred times, in about ten
 /// seconds on two cores.
@@ -20,14 +20,14 @@ const REPORTED_RUNS: usize = 12;
 
 #[test]
 fn no_seed_breaks_an_invariant() {
-    if let Some(seed) = number("ORDAIN_SIM_SEED") {
+    if let Some(seed) = number_in("ORDAIN_SIM_SEED") {
         let profile = forced(&profiles(), seed);
         let outcome = run(seed, &Options { trace: true, profile, ..Options::default() });
         println!("seed {seed} ({:?}): {}", outcome.profile, outcome.summary);
         assert!(outcome.violation.is_none(), "{}", describe(seed, &outcome));
         return;
     }
-    let seeds = number("ORDAIN_SIM_SEEDS").unwrap_or(SEEDS);
+    let seeds = seed_count(SEEDS);
     let failures = play(seeds);
     assert!(
         failures.is_empty(),
@@ -166,9 +166,4 @@ fn profiles() -> Vec<Profile> {
 
 fn forced(profiles: &[Profile], seed: u64) -> Option<Profile> {
     (!profiles.is_empty()).then(|| profiles[(seed % profiles.len() as u64) as usize])
-}
-
-fn number(name: &str) -> Option<u64> {
-    let text = env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text}: a number is expected")))
 }

@@ -3,10 +3,9 @@
 //! `ORDAIN_SIM_SEEDS=N` plays the first N seeds.
 
 use std::collections::BTreeMap;
-use std::env;
 
 use ordain_model::SinkFileFault;
-use ordain_sim::run_sink_file;
+use ordain_sim::{find_fault, run_sink_file, seed_count};
 
 /// Number of seeds if `ORDAIN_SIM_SEEDS` is not set.
 const SEEDS: u64 = 20_000;
@@ -16,8 +15,7 @@ const NOTABLE: usize = 6;
 
 #[test]
 fn each_message_is_in_the_file_once() {
-    let seeds =
-        env::var("ORDAIN_SIM_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SEEDS);
+    let seeds = seed_count(SEEDS);
     let mut all = BTreeMap::<&str, u64>::new();
     for seed in 0..seeds {
         let reached = run_sink_file(seed, None)
@@ -36,9 +34,6 @@ fn each_message_is_in_the_file_once() {
 #[test]
 fn each_fault_is_found() {
     for fault in SinkFileFault::ALL {
-        let found =
-            (0..20_000).find_map(|seed| Some((seed, run_sink_file(seed, Some(fault)).err()?)));
-        let (seed, violation) = found.unwrap_or_else(|| panic!("no run detects {fault:?}"));
-        println!("{fault:?}: seed {seed} breaks {:?}", violation.invariant);
+        find_fault(&fault, 20_000, |seed| run_sink_file(seed, Some(fault)));
     }
 }

@@ -3,11 +3,11 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context, Result, bail, ensure};
 use ordain_publisher::{Error as PublishError, Event, Publisher, Receipt};
-use ordain_servers::{Redis, wait_until};
+use ordain_servers::{Redis, send_signal, wait_until};
 use ordain_tests::host::Home;
 use ordain_tests::log::{by_key, in_turn, line, text, unnumbered};
 use ordain_tests::rig::Rig;
@@ -340,8 +340,7 @@ fn signal_ends_command_between_batches() -> Result<()> {
         let mask = u64::from_str_radix(mask.context("a mask")?.trim(), 16)?;
         Ok(mask & (1 << 14) != 0)
     })?;
-    let id = publishing.id().to_string();
-    ensure!(Command::new("kill").args(["-s", "TERM", &id]).status()?.success());
+    send_signal(publishing.id(), "TERM")?;
     let output = publishing.wait_with_output()?;
     drop(input);
     let words = String::from_utf8_lossy(&output.stderr);

@@ -3,10 +3,10 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use anyhow::{Result, ensure};
-use ordain_servers::{Redis, wait_until};
+use ordain_servers::{Redis, send_signal, wait_until};
 use ordain_tests::host::Home;
 use serde_json::json;
 
@@ -85,26 +85,20 @@ impl Rig {
     }
 }
 
-fn signal(run: &Child, name: &str) -> Result<()> {
-    let status = Command::new("kill").args(["-s", name, &run.id().to_string()]).status()?;
-    ensure!(status.success(), "`kill -s {name}` failed");
-    Ok(())
-}
-
 #[test]
 fn owner_that_lost_the_partition_writes_no_checkpoint() -> Result<()> {
     let rig = Rig::new()?;
     let mut first = rig.start("first", &[])?;
     rig.printed("first", 10_000)?;
-    signal(&first, "STOP")?;
+    send_signal(first.id(), "STOP")?;
     let status = rig.start("second", &["--once"])?.wait()?;
     ensure!(status.success(), "{}", rig.home.read("err-second"));
     let mark = rig.mark()?;
     ensure!(mark.contains(&format!("\"line\":{EVENTS}")), "{mark}");
-    signal(&first, "CONT")?;
+    send_signal(first.id(), "CONT")?;
     rig.expect_logged("first", "another process owns the partition now")?;
     // The first process owns the partition again, or will own it soon. All events are already processed.
-    signal(&first, "TERM")?;
+    send_signal(first.id(), "TERM")?;
     ensure!(first.wait()?.success(), "{}", rig.home.read("err-first"));
     ensure!(rig.mark()? == mark, "{} after {mark}", rig.mark()?);
     rig.expect_no_repeats(&["first", "second"])
@@ -199,7 +193,7 @@ fn owner_that_lost_one_shard_starts_again() -> Result<()> {
     rig.expect_logged("first", "another process owns the partition now")?;
     let all = format!("\"line\":{EVENTS}");
     wait_until("the last checkpoint", || Ok(rig.mark()?.contains(&all)))?;
-    signal(&run, "TERM")?;
+    send_signal(run.id(), "TERM")?;
     ensure!(run.wait()?.success(), "{}", rig.home.read("err-first"));
     rig.expect_all_effects_once()
 }
@@ -216,7 +210,7 @@ fn shutdown_repeats_lost_commits() -> Result<()> {
     rig.printed("first", EVENTS)?;
     wait_until("the last checkpoint", || Ok(rig.mark()?.contains(&all)))?;
     rig.redis.go_back(&early)?;
-    signal(&run, "TERM")?;
+    send_signal(run.id(), "TERM")?;
     ensure!(run.wait()?.success(), "{}", rig.home.read("err-first"));
     ensure!(rig.mark()?.contains(&all), "{}", rig.mark()?);
     let log = rig.home.read("err-first");
@@ -234,7 +228,7 @@ fn shutdown_waits_for_an_unavailable_server() -> Result<()> {
     let early = rig.redis.snapshot()?;
     rig.printed("first", EVENTS)?;
     rig.redis.kill()?;
-    signal(&run, "TERM")?;
+    send_signal(run.id(), "TERM")?;
     std::thread::sleep(std::time::Duration::from_secs(2));
     ensure!(run.try_wait()?.is_none(), "the process has ended without its store");
     rig.redis.go_back(&early)?;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use ordain_servers::{Redis, Snapshot, wait_for_command};
 use ordain_tests::host::Home;
+use ordain_tests::seed::kill_seed;
 use ordain_tests::service::Service;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -153,12 +154,7 @@ fn each_dead_letter_is_forwarded_once_despite_kills() -> Result<()> {
     std::fs::remove_dir_all(home.path("ordain-data"))?;
     std::fs::remove_file(home.path("dead.ndjson"))?;
 
-    let seed: u64 = match std::env::var("ORDAIN_KILL_SEED") {
-        Ok(seed) => seed.parse()?,
-        Err(_) => rand::random(),
-    };
-    println!("seed of the delays: {seed} (ORDAIN_KILL_SEED={seed} uses it again)");
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut rng = ChaCha8Rng::seed_from_u64(kill_seed()?);
     for _ in 0..10 {
         let mut child = home.start()?;
         std::thread::sleep(Duration::from_micros(

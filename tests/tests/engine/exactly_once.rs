@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
 use ordain_tests::log::{by_key, disturb, real_or_generated};
+use ordain_tests::seed::kill_seed;
 use ordain_tests::tally;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -75,12 +76,7 @@ fn twenty_kills_lose_and_repeat_nothing() -> Result<()> {
     undisturbed.run_once()?;
     let whole = started.elapsed();
 
-    let seed: u64 = match std::env::var("ORDAIN_KILL_SEED") {
-        Ok(seed) => seed.parse()?,
-        Err(_) => rand::random(),
-    };
-    println!("seed of the delays: {seed} (ORDAIN_KILL_SEED={seed} uses it again)");
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut rng = ChaCha8Rng::seed_from_u64(kill_seed()?);
     let home = home(&disturbed)?;
     let mut unfinished = 0;
     for _ in 0..20 {

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use ordain_servers::{Redis, wait_until};
 use ordain_tests::host::Home;
 use ordain_tests::log::{by_key, disturb, real_or_generated, text};
+use ordain_tests::seed::kill_seed;
 use ordain_tests::tally;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -119,15 +120,6 @@ fn random_kill_delay(random: &mut ChaCha8Rng, whole: Duration) -> Duration {
     Duration::from_micros(random.random_range(0..whole.as_micros() as u64))
 }
 
-fn kill_delay_generator() -> Result<ChaCha8Rng> {
-    let seed: u64 = match std::env::var("ORDAIN_KILL_SEED") {
-        Ok(seed) => seed.parse()?,
-        Err(_) => rand::random(),
-    };
-    println!("seed of the delays: {seed} (ORDAIN_KILL_SEED={seed} uses it again)");
-    Ok(ChaCha8Rng::seed_from_u64(seed))
-}
-
 #[test]
 fn shuffled_and_repeated_lines_are_processed_exactly_once() -> Result<()> {
     let mut rig = Rig::new(real_or_generated()?, 100, 10, 1)?;
@@ -140,7 +132,7 @@ fn shuffled_and_repeated_lines_are_processed_exactly_once() -> Result<()> {
 fn twenty_kills_lose_and_repeat_nothing() -> Result<()> {
     let mut rig = Rig::new(real_or_generated()?, 100, 10, 2)?;
     let whole = rig.measure_undisturbed_run()?;
-    let mut random = kill_delay_generator()?;
+    let mut random = ChaCha8Rng::seed_from_u64(kill_seed()?);
     let mut unfinished = 0;
     for _ in 0..20 {
         let mut run = rig.start()?;
@@ -160,7 +152,7 @@ fn twenty_kills_lose_and_repeat_nothing() -> Result<()> {
 fn repeated_server_kills_lose_and_repeat_nothing() -> Result<()> {
     let mut rig = Rig::new(real_or_generated()?, 100, 10, 3)?;
     let whole = rig.measure_undisturbed_run()?;
-    let mut random = kill_delay_generator()?;
+    let mut random = ChaCha8Rng::seed_from_u64(kill_seed()?);
     let mut kills = 0;
     while kills < 20 {
         rig.redis.command(&["FLUSHALL"])?;
@@ -186,7 +178,7 @@ fn repeated_server_kills_lose_and_repeat_nothing() -> Result<()> {
 fn kills_of_runs_and_server_lose_and_repeat_nothing() -> Result<()> {
     let mut rig = Rig::new(real_or_generated()?, 100, 10, 4)?;
     let whole = rig.measure_undisturbed_run()?;
-    let mut random = kill_delay_generator()?;
+    let mut random = ChaCha8Rng::seed_from_u64(kill_seed()?);
     for _ in 0..8 {
         let mut run = rig.start()?;
         std::thread::sleep(random_kill_delay(&mut random, whole));

@@ -48,9 +48,7 @@ fn row(home: &Home) -> Result<Value> {
 }
 
 fn why(home: &Home) -> Result<String> {
-    let output = home.output(&["keys", "why", "cases", "k"])?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8(output.stdout)?)
+    home.printed(&["keys", "why", "cases", "k"])
 }
 
 fn letters(home: &Home) -> Result<Vec<Value>> {

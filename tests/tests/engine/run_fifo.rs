@@ -8,6 +8,7 @@ use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
 use ordain_tests::http::{LINES, ingress, post};
 use ordain_tests::log::{by_key, in_turn};
+use ordain_tests::seed::kill_seed;
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 use rand::{RngExt, SeedableRng};
@@ -91,12 +92,7 @@ fn ten_kills_lose_and_repeat_nothing() -> Result<()> {
     let numbered = numbered();
     let home = Home::new(&["tally"], CONFIG)?;
     home.write("events.ndjson", disturbed(&numbered)?.join("\n") + "\n")?;
-    let seed: u64 = match std::env::var("ORDAIN_KILL_SEED") {
-        Ok(seed) => seed.parse()?,
-        Err(_) => rand::random(),
-    };
-    println!("seed of the delays: {seed} (ORDAIN_KILL_SEED={seed} uses it again)");
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut rng = ChaCha8Rng::seed_from_u64(kill_seed()?);
     let mut unfinished = 0;
     for _ in 0..10 {
         let mut child = home.start()?;

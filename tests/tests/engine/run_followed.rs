@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use ordain_tests::host::Home;
 use ordain_tests::log::{by_key, disturb, in_turn, text};
+use ordain_tests::seed::kill_seed;
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 use rand::{RngExt, SeedableRng};
@@ -19,11 +20,8 @@ const KILLS: usize = 8;
 
 #[test]
 fn file_written_in_pieces_survives_kills() -> Result<()> {
-    let seed: u64 = match std::env::var("ORDAIN_KILL_SEED") {
-        Ok(seed) => seed.parse()?,
-        Err(_) => rand::random(),
-    };
-    println!("seed of the pieces and delays: {seed} (ORDAIN_KILL_SEED={seed} uses it again)");
+    // The seed also determines the pieces.
+    let seed = kill_seed()?;
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let lines = in_turn(60, 60);
     let disturbed = disturb(&lines, 50, 10, seed);

@@ -63,9 +63,7 @@ fn events(keys: &[(&str, Value)]) -> String {
 }
 
 fn why(home: &Home, key: &str) -> Result<String> {
-    let output = home.output(&["keys", "why", "cases", key])?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8(output.stdout)?)
+    home.printed(&["keys", "why", "cases", key])
 }
 
 /// Returns how many messages of a key the sink's file has.

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
 use ordain_tests::http::{LINES, ingress, post};
 use ordain_tests::log::{by_key, in_turn, text, with_unusual_times};
+use ordain_tests::seed::kill_seed;
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 use rand::{RngExt, SeedableRng};
@@ -149,9 +150,7 @@ fn each_bad_line_is_one_dead_letter() -> Result<()> {
 
 #[test]
 fn bad_line_is_one_dead_letter_despite_kills() -> Result<()> {
-    let seed: u64 = rand::random();
-    println!("seed of the delays: {seed}");
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut rng = ChaCha8Rng::seed_from_u64(kill_seed()?);
     let good = in_turn(50, 200);
     let (home, bad) = home(&good, 7)?;
     for _ in 0..10 {
@@ -206,7 +205,7 @@ fn empty_file_ends_the_run() -> Result<()> {
 /// the file. After the truncation, the file begins with NULs. The number of NULs can exceed the size limit of an event.
 /// A run may end between the NULs and the next event; the next run must resume at this place.
 #[test]
-fn zeros_before_an_event_are_skipped() -> Result<()> {
+fn nuls_before_an_event_are_skipped() -> Result<()> {
     let good = in_turn(2, 4);
     let home = Home::new(&["tally"], &config())?;
     let zeros = vec![0; 3_000_000];

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
 use ordain_tests::log::line;
+use ordain_tests::seed::kill_seed;
 use ordain_tests::service::Service;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -136,12 +137,7 @@ fn kills_after_data_without_a_line_end_lose_and_repeat_nothing() -> Result<()> {
 
 #[test]
 fn kills_between_commit_and_publication_lose_and_repeat_nothing() -> Result<()> {
-    let seed: u64 = match std::env::var("ORDAIN_KILL_SEED") {
-        Ok(seed) => seed.parse()?,
-        Err(_) => rand::random(),
-    };
-    println!("seed of the delays: {seed} (ORDAIN_KILL_SEED={seed} uses it again)");
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut rng = ChaCha8Rng::seed_from_u64(kill_seed()?);
     let home = Home::new(&["faulty"], CONFIG)?;
     for stream in ["left", "right"] {
         home.write(&format!("{stream}.ndjson"), events()?)?;

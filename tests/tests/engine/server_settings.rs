@@ -15,17 +15,6 @@ const OUTAGE: Duration = Duration::from_secs(8);
 /// The first words of the error about a setting that can make the store lose data.
 const AT_RISK: &str = "store may lose data: ";
 
-/// Waits until the replica has all writes of the master, for example the claims of a host.
-fn until_replicated(group: &Sentinel) -> Result<()> {
-    let mut master = group.master().connect()?;
-    // `WAIT` waits only for the writes of its own connection. So this connection makes a write, which the replica
-    // receives after all earlier writes.
-    master.command(&["SET", "last", "1"])?;
-    let replicas = master.command(&["WAIT", "1", "5000"])?;
-    ensure!(replicas.int() == Some(1), "the replica lacks writes: {replicas:?}");
-    Ok(())
-}
-
 /// While the host runs, the eviction policy of the replica changes, and the replica becomes master. The host must
 /// report the policy. The servers do not answer for longer than the interval between two checks, so the first check
 /// after the broken connection fails, and the host must check again.
@@ -35,7 +24,7 @@ fn eviction_policy_of_new_master_is_reported() -> Result<()> {
     let home = home(&group.url())?;
     let mut service = Service::start(&home, &["run"])?;
     http::ready(&mut service)?;
-    until_replicated(&group)?;
+    group.until_replicated()?;
     group.replica().command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"])?;
     group.down_after(OUTAGE)?;
     group.master().kill()?;

@@ -19,15 +19,6 @@ async fn open(group: &Sentinel, replicas: u32) -> Arc<RedisStore> {
     Arc::new(RedisStore::open(options).await.expect("the store"))
 }
 
-/// Waits until the replica has all earlier writes.
-fn until_replicated(group: &Sentinel) {
-    let mut master = group.master().connect().expect("a connection");
-    // `WAIT` waits only for writes of its own connection. So this connection makes a write after all earlier writes.
-    master.command(&["SET", "last", "1"]).expect("a write");
-    let replicas = master.command(&["WAIT", "1", "5000"]).expect("an answer");
-    assert_eq!(replicas.int(), Some(1));
-}
-
 /// If the store answers a commit only after a replica has it, a failover must lose no answered commit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicated_commits_survive_failover() {
@@ -89,7 +80,7 @@ async fn commits_lost_in_a_failover_are_detected() {
     let store = open(&group, 0).await;
     let mut owner = Owner::claim(&*store, "s", 0).await;
     owner.write(&*store, step("a", 1)).await;
-    until_replicated(&group);
+    group.until_replicated().expect("a replica with all writes");
     // With this password, the replica cannot reconnect to its master, because the master expects no password.
     group.replica().command(&["CONFIG", "SET", "masterauth", "wrong"]).expect("a setting");
     group.replica().command(&["CLIENT", "KILL", "TYPE", "master"]).expect("a closed connection");
@@ -122,7 +113,7 @@ async fn store_switches_from_a_silent_master() {
     let store = open(&group, 0).await;
     let mut owner = Owner::claim(&*store, "s", 0).await;
     owner.write(&*store, step("a", 1)).await;
-    until_replicated(&group);
+    group.until_replicated().expect("a replica with all writes");
     group.down_after(Duration::from_secs(1)).expect("a setting");
     first.set(ordain_servers::Mode::HalfOpen).expect("a silent master");
     let batch = owner.batch(vec![step("a", 2)]);

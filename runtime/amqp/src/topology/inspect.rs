@@ -160,8 +160,8 @@ impl Topology {
                     findings.push(Finding::error(error.to_string()));
                     is_type_known = false;
                 }
-                Err(error @ BrokerError::Unavailable(_)) => return Err(error),
                 Ok(()) | Err(BrokerError::Refused { .. }) => {}
+                Err(error) => return Err(error),
             }
             // The connection is no longer needed, so an error does not matter.
             let _ = connection.close(200, "done".into()).await;

@@ -64,8 +64,8 @@ impl Topology {
     }
 
     /// Declares the marker of an exchange, unless `marked` contains the exchange. Adds the exchange to `marked` if the
-    /// exchange has its marker now, and reports a refusal. After any other error, the next check of the topology repeats
-    /// the declaration.
+    /// exchange has its marker now. Reports a refusal, and ignores any other error. After each error, the next check of
+    /// the topology repeats the declaration.
     pub(super) async fn mark_exchange(
         &self,
         broker: &BrokerEndpoint,
@@ -86,7 +86,7 @@ impl Topology {
                 let exchange = exchange.to_owned();
                 report(&TopologyChange::ExchangeMarkerRefused { exchange, reason });
             }
-            Err(BrokerError::Unavailable(_)) => {}
+            Err(_) => {}
         }
     }
 

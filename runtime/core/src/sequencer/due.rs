@@ -128,7 +128,8 @@ impl Sequencer {
     /// does not know the entry. This happens in three steps:
     /// - The other partition took the key over.
     /// - The other partition spilled events of the key, and wrote the due entry.
-    /// - An earlier load of this partition took the key back, but no lane uses the answer to this load any more.
+    /// - A load that this partition had sent earlier arrived late, and took the key back. No lane waits for its answer
+    ///   any more.
     fn wake_idle(&mut self, key: &Key) {
         let Some(index) = self.lanes.find(key) else { return };
         let lane = &self.lanes[index];

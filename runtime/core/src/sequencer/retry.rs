@@ -141,8 +141,8 @@ impl Sequencer {
         if lane.held.to_run() == 0 && lane.cold.stored_only.count == 0 {
             // The event is neither in memory nor in the store, so the event must arrive again. Usually the source
             // delivers the event again. But if the event was the lost last event of the key, only replay found it, and
-            // the next request for `gap.tail` finds it again. The key's entry in the due index therefore gets the time of
-            // this request, unless dead letters of later events make the key due earlier.
+            // the next request for `gap.tail` finds it again. The key's entry in the due index therefore gets the time
+            // of this request, unless dead letters of later events make the key due earlier.
             lane.cold.get_or_init().tail_at = tail;
             lane.must_write = true;
         }

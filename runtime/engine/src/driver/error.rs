@@ -52,7 +52,8 @@ pub enum DriverError {
         "bug in Ordain: the queue of the outbox publisher is full; the next start publishes the committed messages"
     )]
     PublisherFull,
-    /// The source failed. Each event that the source had delivered is settled or held in the store.
+    /// The source failed. Each event that the source had delivered is settled or held in the store. Exception: if the
+    /// driver also had to release the partition, some delivered events may be neither settled nor held.
     #[error("the source failed")]
     Source(#[source] std::io::Error),
 }

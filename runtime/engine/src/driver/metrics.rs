@@ -46,8 +46,8 @@ pub struct PartitionMetrics {
     /// stream read them, as far as this process can determine. For partition 0, the number includes lost events without
     /// a known partition.
     pub lost_events: Arc<AtomicU64>,
-    /// The number of times that a check found an exchange, queue or binding of the stream missing in the broker,
-    /// replaced, or not as configured, while the stream ran.
+    /// The number of times, while the stream ran, that an exchange or queue was missing or replaced in the broker, or
+    /// that the broker refused to declare or bind it.
     pub topology_changes: Arc<AtomicU64>,
     /// The number of keys that this partition took over from another partition when its driver loaded their records.
     pub moved_keys: Arc<AtomicU64>,
@@ -169,8 +169,8 @@ impl PartitionMetrics {
         self.full_key.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the partition receives events. If a full key stops the partition, the partition receives no
-    /// events, even while its source is connected.
+    /// Returns the state of the partition's intake: the state of the source or, if a full key stops the partition,
+    /// [`SourceState::Stopped`]. The partition then receives no events, even while its source is connected.
     pub fn intake(&self) -> SourceState {
         match self.full_key() {
             Some(full) => SourceState::Stopped { reason: full.to_string() },

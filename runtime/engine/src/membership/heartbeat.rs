@@ -155,6 +155,11 @@ impl Heartbeat {
         self.id
     }
 
+    /// Returns the time until which the membership of this process is valid, and its later values.
+    pub(crate) fn lease_until(&self) -> watch::Receiver<MembershipExpiry> {
+        self.lease_until.clone()
+    }
+
     /// Returns a handle to the membership for another part of this process.
     pub(crate) fn membership(&self) -> Membership {
         Membership {
@@ -244,9 +249,10 @@ impl HeartbeatTask {
                 tokio::select! {
                     () = sleep(HEARTBEAT_INTERVAL) => {}
                     () = self.trigger.notified() => {
-                        // The membership table has just changed. If the store then went back in time and lost this
-                        // change, the store's table has again the version that this task already has, and the store
-                        // would not send the table. With version 0, the reply contains the table in any case.
+                        // The membership table has just changed. If the store has gone back in time since then and
+                        // has lost this change, the store's table has again the version that this task already has,
+                        // and the store would not send the table. With version 0, the reply contains the table in any
+                        // case.
                         self.membership_version = 0;
                     }
                     Ok(()) = self.info.changed() => {}
@@ -328,10 +334,10 @@ impl HeartbeatTask {
     }
 }
 
-/// Returns whether this process was paused until its lease had expired. Two conditions must hold: the last response
-/// arrived before the lease expired at `until`, and more than half of the lease passed between this response and the
-/// next request. Without the second condition, a store that takes nearly the whole lease to respond would count as a
-/// pause of this process.
+/// Returns whether this process was paused until its lease had expired. Two conditions must hold: the lease expired (at
+/// `until`) after the last response and before the next request, and more than half of the lease passed between this
+/// response and this request. Without the second condition, a store that takes nearly the whole lease to respond would
+/// count as a pause of this process.
 fn was_paused(
     responded_at: Instant,
     until: Instant,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ordain_core::OrderingMode;
 
-use super::{RunError, policies};
+use super::{RunError, RunStatus, policies};
 use crate::sink::Sinks;
 use crate::source::QueueNotifiers;
 use ordain_amqp::{
@@ -30,12 +30,14 @@ const RETRY_DELAY: Duration = Duration::from_millis(500);
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Declares or checks the exchanges and queues of streams, and opens the exchange sinks, as soon as the broker is
-/// available. Waits for the broker for at most `timeout`, or without a limit if `timeout` is `None`.
+/// available. Waits for the broker for at most `timeout`, or without a limit if `timeout` is `None`. Records this wait
+/// in `status`.
 pub(super) async fn prepare(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
     broker: Option<&Arc<BrokerEndpoint>>,
     timeout: Option<Duration>,
+    status: &RunStatus,
     notifiers: &Arc<QueueNotifiers>,
     sinks: &mut Sinks,
 ) -> Result<(), RunError> {
@@ -50,14 +52,14 @@ pub(super) async fn prepare(
         let is_known = known_streams.iter().any(|stream| **stream == **name);
         let prepare =
             async || prepare_topology(&topology, broker, &records, is_fifo, is_known).await;
-        let prepared = retry_until_available(broker, until, prepare).await?;
+        let prepared = retry_until_available(broker, until, status, prepare).await?;
         report_prepared(loaded, broker, name, &prepared);
     }
     for (name, sink) in &loaded.config.sinks {
         let SinkConfig::Amqp(config) = sink else { continue };
         let open =
             async || ExchangeSink::open(name, config, broker).await.map_err(TopologyError::from);
-        let opened = retry_until_available(broker, until, open).await?;
+        let opened = retry_until_available(broker, until, status, open).await?;
         match NumberingPolicy::for_sink(&loaded.config, name, sink, store.shards()) {
             Some(policy) => sinks.add_sequenced(name, policy, Some(opened), store, notifiers),
             None => sinks.add_exchange(name, opened),
@@ -116,18 +118,26 @@ fn report_prepared(
 }
 
 /// Retries an action while its error may be temporary. The retries end at the time `until`, or have no time limit if
-/// `until` is `None`. Returns a permanent error at once.
+/// `until` is `None`. Returns a permanent error at once. Records in `status` that the process waits for the broker.
 async fn retry_until_available<T>(
     broker: &BrokerEndpoint,
     until: Option<Instant>,
+    status: &RunStatus,
     work: impl AsyncFn() -> Result<T, TopologyError>,
 ) -> Result<T, TopologyError> {
     let mut throttle = LogThrottle::new(WARN_INTERVAL);
     loop {
         let error = match broker.within(PREPARE_TIMEOUT, work()).await {
             Err(error) if error.may_pass() => error,
-            done => return done,
+            done => {
+                status.end_broker_wait();
+                return done;
+            }
         };
+        match &error {
+            TopologyError::Broker(error) => status.begin_broker_wait(error.login_refusal()),
+            TopologyError::Store(_) => status.end_broker_wait(),
+        }
         if until.is_some_and(|until| Instant::now() >= until) {
             return Err(match error {
                 TopologyError::Broker(BrokerError::Unavailable(reason)) => {
@@ -146,7 +156,9 @@ async fn retry_until_available<T>(
                 TopologyError::Broker(BrokerError::Unavailable(reason)) => {
                     tracing::warn!("broker unavailable: {reason}; waiting for it");
                 }
-                TopologyError::Broker(BrokerError::Refused { reason, .. }) => {
+                TopologyError::Broker(
+                    BrokerError::Refused { reason, .. } | BrokerError::LoginRefused { reason, .. },
+                ) => {
                     tracing::warn!("request refused by the broker: {reason}; retrying");
                 }
                 TopologyError::Store(error) => {

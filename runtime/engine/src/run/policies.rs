@@ -1,5 +1,6 @@
-//! Checks the settings of the queues that streams consume: the policies and arguments with which RabbitMQ loses events.
-//! A client cannot read them over AMQP, so this module reads them from the broker's management API.
+//! Checks the settings of the queues that streams consume: the policies and arguments with which RabbitMQ loses or
+//! repeats events, and the bindings that another program declares. A client cannot read them over AMQP, so this module
+//! reads them from the broker's management API.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::SERVER_CHECK_INTERVAL;
@@ -24,14 +26,16 @@ use ordain_util::wait::shortened;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between two warnings that the management API cannot be used.
 const WARN_INTERVAL: Duration = Duration::from_hours(1);
-/// Maximum size of the answer about all queues of a virtual host, in bytes: enough for about 50,000 queues.
+/// Maximum size of an answer about all queues or bindings of a virtual host, in bytes: enough for about 50,000 queues.
 const ANSWER_BYTES: u64 = 16 << 20;
 /// Maximum size of a text of the broker in a warning, in bytes.
 const TEXT_BYTES: usize = 100;
-/// The path of the request for all queues of a virtual host, without the name of the virtual host. The request names
-/// the fields of [`QueueAnswer`], so that the answer has no statistics.
-const PATH: &str = "/api/queues/";
-const FIELDS: &str = "?columns=name,arguments,effective_policy_definition,policy,operator_policy";
+/// The path of the request for all queues of a virtual host, before and after the name of the virtual host. The request
+/// names the fields of [`QueueAnswer`], so that the answer has no statistics.
+const QUEUES_PATH: [&str; 2] =
+    ["/api/queues/", "?columns=name,arguments,effective_policy_definition,policy,operator_policy"];
+/// The path of the request for all bindings of a virtual host. The request names the fields of [`BindingAnswer`].
+const BINDINGS_PATH: [&str; 2] = ["/api/bindings/", "?columns=source,destination,destination_type"];
 
 /// The settings with which RabbitMQ loses events: the name in a policy, and the effect. The name of the argument of a
 /// queue has the prefix `x-`.
@@ -57,7 +61,7 @@ const LOSSES: [(&str, &str); 5] = [
 /// The setting that limits the time for which a consumer may keep a delivery without an acknowledgement.
 const CONSUMER_TIMEOUT: &str = "consumer-timeout";
 
-/// A setting of a queue with which RabbitMQ loses or repeats events.
+/// A setting of a queue with which RabbitMQ loses or repeats events, or a missing binding.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct QueueWarning {
     effect: SettingEffect,
@@ -94,6 +98,9 @@ struct ConsumedQueue {
     name: String,
     /// The longest time for which a delivery of this queue can stay unacknowledged while the store answers.
     longest_unacknowledged: Duration,
+    /// The stream's exchange, if another program declares the bindings from the exchange to the queue. `None` if Ordain
+    /// declares these bindings, or if the configuration names no exchange.
+    foreign_exchange: Option<String>,
 }
 
 /// An element of the answer to `GET /api/queues/{vhost}` (RabbitMQ, HTTP API reference). A map of settings without
@@ -109,6 +116,15 @@ struct QueueAnswer {
     operator_policy: Option<String>,
 }
 
+/// An element of the answer to `GET /api/bindings/{vhost}`.
+#[derive(Deserialize)]
+struct BindingAnswer {
+    source: String,
+    destination: String,
+    /// `queue` or `exchange`.
+    destination_type: String,
+}
+
 impl QueuePolicies {
     /// Returns the queues of a configuration. Returns `None` if `broker.management` is not set, or if no stream reads a
     /// queue of the broker.
@@ -118,9 +134,11 @@ impl QueuePolicies {
         for stream in loaded.config.streams.values() {
             let SourceConfig::Amqp(source) = &stream.source else { continue };
             let longest_unacknowledged = loaded.config.longest_unacknowledged(stream).duration();
+            let foreign_exchange = source.exchange.as_ref().filter(|_| !source.declare);
             queues.extend((0..source.partitions).map(|partition| ConsumedQueue {
                 name: partition_queue(&source.queue.0, source.partitions, partition),
                 longest_unacknowledged,
+                foreign_exchange: foreign_exchange.map(|exchange| exchange.0.clone()),
             }));
         }
         let agent = https::agent(&url.0).timeout_global(Some(REQUEST_TIMEOUT)).build().into();
@@ -128,24 +146,30 @@ impl QueuePolicies {
         (!queues.is_empty()).then_some(Self { agent, url, broker, queues })
     }
 
-    /// Reads the settings of all queues. Returns a warning for each setting that loses or repeats events. Ignores queues
-    /// that do not exist. Returns an error if the management API does not answer, or refuses the request.
+    /// Reads the settings of all queues, and the bindings if another program declares bindings of a stream. Returns a
+    /// warning for each setting that loses or repeats events, and for each missing binding. Ignores queues that do not
+    /// exist. Returns an error if the management API does not answer, or refuses the request.
     pub(super) async fn warnings(self: &Arc<Self>) -> Result<Vec<QueueWarning>, String> {
         let this = Arc::clone(self);
         let reading = tokio::task::spawn_blocking(move || {
-            let answers = this.read()?;
+            let answers: Vec<QueueAnswer> = this.read(QUEUES_PATH)?;
+            let has_foreign = this.queues.iter().any(|queue| queue.foreign_exchange.is_some());
+            let bindings: Vec<BindingAnswer> =
+                if has_foreign { this.read(BINDINGS_PATH)? } else { Vec::new() };
             let warnings = this.queues.iter().filter_map(|queue| {
                 let answer = answers.iter().find(|answer| answer.name == queue.name)?;
-                Some(queue.warnings(answer))
+                let mut warnings = queue.warnings(answer);
+                warnings.extend(queue.missing_binding(&bindings));
+                Some(warnings)
             });
             Ok(warnings.flatten().collect())
         });
         reading.await.unwrap_or_else(|error| Err(error.to_string()))
     }
 
-    /// Reads the settings of all queues of the virtual host. An error names only the origin of the URL, because the path
-    /// may be confidential.
-    fn read(&self) -> Result<Vec<QueueAnswer>, String> {
+    /// Reads a list about the virtual host. `before` and `after` are the parts of the path around the name of the
+    /// virtual host. An error names only the origin of the URL, because the path may be confidential.
+    fn read<T: DeserializeOwned>(&self, [before, after]: [&str; 2]) -> Result<Vec<T>, String> {
         let origin = self.url.origin();
         let login = self.broker.login();
         let virtual_host = utf8_percent_encode(&login.virtual_host, NON_ALPHANUMERIC);
@@ -153,7 +177,7 @@ impl QueuePolicies {
         let failed = |error: ureq::Error| format!("{origin}: {error}");
         let request = self
             .agent
-            .get(format!("{}{PATH}{virtual_host}{FIELDS}", self.url.0))
+            .get(format!("{}{before}{virtual_host}{after}", self.url.0))
             .header("authorization", format!("Basic {credentials}"));
         let mut response = request.call().map_err(failed)?;
         match response.status().as_u16() {
@@ -175,7 +199,9 @@ impl QueuePolicies {
         }
         let body = response.body_mut().with_config().limit(ANSWER_BYTES).read_to_vec();
         serde_json::from_slice(&body.map_err(failed)?).map_err(|error| {
-            format!("the answer of {origin} is not a list of queues ({error}): is this the management API?")
+            format!(
+                "the answer of {origin} is not a list of queues or bindings ({error}): is this the management API?"
+            )
         })
     }
 }
@@ -226,6 +252,32 @@ impl ConsumedQueue {
         }
         warnings
     }
+
+    /// Returns a warning if another program declares the bindings of the queue, and no binding leads from the stream's
+    /// exchange to the queue, either directly or through other exchanges.
+    fn missing_binding(&self, bindings: &[BindingAnswer]) -> Option<QueueWarning> {
+        let exchange = self.foreign_exchange.as_deref()?;
+        let mut known = BTreeSet::from([exchange]);
+        let mut unchecked = vec![exchange];
+        while let Some(from) = unchecked.pop() {
+            for binding in bindings.iter().filter(|binding| binding.source == from) {
+                if binding.destination_type == "exchange" {
+                    if known.insert(&binding.destination) {
+                        unchecked.push(&binding.destination);
+                    }
+                } else if binding.destination == self.name {
+                    return None;
+                }
+            }
+        }
+        let text = format!(
+            "no binding leads from the exchange {exchange:?} to the queue {:?}: the queue does not receive the events \
+             that are published to this exchange. Ordain does not declare the binding, because the source has declare \
+             = false: bind the queue to the exchange, and publish the lost events again",
+            self.name
+        );
+        Some(QueueWarning { effect: SettingEffect::LosesEvents, text })
+    }
 }
 
 /// Returns a text of the broker for a warning, limited in length.
@@ -266,8 +318,29 @@ pub(super) async fn inspect(
     }
 }
 
-/// Logs the policies and arguments that lose or repeat events: all of them at the start, and later each new one. This
-/// function never returns.
+/// Logs that Ordain cannot read the bindings of streams with `declare = false`, because `broker.management` is not set.
+/// Also logs which other changes Ordain cannot detect.
+pub(super) fn report_unseen_bindings(loaded: &LoadedConfig) {
+    if loaded.config.broker.as_ref().is_none_or(|broker| broker.management.is_some()) {
+        return;
+    }
+    let is_foreign =
+        |source: &SourceConfig| matches!(source, SourceConfig::Amqp(source) if !source.declare);
+    let foreign = loaded.config.streams.iter().filter(|(_, stream)| is_foreign(&stream.source));
+    let streams: Vec<&str> = foreign.map(|(name, _)| &**name).collect();
+    if !streams.is_empty() {
+        tracing::info!(
+            streams = streams.join(", "),
+            "bindings not checked, because the source has declare = false, and broker.management is not set: if a \
+             binding is missing, or another program removes an exchange or a queue and declares it again between two \
+             checks, events are lost, and Ordain may not report this. Set broker.management, or compare the bindings \
+             with `rabbitmqctl list_bindings`"
+        );
+    }
+}
+
+/// Logs the policies and arguments that lose or repeat events, and the missing bindings: all of them at the start, and
+/// later each new one. This function never returns.
 pub(super) async fn watch(policies: Option<QueuePolicies>) {
     let Some(policies) = policies.map(Arc::new) else { return std::future::pending().await };
     let mut known = BTreeSet::new();
@@ -289,5 +362,36 @@ pub(super) async fn watch(policies: Option<QueuePolicies>) {
             Err(_) => {}
         }
         tokio::time::sleep(shortened(SERVER_CHECK_INTERVAL)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn binding_through_another_exchange_is_found() {
+        let queue = ConsumedQueue {
+            name: "orders".to_owned(),
+            longest_unacknowledged: Duration::ZERO,
+            foreign_exchange: Some("shop".to_owned()),
+        };
+        let binding = |source: &str, destination: &str, kind: &str| BindingAnswer {
+            source: source.to_owned(),
+            destination: destination.to_owned(),
+            destination_type: kind.to_owned(),
+        };
+        // The exchange `orders` has the name of the queue, and the exchanges feed each other.
+        let mut bindings = vec![
+            binding("", "orders", "queue"),
+            binding("shop", "orders", "exchange"),
+            binding("orders", "shop", "exchange"),
+            binding("shop", "other", "queue"),
+        ];
+        let start = "no binding leads from the exchange \"shop\" to the queue \"orders\": ";
+        let warning = queue.missing_binding(&bindings);
+        assert!(warning.is_some_and(|warning| warning.text.starts_with(start)));
+        bindings.push(binding("orders", "orders", "queue"));
+        assert_eq!(queue.missing_binding(&bindings), None);
     }
 }

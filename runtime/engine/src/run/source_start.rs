@@ -195,6 +195,7 @@ impl PartitionFactory<'_> {
             topology_throttle: ordain_amqp::topology_throttle(),
             unchecked_throttle: ordain_amqp::topology_throttle(),
             refused_markers: Mutex::default(),
+            missing_exchanges: Mutex::default(),
             health: metrics.health(),
             topology_changes: Arc::clone(&metrics.topology_changes),
         })

@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
+use jiff::Timestamp;
 use ordain_core::Stats;
+use tokio::sync::watch;
 
 use crate::driver::PartitionMetrics;
 use crate::sink::PublishedCounts;
+use ordain_store::ownership::MembershipExpiry;
 use ordain_store::{InstanceReport, PendingWork};
 use ordain_store::{Partition, Store};
 use ordain_wasm::HandlerRegistry;
@@ -25,6 +29,15 @@ pub enum RunPhase {
     Running,
 }
 
+/// The wait of a start for the broker.
+#[derive(Debug, Clone)]
+pub struct BrokerWait {
+    /// The time of the first request that failed.
+    pub since: Timestamp,
+    /// The broker's own words, without names and addresses, if the broker refuses the login.
+    pub login_refusal: Option<String>,
+}
+
 /// The state of a run, which the parts of the process update and read.
 #[derive(Default)]
 pub struct RunStatus(Mutex<RunState>);
@@ -37,6 +50,10 @@ struct RunState {
     partitions: Vec<Arc<PartitionMetrics>>,
     driven: usize,
     share: usize,
+    /// The time until which the membership of this process is valid; `None` before the process is a member.
+    lease_until: Option<watch::Receiver<MembershipExpiry>>,
+    /// `None` if the start does not wait for the broker.
+    broker_wait: Option<BrokerWait>,
     /// True if the broker responds; `None` without a broker, and before the first check.
     is_broker_connected: Option<bool>,
     /// True while the ingress (the HTTP listener for producers) listens.
@@ -148,6 +165,37 @@ impl RunStatus {
         let metrics = Arc::new(PartitionMetrics::new(partition.clone()));
         state.partitions.push(Arc::clone(&metrics));
         metrics
+    }
+
+    /// Records that the start waits for the broker, because a request has failed. `login_refusal` contains the broker's
+    /// own words, without names and addresses, if the broker refuses the login.
+    pub(super) fn begin_broker_wait(&self, login_refusal: Option<&str>) {
+        let mut state = self.lock();
+        let since = state.broker_wait.as_ref().map_or_else(Timestamp::now, |wait| wait.since);
+        let login_refusal = login_refusal.map(str::to_owned);
+        state.broker_wait = Some(BrokerWait { since, login_refusal });
+    }
+
+    /// Records that the start does not wait for the broker any more.
+    pub(super) fn end_broker_wait(&self) {
+        self.lock().broker_wait = None;
+    }
+
+    /// Returns the wait of the start for the broker; `None` if the start does not wait for the broker.
+    pub fn broker_wait(&self) -> Option<BrokerWait> {
+        self.lock().broker_wait.clone()
+    }
+
+    /// Records where to read the time until which the membership of this process is valid.
+    pub(super) fn set_lease(&self, lease_until: watch::Receiver<MembershipExpiry>) {
+        self.lock().lease_until = Some(lease_until);
+    }
+
+    /// Returns whether the membership of this process has expired. The process then drives no partition until the store
+    /// has answered a heartbeat.
+    pub fn is_lease_expired(&self) -> bool {
+        let lease_until = self.lock().lease_until.as_ref().and_then(|until| *until.borrow());
+        lease_until.is_some_and(|until| until <= Instant::now())
     }
 
     /// Records whether the broker responds.

@@ -171,8 +171,14 @@ impl FileReader {
     /// other files.
     fn run(mut self) -> io::Result<()> {
         loop {
-            self.set.scan()?;
+            let is_whole = self.set.scan()?;
             self.scanned_at = Instant::now();
+            if !is_whole {
+                if self.deliver.is_closed() {
+                    return Ok(());
+                }
+                continue;
+            }
             self.set.measure()?;
             let mut was_idle = true;
             for index in 0..self.set.len() {
@@ -212,7 +218,7 @@ impl FileReader {
         if !is_read {
             return Ok(Visit::Idle);
         }
-        if tracked.target < tracked.read_to {
+        if tracked.target < tracked.read_to || tracked.is_cut_to(tracked.target) {
             let change = format!("was truncated to {} bytes", tracked.target);
             return self.handle_change(index, &change);
         }
@@ -254,6 +260,13 @@ impl FileReader {
             let name = self.set.file(index).name.clone();
             let origin = LineOrigin { name: &name, file: Some(&*file) };
             let (batch, is_end) = self.lines.read_batch(&mut open.splitter, origin)?;
+            // If no line of the file was read before, no comparison shows whether a program has truncated the file and
+            // has written other lines to it. The earlier lines are then in a copy, which this process must read first.
+            if !self.set.file(index).progress.is_begun() && self.set.has_unknown_older_file()? {
+                self.set.file(index).compare_again();
+                return Ok(Visit::Changed);
+            }
+            // This check also shows that no program truncated the file during the check for older files.
             if let Some(change) = open.change()? {
                 return self.handle_change(index, &change);
             }
@@ -570,3 +583,6 @@ fn too_long(whole: u64, limit: usize) -> DecodeError {
         sequence: None,
     }
 }
+
+#[cfg(test)]
+mod tests;

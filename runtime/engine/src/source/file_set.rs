@@ -31,7 +31,7 @@ use ordain_util::failure_timer::FailureTimer;
 use ordain_util::file_pattern::{FilePattern, FileRole};
 use ordain_util::log_throttle::LogThrottle;
 
-use identity::{has_same_content, is_denied, is_gone, is_whole_copy, open_same};
+use identity::{is_copy_of, is_denied, is_gone, is_whole_copy, open_same};
 use listed_file::{
     CompressedRest, ListedFile, Positions, compressed_rest, matching_files, open_listed, positions,
     sort_in_reading_order,
@@ -51,6 +51,9 @@ const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 /// Maximum number of missing files of each kind that the checkpoint keeps: files with an unread rest, and files that
 /// were read to their end. If such a file returns, the source reads only the bytes that it has not read yet.
 const LOST_FILES_LIMIT: usize = 16;
+/// Maximum number of listings of the folder in one scan. More than two listings are necessary only if programs rename
+/// files during the scan.
+const SCANS_LIMIT: usize = 16;
 /// Minimum time between two warnings that the folder is missing, or that another device is mounted there. Also the
 /// minimum time between two warnings about files that this process has no right to read.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
@@ -75,6 +78,8 @@ pub struct FileSet {
     /// The time since which a folder is missing, or another device is mounted there.
     folder_failures: FailureTimer,
     denied_throttle: LogThrottle,
+    /// `true` if, after the last listing, the path of a listed file no longer led to the file.
+    is_listing_outdated: bool,
 }
 
 impl FileSet {
@@ -97,6 +102,7 @@ impl FileSet {
             folder_throttle: LogThrottle::new(WARN_INTERVAL),
             folder_failures: FailureTimer::default(),
             denied_throttle: LogThrottle::new(WARN_INTERVAL),
+            is_listing_outdated: false,
         }
     }
 
@@ -133,6 +139,7 @@ impl FileSet {
             folder_throttle: LogThrottle::new(WARN_INTERVAL),
             folder_failures: FailureTimer::default(),
             denied_throttle: LogThrottle::new(WARN_INTERVAL),
+            is_listing_outdated: false,
         }
     }
 
@@ -240,28 +247,39 @@ impl FileSet {
     }
 
     /// Compares the set with the folder: finds files under their new names, adds new files, and reports the loss of
-    /// files that it cannot find.
-    pub fn scan(&mut self) -> io::Result<()> {
-        let Some(pattern) = self.pattern.clone() else { return Ok(()) };
+    /// files that it cannot find. Returns `false` if programs renamed files during each of [`SCANS_LIMIT`] listings.
+    /// The set may then lack a file that the source must read before a file of the set.
+    pub fn scan(&mut self) -> io::Result<bool> {
+        let Some(pattern) = self.pattern.clone() else { return Ok(true) };
         self.snapshot = None;
-        // A file may have been renamed or copied during the first listing. Only a second listing, which begins after
-        // the file was found missing, can show that the file is lost.
-        for is_last in [false, true] {
-            let Some(listed) = self.list(&pattern)? else { return Ok(()) };
+        let mut was_missing = false;
+        for _ in 0..SCANS_LIMIT {
+            let Some(listed) = self.list(&pattern)? else {
+                if self.is_listing_outdated {
+                    continue;
+                }
+                return Ok(true);
+            };
             self.find_tracked(&pattern, &listed)?;
             self.add_unknown(&listed)?;
             self.forget_old_paths();
+            if self.is_listing_outdated {
+                continue;
+            }
             self.is_first_start = false;
-            if !self.files.iter().any(|tracked| tracked.is_missing && !tracked.progress.is_lost) {
-                break;
-            }
-            if is_last {
+            let is_missing =
+                |tracked: &TrackedFile| tracked.is_missing && !tracked.progress.is_lost;
+            if was_missing || !self.files.iter().any(is_missing) {
                 self.report_missing(&listed)?;
+                self.close_idle();
+                self.forget_oldest();
+                return Ok(true);
             }
+            // A program may have renamed or copied a file after the listing. Only a second listing, which begins after
+            // the file was found missing, can show that the file is lost.
+            was_missing = true;
         }
-        self.close_idle();
-        self.forget_oldest();
-        Ok(())
+        Ok(false)
     }
 
     /// Adds files that appeared since the last scan. Holds these files open, up to [`OPEN_FILES_LIMIT`] open files in
@@ -281,13 +299,41 @@ impl FileSet {
             {
                 continue;
             }
-            let Some(file) = self.open_listed(found)? else { continue };
-            if !self.is_copy(&file)? && !self.has_read_beginning(&file)? {
+            let Some(file) = self.open_listed(found)? else {
+                if self.is_listing_outdated {
+                    break;
+                }
+                continue;
+            };
+            if !self.is_copy(&file, &listed)? && !self.has_read_beginning(&file)? {
                 let at = self.files.len();
                 self.insert(at, found, file);
             }
         }
         Ok(())
+    }
+
+    /// Returns whether the folder has an older file that is neither tracked nor a copy of a tracked file. Such a file may
+    /// contain the unread lines of a tracked file that a program has copied and then truncated. Returns `true` also if
+    /// programs rename files of the folder during this call. If a program truncates a tracked file during this call,
+    /// the result may be wrong.
+    pub(super) fn has_unknown_older_file(&mut self) -> io::Result<bool> {
+        let Some(pattern) = self.pattern.clone() else { return Ok(false) };
+        let Some(listed) = self.list(&pattern)? else { return Ok(self.is_listing_outdated) };
+        for found in listed.iter().filter(|found| !found.is_ignored) {
+            let is_known = |tracked: &TrackedFile| tracked.is(&found.metadata);
+            if !matches!(found.role, FileRole::Rotated { .. }) || self.files.iter().any(is_known) {
+                continue;
+            }
+            match open_listed(found) {
+                Err(error) if is_denied(&error) => {}
+                opened => match opened? {
+                    Some(file) if self.is_copy(&file, &listed)? => {}
+                    _ => return Ok(true),
+                },
+            }
+        }
+        Ok(false)
     }
 
     /// Returns whether `file` begins with all bytes that were read of one of the tracked files.
@@ -302,8 +348,10 @@ impl FileSet {
 
     /// Returns the files of the folder that match the pattern, in reading order. If the path of the source is a link,
     /// also returns the older files of the file to which the link leads. Returns `None` if a folder is missing, or if
-    /// another device is mounted there.
+    /// another device is mounted there. Also returns `None`, and sets `is_listing_outdated`, if programs rename the
+    /// files of a folder without a pause.
     fn list(&mut self, pattern: &FilePattern) -> io::Result<Option<Vec<ListedFile>>> {
+        self.is_listing_outdated = false;
         if !self.is_available(pattern.folder())? {
             return Ok(None);
         }
@@ -320,14 +368,19 @@ impl FileSet {
             );
         }
         let mut listed = Vec::new();
-        self.list_folder(pattern, self.is_first_start, |_| true, &mut listed)?;
+        if !self.list_folder(pattern, self.is_first_start, |_| true, &mut listed)? {
+            return Ok(None);
+        }
         if let Some(target) = &target {
             // The link may lead to another file than before. The older files of this other file do not belong to the
             // source, so ignore them.
             let is_known = |tracked: &TrackedFile| target.names(Path::new(&tracked.progress.path));
             let is_new = !self.files.is_empty() && !self.files.iter().any(is_known);
             let is_ignored = self.is_first_start || is_new;
-            self.list_folder(target, is_ignored, |role| role != FileRole::Live, &mut listed)?;
+            let is_wanted = |role| role != FileRole::Live;
+            if !self.list_folder(target, is_ignored, is_wanted, &mut listed)? {
+                return Ok(None);
+            }
         }
         // A file may have several names, for example if the path is a link to a file with the name of an older file.
         let live = listed.iter().filter(|found| found.role == FileRole::Live);
@@ -361,15 +414,20 @@ impl FileSet {
     }
 
     /// Adds to `listed` the files of a folder that match the pattern and have a wanted role. `is_ignored` is `true` if
-    /// the source ignores all older files of the folder that the set does not track yet.
+    /// the source ignores all older files of the folder that the set does not track yet. Returns `false` if programs
+    /// rename the files of the folder without a pause.
     fn list_folder(
         &mut self,
         pattern: &FilePattern,
         is_ignored: bool,
         is_wanted: impl Fn(FileRole) -> bool,
         listed: &mut Vec<ListedFile>,
-    ) -> io::Result<()> {
-        for (path, role, metadata) in matching_files(pattern)? {
+    ) -> io::Result<bool> {
+        let Some(matching) = matching_files(pattern)? else {
+            self.is_listing_outdated = true;
+            return Ok(false);
+        };
+        for (path, role, metadata) in matching {
             if !is_wanted(role) {
                 continue;
             }
@@ -379,13 +437,15 @@ impl FileSet {
             let is_ignored = is_ignored && role != FileRole::Live;
             listed.push(ListedFile { path, role, metadata, is_ignored });
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Opens a listed file. Returns `None` if the path no longer leads to the file, or if the file is an older file
     /// that this process has no right to read.
     fn open_listed(&mut self, listed: &ListedFile) -> io::Result<Option<Arc<File>>> {
-        self.unless_denied(&listed.path, listed.role, open_listed(listed))
+        let opened = open_listed(listed);
+        self.is_listing_outdated |= matches!(opened, Ok(None));
+        self.unless_denied(&listed.path, listed.role, opened)
     }
 
     /// Replaces an error by `None` and logs a warning, if the error shows that this process has no right to read an
@@ -569,10 +629,16 @@ impl FileSet {
                 continue;
             }
             let is_live = found.role == FileRole::Live;
-            let Some(file) = self.open_listed(found)? else { continue };
+            let Some(file) = self.open_listed(found)? else {
+                // A later file must not precede a file that a program has renamed since the listing.
+                if self.is_listing_outdated {
+                    break;
+                }
+                continue;
+            };
             if let Some(index) = self.original(&file, is_live)? {
                 self.replace(index, found, &file, (at, &positions))?;
-            } else if !is_live && !found.is_ignored && self.is_copy(&file)? {
+            } else if !is_live && !found.is_ignored && self.is_copy(&file, listed)? {
                 // A copy of a tracked file has nothing new, unless the program that makes the copy then truncates the
                 // tracked file. While the program is still copying, no comparison shows whether it will truncate the
                 // file, so leave the copy to a later scan.
@@ -673,28 +739,31 @@ impl FileSet {
         Ok(best.map(|(index, _)| index))
     }
 
-    /// Returns whether a tracked file other than `file` has the same content as `file`, up to the end of the shorter
-    /// file. Also returns `true` if `file` is empty: nothing can be read of it yet, and a later scan compares it again.
-    fn is_copy(&self, file: &File) -> io::Result<bool> {
-        let metadata = file.metadata()?;
-        if metadata.len() == 0 {
+    /// Returns whether another file has the same content as `file`, up to the end of the shorter file: a tracked file,
+    /// or a file that the path of the source names and that is in the listing. Also returns `true` if `file` is empty:
+    /// nothing can be read of it yet, and a later scan compares it again.
+    fn is_copy(&self, file: &File, listed: &[ListedFile]) -> io::Result<bool> {
+        if file.metadata()?.len() == 0 {
             return Ok(true);
         }
         for tracked in &self.files {
             let other = match &tracked.file {
-                Some(file) => Some(Arc::clone(file)),
+                Some(other) => Some(Arc::clone(other)),
                 None => match open_same(&tracked.progress) {
                     Err(error) if is_denied(&error) => None,
                     opened => opened?,
                 },
             };
-            let Some(other) = other else { continue };
-            let other_metadata = other.metadata()?;
-            let is_same_file =
-                (metadata.dev(), metadata.ino()) == (other_metadata.dev(), other_metadata.ino());
-            if !is_same_file
-                && has_same_content(file, metadata.len(), &other, other_metadata.len())?
-            {
+            if other.map_or(Ok(false), |other| is_copy_of(file, &other))? {
+                return Ok(true);
+            }
+        }
+        let is_unknown = |found: &&ListedFile| {
+            found.role == FileRole::Live
+                && !self.files.iter().any(|tracked| tracked.is(&found.metadata))
+        };
+        for found in listed.iter().filter(is_unknown) {
+            if open_listed(found)?.map_or(Ok(false), |other| is_copy_of(file, &other))? {
                 return Ok(true);
             }
         }

@@ -199,7 +199,10 @@ impl IngressRelay {
                         continue;
                     }
                     None => self.producer.refusal_reason(refused),
-                    Some(BrokerError::Refused { reason, .. }) => reason,
+                    Some(
+                        BrokerError::Refused { reason, .. }
+                        | BrokerError::LoginRefused { reason, .. },
+                    ) => reason,
                     Some(BrokerError::Unavailable(reason)) => {
                         failed = Some(reason);
                         break;

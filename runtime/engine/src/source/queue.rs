@@ -380,9 +380,10 @@ impl QueueReader {
     /// reads this shard again only after a notification or a poll. The result has the same meaning as the result of
     /// [`Self::next_batch`].
     async fn read(&mut self) -> Result<(DeliveryBatch, bool), StoreError> {
-        // The reader takes the queue positions of the entries that this process has written immediately before the read.
-        // The read must therefore find all of these entries. If the reader took the positions only after the store went
-        // back in time and the reader forgot lost entries that it had delivered, these entries would count as lost.
+        // Immediately before the read, the reader takes the queue positions of the entries that this process has
+        // written. The read must therefore find all of these entries. If the store goes back in time later, the reader
+        // may forget lost entries that it has delivered. If the reader took the positions of these entries only then,
+        // the entries would count as lost although the reader has delivered them.
         self.take_new_runs();
         let mut batch = DeliveryBatch::default();
         let mut is_known = false;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use axum::extract::State;
 use jiff::Timestamp;
@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use super::AdminState;
 use crate::problem::ProblemDetails;
+use ordain_config::SourceConfig;
 use ordain_engine::run::RunPhase;
 use ordain_store::{HEALTH_MARK, Store};
 use ordain_util::source_health::SourceState;
@@ -29,18 +30,21 @@ const INTERRUPTION_LIMIT: Duration = Duration::from_secs(2);
 /// The reason why a stream is not ready if the source of at least one of its partitions has stopped.
 const STOPPED_REASON: &str = "stopped until an operator resumes it";
 
-/// The first failed health check of the store since the last successful check. `None` if the last check was successful,
-/// and before the first check.
+/// The failed health checks of the store since the last successful check. `None` if the last check was successful, and
+/// before the first check.
 #[derive(Default)]
 pub(super) struct StoreHealth(Mutex<Option<StoreFailure>>);
 
-/// A failed health check: the store did not accept a write.
+/// Consecutive failed health checks: the store did not accept a write.
 #[derive(Clone, Copy)]
 struct StoreFailure {
+    /// The time of the first of these checks.
     since: Timestamp,
-    /// `true` if the store answered a read after the failed write. `false` if the store did not answer the read, or if
-    /// the write took longer than [`RESPONSE_TIMEOUT`].
-    answers: bool,
+    /// The time of the first check to which the store did not answer, if it has answered no later check either. `None`
+    /// if the store answered a read after the last failed write.
+    unanswered_since: Option<Timestamp>,
+    /// True after the log has reported that the store does not answer.
+    is_silence_logged: bool,
 }
 
 impl StoreHealth {
@@ -50,28 +54,39 @@ impl StoreHealth {
         let written = if let Ok(written) = timeout(RESPONSE_TIMEOUT, &mut writing).await {
             written
         } else {
-            let failure = StoreFailure { since, answers: false };
-            self.set_failed(failure, &format!("no answer within {RESPONSE_TIMEOUT:?}"));
+            // If an earlier check has failed, its result stays until this check ends, so that the result does not
+            // change twice in each check of a store that refuses writes slowly.
+            if self.is_writable() {
+                self.set_failed(since, false, &format!("no answer within {RESPONSE_TIMEOUT:?}"));
+            }
             writing.await
         };
         if let Err(error) = written {
             let answers = timeout(RESPONSE_TIMEOUT, store.mark(HEALTH_MARK)).await;
-            let failure = StoreFailure { since, answers: matches!(answers, Ok(Ok(_))) };
-            self.set_failed(failure, &error.to_string());
+            self.set_failed(since, matches!(answers, Ok(Ok(_))), &error.to_string());
         } else if let Some(StoreFailure { since, .. }) = self.lock().take() {
             tracing::info!(away_since = %since, "ready again: the store accepts writes");
         }
     }
 
-    fn set_failed(&self, failure: StoreFailure, why: &str) {
+    /// Records a failed check, which began at the time `at`. `answers` states whether the store answered a read. A
+    /// later check can have another result: for example, the nodes of a Cluster may end one after the other. Logs the
+    /// first failure. Also logs, once until the next successful check, that the store does not answer.
+    fn set_failed(&self, at: Timestamp, answers: bool, why: &str) {
         let mut current = self.lock();
-        if current.is_none() {
-            if failure.answers {
-                tracing::warn!(why, "not ready: the store answers, but accepts no writes");
-            } else {
-                tracing::warn!(why, "not ready: the store does not answer");
-            }
-            *current = Some(failure);
+        let before = *current;
+        let unanswered_since = before.and_then(|failure| failure.unanswered_since);
+        let was_silence_logged = before.is_some_and(|failure| failure.is_silence_logged);
+        *current = Some(StoreFailure {
+            since: before.map_or(at, |failure| failure.since),
+            unanswered_since: (!answers).then_some(unanswered_since.unwrap_or(at)),
+            is_silence_logged: was_silence_logged || !answers,
+        });
+        drop(current);
+        if answers && before.is_none() {
+            tracing::warn!(why, "not ready: the store answers, but accepts no writes");
+        } else if !answers && !was_silence_logged {
+            tracing::warn!(why, "not ready: the store does not answer");
         }
     }
 
@@ -103,75 +118,128 @@ fn store_problem(app: &AdminState) -> Option<String> {
         RunPhase::LoadingHandlers => "the process is loading its handlers".to_owned(),
         RunPhase::OpeningStore => "the process is opening its store".to_owned(),
         RunPhase::ClaimingPartitions | RunPhase::Running => {
-            let StoreFailure { since, answers } = (*app.health.lock())?;
-            let state = if answers { "accepted no writes" } else { "not answered" };
-            format!("the store has {state} since {since:.0}; see the log")
+            let StoreFailure { since, unanswered_since, .. } = (*app.health.lock())?;
+            match unanswered_since {
+                Some(since) => format!("the store has not answered since {since:.0}; see the log"),
+                None => format!("the store has accepted no writes since {since:.0}; see the log"),
+            }
         }
     };
     Some(reason)
 }
 
-/// Returns the reason why the process is not ready, apart from the state of its streams: the process cannot use its
-/// store, or is claiming its first partitions. Returns `None` if there is no such reason.
-fn process_problem(app: &AdminState) -> Option<String> {
-    store_problem(app).or_else(|| match app.figures.phase() {
-        RunPhase::ClaimingPartitions => Some("the process is claiming its partitions".to_owned()),
-        _ => None,
-    })
-}
+/// The streams that are not ready, each with the reason. Callers without a token can read the reasons. The only text of
+/// the broker in a reason is therefore its text about a refused login. Other texts may include addresses and names.
+type StreamProblems = BTreeMap<Arc<str>, String>;
 
-/// Returns the streams whose events this process does not execute now, each with the reason. The reasons contain no
-/// texts of the broker, because callers without a token can read the reasons.
-fn stream_problems(app: &AdminState) -> BTreeMap<Arc<str>, &'static str> {
-    let mut problems = BTreeMap::new();
-    for partition in app.figures.partitions() {
-        let reason = match partition.health().interruption(INTERRUPTION_LIMIT) {
-            Some(SourceState::Stopped { .. }) => STOPPED_REASON,
-            Some(_) => "no events arrive from its source",
-            None => continue,
-        };
-        let stream = Arc::clone(&partition.partition().stream);
-        let known = problems.entry(stream).or_insert(reason);
-        if reason == STOPPED_REASON {
-            // A stopped stream needs an operator, so `STOPPED_REASON` replaces a reason that another partition of the
-            // stream gave.
-            *known = reason;
+/// Returns the response of a start that waits for the broker; `None` if no start waits for the broker.
+fn broker_problem(app: &AdminState) -> Option<ProblemDetails> {
+    let wait = app.figures.broker_wait()?;
+    let mut problems = StreamProblems::new();
+    for (name, stream) in &app.loaded.config.streams {
+        if let SourceConfig::Amqp(_) = stream.source {
+            let reason = no_events_reason(wait.since, wait.login_refusal.as_deref());
+            problems.insert(name.shared(), reason);
         }
     }
-    if let Some(handlers) = app.figures.handlers() {
+    let cause = login_cause(wait.login_refusal.as_deref());
+    let reason = format!(
+        "the process has waited for the broker since {:.0}{cause}; see the log",
+        wait.since
+    );
+    Some(not_ready(&reason, &problems))
+}
+
+/// Returns the streams whose events this process does not execute now, each with the reason.
+fn stream_problems(app: &AdminState) -> StreamProblems {
+    let mut problems = StreamProblems::new();
+    for partition in app.figures.partitions() {
+        let Some(interruption) = partition.health().interruption(INTERRUPTION_LIMIT) else {
+            continue;
+        };
+        let stream = Arc::clone(&partition.partition().stream);
+        let words = match &interruption.state {
+            SourceState::Stopped { .. } => {
+                // A stopped stream needs an operator, so `STOPPED_REASON` replaces a reason that another partition of
+                // the stream gave.
+                problems.insert(stream, STOPPED_REASON.to_owned());
+                continue;
+            }
+            SourceState::LoginRefused { words, .. } => Some(words.as_str()),
+            _ => None,
+        };
+        let reason = no_events_reason(timestamp(interruption.since), words);
+        problems.entry(stream).or_insert(reason);
+    }
+    // Before the process drives its partitions, the versions of the handlers may not be chosen yet.
+    if app.figures.phase() == RunPhase::Running
+        && let Some(handlers) = app.figures.handlers()
+    {
         for stream in handlers.unavailable_streams() {
-            problems.insert(stream, "waits for a version of its handler");
+            problems.insert(stream, "waits for a version of its handler".to_owned());
         }
     }
     problems
 }
 
-/// Handles `GET /readyz`. The caller needs no token. The response therefore only names the part that is not ready. The
-/// response contains no error text of the store, the broker or the operating system, because such a text may include
-/// addresses and file names.
-pub(super) async fn ready(
-    State(app): State<Arc<AdminState>>,
-) -> Result<&'static str, ProblemDetails> {
-    let not_ready = |reason: String| ProblemDetails::unavailable(format!("not ready: {reason}"));
-    if let Some(reason) = process_problem(&app) {
-        return Err(not_ready(reason));
-    }
-    let problems = stream_problems(&app);
+/// Returns the reason of a stream whose source delivers no events. `login_refusal` contains the words of a broker that
+/// refuses the login.
+fn no_events_reason(since: Timestamp, login_refusal: Option<&str>) -> String {
+    format!("no events arrive from its source since {since:.0}{}", login_cause(login_refusal))
+}
+
+/// Returns the part of a reason that names a refused login; an empty text if the broker does not refuse the login.
+fn login_cause(login_refusal: Option<&str>) -> String {
+    let cause = |words: &str| {
+        format!(": the broker refuses the login: {}", words.trim_end().trim_end_matches('.'))
+    };
+    login_refusal.map_or_else(String::new, cause)
+}
+
+/// Converts a time of the system's clock. A time that [`Timestamp`] does not support becomes the Unix epoch.
+fn timestamp(time: SystemTime) -> Timestamp {
+    Timestamp::try_from(time).unwrap_or_default()
+}
+
+fn not_ready(reason: &str, problems: &StreamProblems) -> ProblemDetails {
     let streams = problems.iter().map(
         |(stream, reason)| json!({ "stream": &**stream, "consuming": false, "reason": reason }),
     );
-    let streams: Vec<_> = streams.collect();
-    if let Some((stream, reason)) = problems.first_key_value() {
+    ProblemDetails::unavailable(format!("not ready: {reason}")).with_streams(streams.collect())
+}
+
+/// Handles `GET /readyz`. The caller needs no token. The response therefore only names the part that is not ready. The
+/// response contains no error text of the store, the broker or the operating system, because such a text may include
+/// addresses and file names. The broker's text about a refused login is an exception, because RabbitMQ composes this
+/// text for clients without a login.
+pub(super) async fn ready(
+    State(app): State<Arc<AdminState>>,
+) -> Result<&'static str, ProblemDetails> {
+    if let Some(reason) = store_problem(&app) {
+        return Err(not_ready(&reason, &StreamProblems::new()));
+    }
+    if app.figures.is_lease_expired() {
+        let reason = "its lease has expired, so it consumes no events until the store answers a heartbeat; see the log";
+        return Err(not_ready(reason, &StreamProblems::new()));
+    }
+    if let Some(problem) = broker_problem(&app) {
+        return Err(problem);
+    }
+    let problems = stream_problems(&app);
+    let reason = if let Some((stream, reason)) = problems.first_key_value() {
         let more = more_streams(problems.len() - 1);
-        let reason = format!("stream {stream}: {reason}{more}; see the log and /v1/streams");
-        return Err(not_ready(reason).with_streams(streams));
-    }
-    match app.figures.share() {
-        (has, share) if has < share => Err(not_ready(format!(
-            "the process owns {has} of the {share} partitions that it should own"
-        ))),
-        _ => Ok("ready\n"),
-    }
+        format!("stream {stream}: {reason}{more}; see the log and /v1/streams")
+    } else if app.figures.phase() == RunPhase::ClaimingPartitions {
+        "the process is claiming its partitions".to_owned()
+    } else {
+        match app.figures.share() {
+            (has, share) if has < share => {
+                format!("the process owns {has} of the {share} partitions that it should own")
+            }
+            _ => return Ok("ready\n"),
+        }
+    };
+    Err(not_ready(&reason, &problems))
 }
 
 /// Returns the text about the further streams that are not ready. The text follows the name of the first such stream.
@@ -215,6 +283,34 @@ mod tests {
     use super::*;
     use ordain_config::LoadedConfig;
     use ordain_engine::run::RunStatus;
+
+    /// The nodes of a Cluster end one after the other. At first, the store still answers reads.
+    #[test]
+    fn store_that_stops_answering_is_reported() {
+        let at = |second| Timestamp::from_second(second).expect("a time");
+        let health = StoreHealth::default();
+        let state = || health.lock().map(|failure| (failure.since, failure.unanswered_since));
+        for (second, answers, unanswered_since) in
+            [(1, true, None), (2, false, Some(2)), (3, false, Some(2)), (4, true, None)]
+        {
+            health.set_failed(at(second), answers, "connection refused");
+            assert_eq!(state(), Some((at(1), unanswered_since.map(at))), "{second}");
+        }
+    }
+
+    #[test]
+    fn refused_login_is_named_without_addresses() {
+        let since = Timestamp::from_second(0).expect("a time");
+        assert_eq!(
+            no_events_reason(since, None),
+            "no events arrive from its source since 1970-01-01T00:00:00Z"
+        );
+        assert_eq!(
+            no_events_reason(since, Some("ACCESS_REFUSED - Login was refused.")),
+            "no events arrive from its source since 1970-01-01T00:00:00Z: the broker refuses the login: ACCESS_REFUSED \
+             - Login was refused"
+        );
+    }
 
     #[test]
     fn more_streams_are_counted() {

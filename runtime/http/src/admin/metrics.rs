@@ -23,6 +23,7 @@ use crate::problem::ProblemDetails;
 use ordain_config::StreamConfig;
 use ordain_engine::driver::{CommitHistograms, PartitionMetrics};
 use ordain_util::histogram::Histogram;
+use ordain_util::standard_error::dropped_lines;
 use process::ProcessMetrics;
 
 /// The media type of `OpenMetrics`. Callers that do not accept this type get the text format of Prometheus.
@@ -48,6 +49,8 @@ struct MetricsSnapshot {
     lost_messages: BTreeMap<String, u64>,
     /// The number of published messages, by sink.
     published_messages: BTreeMap<String, u64>,
+    /// The number of lines that the process did not write to standard error.
+    dropped_lines: u64,
     is_store_writable: bool,
     /// True if the broker responds. `None` without a broker, and before the first check of the broker.
     is_broker_connected: Option<bool>,
@@ -120,6 +123,7 @@ impl MetricsSnapshot {
             requests: app.figures.requests(),
             lost_messages: app.figures.lost_messages(),
             published_messages: app.figures.published_messages(),
+            dropped_lines: dropped_lines(),
             is_store_writable: app.figures.store().is_some() && app.health.is_writable(),
             is_broker_connected: app.figures.is_broker_connected(),
         };

@@ -62,7 +62,9 @@ impl StreamIntake {
                 SourceState::Consuming => {
                     intake.consuming.get_or_insert(true);
                 }
-                SourceState::Retrying { reason } | SourceState::Stopped { reason } => {
+                SourceState::Retrying { reason }
+                | SourceState::LoginRefused { reason, .. }
+                | SourceState::Stopped { reason } => {
                     intake = Self { consuming: Some(false), reason: Some(reason) };
                 }
             }

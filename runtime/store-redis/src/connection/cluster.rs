@@ -353,11 +353,10 @@ impl Cluster {
     /// Queries the nodes for the masters of the slots: first `named`, then all other connected nodes except `failed`.
     /// If the best of their answers does not name a master for each slot, also queries the configured hosts and the
     /// last known addresses of all nodes. The configured hosts can help if the nodes have new addresses, or if the
-    /// names of the nodes do not resolve. The known addresses can help if replicas have replaced all masters. Returns
-    /// the first answer that names a master for each slot, and for `slot` a master other than `failed`. If no answer
-    /// meets both conditions, returns, among the answers that name for `slot` a master other than `failed`, the answer
-    /// with the most slots. If no answer names such a master for `slot`, returns the answer with the most slots among
-    /// all answers.
+    /// names of the nodes do not resolve. The known addresses can help if replicas have replaced all masters. Ends the
+    /// queries at an answer that names a master for each slot, and for `slot` a master other than `failed`. Returns the
+    /// best answer. An answer that names for `slot` a master other than `failed` is better than all answers that do
+    /// not. Among answers that are equal in this respect, the best answer names masters for the most slots.
     async fn find_owners(
         &self,
         slot: usize,
@@ -395,8 +394,8 @@ impl Cluster {
         found
     }
 
-    /// Queries a last known address. Returns an error if the answer names an unknown node, because the address may by now
-    /// belong to a node of another Cluster.
+    /// Queries a last known address. Returns an error if the answer names an unknown node, because the address may by
+    /// now belong to a node of another Cluster.
     async fn query_known_host(
         &self,
         address: &RedisAddress,

@@ -147,7 +147,7 @@ impl Worker {
                 }
             }
         }
-        handler.record_times(&mut self.times);
+        handler.execution_times().record(&mut self.times);
         self.deliver_results(&queue, &mut ended, &mut bytes);
         self.scheduler.requeue(&queue, turns);
         drop(setting);
@@ -212,7 +212,7 @@ impl Worker {
         match polled {
             Poll::Ready(ended) => {
                 self.measure(&ended.done, slow.ran);
-                slow.handler.record_times(&mut self.times);
+                slow.handler.execution_times().record(&mut self.times);
                 let mut bytes = ended.bytes;
                 let SuspendedTurn { queue, handler, future: turn, .. } = slow;
                 drop(turn);

@@ -24,3 +24,11 @@ pub(crate) async fn get(port: u16, path: &str) -> Result<String> {
     ensure!(head.split(' ').nth(1) == Some("200"), "{path}: {head}");
     Ok(body.to_owned())
 }
+
+/// Returns the number of events of a stream that have taken effect since the start of the host.
+pub(crate) async fn effects(port: u16, stream: &str) -> Result<u64> {
+    let name = format!("ordain_events_total{{stream=\"{stream}\",outcome=\"effect\"}} ");
+    let metrics = get(port, "/metrics").await?;
+    let effects = metrics.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok());
+    effects.with_context(|| format!("no sample {name}in the metrics {metrics}"))
+}

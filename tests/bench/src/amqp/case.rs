@@ -152,13 +152,17 @@ impl Case {
     }
 
     /// Returns how many of the `deliveries` deliveries of a load are done. If each delivery makes a message, the result
-    /// is the number of messages. Otherwise the result is the number of deliveries that have left the queues. This
-    /// number includes the deliveries that the consumer has received but not acknowledged; the prefetch limits them. A
-    /// measurement uses the difference of two such numbers, in which the unacknowledged deliveries cancel out. Returns
-    /// `None` if a queue is too busy to answer: the broker then reports no messages and no consumers for the queue.
+    /// is the number of messages in the queue [`OUT`]. Otherwise the result is the number of deliveries that have left
+    /// the queues. This number includes the deliveries that the consumer has received but not acknowledged; the
+    /// prefetch limits them. A measurement uses the difference of two such numbers, in which the unacknowledged
+    /// deliveries cancel out.
+    ///
+    /// Returns `None` if a queue is too busy to answer: the broker then reports no messages and no consumers for the
+    /// queue. The broker reports the same for an empty queue [`OUT`], so the function also returns `None` in this case.
     pub(crate) async fn done(&self, deliveries: u64) -> Result<Option<u64>> {
         if self.emits {
-            return Ok(Some(self.messages().await?));
+            let messages = u64::from(self.queue_state(OUT).await?.message_count());
+            return Ok(Some(messages).filter(|count| *count > 0));
         }
         let mut ready = 0;
         for queue in &self.queues {
@@ -169,11 +173,6 @@ impl Case {
             ready += u64::from(state.message_count());
         }
         Ok(Some(deliveries.saturating_sub(ready)))
-    }
-
-    /// Returns the number of messages in the queue [`OUT`], or 0 if the queue is too busy to answer.
-    pub(crate) async fn messages(&self) -> Result<u64> {
-        Ok(self.queue_state(OUT).await?.message_count().into())
     }
 
     /// Returns whether each queue has a consumer.

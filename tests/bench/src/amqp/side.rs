@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::open::open_store;
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum as _;
+use ordain_servers::send_signal;
 use ordain_store::KeyFilter;
 use serde_json::Value;
 
@@ -115,9 +116,7 @@ impl Running {
 
     /// Ends the process. Returns the JSON that the process printed; `null` if it printed nothing.
     pub(crate) fn finish(mut self) -> Result<Value> {
-        let id = self.id().to_string();
-        let status = Command::new("kill").args(["-s", "TERM", &id]).status()?;
-        ensure!(status.success(), "`kill -s TERM {id}` failed: {}", self.log());
+        send_signal(self.id(), "TERM").with_context(|| self.log())?;
         let started = Instant::now();
         let status = loop {
             if let Some(status) = self.child.try_wait()? {

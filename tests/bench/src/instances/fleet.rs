@@ -1,12 +1,11 @@
 //! Hosts that share the partitions of the stream in one measurement ([`Case`]).
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::open::open_store;
 use anyhow::{Context, Result, ensure};
-use ordain_servers::Rabbit;
+use ordain_servers::{Rabbit, send_signal};
 use tokio::task::spawn_blocking;
 
 use crate::Common;
@@ -112,10 +111,7 @@ impl Fleet {
 
     /// Sends a signal to the first host. `name` is the name of the signal without `SIG`.
     pub(crate) fn signal(&self, name: &str) -> Result<()> {
-        let id = self.hosts[0].id().to_string();
-        let status = Command::new("kill").args(["-s", name, &id]).status()?;
-        ensure!(status.success(), "`kill -s {name} {id}` failed");
-        Ok(())
+        send_signal(self.hosts[0].id(), name)
     }
 
     /// Ends all hosts that still run.

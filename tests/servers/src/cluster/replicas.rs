@@ -28,13 +28,15 @@ pub enum Takeover {
 
 impl Cluster {
     /// Gives each node a replica. Waits until all replicas are in step with their masters ([`Redis::until_in_step`]), and
-    /// all nodes know them. The masters must have no password.
+    /// all nodes know them.
     pub fn add_replicas(&mut self) -> Result<()> {
-        let options = match self.nodes.first().and_then(Redis::tls) {
-            Some((_, certificates)) => Options::new().tls_like(certificates),
-            None => Options::new(),
-        };
-        let options = options.cluster();
+        let mut options = Options::new().cluster();
+        if let Some((_, certificates)) = self.nodes.first().and_then(Redis::tls) {
+            options = options.tls_like(certificates);
+        }
+        if let Some(password) = self.nodes.first().and_then(Redis::password) {
+            options = options.password(password);
+        }
         for node in &self.nodes {
             let replica = Redis::with(&options)?;
             let bus =

@@ -42,14 +42,14 @@ impl Losses {
     }
 }
 
-/// The maximum number of a client's first bytes that the proxy keeps for each connection.
+/// The maximum number of a client's passed bytes that the proxy keeps for each connection.
 const HEAD_BYTES: usize = 4 << 10;
 
 /// An open connection.
 #[derive(Debug)]
 struct OpenConnection {
     streams: [TcpStream; 2],
-    /// The first bytes of the client.
+    /// The first bytes of the client that have passed.
     head: Vec<u8>,
     /// True if the proxy passes no more bytes of the connection.
     is_silent: bool,
@@ -166,7 +166,7 @@ impl Inner {
         self.counts.accepted
     }
 
-    /// Keeps bytes of a client, up to [`HEAD_BYTES`] bytes for each connection.
+    /// Keeps bytes of a client that pass now, up to [`HEAD_BYTES`] bytes for each connection.
     pub(crate) fn remember(&mut self, connection: u64, bytes: &[u8]) {
         if let Some(open) = self.connections.get_mut(&connection) {
             let room = HEAD_BYTES.saturating_sub(open.head.len());

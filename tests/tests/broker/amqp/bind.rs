@@ -158,6 +158,53 @@ fn replaced_exchange_of_bind_is_bound_again_and_reported() -> Result<()> {
     service.end()
 }
 
+/// An error of a host whose exchange of `bind` is missing.
+const FEED_MISSING: [&str; 3] = [
+    "topology not as configured",
+    "no exchange 'feed'",
+    "declare the missing queue or exchange, or remove it from the configuration",
+];
+
+/// Another program removes the exchange of `bind`, and declares it again after the broker has refused the binding. The
+/// host must repeat the binding within seconds, and must report no error.
+#[test]
+fn exchange_of_bind_that_returns_within_seconds_is_no_error() -> Result<()> {
+    let mut rig = rig_with_feed()?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_bound("feed", &["cases"])?;
+    rig.client.delete_exchange("feed")?;
+    // The host checks the topology after each new connection. Each check opens a connection of its own.
+    let checks = |rig: &Rig| rig.rabbit.opened_connections("cases topology");
+    let before = checks(&rig);
+    rig.rabbit.close_connections()?;
+    wait_until("a repeated check of the topology", || Ok(checks(&rig) >= before + 2))?;
+    rig.reconnect()?;
+    rig.client.exchange("feed", ExchangeKind::Topic)?;
+    rig.until_bound("feed", &["cases"])?;
+    let lines = in_turn(3, 5);
+    let mut out = Vec::new();
+    feed(&rig, &lines, &mut out)?;
+    tally::check(&by_key(&lines)?, &out.join("\n"))?;
+    let log = service.stderr();
+    ensure!(!log.contains(FEED_MISSING[0]), "{log}");
+    service.end()
+}
+
+/// Another program removes the exchange of `bind`. While the exchange is missing, the host must report an error that
+/// names the exchange. When the exchange exists again, the host must bind it again.
+#[test]
+fn exchange_of_bind_that_stays_away_is_an_error() -> Result<()> {
+    let rig = rig_with_feed()?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_bound("feed", &["cases"])?;
+    rig.client.delete_exchange("feed")?;
+    service.until_lines(1, &FEED_MISSING)?;
+    wait_until("a counted change", || Ok(topology_changes(&mut service)? > 0))?;
+    rig.client.exchange("feed", ExchangeKind::Topic)?;
+    rig.until_bound("feed", &["cases"])?;
+    service.end()
+}
+
 /// The user of the host has no right to write to the exchange of `bind`, so the broker refuses the marker of this
 /// exchange. The stream must receive the messages of the exchange, and the log must report that the exchange has no
 /// marker.

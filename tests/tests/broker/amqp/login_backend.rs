@@ -89,6 +89,31 @@ fn allow(mut stream: TcpStream) -> std::io::Result<()> {
     stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nallow")
 }
 
+/// Waits until `/readyz` names the words with which the broker refuses the login, and the time since which the stream
+/// receives no events. `detail` is the beginning of the response's `detail`. The response must contain neither the name
+/// of the user nor the address of the broker.
+fn until_refusal_is_named(service: &mut Service, detail: &str) -> Result<()> {
+    let address = admin(service)?;
+    let mut last = None;
+    service.until("the words of the broker at /readyz", || {
+        let Ok(page) = get(address, "/readyz") else { return false };
+        let body = page.json().unwrap_or_default();
+        let stream = &body["streams"][0];
+        let reason = stream["reason"].as_str().unwrap_or_default();
+        let is_named = page.status == 503
+            && body["detail"].as_str().is_some_and(|text| text.starts_with(detail))
+            && body["detail"].as_str().is_some_and(|text| text.contains(REFUSAL))
+            && stream["stream"] == "cases"
+            && reason.starts_with("no events arrive from its source since 20")
+            && reason.contains(REFUSAL);
+        last = Some(page.body);
+        is_named
+    })?;
+    let body = last.context("a response")?;
+    ensure!(!body.contains("guest") && !body.contains("127.0.0.1"), "{body}");
+    Ok(())
+}
+
 /// The broker closes its connections while its login backend is down.
 #[test]
 fn streams_wait_for_the_login_backend_of_the_broker() -> Result<()> {
@@ -106,12 +131,11 @@ fn streams_wait_for_the_login_backend_of_the_broker() -> Result<()> {
         backend.stop()?;
         rig.rabbit.close_connections()?;
         service.until_says(REFUSAL)?;
+        until_refusal_is_named(&mut service, "not ready: stream cases: no events arrive")?;
         let address = admin(&mut service)?;
-        service.until("a host that is not ready", || {
-            get(address, "/readyz").is_ok_and(|page| {
-                page.status == 503 && page.body.contains("no events arrive from its source")
-            })
-        })?;
+        let listed = get(address, "/v1/streams")?.json()?;
+        let reason = listed["streams"][0]["reason"].as_str().unwrap_or_default();
+        ensure!(reason.contains(REFUSAL) && reason.contains("guest"), "{listed}");
         backend.restart()?;
         ready(&mut service)?;
         rig.reconnect()?;
@@ -123,6 +147,7 @@ fn streams_wait_for_the_login_backend_of_the_broker() -> Result<()> {
         backend.stop()?;
         let mut service = Service::start(&rig.home, &["run"])?;
         service.until_says(REFUSAL)?;
+        until_refusal_is_named(&mut service, "not ready: the process has waited for the broker")?;
         backend.restart()?;
         ready(&mut service)?;
         rig.reconnect()?;

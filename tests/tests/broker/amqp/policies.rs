@@ -32,9 +32,7 @@ fn write_config(rig: &Rig, url: &str, management: &str, stream: &str, source: &s
 
 /// Runs `ordain check --connect`, which must succeed. Returns its standard output.
 fn check(home: &Home) -> Result<String> {
-    let output = home.output(&["check", "--connect"])?;
-    ensure!(output.status.success(), "{output:?}");
-    Ok(String::from_utf8(output.stdout)?)
+    home.printed(&["check", "--connect"])
 }
 
 /// An operator sets a policy before the start, and another policy while the host runs. The host must log each setting
@@ -156,6 +154,36 @@ fn arguments_that_lose_or_repeat_events_are_reported() -> Result<()> {
     ensure!(printed.contains(&format!("warning: broker: {timeout}")), "{printed}");
     service.until_says(&format!("broker may repeat events: {timeout}"))?;
     service.end()
+}
+
+/// Another program removes the binding of a queue that Ordain does not declare. The host must log that no binding leads
+/// from the exchange to the queue, and must not log that it cannot read the bindings.
+#[test]
+fn missing_binding_of_another_program_is_reported() -> Result<()> {
+    const MISSING: &str =
+        "no binding leads from the exchange \"cases\" to the queue \"cases\": the queue does not";
+    let rig = rig("", "declare = false", None)?;
+    rig.client.exchange("cases", lapin::ExchangeKind::Fanout)?;
+    rig.client.queue_with("cases", FieldTable::default())?;
+    rig.client.bind("cases", "cases", "")?;
+    let printed = check(&rig.home)?;
+    ensure!(!printed.contains(MISSING), "{printed}");
+    let mut service = Service::start(&rig.home, &RUN)?;
+    let lines = [1, 2].map(|number| line("a", number, &json!({ "n": number })));
+    rig.publish(&lines[..1])?;
+    let mut out = Vec::new();
+    rig.take(&mut out, 1)?;
+    ensure!(!service.stderr().contains(MISSING), "{}", service.stderr());
+    rig.client.unbind("cases", "cases", "")?;
+    service.until_says(&format!("broker may lose events: {MISSING}"))?;
+    let printed = check(&rig.home)?;
+    ensure!(printed.contains(&format!("warning: broker: {MISSING}")), "{printed}");
+    rig.client.bind("cases", "cases", "")?;
+    rig.publish(&lines[1..])?;
+    rig.take(&mut out, 2)?;
+    service.end()?;
+    ensure!(!service.stderr().contains("bindings not checked"), "{}", service.stderr());
+    Ok(())
 }
 
 /// The management API refuses the user, the URL leads to another part of the server, nothing listens at the URL, or the

@@ -27,18 +27,10 @@ fn start(rig: &Rig) -> Result<Service> {
     Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)
 }
 
-/// Runs a command, which must succeed. Returns its standard output.
-fn output(rig: &Rig, args: &[&str]) -> Result<String> {
-    let output = rig.home.output(args)?;
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.success(), "{args:?}: {stderr}");
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
 /// Resumes the stream with a command that sends the request to the running process.
 fn resume(rig: &Rig, service: &mut Service) -> Result<()> {
     let url = format!("http://{}", admin(service)?);
-    let printed = output(rig, &["streams", "resume", "cases", "--admin", &url])?;
+    let printed = rig.home.printed(&["streams", "resume", "cases", "--admin", &url])?;
     ensure!(printed.contains("partition 0 resumed"), "{printed}");
     service.until_says("stream resumed by an operator")
 }
@@ -97,8 +89,8 @@ fn fifo_stream_stops_alone_without_its_queue() -> Result<()> {
             format!("ordain_stream_consuming{{stream=\"{stream}\",partition=\"0\"}} {consuming}");
         ensure!(metrics.contains(&row), "{row}: {metrics}");
     }
-    let listed =
-        output(&rig, &["streams", "list", "--json", "--admin", &format!("http://{address}")])?;
+    let url = format!("http://{address}");
+    let listed = rig.home.printed(&["streams", "list", "--json", "--admin", &url])?;
     ensure!(listed.contains("\"consuming\":false") && listed.contains("was removed"), "{listed}");
     let messages: Vec<_> = lines[..30]
         .iter()
@@ -155,11 +147,11 @@ fn fifo_stream_whose_queue_was_replaced_before_its_start_stops() -> Result<()> {
     service.end()?;
 
     // No process runs, so the commands read and write the store themselves.
-    let listed = output(&rig, &["streams", "list"])?;
+    let listed = rig.home.printed(&["streams", "list"])?;
     ensure!(listed.contains("was removed"), "{listed}");
-    let printed = output(&rig, &["streams", "resume", "cases"])?;
+    let printed = rig.home.printed(&["streams", "resume", "cases"])?;
     ensure!(printed.contains("partition 0 resumed"), "{printed}");
-    let printed = output(&rig, &["streams", "resume", "cases"])?;
+    let printed = rig.home.printed(&["streams", "resume", "cases"])?;
     ensure!(printed.contains("nothing to resume"), "{printed}");
     rig.publish(&lines[30..])?;
     let mut service = start(&rig)?;
@@ -205,7 +197,7 @@ fn other_partitions_of_a_fifo_stream_continue() -> Result<()> {
         ensure!(metrics.contains(&row), "{row}: {metrics}");
     }
     let url = format!("http://{address}");
-    let printed = output(&rig, &["streams", "resume", "cases", "--admin", &url])?;
+    let printed = rig.home.printed(&["streams", "resume", "cases", "--admin", &url])?;
     ensure!(
         printed.contains("partition 1 resumed") && !printed.contains("partition 0"),
         "{printed}"

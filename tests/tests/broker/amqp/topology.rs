@@ -139,6 +139,26 @@ fn queue_in_another_form_is_reported() -> Result<()> {
     service.end()
 }
 
+/// With `declare = false`, the exchange is missing at the start of a stream that has run before. The start must report
+/// an error, because Ordain does not declare the exchange.
+#[test]
+fn exchange_that_stays_away_without_declarations_is_an_error() -> Result<()> {
+    let rig = Rig::with("", "", "declare = false")?;
+    rig.client.exchange("cases", ExchangeKind::Fanout)?;
+    rig.client.queue("cases")?;
+    rig.client.bind("cases", "cases", "")?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    let lines = in_turn(3, 10);
+    rig.publish(&lines)?;
+    rig.check(&lines)?;
+    service.end()?;
+    rig.client.delete_exchange("cases")?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    let words = ["topology not as configured", "the exchange \"cases\" is required"];
+    service.until_lines(1, &words)?;
+    service.end()
+}
+
 /// The user has reached the limit of connections, so the host cannot check the exchange. The host must nevertheless
 /// continue to report that the queue has another form.
 #[test]
@@ -552,6 +572,84 @@ fn missing_queue_is_reported_without_a_declaration() -> Result<()> {
     let log = service.stderr();
     ensure!(!log.contains("Ordain declares it again"), "{log}");
     service.end()
+}
+
+/// A host with `declare = false`, while another program changes its queue or exchange.
+struct ForeignRig {
+    service: Service,
+    rig: Rig,
+    lines: Vec<String>,
+    out: Vec<String>,
+}
+
+impl ForeignRig {
+    /// Starts the host, and publishes the first half of the events, which must take effect.
+    fn start(ordering: &str) -> Result<Self> {
+        let rig = Rig::with(ADMIN, ordering, "declare = false")?;
+        rig.client.exchange("cases", ExchangeKind::Fanout)?;
+        rig.client.queue_with("cases", FieldTable::default())?;
+        rig.client.bind("cases", "cases", "")?;
+        let service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        let lines = in_turn(3, 10);
+        let mut out = Vec::new();
+        let first = &lines[..lines.len() / 2];
+        rig.publish(first)?;
+        rig.take(&mut out, first.len())?;
+        rig.until_empty()?;
+        Ok(Self { service, rig, lines, out })
+    }
+
+    /// Publishes the second half of the events, checks that each event has taken effect once, and ends the host.
+    fn end(mut self) -> Result<()> {
+        self.rig.publish(&self.lines[self.lines.len() / 2..])?;
+        self.rig.take(&mut self.out, self.lines.len())?;
+        tally::check(&by_key(&self.lines)?, &self.out.join("\n"))?;
+        self.service.end()
+    }
+}
+
+/// With `declare = false`, another program deletes the queue and declares it again at once. The queue has no marker, so
+/// the host cannot detect the replacement. But the broker has ended the subscription, so the host must report that the
+/// events of the old queue may be lost.
+#[test]
+fn replaced_queue_is_reported_without_a_declaration() -> Result<()> {
+    for ordering in ["", FIFO] {
+        let mut foreign = ForeignRig::start(ordering)?;
+        let ForeignRig { rig, service, .. } = &mut foreign;
+        // The log must name the changes that the host cannot detect.
+        service.until_lines(1, &["bindings not checked", "streams=\"cases\""])?;
+        // The test pauses the host, because a subscription between the two steps would find the queue missing.
+        service.pause()?;
+        rig.client.delete_queue("cases")?;
+        rig.client.queue_with("cases", FieldTable::default())?;
+        rig.client.bind("cases", "cases", "")?;
+        service.resume()?;
+        service.until_says(
+            "cannot detect whether another program has removed the queue and declared it again",
+        )?;
+        wait_until("a counted change", || Ok(changes(service)? > 0))?;
+        foreign.end()?;
+    }
+    Ok(())
+}
+
+/// With `declare = false`, another program deletes the exchange, and declares it again later. The host must report the
+/// missing exchange, and must report its return, because its bindings may be missing. The host must declare nothing.
+#[test]
+fn missing_exchange_is_reported_without_a_declaration() -> Result<()> {
+    for ordering in ["", FIFO] {
+        let mut foreign = ForeignRig::start(ordering)?;
+        let ForeignRig { rig, service, .. } = &mut foreign;
+        rig.client.delete_exchange("cases")?;
+        service.until_says("exchange missing: Ordain does not declare it")?;
+        wait_until("a counted change", || Ok(changes(service)? > 0))?;
+        rig.client.exchange("cases", ExchangeKind::Fanout)?;
+        service.until_says("exchange was missing: events that were published")?;
+        ensure!(rig.rabbit.bound("cases")?.is_empty(), "the host has bound the queue");
+        rig.client.bind("cases", "cases", "")?;
+        foreign.end()?;
+    }
+    Ok(())
 }
 
 /// With `declare = false`, the host uses a classic queue in the form in which another program has declared it.

@@ -78,6 +78,18 @@ impl Rig {
         self.service.until_says(words)
     }
 
+    /// Waits until the host reports that its store does not answer.
+    fn until_unanswered(&mut self) -> Result<()> {
+        let address = admin(&mut self.service)?;
+        self.service.until("the report that the store does not answer", || {
+            get(address, "/readyz").is_ok_and(|page| {
+                page.status == 503
+                    && page.body.contains("not ready: the store has not answered since 20")
+            })
+        })?;
+        self.service.until_says("not ready: the store does not answer")
+    }
+
     /// Waits until the host is ready again. Sends `refused` again, and posts further events. Checks that each event
     /// took effect once, and ends the host.
     fn check_recovery(&mut self, refused: &[String]) -> Result<()> {
@@ -161,6 +173,8 @@ fn killed_nodes_of_a_cluster_delay_events() -> Result<()> {
             node.kill()?;
         }
         rig.until_unready("onnection refused")?;
+        // While the nodes end one after the other, the store may answer reads at first.
+        rig.until_unanswered()?;
         rig.service.until_lines(round, &["lease expired"])?;
         for node in cluster.nodes() {
             node.restart()?;

@@ -1,5 +1,7 @@
 //! Tests of two processes that share the partitions of a stream, while the virtual host of the broker is missing or is
-//! created anew without its content, or another program replaces the queue of one partition.
+//! created anew without its content, or another program removes the exchange or replaces the queue of one partition.
+
+use std::ops::Range;
 
 use anyhow::{Result, ensure};
 use lapin::ExchangeKind;
@@ -13,21 +15,43 @@ use super::support::{Fleet, Host, PARTITIONS};
 
 const FIFO: &str = "ordering = \"fifo\"";
 
-/// Starts two hosts that share the partitions of a stream.
-fn start(stream: &str) -> Result<(Fleet, [Host; 2])> {
-    let fleet = Fleet::new("", stream)?;
-    let hosts = [fleet.start()?, fleet.start()?];
-    fleet.rig.until_declared()?;
-    fleet.until_shared(&[&hosts[0], &hosts[1]])?;
-    Ok((fleet, hosts))
+/// Two hosts that share the partitions of a stream. They have executed the first half of the events.
+struct Scenario {
+    fleet: Fleet,
+    hosts: [Host; 2],
+    /// The events, as lines.
+    lines: Vec<String>,
+    /// The messages for the executed events.
+    out: Vec<String>,
 }
 
-/// Publishes events, and waits until their messages have arrived in the queue of the sink. Adds the messages to `out`.
-fn execute(fleet: &Fleet, lines: &[String], out: &mut Vec<String>) -> Result<()> {
-    fleet.rig.publish(lines)?;
-    let count = out.len() + lines.len();
-    fleet.rig.take(out, count)?;
-    fleet.rig.until_empty()
+impl Scenario {
+    /// Starts the hosts, and executes the first half of the events. `stream` has settings of the stream.
+    fn start(stream: &str) -> Result<Self> {
+        let fleet = Fleet::new("", stream)?;
+        let hosts = [fleet.start()?, fleet.start()?];
+        fleet.rig.until_declared()?;
+        fleet.until_shared(&[&hosts[0], &hosts[1]])?;
+        let lines = in_turn(20, 6);
+        let mut scenario = Self { fleet, hosts, lines, out: Vec::new() };
+        scenario.execute(0..scenario.lines.len() / 2)?;
+        Ok(scenario)
+    }
+
+    /// Publishes a range of the events, and waits until their messages have arrived in the queue of the sink.
+    fn execute(&mut self, range: Range<usize>) -> Result<()> {
+        let count = range.end;
+        self.fleet.rig.publish(&self.lines[range])?;
+        self.fleet.rig.take(&mut self.out, count)?;
+        self.fleet.rig.until_empty()
+    }
+
+    /// Executes the second half of the events, checks the messages for all events, and ends the hosts.
+    fn finish(&mut self) -> Result<()> {
+        self.execute(self.lines.len() / 2..self.lines.len())?;
+        tally::check(&by_key(&self.lines)?, &self.out.join("\n"))?;
+        self.hosts.iter_mut().try_for_each(|host| host.service.end())
+    }
 }
 
 /// Connects to a new virtual host, and declares the exchange and the queue of the sink, which a host never declares.
@@ -41,6 +65,21 @@ fn declare_out(fleet: &mut Fleet) -> Result<()> {
     wait_until("the queue of the sink", || {
         Ok(fleet.rig.reconnect().is_ok() && declare(fleet).is_ok())
     })
+}
+
+/// Waits until the queues of all partitions are bound to the exchange of the stream. Checks that no host has reported a
+/// wrong topology: one host declares the exchange, and each host declares its own queues, so a binding may lack its
+/// queue or exchange for a moment.
+fn until_all_bound(fleet: &Fleet, hosts: &[Host; 2]) -> Result<()> {
+    wait_until("the bindings of all queues", || {
+        let bound = fleet.rig.rabbit.bound("cases")?;
+        Ok((0..PARTITIONS).all(|number| bound.contains(&format!("cases.{number}"))))
+    })?;
+    for host in hosts {
+        let log = host.service.stderr();
+        ensure!(!log.contains("topology not as configured"), "{log}");
+    }
+    Ok(())
 }
 
 /// Waits until a host is not ready, and its response states `reason`.
@@ -72,48 +111,62 @@ fn resume(fleet: &Fleet, host: &mut Host) -> Result<String> {
 
 #[test]
 fn sequenced_stream_of_a_rebuilt_virtual_host_continues() -> Result<()> {
-    let (mut fleet, mut hosts) = start("")?;
-    let lines = in_turn(20, 6);
-    let (first, rest) = lines.split_at(lines.len() / 2);
-    let mut out = Vec::new();
-    execute(&fleet, first, &mut out)?;
-    rebuild(&mut fleet, &mut hosts)?;
-    for host in &mut hosts {
+    let mut scenario = Scenario::start("")?;
+    let Scenario { fleet, hosts, .. } = &mut scenario;
+    rebuild(fleet, hosts)?;
+    for host in &mut *hosts {
         ready(&mut host.service)?;
         host.service.until_says("the events of the old queue are lost")?;
     }
-    fleet.rig.until_declared()?;
+    until_all_bound(fleet, hosts)?;
     fleet.until_shared(&[&hosts[0], &hosts[1]])?;
-    execute(&fleet, rest, &mut out)?;
-    tally::check(&by_key(&lines)?, &out.join("\n"))?;
-    hosts.iter_mut().try_for_each(|host| host.service.end())
+    scenario.finish()
 }
 
 /// Each partition of a `fifo` stream stops, in the host that owns the partition. One command resumes all partitions.
 #[test]
 fn fifo_stream_of_a_rebuilt_virtual_host_stops_and_resumes() -> Result<()> {
-    let (mut fleet, mut hosts) = start(FIFO)?;
-    let lines = in_turn(20, 6);
-    let (first, rest) = lines.split_at(lines.len() / 2);
-    let mut out = Vec::new();
-    execute(&fleet, first, &mut out)?;
-    rebuild(&mut fleet, &mut hosts)?;
-    for host in &mut hosts {
+    let mut scenario = Scenario::start(FIFO)?;
+    let Scenario { fleet, hosts, .. } = &mut scenario;
+    rebuild(fleet, hosts)?;
+    for host in &mut *hosts {
         host.service.until_says("stream stopped: the queue \"cases.")?;
         until_unready(host, "stopped until an operator resumes it")?;
     }
     // A partition may stop later than the other partitions of its owner.
     let mut resumed = String::new();
     wait_for_command("the end of all stops", || {
-        resumed += &resume(&fleet, &mut hosts[0])?;
+        resumed += &resume(fleet, &mut hosts[0])?;
         Ok((0..PARTITIONS).all(|number| resumed.contains(&format!("partition {number} resumed"))))
     })?;
-    for host in &mut hosts {
+    for host in &mut *hosts {
         ready(&mut host.service)?;
     }
-    execute(&fleet, rest, &mut out)?;
-    tally::check(&by_key(&lines)?, &out.join("\n"))?;
-    hosts.iter_mut().try_for_each(|host| host.service.end())
+    until_all_bound(fleet, hosts)?;
+    scenario.finish()
+}
+
+/// An operator removes the exchange, and both hosts connect again. The owner of partition 0 declares the exchange. The
+/// consumers of the other partitions detect the missing exchange at the same time. They must bind their queues when the
+/// exchange exists, and must report no wrong topology.
+#[test]
+fn removed_exchange_is_declared_again_without_an_error() -> Result<()> {
+    let mut scenario = Scenario::start("")?;
+    let Scenario { fleet, hosts, .. } = &mut scenario;
+    fleet.rig.client.delete_exchange("cases")?;
+    fleet.rig.rabbit.close_connections()?;
+    wait_until("a host that declares the exchange", || {
+        let declares = |host: &Host| {
+            host.service.stderr().contains("exchange missing: declared again by Ordain")
+        };
+        Ok(hosts.iter().any(declares))
+    })?;
+    until_all_bound(fleet, hosts)?;
+    fleet.rig.reconnect()?;
+    for host in hosts {
+        ready(&mut host.service)?;
+    }
+    scenario.finish()
 }
 
 /// Another program deletes the queue of one partition, and declares a classic queue with the same name. Only the owner
@@ -121,11 +174,8 @@ fn fifo_stream_of_a_rebuilt_virtual_host_stops_and_resumes() -> Result<()> {
 #[test]
 fn replaced_queue_concerns_only_the_owner_of_its_partition() -> Result<()> {
     for stream in ["", FIFO] {
-        let (fleet, mut hosts) = start(stream)?;
-        let lines = in_turn(20, 6);
-        let (first, rest) = lines.split_at(lines.len() / 2);
-        let mut out = Vec::new();
-        execute(&fleet, first, &mut out)?;
+        let mut scenario = Scenario::start(stream)?;
+        let Scenario { fleet, hosts, .. } = &mut scenario;
         let owners = fleet.owners()?;
         let is_owner = |host: &Host| {
             owners.get(&host.service.id()).is_some_and(|partitions| partitions.contains(&0))
@@ -133,7 +183,7 @@ fn replaced_queue_concerns_only_the_owner_of_its_partition() -> Result<()> {
         if !is_owner(&hosts[0]) {
             hosts.swap(0, 1);
         }
-        let [owner, other] = &mut hosts;
+        let [owner, other] = hosts;
         // Otherwise, the owner could declare the queue before the other program does.
         owner.service.pause()?;
         fleet.rig.client.delete_queue("cases.0")?;
@@ -144,7 +194,7 @@ fn replaced_queue_concerns_only_the_owner_of_its_partition() -> Result<()> {
             owner.service.until_says("stream stopped: the queue \"cases.0\" was removed")?;
             until_unready(owner, "stopped until an operator resumes it")?;
             ready(&mut other.service)?;
-            let resumed = resume(&fleet, other)?;
+            let resumed = resume(fleet, other)?;
             ensure!(resumed.matches(" resumed").count() == 1, "{resumed}");
         } else {
             owner.service.until_says("the events of the old queue are lost")?;
@@ -154,12 +204,11 @@ fn replaced_queue_concerns_only_the_owner_of_its_partition() -> Result<()> {
         let log = owner.service.stderr();
         ensure!(!log.contains("topology of the stopped stream not restored"), "{log}");
         fleet.rig.until_bound("cases", &["cases.0"])?;
-        execute(&fleet, rest, &mut out)?;
-        tally::check(&by_key(&lines)?, &out.join("\n"))?;
+        scenario.finish()?;
+        let [_, other] = &scenario.hosts;
         for words in ["the events of the old queue are lost", "stream stopped"] {
             ensure!(!other.service.stderr().contains(words), "{}", other.service.stderr());
         }
-        hosts.iter_mut().try_for_each(|host| host.service.end())?;
     }
     Ok(())
 }

@@ -14,14 +14,6 @@ use super::support::{ODD, at_rest, home};
 
 const TOKEN: &str = "0123456789abcdef-secret";
 
-/// Returns the standard output of a command, which must succeed.
-fn printed(home: &Home, args: &[&str]) -> Result<String> {
-    let output = home.output(args)?;
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{args:?}: {}: {stderr}", output.status);
-    Ok(String::from_utf8(output.stdout)?)
-}
-
 /// Runs a command with a token. The command must exit with `code` and print `words` to standard error, and must not
 /// print the token there.
 fn refused(home: &Home, args: &[&str], token: &str, code: i32, words: &str) -> Result<()> {
@@ -60,30 +52,30 @@ fn running_process_shows_the_data_of_its_store() -> Result<()> {
     ];
     let remote: Result<Vec<String>> = commands
         .iter()
-        .map(|command| printed(&home, &[command, &["--admin", &url][..]].concat()))
+        .map(|command| home.printed(&[command, &["--admin", &url][..]].concat()))
         .collect();
     let remote = remote?;
-    let plugins = printed(&home, &["plugins", "list", "--admin", &url])?;
+    let plugins = home.printed(&["plugins", "list", "--admin", &url])?;
     let runs = |line: &str| line.starts_with("faulty+") && line.matches(" cases ").count() == 2;
     ensure!(plugins.lines().any(runs), "{plugins}");
     let why = ["keys", "why", "cases", "rejected"];
-    let hint = printed(&home, &[&why[..], &["--admin", &url]].concat())?;
+    let hint = home.printed(&[&why[..], &["--admin", &url]].concat())?;
     ensure!(hint.contains(&format!("--key=rejected --admin {url}`")), "{hint}");
     // Without the option, a command finds the process that has the store open.
     for (command, remote) in commands.iter().zip(&remote) {
-        assert_eq!(*remote, printed(&home, command)?, "{command:?}");
+        assert_eq!(*remote, home.printed(command)?, "{command:?}");
     }
     service.end()?;
     for (command, remote) in commands.iter().zip(remote) {
-        assert_eq!(remote, printed(&home, command)?, "{command:?}");
+        assert_eq!(remote, home.printed(command)?, "{command:?}");
     }
-    let here = printed(&home, &["plugins", "list"])?;
+    let here = home.printed(&["plugins", "list"])?;
     assert_eq!(
         here.replace(" ?     ", " cases "),
         plugins,
         "without a process, `plugins list` does not know which streams run a handler"
     );
-    let hint_here = printed(&home, &why)?;
+    let hint_here = home.printed(&why)?;
     assert_eq!(hint.replace(&format!(" --admin {url}"), ""), hint_here);
     Ok(())
 }
@@ -104,15 +96,15 @@ fn commands_find_the_process_that_has_the_store_open() -> Result<()> {
         home.write("ordain.toml", format!("{config}[admin]\n{admin}\n"))?;
         let mut service = Service::start(&home, &["run"])?;
         service.until("the records of all keys", || home.lines("out.ndjson") == 200)?;
-        let streams = printed(&home, &["streams", "list"])?;
+        let streams = home.printed(&["streams", "list"])?;
         ensure!(streams.contains(" yes "), "{streams}");
-        let instances = printed(&home, &["instances"])?;
+        let instances = home.printed(&["instances"])?;
         let row = instances.lines().nth(1).context("an instance")?;
         ensure!(
             row.contains(&format!("/{} ", service.id())) && row.contains(" runs "),
             "{instances}"
         );
-        let why = printed(&home, &["keys", "why", "cases", "gap"])?;
+        let why = home.printed(&["keys", "why", "cases", "gap"])?;
         ensure!(why.starts_with("key gap: "), "{why}");
         let wrong = ["dead", "list", "cases"];
         if admin.contains("token") {
@@ -120,7 +112,7 @@ fn commands_find_the_process_that_has_the_store_open() -> Result<()> {
         }
         service.kill()?;
         // The lock file still names the dead process, but no process has the store open.
-        let keys = printed(&home, &["keys", "list", "cases"])?;
+        let keys = home.printed(&["keys", "list", "cases"])?;
         ensure!(keys.contains("\nk0 "), "{keys}");
     }
     Ok(())
@@ -149,17 +141,17 @@ fn process_in_another_network_namespace_is_not_contacted() -> Result<()> {
         &["dead", "list", "cases"],
     ] {
         refused(&home, command, "", 75, &holder)?;
-        printed(&home, &[command, &["--admin", &url]].concat())?;
+        home.printed(&[command, &["--admin", &url]].concat())?;
     }
     for known in [format!("{earlier}\n"), lock] {
         home.write(LOCK, known)?;
-        let streams = printed(&home, &["streams", "list"])?;
+        let streams = home.printed(&["streams", "list"])?;
         ensure!(streams.contains(" yes "), "{streams}");
     }
     service.end()?;
     // When the process has ended, the content of the lock file does not matter.
     home.write(LOCK, &elsewhere)?;
-    printed(&home, &["keys", "list", "cases"])?;
+    home.printed(&["keys", "list", "cases"])?;
     Ok(())
 }
 
@@ -323,7 +315,7 @@ fn control_characters_of_another_server_are_escaped() -> Result<()> {
         (&["plugins", "list", "--json"], 1),
     ];
     for (command, lines) in commands {
-        let shown = printed(&home, &[command, &["--admin", &url]].concat())?;
+        let shown = home.printed(&[command, &["--admin", &url]].concat())?;
         let steers = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
         ensure!(!shown.contains(steers), "{command:?}: {shown:?}");
         ensure!(
@@ -367,10 +359,10 @@ fn deeply_nested_data_is_shown() -> Result<()> {
     let page =
         format!("{{\"dead\":[{{\"key\":\"k\",\"id\":\"1-1\",\"event\":{{\"data\":{deep}}}}}]}}");
     let url = foreign_server_with(move |_| page.clone())?;
-    let list = printed(&home, &["dead", "list", "cases", "--admin", &url])?;
+    let list = home.printed(&["dead", "list", "cases", "--admin", &url])?;
     ensure!(list.lines().nth(1).is_some_and(|row| row.starts_with("k  ")), "{list}");
     for command in [&["dead", "list", "cases", "--json"][..], &["dead", "show", "cases", "1-1"]] {
-        let shown = printed(&home, &[command, &["--admin", &url]].concat())?;
+        let shown = home.printed(&[command, &["--admin", &url]].concat())?;
         ensure!(shown.contains(&deep), "{} bytes", shown.len());
     }
     Ok(())

@@ -85,17 +85,17 @@ pub(super) fn is_whole_copy(file: &File, copy: &File) -> io::Result<bool> {
     Ok(common_beginning(file, copy, file.metadata()?.len())?.is_some())
 }
 
-/// Returns whether two files have the same content, up to the end of the shorter file. Compares only the first and the
-/// last of the common bytes. If the last common bytes are blank, both files may begin with blanks that a truncation
+/// Returns whether two different files have the same content, up to the end of the shorter file. Compares only the first
+/// and the last of the common bytes. If the last common bytes are blank, both files may begin with blanks that a truncation
 /// left, and have different lines after the blanks. The result is then `true` only while `file` has no further bytes.
 /// The result is also `true` if a program truncates one of the files during the comparison; a later scan compares the
 /// files again.
-pub(super) fn has_same_content(
-    file: &File,
-    length: u64,
-    other: &File,
-    other_length: u64,
-) -> io::Result<bool> {
+pub(super) fn is_copy_of(file: &File, other: &File) -> io::Result<bool> {
+    let (metadata, other_metadata) = (file.metadata()?, other.metadata()?);
+    if (metadata.dev(), metadata.ino()) == (other_metadata.dev(), other_metadata.ino()) {
+        return Ok(false);
+    }
+    let (length, other_length) = (metadata.len(), other_metadata.len());
     let common_length = length.min(other_length);
     let is_whole = length == common_length;
     Ok(match common_beginning(other, file, common_length)? {

@@ -37,10 +37,33 @@ pub(super) fn positions(listed: &[ListedFile]) -> Positions {
     listed.iter().enumerate().map(|(at, found)| (found.metadata.ino(), at)).collect()
 }
 
-/// Returns the files of the folder that match the pattern, with their roles.
-pub(super) fn matching_files(
-    pattern: &FilePattern,
-) -> io::Result<Vec<(PathBuf, FileRole, io::Result<Metadata>)>> {
+/// A file whose name matches a pattern.
+pub(super) type MatchingFile = (PathBuf, FileRole, io::Result<Metadata>);
+
+/// Maximum number of listings of a folder for one result of [`matching_files`].
+const LISTINGS_LIMIT: usize = 64;
+
+/// Returns the files of the folder that match the pattern, with their roles, in the order of their paths. A listing can
+/// lack a file that a program renames meanwhile, so this function lists the folder until two consecutive listings are
+/// equal. Returns `None` if no two of [`LISTINGS_LIMIT`] consecutive listings are equal.
+pub(super) fn matching_files(pattern: &FilePattern) -> io::Result<Option<Vec<MatchingFile>>> {
+    let mut before = list_matching(pattern)?;
+    for _ in 1..LISTINGS_LIMIT {
+        let listed = list_matching(pattern)?;
+        if listed.iter().map(identity).eq(before.iter().map(identity)) {
+            return Ok(Some(listed));
+        }
+        before = listed;
+    }
+    Ok(None)
+}
+
+/// Returns the path, the device and the inode of a file. The numbers are 0 if its metadata cannot be read.
+fn identity((path, _, metadata): &MatchingFile) -> (&Path, u64, u64) {
+    metadata.as_ref().map_or((path, 0, 0), |metadata| (path, metadata.dev(), metadata.ino()))
+}
+
+fn list_matching(pattern: &FilePattern) -> io::Result<Vec<MatchingFile>> {
     let mut matching = Vec::new();
     for entry in fs::read_dir(pattern.folder())? {
         let name = entry?.file_name();
@@ -52,6 +75,7 @@ pub(super) fn matching_files(
             metadata => matching.push((path, role, metadata)),
         }
     }
+    matching.sort_by(|(one, ..), (other, ..)| one.cmp(other));
     Ok(matching)
 }
 
@@ -77,7 +101,11 @@ pub(crate) fn rotated_files(path: &Path) -> io::Result<Vec<FileProgress>> {
         return Ok(Vec::new());
     }
     let mut listed = Vec::new();
-    for (path, role, metadata) in matching_files(&pattern)? {
+    let matching = matching_files(&pattern)?;
+    let matching = matching.ok_or_else(|| {
+        io::Error::other("programs rename the files of this folder without a pause")
+    })?;
+    for (path, role, metadata) in matching {
         if matches!(role, FileRole::Rotated { .. }) {
             listed.push(ListedFile { path, role, metadata: metadata?, is_ignored: false });
         }

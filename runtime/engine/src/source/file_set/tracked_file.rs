@@ -152,7 +152,7 @@ impl TrackedFile {
 
     /// Returns whether the present length of the file shows that a program truncated the file before any line of it was
     /// read: the file had bytes after `read_to`, and `length` is below the last known length.
-    pub(super) fn is_cut_to(&self, length: u64) -> bool {
+    pub(in crate::source) fn is_cut_to(&self, length: u64) -> bool {
         let known = self.progress.length;
         !self.progress.is_begun() && self.read_to < known && length < known
     }

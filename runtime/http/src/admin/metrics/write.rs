@@ -23,6 +23,7 @@ impl Collector for MetricsSnapshot {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Written {
         let mut all = MetricsEncoder { encoder, snapshot: self };
         all.build()?;
+        all.log()?;
         all.connections()?;
         all.events()?;
         all.gaps()?;
@@ -43,6 +44,13 @@ impl MetricsEncoder<'_, '_> {
         let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
         let help = "Always 1; the label `version` contains the version of the program";
         self.samples("build_info", help, MetricType::Gauge, [(version, SampleValue::Gauge(1))])
+    }
+
+    fn log(&mut self) -> Written {
+        let help = "Lines that this process did not write to standard error, because standard error accepted no data \
+                    in time or returned an error";
+        let dropped = [(Vec::new(), self.snapshot.dropped_lines)];
+        self.counters("log_lines_dropped", help, dropped)
     }
 
     fn connections(&mut self) -> Written {
@@ -110,7 +118,8 @@ impl MetricsEncoder<'_, '_> {
                     gone back in time";
         self.counters("messages_lost", help, messages)?;
         let help = "How often this process has found, while the stream ran, that an exchange or queue of the stream \
-                    was missing in the broker, replaced, or not as configured";
+                    was missing in the broker or replaced, or that the broker refused to declare or bind it, for \
+                    example because of another form or a missing permission";
         self.counters("topology_changes", help, changes)?;
         let help = "Keys that a partition of this process took over from another partition";
         self.counters("keys_moved", help, moved)?;

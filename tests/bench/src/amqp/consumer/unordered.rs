@@ -118,6 +118,7 @@ fn consumer(
         topology_throttle: ordain_amqp::topology_throttle(),
         unchecked_throttle: ordain_amqp::topology_throttle(),
         refused_markers: std::sync::Mutex::default(),
+        missing_exchanges: std::sync::Mutex::default(),
         health: Arc::default(),
         topology_changes: Arc::default(),
     }
