@@ -26,12 +26,9 @@ use ordain_cloudevents::{
     content_id, describe_missing_id, event_time, in_calendar, located_id, located_key,
     located_sequence, located_text, located_time, number_time, unique_id,
 };
-use ordain_config::{EventLocations, Place};
+use ordain_config::{EventLocations, KeyLocation, Place};
 use ordain_store::KEY_SIZE_LIMIT;
 use place::MessageReader;
-
-/// The default places of all values.
-static DEFAULT_LOCATIONS: EventLocations = EventLocations::DEFAULT;
 
 /// The places of the values in an event with the header [`DEFAULT_PLACES_HEADER`], and in a dead letter of the stream.
 static OWN_LOCATIONS: LazyLock<EventLocations> = LazyLock::new(|| EventLocations {
@@ -42,8 +39,8 @@ static OWN_LOCATIONS: LazyLock<EventLocations> = LazyLock::new(|| EventLocations
 /// A decoder of a stream's events.
 #[derive(Debug, Clone)]
 pub struct DeliveryDecoder {
-    /// The CloudEvents source of the stream's own dead letters, as [`source_of`](ordain_cloudevents::source_of) returns
-    /// it.
+    /// The CloudEvents source of the stream, as [`source_of`](ordain_cloudevents::source_of) returns it. The stream's
+    /// own dead letters, and events that Ordain publishes to the stream, contain this source.
     pub letter_source: String,
     /// The stream's ordering. On a `fifo` stream (ordered by arrival), the decoder treats a sequence header as an
     /// ordinary header.
@@ -144,10 +141,17 @@ impl DeliveryDecoder {
     /// Decodes one delivery. An event of a `sequenced` stream (ordered by the producer's numbers) may lack its
     /// sequence; the sequencer decides how to handle such an event.
     pub fn decode(&self, delivery: &Delivery) -> Result<Event, DecodeError> {
-        let locations = self.locations_of(delivery);
+        let is_published = self.is_published(delivery);
+        let is_own = is_published || self.is_letter(delivery);
+        let locations = if is_own { &*OWN_LOCATIONS } else { &self.locations };
         let reader = MessageReader { delivery };
         let key = read_key(&reader, locations);
-        let key_header = key.as_ref().ok().and_then(|key| key.header);
+        let key_header = if is_published {
+            // The encoder writes the key into this header too.
+            self.locations.key.as_ref().and_then(KeyLocation::single_header)
+        } else {
+            key.as_ref().ok().and_then(|key| key.header)
+        };
         let headers = EventHeaders::of(delivery, locations, self.ordering, key_header);
         let sequence = || self.sequence(&reader, locations, &headers);
         let key = key.map_err(|rejected| rejected.into_error(None, sequence().ok().flatten()))?;
@@ -156,23 +160,26 @@ impl DeliveryDecoder {
         })
     }
 
-    /// Returns the places of the values in a message. An event that Ordain published, and a dead letter of this stream,
-    /// contain the values in the places in which Ordain writes them.
-    fn locations_of(&self, delivery: &Delivery) -> &EventLocations {
-        if self.locations.is_default() {
-            return &DEFAULT_LOCATIONS;
-        }
-        let properties = &delivery.properties;
-        let headers = properties.headers().as_ref().map(FieldTable::inner);
-        let has = |name: &str| headers.is_some_and(|headers| headers.contains_key(name));
-        let is_letter = || {
-            has(CAUSE_HEADER) && header(properties, SOURCE_HEADER) == self.letter_source.as_bytes()
-        };
-        let is_own = has(KEY_HEADER) && (has(DEFAULT_PLACES_HEADER) || is_letter());
-        if is_own {
-            return &OWN_LOCATIONS;
-        }
-        &self.locations
+    /// Returns whether a message is an event that Ordain has published to this stream, with the values in
+    /// [`OWN_LOCATIONS`]. If Ordain writes all values into the places that the stream reads, no message counts as such
+    /// an event.
+    fn is_published(&self, delivery: &Delivery) -> bool {
+        !self.locations.has_only_written_places()
+            && self.has_own_source(delivery, DEFAULT_PLACES_HEADER)
+    }
+
+    /// Returns whether a message is a dead letter of this stream, with the values in [`OWN_LOCATIONS`]. If the stream
+    /// reads the default places, no message counts as such a letter.
+    fn is_letter(&self, delivery: &Delivery) -> bool {
+        !self.locations.is_default()
+            && has_header(delivery, CAUSE_HEADER)
+            && self.has_own_source(delivery, SOURCE_HEADER)
+    }
+
+    /// Returns whether a header contains the CloudEvents source of this stream, and another header contains the key.
+    fn has_own_source(&self, delivery: &Delivery, name: &str) -> bool {
+        has_header(delivery, KEY_HEADER)
+            && header(&delivery.properties, name) == self.letter_source.as_bytes()
     }
 
     fn event(
@@ -340,6 +347,11 @@ impl DeliveryDecoder {
         }
         Ok(others)
     }
+}
+
+fn has_header(delivery: &Delivery, name: &str) -> bool {
+    let headers = delivery.properties.headers().as_ref().map(FieldTable::inner);
+    headers.is_some_and(|headers| headers.contains_key(name))
 }
 
 /// Returns the key of an event.

@@ -172,17 +172,37 @@ pub(super) fn letter(
     }
 }
 
-/// Encodes a producer's event in the form that the stream reads, with its sequence if it has one. `locations` are the
-/// places from which the stream reads the values of its events. If the stream reads more than the key from places of
-/// its own, the message has the header [`DEFAULT_PLACES_HEADER`], with which the decoder reads the default places. The
-/// place of the key contains the key too, because the exchange may choose the partition by this place.
-pub(super) fn event(
-    event: &Arc<Event>,
-    sequence: Option<u64>,
-    locations: &EventLocations,
-) -> AmqpMessage {
-    let key_place = locations.key.as_ref().and_then(KeyLocation::single);
-    let mut envelope = PropertiesBuilder::new(event.source(), event.key(), event.headers(), &[]);
+/// The form of the events that Ordain publishes to a stream.
+#[derive(Debug)]
+pub(super) struct EventForm {
+    /// The place from which the stream reads the key, if it is a single place other than the routing key.
+    key_place: Option<Place>,
+    /// The value of the header [`DEFAULT_PLACES_HEADER`], with which the decoder reads the default places; `None` if
+    /// the decoder reads the values without this header.
+    marker: Option<String>,
+}
+
+impl EventForm {
+    /// Returns the form for a stream that reads the values of its events from `locations`.
+    pub(super) fn new(stream: &str, locations: &EventLocations) -> Self {
+        Self {
+            key_place: locations.key.as_ref().and_then(KeyLocation::single).cloned(),
+            marker: (!locations.has_only_written_places()).then(|| source_of(stream)),
+        }
+    }
+}
+
+/// Encodes a producer's event in the form that the stream reads, with its sequence if it has one. The place of the key
+/// contains the key too, because the exchange may choose the partition by this place. If this place is a header, the
+/// encoder renames a header of the event with the same name.
+pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, form: &EventForm) -> AmqpMessage {
+    let key_place = form.key_place.as_ref();
+    let key_header = match key_place {
+        Some(Place::Header(name)) => Some(name.as_str()),
+        _ => None,
+    };
+    let mut envelope =
+        PropertiesBuilder::new(event.source(), event.key(), event.headers(), key_header.as_slice());
     if let Some(Place::Property(MessageProperty::MessageId)) = key_place {
         envelope.headers.insert(LONG_ID_HEADER.into(), long_string(event.id()));
     } else {
@@ -206,8 +226,8 @@ pub(super) fn event(
         Some(Place::Property(property)) => envelope.key_property(*property, event.key()),
         _ => {}
     }
-    if !has_only_default_places(locations) {
-        envelope.headers.insert(DEFAULT_PLACES_HEADER.into(), AMQPValue::Boolean(true));
+    if let Some(marker) = &form.marker {
+        envelope.headers.insert(DEFAULT_PLACES_HEADER.into(), long_string(marker));
     }
     let mut routing_key = event.key().to_owned();
     routing_key.truncate(routing_key.floor_char_boundary(RoutingKeyTemplate::LIMIT_BYTES));
@@ -217,14 +237,6 @@ pub(super) fn event(
         properties,
         body: MessageBody::Event(Arc::clone(event)),
     }
-}
-
-/// Returns whether the stream reads all values from places in which the encoder writes them: the default places, and a
-/// header with the key.
-fn has_only_default_places(locations: &EventLocations) -> bool {
-    let key = locations.key.as_ref();
-    key.is_none_or(|key| matches!(key.single(), Some(Place::Header(_))))
-        && EventLocations { key: None, ..locations.clone() }.is_default()
 }
 
 /// Returns the routing key, truncated to AMQP's limit. The routing key of a handler's message is never too long,
@@ -328,7 +340,8 @@ mod tests {
     fn event_keeps_headers_with_the_names_of_queue_headers() {
         let headers = QUEUE_HEADERS.map(|name| (name, "7"));
         let parts = EventParts { key: "k", id: "1", headers: &headers, ..EventParts::default() };
-        let sent = event(&Arc::new(Event::new(&parts)), None, &EventLocations::DEFAULT);
+        let form = EventForm::new("s", &EventLocations::DEFAULT);
+        let sent = event(&Arc::new(Event::new(&parts)), None, &form);
         let decoder = DeliveryDecoder {
             letter_source: "/ordain/s".to_owned(),
             ordering: OrderingMode::Fifo,

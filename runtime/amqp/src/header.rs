@@ -8,7 +8,8 @@ pub(super) const SEQUENCE_HEADER: &str = "X-Sequence-ID";
 /// The header that marks the last event of a key.
 pub(super) const END_HEADER: &str = "X-End-Of-Sequence";
 /// The header of an event that Ordain publishes to a stream whose settings name places of their own for the key, id,
-/// sequence, type or time. The message contains these values in the default places, and the key in [`KEY_HEADER`].
+/// sequence, type or time. The message contains these values in the default places, and the key in [`KEY_HEADER`]. The
+/// value is the CloudEvents source of the stream: other streams on the same exchange read their own places.
 pub(super) const DEFAULT_PLACES_HEADER: &str = "X-Ordain-Event";
 /// The header that every dead letter has.
 pub(super) const CAUSE_HEADER: &str = "deadcause";

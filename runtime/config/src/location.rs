@@ -218,6 +218,14 @@ impl KeyLocation {
         }
     }
 
+    /// Returns the name of the header if the location is a single header that contains the whole key.
+    pub fn single_header(&self) -> Option<&str> {
+        match self.single()? {
+            Place::Header(name) => Some(name),
+            _ => None,
+        }
+    }
+
     /// Returns whether the key is in the routing key, and nowhere else.
     pub fn is_routing_key(&self) -> bool {
         self.single() == Some(&Place::RoutingKey)
@@ -285,6 +293,17 @@ impl EventLocations {
     /// Returns whether all values are in their default places.
     pub fn is_default(&self) -> bool {
         *self == Self::DEFAULT
+    }
+
+    /// Returns whether all values are in the places in which Ordain writes them into a message: the default places, and
+    /// a single header with the key.
+    pub fn has_only_written_places(&self) -> bool {
+        let Self { key, id, sequence, kind, time } = self;
+        key.as_ref().is_none_or(|key| key.single_header().is_some())
+            && id.is_none()
+            && sequence.is_none()
+            && kind.is_none()
+            && time.is_none()
     }
 
     /// Returns the locations whose places exist in every form of an event. All other locations become the default.

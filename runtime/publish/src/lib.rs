@@ -473,6 +473,7 @@ async fn open_producer(
     let exchange = source.exchange.as_ref().map_or("", |exchange| exchange.0.as_str());
     Ok(ExchangeProducer::new(
         &broker,
+        stream,
         exchange,
         &source.locations(),
         ordering == OrderingMode::Fifo,

@@ -8,7 +8,7 @@ use ordain_config::{LoadedConfig, SourceConfig};
 use serde_json::json;
 
 use super::*;
-use crate::encode;
+use crate::encode::{self, EventForm};
 
 /// Decodes a delivery of a `sequenced` stream.
 fn decode(routing_key: &str, properties: BasicProperties) -> Result<Event, DecodeError> {
@@ -389,6 +389,7 @@ fn published_event_is_read_from_the_default_places() {
     for settings in [
         "",
         "key = \"header:order\"",
+        "key = \"header:order\"\nid = \"data:/id\"",
         "key = \"property:message_id\"",
         "key = \"property:correlation_id\"",
         "key = \"property:timestamp\"",
@@ -398,7 +399,7 @@ fn published_event_is_read_from_the_default_places() {
         "id = \"content\"",
     ] {
         let decoder = located(OrderingMode::Fifo, settings);
-        let sent = encode::event(&event, None, &decoder.locations);
+        let sent = encode::event(&event, None, &EventForm::new("s", &decoder.locations));
         let mut delivery =
             Delivery::mock(1, "x".into(), sent.routing_key.clone(), false, event.data().to_vec());
         delivery.properties = sent.properties.clone();
@@ -418,7 +419,7 @@ fn published_event_is_read_from_the_default_places() {
     // The exchange chooses the partition by the part of the message that contains the key.
     let sent = |settings: &str| {
         let decoder = located(OrderingMode::Fifo, settings);
-        encode::event(&event, None, &decoder.locations).properties
+        encode::event(&event, None, &EventForm::new("s", &decoder.locations)).properties
     };
     let by_header = sent("key = \"header:order\"");
     assert_eq!(encode::header(&by_header, "order"), b"k/1");
@@ -426,4 +427,40 @@ fn published_event_is_read_from_the_default_places() {
     assert_eq!(by_id.message_id().as_ref().map(ShortString::as_str), Some("k/1"));
     let by_property = sent("key = \"property:correlation_id\"");
     assert_eq!(by_property.correlation_id().as_ref().map(ShortString::as_str), Some("k/1"));
+}
+
+/// Other streams on the same exchange receive the events that Ordain publishes to a stream. These streams, and streams
+/// that need no header [`DEFAULT_PLACES_HEADER`], read their own places.
+#[test]
+fn header_of_published_events_applies_to_its_stream_only() {
+    let read = |settings: &str, headers: &[(&str, AMQPValue)]| {
+        let decoder = located(OrderingMode::Fifo, settings);
+        let event = decoder.decode(&message(with_headers(headers), b"{\"k\":\"placed\"}"));
+        event.map_or_else(|error| error.message, |event| event.key().to_owned())
+    };
+    let by_data = "key = \"data:/k\"\nid = \"none\"";
+    let marked = |source: AMQPValue| {
+        [("X-Ordain-Event", source), ("X-Key", text("own")), ("cloudEvents:id", text("1"))]
+    };
+    assert_eq!(read(by_data, &marked(text("/ordain/s"))), "own");
+    assert_eq!(read(by_data, &marked(text("/ordain/other"))), "placed");
+    assert_eq!(read(by_data, &marked(AMQPValue::Boolean(true))), "placed");
+    assert_eq!(read(by_data, &marked(text("/ordain/s"))[..1]), "placed");
+    let mut by_header = marked(text("/ordain/s")).to_vec();
+    by_header.push(("order", text("o-1")));
+    assert_eq!(read("key = \"header:order\"", &by_header), "o-1");
+    assert_eq!(read("", &by_header), "order.paid");
+}
+
+/// If an event has a header with the name of the header that contains the key, the encoder renames the event's header.
+#[test]
+fn header_with_the_key_replaces_no_header_of_the_event() {
+    let parts =
+        EventParts { key: "k", id: "1", headers: &[("order", "first")], ..EventParts::default() };
+    let decoder = located(OrderingMode::Fifo, "key = \"header:order\"");
+    let form = EventForm::new("s", &decoder.locations);
+    let sent = encode::event(&std::sync::Arc::new(Event::new(&parts)), None, &form);
+    let received = decoder.decode(&message(sent.properties, b"")).expect("an event");
+    assert_eq!(received.key(), "k");
+    assert_eq!(received.headers().collect::<Vec<_>>(), [("x-original-order", "first")]);
 }

@@ -216,3 +216,23 @@ fn exchange_hashes_the_place_of_the_key() {
         );
     }
 }
+
+/// Ordain gives an event of a shared exchange one number for all streams that read the exchange.
+#[test]
+fn readers_of_a_numbered_exchange_need_the_same_key_and_sequence() {
+    let conflict = |settings: &str| {
+        let streams = ["a", "b"].map(|name| {
+            let settings = if name == "b" { settings } else { "" };
+            format!(
+                "[streams.{name}]\nhandler = \"h\"\nordering = \"sequenced\"\n\
+                 source = {{ kind = \"amqp\", exchange = \"x\", queue = \"{name}\", {settings} }}\n"
+            )
+        });
+        let loaded = parse(&format!("{}{BROKER}", streams.concat())).expect(settings);
+        let error = NumberingPolicy::for_producers(&loaded, "x").err();
+        error.map_or_else(String::new, |error| error.problems[0].setting.clone())
+    };
+    assert_eq!(conflict("id = \"content\""), "");
+    assert_eq!(conflict("key = \"header:order\""), "streams.b.source.key");
+    assert_eq!(conflict("sequence = \"header:version\""), "streams.b.source.sequence");
+}

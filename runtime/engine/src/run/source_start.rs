@@ -145,8 +145,18 @@ impl PartitionFactory<'_> {
         }
         let in_order = stream.ordering == OrderingMode::Fifo;
         let locations = config.locations();
-        let producer =
-            || ExchangeProducer::new(broker, &exchange.0, &locations, in_order, Duration::ZERO);
+        let stream_name = &handle.partition.stream;
+        let producer = || {
+            let retry_timeout = Duration::ZERO;
+            ExchangeProducer::new(
+                broker,
+                stream_name,
+                &exchange.0,
+                &locations,
+                in_order,
+                retry_timeout,
+            )
+        };
         // The stream recognises the broker's copy of an early event if the id of the event is among the last `window`
         // ids of its key. Pass at most `window / 2` events early, because other events of the key can arrive before the
         // copies of these events. Also leave room for the ids of all events that the broker may redeliver. A
