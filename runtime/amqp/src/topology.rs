@@ -469,17 +469,29 @@ impl Topology {
         let nothing = FieldTable::default;
         let arguments = self.exchange_arguments();
         channel.exchange_declare(exchange.into(), self.exchange_kind(), durable, arguments).await?;
-        // Bind all queues concurrently: until the last queue is bound, a partitioned exchange divides its messages
-        // among the queues that are already bound, and sends keys to the wrong partition.
-        let partitions = 0..self.partitions;
-        try_join_all(partitions.map(|partition| self.bind_queue(channel, exchange, partition)))
-            .await?;
+        self.bind_queues(channel, exchange).await?;
         for ExchangeBinding { exchange: from, routing_key } in &self.bind {
             let from = from.0.as_str().into();
             let key = routing_key.0.as_str().into();
             let options = ExchangeBindOptions::default();
             channel.exchange_bind(exchange.into(), from, key, options, nothing()).await?;
         }
+        Ok(())
+    }
+
+    /// Binds all queues to the exchange.
+    async fn bind_queues(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
+        if self.is_bound_in_order() {
+            for partition in self.partitions_by_queue_name() {
+                self.bind_queue(channel, exchange, partition).await?;
+            }
+            return Ok(());
+        }
+        // Bind all queues concurrently: until the last queue is bound, a partitioned exchange divides its messages
+        // among the queues that are already bound, and sends keys to the wrong partition.
+        let partitions = 0..self.partitions;
+        try_join_all(partitions.map(|partition| self.bind_queue(channel, exchange, partition)))
+            .await?;
         Ok(())
     }
 

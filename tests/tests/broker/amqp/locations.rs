@@ -59,6 +59,19 @@ fn values_are_read_from_the_named_places() -> Result<()> {
     Ok(())
 }
 
+/// Returns messages with the key in the header `case`, each with another routing key.
+fn with_key_in_header(lines: &[String]) -> Result<Vec<Outgoing>> {
+    let message = |(index, line): (usize, &String)| -> Result<Outgoing> {
+        let mut outgoing = from_line(line)?;
+        let key = std::mem::replace(&mut outgoing.routing_key, format!("route-{index}"));
+        let mut headers = outgoing.properties.headers().clone().unwrap_or_default();
+        headers.insert("case".into(), AMQPValue::LongString(key.into()));
+        outgoing.properties = outgoing.properties.with_headers(headers);
+        Ok(outgoing)
+    };
+    lines.iter().enumerate().map(message).collect()
+}
+
 /// With several partitions, the exchange hashes the header that contains the key. All events of a key are in one
 /// partition, although their routing keys differ.
 #[test]
@@ -67,17 +80,33 @@ fn key_in_header_chooses_the_partition() -> Result<()> {
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     let lines = in_turn(12, 20);
-    let keyed = |(index, line): (usize, &String)| -> Result<Outgoing> {
-        let mut outgoing = from_line(line)?;
-        let key = std::mem::replace(&mut outgoing.routing_key, format!("route-{index}"));
-        let mut headers = outgoing.properties.headers().clone().unwrap_or_default();
-        headers.insert("case".into(), AMQPValue::LongString(key.into()));
-        outgoing.properties = outgoing.properties.with_headers(headers);
-        Ok(outgoing)
-    };
-    let messages = lines.iter().enumerate().map(keyed).collect::<Result<Vec<_>>>()?;
-    rig.client.publish("cases", &messages)?;
+    rig.client.publish("cases", &with_key_in_header(&lines)?)?;
     rig.check(&lines)?;
+    rig.until_empty()?;
+    service.end()?;
+    ensure!(!service.stderr().contains("keys moved here"), "{}", service.stderr());
+    Ok(())
+}
+
+/// When the broker starts, it assigns the hashes to the queues anew, in the byte order of the names of the queues:
+/// `cases.10` precedes `cases.2`. Every key must stay in its partition.
+#[test]
+fn keys_stay_in_their_partitions_after_a_restart_of_the_broker() -> Result<()> {
+    let mut rig = Rig::with_private_broker("", "", "partitions = 12, key = \"header:case\"")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    // The host binds the queues in byte order, so this binding is the last one.
+    rig.until_bound("cases", &["cases.9"])?;
+    rig.rabbit.sync()?;
+    let lines = in_turn(60, 4);
+    let (before, after) = lines.split_at(120);
+    rig.client.publish("cases", &with_key_in_header(before)?)?;
+    let mut out = Vec::new();
+    rig.take(&mut out, before.len())?;
+    rig.until_empty()?;
+    rig.rabbit.restart()?;
+    rig.reconnect()?;
+    rig.client.publish("cases", &with_key_in_header(after)?)?;
+    rig.take(&mut out, lines.len())?;
     rig.until_empty()?;
     service.end()?;
     ensure!(!service.stderr().contains("keys moved here"), "{}", service.stderr());
