@@ -62,8 +62,16 @@ pub(super) fn percent_encode(text: &str, out: &mut String) {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
             out.push(char::from(byte));
         } else {
-            let _ = write!(out, "%{byte:02X}");
+            percent_encode_bytes([byte], out);
         }
+    }
+}
+
+/// Appends each byte as `%XX`.
+pub(super) fn percent_encode_bytes(bytes: impl IntoIterator<Item = u8>, out: &mut String) {
+    for byte in bytes {
+        // Writing to a text cannot fail.
+        let _ = write!(out, "%{byte:02X}");
     }
 }
 

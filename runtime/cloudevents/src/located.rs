@@ -7,6 +7,7 @@ use ordain_config::{IdLocation, IdPlace, KeyLocation, KeyPart, KeyPlace, Place, 
 use ordain_core::{Cause, SEQUENCE_END};
 use ordain_store::KEY_SIZE_LIMIT;
 
+use super::id::percent_encode_bytes;
 use super::time::event_time;
 
 /// The key of all events of a stream whose key is `"*"`.
@@ -100,16 +101,37 @@ pub fn located_key<'a, 'l>(
     Ok(key)
 }
 
-/// Returns a composite key; `None` if a part is missing.
+/// Returns a composite key; `None` if a part is missing. Percent-encodes `%`, and the first character of each text
+/// between two places, in the values: each value therefore ends at the first character of the next text, and different
+/// values never result in the same key.
 fn composite(reader: &impl PlaceReader, parts: &[KeyPart]) -> Option<String> {
+    let mut ends = String::new();
+    for part in parts.get(1..parts.len().saturating_sub(1)).unwrap_or_default() {
+        if let KeyPart::Text(between) = part {
+            ends.extend(between.chars().next());
+        }
+    }
     let mut key = String::new();
     for part in parts {
         match part {
             KeyPart::Text(fixed) => key.push_str(fixed),
-            KeyPart::Place(place) => key.push_str(&text(reader, place)?),
+            KeyPart::Place(place) => push_value(&text(reader, place)?, &ends, &mut key),
         }
     }
     Some(key)
+}
+
+/// Appends a value of a composite key. `ends` contains the characters that can follow a value; empty if the key has
+/// only one value.
+fn push_value(value: &str, ends: &str, key: &mut String) {
+    let mut bytes = [0; 4];
+    for character in value.chars() {
+        if !ends.is_empty() && (character == '%' || ends.contains(character)) {
+            percent_encode_bytes(character.encode_utf8(&mut bytes).bytes(), key);
+        } else {
+            key.push(character);
+        }
+    }
 }
 
 /// Describes why an event has no key. The text names each place, and of a composite key only the first missing part.

@@ -165,7 +165,9 @@ fn unescaped(part: &str) -> Option<String> {
 pub enum KeyPlace {
     /// A place that contains the whole key.
     Place(Place),
-    /// A text whose places each contain a part of the key.
+    /// A text whose places each contain a part of the key. Two places always have a text between them that begins with
+    /// neither an ASCII letter, a digit nor `%`. In the values, `%` and the first characters of these texts are
+    /// percent-encoded, so that different values never result in the same key.
     Composite(Vec<KeyPart>),
     /// No place: all events of the stream have the key `*`.
     Stream,
@@ -415,6 +417,10 @@ fn parse_place(text: &str) -> Result<Place, String> {
     };
     match kind {
         "header" => Ok(Place::Header(named()?.0)),
+        "attribute" if name.contains(|c: char| c.is_ascii_uppercase()) => Err(format!(
+            "the names of attributes are lower case: did you mean \"attribute:{}\"?",
+            name.to_ascii_lowercase()
+        )),
         "attribute" => Ok(Place::Attribute(named()?.0)),
         "property" => MessageProperty::parse(name).map(Place::Property),
         "data" => JsonPointer::parse(name).map(Place::Data).ok_or_else(|| pointer_hint(name)),
@@ -440,7 +446,7 @@ fn parse_key_place(text: &str) -> Result<KeyPlace, String> {
     if !text.contains(['{', '}']) {
         return parse_place(text).map(KeyPlace::Place);
     }
-    let mut parts = Vec::new();
+    let mut parts: Vec<KeyPart> = Vec::new();
     let mut rest = text;
     while !rest.is_empty() {
         let (fixed, after) = match rest.find(['{', '}']) {
@@ -456,8 +462,10 @@ fn parse_key_place(text: &str) -> Result<KeyPlace, String> {
         }
         let inside = rest.strip_prefix('{').and_then(|rest| rest.split_once('}'));
         let Some((place, after)) = inside else {
-            return Err("write each place between `{` and `}`".to_owned());
+            return Err("write each place between `{` and `}`; the name in a place of a key cannot contain braces"
+                .to_owned());
         };
+        check_separator(&parts)?;
         let place = parse_place(place).map_err(|hint| match &hint[..] {
             "" => format!("{{{place}}} names no place"),
             hint => format!("{{{place}}}: {hint}"),
@@ -465,7 +473,27 @@ fn parse_key_place(text: &str) -> Result<KeyPlace, String> {
         parts.push(KeyPart::Place(place));
         rest = after;
     }
+    if parts.len() > 2 * PLACES_LIMIT {
+        return Err(format!("a key can combine at most {PLACES_LIMIT} places"));
+    }
     Ok(KeyPlace::Composite(parts))
+}
+
+/// Checks that another place can follow the parts of a composite key. [`KeyPlace::Composite`] states the reason.
+fn check_separator(parts: &[KeyPart]) -> Result<(), String> {
+    let is_separator = match parts {
+        [] | [KeyPart::Text(_)] => true,
+        [.., KeyPart::Text(text)] => {
+            !text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '%')
+        }
+        [.., KeyPart::Place(_)] => false,
+    };
+    if is_separator {
+        return Ok(());
+    }
+    Err("two places need a text between them that begins with neither a letter, a digit nor `%`, such as \
+         \"{header:tenant}/{data:/order}\": otherwise different values could result in the same key"
+        .to_owned())
 }
 
 fn parse_id_place(text: &str) -> Result<IdPlace, String> {

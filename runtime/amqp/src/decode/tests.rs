@@ -175,9 +175,9 @@ fn values_are_read_from_json_data() {
     check_message(settings, properties, &body.to_string(), expected);
     // NestJS: the pattern in the body, and no id.
     let body = json!({"pattern": "order.paid", "data": {"order": "o-1"}});
-    let settings = "key = \"{data:/pattern}-{data:/data/order}\"\ntype = \"data:/pattern\"\n\
+    let settings = "key = \"{data:/pattern}/{data:/data/order}\"\ntype = \"data:/pattern\"\n\
                     id = [\"property:message_id\", \"data:/data/order\"]";
-    let expected = ("order.paid-o-1", "o-1", "order.paid", None);
+    let expected = ("order.paid/o-1", "o-1", "order.paid", None);
     check_message(settings, plain(), &body.to_string(), expected);
     // dramatiq: the id and the time in the body.
     let body = json!({"actor_name": "pay", "message_id": "dq-1", "message_timestamp": 1_764_072_000_123_u64});

@@ -129,6 +129,30 @@ mod tests {
     }
 
     #[test]
+    fn different_values_never_result_in_the_same_composite_key() {
+        let key = |between: &str, a: &str, b: &str| {
+            let parts = vec![
+                KeyPart::Text("order-".to_owned()),
+                KeyPart::Place(attribute("a")),
+                KeyPart::Text(between.to_owned()),
+                KeyPart::Place(attribute("b")),
+            ];
+            let members = format!("\"a\":\"{a}\",\"b\":\"{b}\",");
+            let locations = by_key(vec![KeyPlace::Composite(parts)]);
+            decode(OrderingMode::Fifo, locations, &members).expect("a key").key().to_owned()
+        };
+        assert_eq!(key("/", "x", "y/z"), "order-x/y%2Fz");
+        assert_eq!(key("/", "x/y", "z"), "order-x%2Fy/z");
+        assert_eq!(key("/", "x%2Fy", "z"), "order-x%252Fy/z");
+        assert_eq!(key("–to–", "x–", "o"), "order-x%E2%80%93–to–o");
+        // A key with a single value contains the value as it is.
+        let parts = vec![KeyPart::Place(attribute("a")), KeyPart::Text("/".to_owned())];
+        let locations = by_key(vec![KeyPlace::Composite(parts)]);
+        let event = decode(OrderingMode::Fifo, locations, r#""a":"50%/x","#);
+        assert_eq!(event.expect("a key").key(), "50%/x/");
+    }
+
+    #[test]
     fn data_in_binary_mode_has_places() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
