@@ -258,7 +258,7 @@ impl DeliveryDecoder {
             (None, None, OrderingMode::Sequenced) => Ok(Cow::Borrowed("")),
             (None, None, OrderingMode::Fifo) => {
                 let message = match &locations.id {
-                    Some(location) => describe_missing_id(reader, location),
+                    Some(location) => describe_missing_id(reader, location, self.ordering),
                     None => "there is no id, and a fifo stream detects repeats by the id: set the property \
                              message_id"
                         .to_owned(),
@@ -277,7 +277,7 @@ impl DeliveryDecoder {
     ) -> DeliveryResult<Option<u64>> {
         match &locations.sequence {
             Some(location) if self.ordering == OrderingMode::Sequenced => {
-                located_sequence(reader, location).map(Some).map_err(DeliveryRejection::of)
+                located_sequence(reader, location).map_err(DeliveryRejection::of)
             }
             _ => Self::default_sequence(headers),
         }

@@ -239,15 +239,10 @@ impl EventDecoder {
             LocatedId::Text(id) => within_limit("id", id),
             LocatedId::Content => Ok(Cow::Owned(content_id(key, &self.kind(reader)?, reader.data))),
             LocatedId::Unique => Ok(Cow::Owned(unique_id())),
-            LocatedId::Missing => match (self.ordering, self.sequence(reader)?) {
-                (OrderingMode::Fifo, _) => {
-                    Err(EventRejection(Cause::NoId, describe_missing_id(reader, location)))
-                }
-                (OrderingMode::Sequenced, Some(sequence)) => {
-                    Ok(Cow::Owned(format!("{key}/{sequence}")))
-                }
-                (OrderingMode::Sequenced, None) => Ok(Cow::Borrowed("")),
-            },
+            LocatedId::Missing => {
+                let message = describe_missing_id(reader, location, self.ordering);
+                Err(EventRejection(Cause::NoId, message))
+            }
         }
     }
 
@@ -277,9 +272,7 @@ impl EventDecoder {
         match &self.locations().sequence {
             _ if self.ordering == OrderingMode::Fifo => Ok(None),
             None => attribute::sequence(reader.envelope),
-            Some(location) => {
-                located_sequence(reader, location).map(Some).map_err(EventRejection::of)
-            }
+            Some(location) => located_sequence(reader, location).map_err(EventRejection::of),
         }
     }
 

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use ordain_config::{IdLocation, IdPlace, KeyLocation, KeyPart, KeyPlace, Place, ValueLocation};
-use ordain_core::{Cause, SEQUENCE_END};
+use ordain_core::{Cause, OrderingMode, SEQUENCE_END};
 use ordain_store::KEY_SIZE_LIMIT;
 
 use super::id::percent_encode_bytes;
@@ -193,42 +193,43 @@ pub fn located_id<'a>(reader: &'a impl PlaceReader, location: &IdLocation) -> Lo
     found.unwrap_or(LocatedId::Missing)
 }
 
-/// Describes why an event of a `fifo` stream has no id.
-pub fn describe_missing_id(reader: &impl PlaceReader, location: &IdLocation) -> String {
+/// Describes why an event has no id.
+pub fn describe_missing_id(
+    reader: &impl PlaceReader,
+    location: &IdLocation,
+    ordering: OrderingMode,
+) -> String {
     let places = location.0.iter().filter_map(|id_place| match id_place {
         IdPlace::Place(place) => Some(place),
         IdPlace::Content | IdPlace::Unique => None,
     });
     let places = describe_missing(reader, "the id", &places.collect::<Vec<_>>());
-    format!("there is no id, and a fifo stream detects repeats by the id: {places}")
+    match ordering {
+        OrderingMode::Fifo => {
+            format!("there is no id, and a fifo stream detects repeats by the id: {places}")
+        }
+        OrderingMode::Sequenced => format!("there is no id: {places}"),
+    }
 }
 
-/// Returns the sequence of an event of a `sequenced` stream.
+/// Returns the sequence of an event of a `sequenced` stream; `None` if no place contains a value.
 pub fn located_sequence(
     reader: &impl PlaceReader,
     location: &ValueLocation,
-) -> Result<u64, LocationFault> {
+) -> Result<Option<u64>, LocationFault> {
     let mut wrong = None;
     for place in &location.0 {
         match reader.read(place) {
             PlaceValue::Text(text) if text.is_empty() => {}
             PlaceValue::Text(text) => {
                 let number = digits(&text).filter(|number| *number < SEQUENCE_END);
-                return number.ok_or_else(|| wrong_sequence(reader, place));
+                return number.map(Some).ok_or_else(|| wrong_sequence(reader, place));
             }
             PlaceValue::NotText => wrong = wrong.or(Some(place)),
             PlaceValue::Missing | PlaceValue::NotJson => {}
         }
     }
-    Err(wrong.map_or_else(
-        || {
-            let places: Vec<&Place> = location.0.iter().collect();
-            let places = describe_missing(reader, "the sequence", &places);
-            let message = format!("there is no sequence: {places}");
-            LocationFault { cause: Cause::NoSequence, message }
-        },
-        |place| wrong_sequence(reader, place),
-    ))
+    wrong.map_or(Ok(None), |place| Err(wrong_sequence(reader, place)))
 }
 
 fn wrong_sequence(reader: &impl PlaceReader, place: &Place) -> LocationFault {

@@ -473,7 +473,7 @@ fn parse_key_place(text: &str) -> Result<KeyPlace, String> {
         parts.push(KeyPart::Place(place));
         rest = after;
     }
-    if parts.len() > 2 * PLACES_LIMIT {
+    if parts.iter().filter(|part| matches!(part, KeyPart::Place(_))).count() > PLACES_LIMIT {
         return Err(format!("a key can combine at most {PLACES_LIMIT} places"));
     }
     Ok(KeyPlace::Composite(parts))

@@ -195,6 +195,21 @@ mod tests {
         assert!(error.message.ends_with("the data at \"/list\" must contain the id"), "{error}");
     }
 
+    /// The store recognises an event without a sequence by its id, so different events must not have the same id.
+    #[test]
+    fn sequenced_event_needs_the_located_id() {
+        let sequenced = |place, members: &str| {
+            decode(OrderingMode::Sequenced, by_id(vec![IdPlace::Place(place)]), members)
+        };
+        for members in ["", r#""sequence":"1","#] {
+            let error = sequenced(data("/missing"), members).expect_err("no id");
+            let message = "there is no id: the data at \"/missing\" must contain the id";
+            assert_eq!((error.cause, &*error.message), (Cause::NoId, message));
+        }
+        let event = sequenced(data("/order"), "").expect("an event");
+        assert_eq!((event.id(), event.sequence()), ("o-1", None));
+    }
+
     #[test]
     fn sequence_type_and_time_are_read() {
         let one = |place| Some(ValueLocation(vec![place]));
@@ -216,6 +231,10 @@ mod tests {
         // The error of an invalid event contains the key and the sequence.
         let error = sequenced(r#""endofsequence":"maybe","#).expect_err("invalid");
         assert_eq!((error.key.as_deref(), error.sequence), (Some("s"), Some(7)));
+        let locations =
+            EventLocations { sequence: one(data("/missing")), ..EventLocations::DEFAULT };
+        let event = decode(OrderingMode::Sequenced, locations, "").expect("an event");
+        assert_eq!(event.sequence(), None);
         let locations = EventLocations { sequence: one(data("/order")), ..EventLocations::DEFAULT };
         let error = decode(OrderingMode::Sequenced, locations, "").expect_err("no number");
         assert_eq!(error.cause, Cause::NoSequence);
