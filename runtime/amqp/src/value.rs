@@ -48,7 +48,7 @@ pub(super) fn as_text(value: &AMQPValue) -> Option<Cow<'_, str>> {
             std::str::from_utf8(bytes.as_slice()).ok().map(Cow::Borrowed)
         }
         AMQPValue::Boolean(value) => Some(Cow::Borrowed(if *value { "true" } else { "false" })),
-        AMQPValue::DecimalValue(decimal) => Some(Cow::Owned(decimal_text(decimal))),
+        AMQPValue::DecimalValue(decimal) => Some(Cow::Owned(decimal_text(*decimal))),
         AMQPValue::Float(number) => number.is_finite().then(|| format!("{number:?}").into()),
         AMQPValue::Double(number) => number.is_finite().then(|| format!("{number:?}").into()),
         value => number(value).map(|number| Cow::Owned(number.to_string())),
@@ -56,7 +56,7 @@ pub(super) fn as_text(value: &AMQPValue) -> Option<Cow<'_, str>> {
 }
 
 /// Returns the digits of a decimal number. A whole number has no fraction, whatever its scale.
-fn decimal_text(decimal: &DecimalValue) -> String {
+fn decimal_text(decimal: DecimalValue) -> String {
     // AMQP defines no sign. The clients of RabbitMQ write the number as a signed integer.
     let value = decimal.value.cast_signed();
     let scale = usize::from(decimal.scale);
@@ -103,7 +103,7 @@ fn number(value: &AMQPValue) -> Option<i128> {
         AMQPValue::LongUInt(number) => (*number).into(),
         AMQPValue::LongLongInt(number) => (*number).into(),
         AMQPValue::Timestamp(number) => (*number).into(),
-        AMQPValue::DecimalValue(decimal) => return decimal_text(decimal).parse().ok(),
+        AMQPValue::DecimalValue(decimal) => return decimal_text(*decimal).parse().ok(),
         _ => return None,
     })
 }
@@ -118,7 +118,7 @@ pub(super) fn json(value: &AMQPValue, limit: usize) -> String {
 pub(super) fn excerpt(value: &AMQPValue) -> String {
     match value {
         // As JSON, a decimal number is a text in quotation marks.
-        AMQPValue::DecimalValue(decimal) => decimal_text(decimal),
+        AMQPValue::DecimalValue(decimal) => decimal_text(*decimal),
         value => json(value, EXCERPT_LIMIT),
     }
 }
@@ -138,7 +138,7 @@ fn to_json(value: &AMQPValue) -> Value {
         AMQPValue::Boolean(value) => (*value).into(),
         AMQPValue::Float(number) => f64::from(*number).into(),
         AMQPValue::Double(number) => (*number).into(),
-        AMQPValue::DecimalValue(decimal) => decimal_text(decimal).into(),
+        AMQPValue::DecimalValue(decimal) => decimal_text(*decimal).into(),
         AMQPValue::FieldArray(values) => values.as_slice().iter().map(to_json).collect(),
         AMQPValue::FieldTable(values) => table(values),
         AMQPValue::LongString(bytes) => bytes_to_json(bytes.as_bytes()),
