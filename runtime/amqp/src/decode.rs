@@ -1,5 +1,5 @@
 //! Converts a delivery into an event: from AMQP's own properties and headers, or from CloudEvents in binary mode (a
-//! header `cloudEvents:NAME` or `cloudEvents_NAME` for each attribute).
+//! header `cloudEvents:NAME`, `cloudEvents_NAME` or `ce-NAME` for each attribute).
 //!
 //! This module validates a delivery before the delivery becomes an event. If this module rejects a delivery, the error
 //! describes the limit or the valid form.
@@ -18,7 +18,8 @@ use ordain_core::{Cause, Event, EventParts, OrderingMode, SEQUENCE_END};
 use super::encode::{header, id};
 use super::header::{
     ATTRIBUTE_PREFIXES, CAUSE_HEADER, CE_END_HEADER, CE_SEQUENCE_HEADER, DEFAULT_PLACES_HEADER,
-    END_HEADER, KEY_HEADER, QUEUE_HEADERS, SEQUENCE_HEADER, SOURCE_HEADER, TIME_MS_HEADER,
+    END_HEADER, HTTP_ATTRIBUTE_PREFIX, HTTP_VERSION_HEADER, KEY_HEADER, QUEUE_HEADERS,
+    SEQUENCE_HEADER, SOURCE_HEADER, TIME_MS_HEADER,
 };
 use super::value::{as_bool, as_integer, as_text, excerpt, json, not_utf8};
 use ordain_cloudevents::{
@@ -105,13 +106,16 @@ impl<'a> EventHeaders<'a> {
         let mut headers = Self::default();
         let has_sequence = ordering == OrderingMode::Sequenced && locations.sequence.is_none();
         let has_time = locations.time.is_none();
+        let http_prefix =
+            has_header(delivery, HTTP_VERSION_HEADER).then_some(HTTP_ATTRIBUTE_PREFIX);
+        let prefixes = ATTRIBUTE_PREFIXES.into_iter().chain(http_prefix);
         let table = delivery.properties.headers().as_ref();
         for (name, value) in table.into_iter().flat_map(FieldTable::inner) {
             let name = name.as_str();
             if QUEUE_HEADERS.contains(&name) || key_header == Some(name) {
                 continue;
             }
-            let attribute = ATTRIBUTE_PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
+            let attribute = prefixes.clone().find_map(|prefix| name.strip_prefix(prefix));
             let place = match attribute.unwrap_or(name) {
                 SEQUENCE_HEADER if attribute.is_none() && has_sequence => &mut headers.sequence,
                 END_HEADER if attribute.is_none() => &mut headers.end,

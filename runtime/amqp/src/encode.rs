@@ -17,8 +17,8 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use ordain_core::{DeadLetter, Event, LetterContent, Message};
 
 use super::header::{
-    ATTRIBUTE_PREFIXES, DEFAULT_PLACES_HEADER, END_HEADER, KEY_HEADER, LONG_ID_HEADER,
-    QUEUE_HEADERS, SEQUENCE_HEADER, SOURCE_HEADER, TIME_MS_HEADER,
+    ATTRIBUTE_PREFIXES, DEFAULT_PLACES_HEADER, END_HEADER, HTTP_VERSION_HEADER, KEY_HEADER,
+    LONG_ID_HEADER, QUEUE_HEADERS, SEQUENCE_HEADER, SOURCE_HEADER, TIME_MS_HEADER,
 };
 use ordain_cloudevents::{REASON_ATTRIBUTES, letter_attributes, message_id, source_of};
 use ordain_config::{EventLocations, KeyLocation, MessageProperty, Place, RoutingKeyTemplate};
@@ -318,6 +318,7 @@ impl PropertiesBuilder {
 /// Returns whether a header of this name has a meaning for RabbitMQ or for the decoder.
 fn is_reserved(name: &str) -> bool {
     [KEY_HEADER, SEQUENCE_HEADER, END_HEADER, TIME_MS_HEADER, DEFAULT_PLACES_HEADER].contains(&name)
+        || name == HTTP_VERSION_HEADER
         || ROUTING_HEADERS.contains(&name)
         || QUEUE_HEADERS.contains(&name)
         || ATTRIBUTE_PREFIXES.iter().any(|prefix| name.starts_with(prefix))

@@ -148,14 +148,14 @@ fn values_are_read_from_headers_and_properties() {
     check_message(settings, spring, "{\"a\":1}", ("order.paid", &id, "shop.OrderPaid", None));
     // Knative and the CloudEvents SDK for RabbitMQ: headers `ce-`.
     let knative = with_headers(&[
+        ("ce-specversion", text("1.0")),
         ("ce-id", text("kn-1")),
         ("ce-type", text("t")),
         ("ce-subject", text("s")),
         ("ce-time", text("2026-11-25T12:00:00Z")),
     ]);
-    let settings = "key = \"header:ce-subject\"\nid = \"header:ce-id\"\ntype = \"header:ce-type\"\n\
-                    time = \"header:ce-time\"";
-    check_message(settings, knative, "", ("s", "kn-1", "t", Some(1_795_608_000_000)));
+    let expected = ("s", "kn-1", "t", Some(1_795_608_000_000));
+    check_message("key = \"header:ce-subject\"", knative, "", expected);
     // amqplib: `timestamp: Date.now()`, which is in ms.
     let amqplib =
         BasicProperties::default().with_message_id("1".into()).with_timestamp(1_764_072_000_123);
@@ -464,4 +464,26 @@ fn header_with_the_key_replaces_no_header_of_the_event() {
     let received = decoder.decode(&message(sent.properties, b"")).expect("an event");
     assert_eq!(received.key(), "k");
     assert_eq!(received.headers().collect::<Vec<_>>(), [("x-original-order", "first")]);
+}
+
+/// Without the header `ce-specversion`, headers with the prefix `ce-` have no meaning.
+#[test]
+fn headers_of_the_http_binding_are_attributes() {
+    let headers = [
+        ("ce-id", text("1")),
+        ("ce-source", text("/shop")),
+        ("ce-subject", text("s")),
+        ("ce-sequence", text("3")),
+        ("ce-tenant", text("t")),
+    ];
+    let event = decode("k", with_headers(&headers)).expect("an event");
+    assert_eq!((event.id(), event.source(), event.sequence()), ("", "", None));
+    assert_eq!(event.headers().count(), 5);
+    let mut binding = headers.to_vec();
+    binding.push(("ce-specversion", text("1.0")));
+    let event = decode("k", with_headers(&binding)).expect("an event");
+    assert_eq!((event.id(), event.source(), event.sequence()), ("1", "/shop", Some(3)));
+    let mut others: Vec<_> = event.headers().collect();
+    others.sort_unstable();
+    assert_eq!(others, [("subject", "s"), ("tenant", "t")]);
 }
