@@ -8,7 +8,7 @@ mod place;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use ordain_config::{EventLocations, Place};
+use ordain_config::{EventLocations, IdPlace, Place, ValueLocation};
 use ordain_core::{Cause, Event, EventParts, OrderingMode};
 
 use super::blank::trim_blanks;
@@ -278,7 +278,9 @@ impl EventDecoder {
 
     /// Returns the headers of the event: all attributes that [`Self::event`] does not interpret and that are not
     /// `null`, and the headers that [`HEADERS_ATTRIBUTE`] contains. `key_attribute` is the attribute that contains the
-    /// key. Returns an error if the headers exceed the limit on their number or size.
+    /// key. The attributes `subject` and `partitionkey` are no headers if they contain the key. Any other attribute
+    /// with the key remains a header: a dead letter contains the headers of its event, and can therefore be sent to the
+    /// stream again. Returns an error if the headers exceed the limit on their number or size.
     fn headers<'a>(
         &self,
         envelope: &EventEnvelope<'a>,
@@ -292,21 +294,27 @@ impl EventDecoder {
             }
             Ok(())
         };
-        let is_numbered = self.ordering == OrderingMode::Sequenced && locations.sequence.is_none();
+        let is_numbered = self.ordering == OrderingMode::Sequenced
+            && is_default_place(locations.sequence.as_ref(), "sequence");
+        let id = locations.id.as_ref().map(|id| id.0.first());
+        let is_default_id = id.is_none_or(
+            |first| matches!(first, Some(IdPlace::Place(Place::Attribute(name))) if name == "id"),
+        );
+        let is_key = |name| key_attribute == Some(name);
         for (name, member, is_interpreted) in [
-            ("subject", EnvelopeMember::Subject, false),
-            ("partitionkey", EnvelopeMember::PartitionKey, false),
+            ("subject", EnvelopeMember::Subject, is_key("subject")),
+            ("partitionkey", EnvelopeMember::PartitionKey, is_key("partitionkey")),
             ("sequence", EnvelopeMember::Sequence, is_numbered),
-            ("id", EnvelopeMember::Id, locations.id.is_none()),
-            ("type", EnvelopeMember::Type, locations.kind.is_none()),
-            ("time", EnvelopeMember::Time, locations.time.is_none()),
+            ("id", EnvelopeMember::Id, is_default_id),
+            ("type", EnvelopeMember::Type, is_default_place(locations.kind.as_ref(), "type")),
+            ("time", EnvelopeMember::Time, is_default_place(locations.time.as_ref(), "time")),
         ] {
-            if !is_interpreted && key_attribute != Some(name) {
+            if !is_interpreted {
                 push(name.into(), envelope.raw(member))?;
             }
         }
         for (name, raw) in &envelope.extensions {
-            if name != HEADERS_ATTRIBUTE && key_attribute != Some(&**name) {
+            if name != HEADERS_ATTRIBUTE {
                 push(name.clone(), Some(raw))?;
             }
         }
@@ -324,6 +332,13 @@ impl EventDecoder {
         }
         Ok(headers)
     }
+}
+
+/// Returns whether the decoder reads a value first from the attribute `name`, its default place.
+fn is_default_place(location: Option<&ValueLocation>, name: &str) -> bool {
+    location.is_none_or(
+        |places| matches!(places.0.first(), Some(Place::Attribute(first)) if first == name),
+    )
 }
 
 /// Returns the media type and the data of an event. `body` is the data of an event in binary mode.

@@ -47,16 +47,18 @@ impl PlaceReader for EnvelopeReader<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use bytes::Bytes;
     use http::{HeaderMap, HeaderName, HeaderValue};
     use ordain_config::{
         EventLocations, IdLocation, IdPlace, JsonPointer, KeyLocation, KeyPart, KeyPlace,
         ValueLocation,
     };
-    use ordain_core::{Cause, Event, OrderingMode};
+    use ordain_core::{Cause, DeadLetter, Event, LetterContent, LetterId, OrderingMode};
 
     use super::*;
-    use crate::{DecodeError, EventDecoder, content_id, decode_http};
+    use crate::{DecodeError, EventDecoder, content_id, decode_http, encode_letter};
 
     fn data(path: &str) -> Place {
         Place::Data(JsonPointer::parse(path).expect("a pointer"))
@@ -100,8 +102,8 @@ mod tests {
         let more = r#""tenant":"blue","flag":true,"none":null,"empty":"","#;
         for (places, key, headers) in [
             (vec![One(data("/order"))], "o-1", 4),
-            (vec![One(attribute("tenant"))], "blue", 3),
-            (vec![One(attribute("flag"))], "true", 3),
+            (vec![One(attribute("tenant"))], "blue", 4),
+            (vec![One(attribute("flag"))], "true", 4),
             (vec![One(attribute("none")), One(attribute("empty")), One(data("/n"))], "7", 4),
             (vec![One(data("/list")), One(attribute("subject"))], "s", 3),
             (vec![Composite(parts())], "blue/7", 4),
@@ -109,8 +111,8 @@ mod tests {
         ] {
             let event = decode(OrderingMode::Fifo, by_key(places), more).expect(key);
             assert_eq!(event.key(), key);
-            // The headers are `subject` and the extensions `tenant`, `flag` and `empty`. An attribute that is the whole
-            // key is no header.
+            // The headers are `subject` and the extensions `tenant`, `flag` and `empty`. An attribute `subject` that is
+            // the whole key is no header.
             assert_eq!(event.headers().count(), headers, "{key}");
         }
         for (places, message) in [
@@ -208,6 +210,43 @@ mod tests {
         }
         let event = sequenced(data("/order"), "").expect("an event");
         assert_eq!((event.id(), event.sequence()), ("o-1", None));
+    }
+
+    /// If a setting names the default place, the attribute has its usual meaning, and is no header.
+    #[test]
+    fn attribute_in_its_default_place_is_no_header() {
+        let one = |name| Some(ValueLocation(vec![attribute(name)]));
+        let locations = EventLocations {
+            id: Some(IdLocation(vec![IdPlace::Place(attribute("id")), IdPlace::Content])),
+            sequence: one("sequence"),
+            kind: one("type"),
+            time: one("time"),
+            ..by_key(vec![KeyPlace::Place(attribute("subject"))])
+        };
+        let members = r#""sequence":"4","time":"2026-11-25T12:00:00Z","#;
+        let event = decode(OrderingMode::Sequenced, locations, members).expect("an event");
+        assert_eq!((event.key(), event.id(), event.kind()), ("s", "e1", "t"));
+        assert_eq!((event.sequence(), event.time_ms()), (Some(4), Some(1_795_608_000_000)));
+        assert_eq!(event.headers().count(), 0);
+    }
+
+    /// The subject of a dead letter is the key of the event. The stream finds the key in its own place.
+    #[test]
+    fn dead_letter_can_be_sent_to_its_stream_again() {
+        let locations = by_key(vec![KeyPlace::Place(attribute("tenant"))]);
+        let event = decode(OrderingMode::Fifo, locations.clone(), r#""tenant":"blue","#);
+        let letter = DeadLetter {
+            id: LetterId { key: "blue".into(), sequence: 1, tag: 1 },
+            cause: Cause::Rejected,
+            error: "no".to_owned(),
+            origin: None,
+            version: None,
+            content: LetterContent::Event(Arc::new(event.expect("an event"))),
+        };
+        let mut line = Vec::new();
+        encode_letter("s", &letter, None, &mut line);
+        let decoder = EventDecoder::new(OrderingMode::Fifo, 1 << 20).with_locations(locations);
+        assert_eq!(decoder.decode(&line).expect("an event").key(), "blue");
     }
 
     #[test]
