@@ -10,19 +10,21 @@ use serde::de::{
 };
 use serde_json::value::RawValue;
 
+use super::blank::trim_blanks;
 use super::decode::json_text;
 
 /// The error of data that is not JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotJsonError;
 
-/// Returns the JSON text of the value at a pointer; `None` if the JSON has no such value. If an object on the way has
+/// Returns the JSON text of the value at a pointer; `None` if the JSON has no such value. Skips blanks around the JSON,
+/// such as the byte order mark that some producers write before a body. If an object on the way has
 /// several members of the same name, the last one counts, as in most JSON parsers.
 pub fn find_value<'a>(
     json: &'a [u8],
     pointer: &JsonPointer,
 ) -> Result<Option<&'a str>, NotJsonError> {
-    let mut parser = serde_json::Deserializer::from_slice(json);
+    let mut parser = serde_json::Deserializer::from_slice(trim_blanks(json));
     let found = PointerWalk { tokens: pointer.tokens() }.deserialize(&mut parser);
     let found = found.and_then(|found| parser.end().map(|()| found));
     found.map(|found| found.map(RawValue::get)).map_err(|_| NotJsonError)
@@ -190,6 +192,7 @@ mod tests {
         }
         assert_eq!(find("[[1],[2,3]]", "/1/1"), Ok(Some("3")));
         assert_eq!(find("\"text\"", "/a"), Ok(None));
+        assert_eq!(find("\u{feff}{\"a\":1}\r\n", "/a"), Ok(Some("1")));
         // The last of several members with the same name counts, also if it is of another kind.
         assert_eq!(find(r#"{"a":1,"a":2}"#, "/a"), Ok(Some("2")));
         assert_eq!(find(r#"{"a":{"b":1},"a":2}"#, "/a/b"), Ok(None));
