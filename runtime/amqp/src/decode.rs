@@ -483,16 +483,13 @@ fn utf8<'a>(place: &str, text: &'a ShortString) -> DeliveryResult<Cow<'a, str>> 
 }
 
 /// Returns the time of the event, in ms since the Unix epoch. The time comes from the CloudEvents attribute `time`,
-/// otherwise from the header `timestamp_in_ms`, otherwise from AMQP's own timestamp. Only the first of these three that
-/// is present counts. A header `timestamp_in_ms` counts as missing if its value is no time in ms. An attribute `time`
-/// that cannot be read ([`event_time`]) counts as no time. AMQP's timestamp is in seconds, but many producers write
-/// another unit.
+/// otherwise from the header `timestamp_in_ms`, otherwise from AMQP's own timestamp. The first of these three that can be
+/// read counts ([`event_time`] for the attribute; a time in ms for the header). Other programs may use these names for
+/// something else, so another value is not an error. AMQP's timestamp is in seconds, but many producers write another
+/// unit.
 fn default_time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> Option<u64> {
-    if let Some(value) = headers.time {
-        return as_text(value).and_then(|text| event_time(&text));
-    }
-    // Ordain and a timestamp plugin of RabbitMQ write this header. Other programs may use the name for something else,
-    // so a value that is no time in ms is not an error, and does not hide the timestamp.
-    let header_ms = headers.time_ms.and_then(as_integer).and_then(in_calendar);
-    header_ms.or_else(|| timestamp.map(number_time))
+    let attribute = headers.time.and_then(as_text).and_then(|text| event_time(&text));
+    // Ordain and a timestamp plugin of RabbitMQ write this header.
+    let header_ms = || headers.time_ms.and_then(as_integer).and_then(in_calendar);
+    attribute.or_else(header_ms).or_else(|| timestamp.map(number_time))
 }

@@ -20,14 +20,24 @@ const MS_START: u64 = 100_000_000_000;
 const MICROSECONDS_START: u64 = 1_000 * MS_START;
 const NANOSECONDS_START: u64 = 1_000 * MICROSECONDS_START;
 
-/// Reads the time of an event: a time as in RFC 3339, or a whole number of seconds, ms, µs or ns since the Unix epoch.
-/// Returns the time in ms since the Unix epoch. Returns `None` if the text is no time, and for a time before 1970 or
-/// after the year 9999.
+/// Reads the time of an event: a time as in RFC 3339, or a number of seconds, ms, µs or ns since the Unix epoch, also
+/// with a fraction. Returns the time in ms since the Unix epoch. Returns `None` if the text is no time, and for a time
+/// before 1970 or after the year 9999.
 pub fn event_time(text: &str) -> Option<u64> {
-    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return text.parse().ok().map(number_time);
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    if is_number(whole) && is_number(fraction) {
+        let number = whole.parse().ok()?;
+        let ms = number_time(number);
+        return Some(if number < MS_START { ms + thousandths(fraction) } else { ms });
     }
     parse_time(text).and_then(in_calendar)
+}
+
+/// Returns the value of the first three digits of a fraction.
+fn thousandths(fraction: &str) -> u64 {
+    let digits = fraction.bytes().chain(*b"00").take(3);
+    digits.fold(0, |value, digit| value * 10 + u64::from(digit - b'0'))
 }
 
 /// Converts a whole number of seconds, ms, µs or ns since the Unix epoch to ms. The unit follows from the magnitude of
@@ -109,7 +119,16 @@ mod tests {
             ("18446744073709551615", Some(18_446_744_073_709)),
             ("18446744073709551616", None),
             ("-1", None),
-            ("1764072000.5", None),
+            ("1764072000.5", Some(1_764_072_000_500)),
+            ("1764072000.123456", Some(1_764_072_000_123)),
+            ("1764072000.0", Some(1_764_072_000_000)),
+            ("1764072000123.9", Some(1_764_072_000_123)),
+            ("1764072000123456.0", Some(1_764_072_000_123)),
+            ("1764072000.", None),
+            (".5", None),
+            ("1.2.3", None),
+            ("-1.5", None),
+            ("1764072000.1e3", None),
             ("", None),
             ("yesterday", None),
             ("1969-12-31T23:59:59Z", None),

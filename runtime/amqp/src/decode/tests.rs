@@ -350,6 +350,8 @@ fn unreadable_time_or_type_counts_as_missing() {
         (AMQPValue::Timestamp(1_764_072_000), Some(1_764_072_000_000)),
         (AMQPValue::LongLongInt(1_764_072_000_123), Some(1_764_072_000_123)),
         (text("1764072000123456"), Some(1_764_072_000_123)),
+        (AMQPValue::Double(1_764_072_000.123), Some(1_764_072_000_123)),
+        (decimal(1_764_072_000, 3), Some(1_764_072_000)),
         (text("yesterday"), None),
         (text("10000-01-01T00:00:00Z"), None),
         (text("1969-12-31T23:59:59Z"), None),
@@ -362,6 +364,9 @@ fn unreadable_time_or_type_counts_as_missing() {
     }
     let timestamp = BasicProperties::default().with_timestamp(1_764_072_000_123);
     assert_eq!(decode("k", timestamp).expect("an event").time_ms(), Some(1_764_072_000_123));
+    // A time that cannot be read does not hide the property.
+    let both = with_headers(&[("cloudEvents:time", text("yesterday"))]).with_timestamp(7);
+    assert_eq!(decode("k", both).expect("an event").time_ms(), Some(7_000));
     let list = list();
     let kind = decode("k", with_headers(&[("cloudEvents:type", list)])).expect("an event");
     assert_eq!(kind.kind(), "");
@@ -370,6 +375,9 @@ fn unreadable_time_or_type_counts_as_missing() {
     let event = decoder.decode(&message(BasicProperties::default(), b"{\"t\":{},\"at\":\"noon\"}"));
     let event = event.expect("an event");
     assert_eq!((event.kind(), event.time_ms()), ("", None));
+    let later = message(with_headers(&[("t", text("noon"))]), b"{\"at\":1764072000.123}");
+    let event = decoder.decode(&later).expect("an event");
+    assert_eq!(event.time_ms(), Some(1_764_072_000_123));
 }
 
 /// An event that arrives over HTTP passes through the exchange. The stream must read the same event, whatever its
