@@ -483,10 +483,10 @@ fn utf8<'a>(place: &str, text: &'a ShortString) -> DeliveryResult<Cow<'a, str>> 
 }
 
 /// Returns the time of the event, in ms since the Unix epoch. The time comes from the CloudEvents attribute `time`,
-/// otherwise from the header `timestamp_in_ms`, otherwise from AMQP's own timestamp. The first of these three that can be
-/// read counts ([`event_time`] for the attribute; a time in ms for the header). Other programs may use these names for
-/// something else, so another value is not an error. AMQP's timestamp is in seconds, but many producers write another
-/// unit.
+/// otherwise from the header `timestamp_in_ms`, otherwise from AMQP's own timestamp. The first of these three that can
+/// be read counts ([`event_time`] for the attribute; a time in ms for the header). Other programs may use these names
+/// for something else, so another value is not an error. AMQP's timestamp is in seconds, but many producers write
+/// another unit.
 fn default_time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> Option<u64> {
     let attribute = headers.time.and_then(as_text).and_then(|text| event_time(&text));
     // Ordain and a timestamp plugin of RabbitMQ write this header.

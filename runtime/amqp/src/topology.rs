@@ -509,8 +509,8 @@ impl Topology {
         })
     }
 
-    /// Handles a refused declaration or binding of an exchange. Returns the binding if its queue or exchange is missing.
-    /// Reports any other refusal. `is_own` is the field of [`MissingBinding`].
+    /// Handles a refused declaration or binding of an exchange. Returns the binding if its queue or exchange is
+    /// missing. Reports any other refusal. `is_own` is the field of [`MissingBinding`].
     fn missing_binding(
         &self,
         error: BrokerError,

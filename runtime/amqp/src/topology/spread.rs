@@ -60,8 +60,8 @@ impl Topology {
 
     /// Returns whether the queues must be bound in the order of [`Self::partitions_by_queue_name`]. An exchange of type
     /// `x-consistent-hash` assigns the hashes to the queues in the order in which the queues are bound. When the broker
-    /// starts, it builds this assignment anew, in the byte order of the names of the queues. If the queues were bound in
-    /// another order, a restart of the broker would move most keys to another partition.
+    /// starts, it builds this assignment anew, in the byte order of the names of the queues. If the queues were bound
+    /// in another order, a restart of the broker would move most keys to another partition.
     pub(super) fn is_bound_in_order(&self) -> bool {
         self.hash_argument().is_some()
     }
