@@ -98,7 +98,8 @@ impl ConfigLint<'_> {
     /// Warns if the key of each event is also its id, although a `fifo` stream recognises repeats by the id.
     fn equal_key_and_id(&mut self, name: &ResourceName, stream: &StreamConfig) {
         let Some(place) = key_place(&stream.source) else { return };
-        if stream.ordering != OrderingMode::Fifo || id_place(&stream.source) != Some(place.clone())
+        if stream.ordering != OrderingMode::Fifo
+            || id_place(&stream.source).as_ref() != Some(&place)
         {
             return;
         }
