@@ -35,6 +35,9 @@ const ERROR_TEXT_LIMIT: usize = 400;
 const TEMPORARY_REFUSALS: [&str; 2] =
     ["down or inaccessible", "delivery acknowledgement on channel"];
 
+/// The beginning of each text with which the broker reports that a queue or exchange does not exist, or that a queue
+/// cannot be used now.
+const NOT_FOUND_CODE: &str = "NOT_FOUND - ";
 /// The beginning of each text with which the broker reports that a queue or exchange does not exist.
 const NOT_FOUND_PREFIX: &str = "NOT_FOUND - no ";
 /// The text by which this module recognises a refusal because of the type of an exchange.
@@ -119,6 +122,13 @@ impl BrokerError {
     pub(super) fn is_not_found(&self) -> bool {
         use RefusalCause::{ForeignNotFound, NotFound};
         matches!(self, Self::Refused { cause: NotFound | ForeignNotFound, .. })
+    }
+
+    /// Returns whether the broker has the queue, but cannot use it now, for example because the node of the queue has
+    /// stopped.
+    pub(super) fn is_queue_unavailable(&self) -> bool {
+        // The error about a missing queue or exchange is `Refused`.
+        matches!(self, Self::Unavailable(reason) if reason.contains(NOT_FOUND_CODE))
     }
 
     /// Changes the cause `NotFound` to `ForeignNotFound`, for a queue or exchange that Ordain never declares. Returns
@@ -407,5 +417,39 @@ impl fmt::Display for BrokerEndpoint {
 impl fmt::Debug for BrokerEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Broker({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lapin::protocol::AMQPError;
+    use ordain_config::BrokerAddress;
+
+    use super::*;
+
+    fn endpoint() -> BrokerEndpoint {
+        let url = BrokerAddress::parse("amqp://localhost").expect("a URL");
+        BrokerEndpoint::new(url, Duration::from_secs(1))
+    }
+
+    fn soft_error(kind: AMQPSoftError, words: &str) -> lapin::Error {
+        ErrorKind::ProtocolError(AMQPError::new(AMQPErrorKind::Soft(kind), words.into())).into()
+    }
+
+    /// RabbitMQ uses the code `NOT_FOUND` for missing queues, and also for queues whose node has stopped.
+    #[test]
+    fn queue_on_a_stopped_node_is_distinguished_from_a_missing_queue() {
+        for (words, is_missing) in [
+            ("NOT_FOUND - no queue 'cases' in vhost '/'", true),
+            ("NOT_FOUND - queue 'cases' in vhost '/' process is stopped by supervisor", false),
+            (
+                "NOT_FOUND - home node 'a@b' of durable queue 'cases' in vhost '/' is down or inaccessible",
+                false,
+            ),
+        ] {
+            let error = endpoint().error(&soft_error(AMQPSoftError::NOTFOUND, words));
+            let found = (error.is_not_found(), error.is_queue_unavailable());
+            assert_eq!(found, (is_missing, !is_missing), "{words}");
+        }
     }
 }
