@@ -45,6 +45,8 @@ struct StoreFailure {
     unanswered_since: Option<Timestamp>,
     /// True after the log has reported that the store does not answer.
     is_silence_logged: bool,
+    /// True after the log has reported that the store answers, but accepts no writes.
+    is_refusal_logged: bool,
 }
 
 impl StoreHealth {
@@ -70,20 +72,22 @@ impl StoreHealth {
     }
 
     /// Records a failed check, which began at the time `at`. `answers` states whether the store answered a read. A
-    /// later check can have another result: for example, the nodes of a Cluster may end one after the other. Logs the
-    /// first failure. Also logs, once until the next successful check, that the store does not answer.
+    /// later check can have another result: for example, the nodes of a Cluster may end one after the other. Until the
+    /// next successful check, logs each of the two results (the store does not answer, or accepts no writes) once.
     fn set_failed(&self, at: Timestamp, answers: bool, why: &str) {
         let mut current = self.lock();
         let before = *current;
         let unanswered_since = before.and_then(|failure| failure.unanswered_since);
         let was_silence_logged = before.is_some_and(|failure| failure.is_silence_logged);
+        let was_refusal_logged = before.is_some_and(|failure| failure.is_refusal_logged);
         *current = Some(StoreFailure {
             since: before.map_or(at, |failure| failure.since),
             unanswered_since: (!answers).then_some(unanswered_since.unwrap_or(at)),
             is_silence_logged: was_silence_logged || !answers,
+            is_refusal_logged: was_refusal_logged || answers,
         });
         drop(current);
-        if answers && before.is_none() {
+        if answers && !was_refusal_logged {
             tracing::warn!(why, "not ready: the store answers, but accepts no writes");
         } else if !answers && !was_silence_logged {
             tracing::warn!(why, "not ready: the store does not answer");
@@ -295,6 +299,19 @@ mod tests {
         {
             health.set_failed(at(second), answers, "connection refused");
             assert_eq!(state(), Some((at(1), unanswered_since.map(at))), "{second}");
+        }
+    }
+
+    /// The first check times out, so the log first contains that the store does not answer. A later check finds that
+    /// the store answers reads, and the log must then contain that the store accepts no writes.
+    #[test]
+    fn store_that_refuses_writes_after_a_silence_is_logged() {
+        let health = StoreHealth::default();
+        let logged =
+            || health.lock().map(|failure| (failure.is_silence_logged, failure.is_refusal_logged));
+        for (answers, expected) in [(false, (true, false)), (true, (true, true))] {
+            health.set_failed(Timestamp::UNIX_EPOCH, answers, "no answer");
+            assert_eq!(logged(), Some(expected));
         }
     }
 
