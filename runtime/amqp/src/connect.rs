@@ -40,6 +40,9 @@ const TEMPORARY_REFUSALS: [&str; 2] =
 const NOT_FOUND_CODE: &str = "NOT_FOUND - ";
 /// The beginning of each text with which the broker reports that a queue or exchange does not exist.
 const NOT_FOUND_PREFIX: &str = "NOT_FOUND - no ";
+/// The beginning of the text with which RabbitMQ refuses a login. RabbitMQ composes this text for clients without a
+/// login, so the text contains neither names nor addresses.
+const LOGIN_REFUSAL_PREFIX: &str = "ACCESS_REFUSED - Login was refused";
 /// The text by which this module recognises a refusal because of the type of an exchange.
 const UNKNOWN_EXCHANGE_TYPE: &str = "unknown exchange type";
 
@@ -57,7 +60,7 @@ pub enum BrokerError {
     /// The broker refuses the login. An operator of the broker can allow the login at any time, so a retry may help.
     #[error("{reason}")]
     LoginRefused {
-        /// The broker's own words. RabbitMQ sends them to a client without a login, so they contain neither names nor
+        /// The broker's own words, without names and addresses. Empty if the broker's words may contain names or
         /// addresses.
         words: String,
         /// The description of the refusal, with the address of the broker and the name of the user.
@@ -110,7 +113,8 @@ impl BrokerError {
         )
     }
 
-    /// Returns the broker's own words, without names and addresses, if the broker refuses the login.
+    /// Returns the broker's own words, without names and addresses, if the broker refuses the login. The words are
+    /// empty if the broker's words may contain names or addresses.
     pub fn login_refusal(&self) -> Option<&str> {
         match self {
             Self::LoginRefused { words, .. } => Some(words),
@@ -320,7 +324,12 @@ impl BrokerEndpoint {
         );
         match self.error(error) {
             BrokerError::Refused { cause: RefusalCause::Access, reason } if is_login => {
-                BrokerError::LoginRefused { words: error_words(error), reason }
+                let words = error_words(error);
+                let is_public = words.starts_with(LOGIN_REFUSAL_PREFIX);
+                BrokerError::LoginRefused {
+                    words: if is_public { words } else { String::new() },
+                    reason,
+                }
             }
             BrokerError::Refused { cause: RefusalCause::Access, reason } => {
                 BrokerError::Refused { cause: RefusalCause::Connection, reason }
@@ -434,6 +443,18 @@ mod tests {
 
     fn soft_error(kind: AMQPSoftError, words: &str) -> lapin::Error {
         ErrorKind::ProtocolError(AMQPError::new(AMQPErrorKind::Soft(kind), words.into())).into()
+    }
+
+    /// The words are public. The words of another broker, or of a proxy, may contain the name of the user.
+    #[test]
+    fn only_the_usual_words_about_a_refused_login_are_public() {
+        let usual = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN.";
+        let other = "ACCESS_REFUSED - user 'shop' is unknown";
+        for (words, public) in [(usual, usual), (other, "")] {
+            let error = endpoint().connect_error(&soft_error(AMQPSoftError::ACCESSREFUSED, words));
+            assert_eq!(error.login_refusal(), Some(public));
+            assert!(error.to_string().ends_with(words), "{error}");
+        }
     }
 
     /// RabbitMQ uses the code `NOT_FOUND` for missing queues, and also for queues whose node has stopped.

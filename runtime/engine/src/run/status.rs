@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use jiff::Timestamp;
+use ordain_amqp::BrokerError;
 use ordain_core::Stats;
 use tokio::sync::watch;
 
@@ -34,7 +35,11 @@ pub enum RunPhase {
 pub struct BrokerWait {
     /// The time of the first request that failed.
     pub since: Timestamp,
-    /// The broker's own words, without names and addresses, if the broker refuses the login.
+    /// The time of the first request that the broker refused, if the broker has refused each later request too. `None`
+    /// if the broker did not answer the last request, or refused the login.
+    pub refused_since: Option<Timestamp>,
+    /// The broker's own words, without names and addresses, if the broker refuses the login. Empty if the broker's
+    /// words may contain names or addresses.
     pub login_refusal: Option<String>,
 }
 
@@ -167,13 +172,19 @@ impl RunStatus {
         metrics
     }
 
-    /// Records that the start waits for the broker, because a request has failed. `login_refusal` contains the broker's
-    /// own words, without names and addresses, if the broker refuses the login.
-    pub(super) fn begin_broker_wait(&self, login_refusal: Option<&str>) {
+    /// Records that the start waits for the broker, because a request has failed with `error`.
+    pub(super) fn begin_broker_wait(&self, error: &BrokerError) {
         let mut state = self.lock();
-        let since = state.broker_wait.as_ref().map_or_else(Timestamp::now, |wait| wait.since);
-        let login_refusal = login_refusal.map(str::to_owned);
-        state.broker_wait = Some(BrokerWait { since, login_refusal });
+        let now = Timestamp::now();
+        let before = state.broker_wait.as_ref();
+        let since = before.map_or(now, |wait| wait.since);
+        let refused_since = before.and_then(|wait| wait.refused_since).unwrap_or(now);
+        let is_refused = matches!(error, BrokerError::Refused { .. });
+        state.broker_wait = Some(BrokerWait {
+            since,
+            refused_since: is_refused.then_some(refused_since),
+            login_refusal: error.login_refusal().map(str::to_owned),
+        });
     }
 
     /// Records that the start does not wait for the broker any more.
@@ -238,5 +249,32 @@ impl RunStatus {
     /// Releases the store. The store closes when its last user releases it.
     pub fn release_store(&self) {
         self.lock().store = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ordain_amqp::RefusalCause;
+
+    use super::*;
+
+    #[test]
+    fn wait_for_the_broker_names_the_first_refusal() {
+        let status = RunStatus::default();
+        let wait = |error: &BrokerError| {
+            status.begin_broker_wait(error);
+            status.broker_wait().expect("a wait")
+        };
+        let unavailable = BrokerError::Unavailable("no route to the host".to_owned());
+        let reason = "no permission".to_owned();
+        let refused = BrokerError::Refused { cause: RefusalCause::Access, reason };
+        let first = wait(&unavailable);
+        assert_eq!(first.refused_since, None);
+        let refusal = wait(&refused);
+        assert_eq!(refusal.since, first.since);
+        assert!(refusal.refused_since >= Some(first.since));
+        assert_eq!(wait(&refused).refused_since, refusal.refused_since);
+        let last = wait(&unavailable);
+        assert_eq!((last.since, last.refused_since), (first.since, None));
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::AdminState;
 use crate::problem::ProblemDetails;
 use ordain_config::SourceConfig;
-use ordain_engine::run::RunPhase;
+use ordain_engine::run::{BrokerWait, RunPhase};
 use ordain_store::{HEALTH_MARK, Store};
 use ordain_util::source_health::SourceState;
 
@@ -133,7 +133,8 @@ fn store_problem(app: &AdminState) -> Option<String> {
 }
 
 /// The streams that are not ready, each with the reason. Callers without a token can read the reasons. The only text of
-/// the broker in a reason is therefore its text about a refused login. Other texts may include addresses and names.
+/// the broker in a reason is therefore RabbitMQ's usual text about a refused login. Other texts may include addresses
+/// and names.
 type StreamProblems = BTreeMap<Arc<str>, String>;
 
 /// Returns the response of a start that waits for the broker; `None` if no start waits for the broker.
@@ -146,12 +147,18 @@ fn broker_problem(app: &AdminState) -> Option<ProblemDetails> {
             problems.insert(name.shared(), reason);
         }
     }
+    Some(not_ready(&wait_reason(&wait), &problems))
+}
+
+/// Returns the reason of a start that waits for the broker.
+fn wait_reason(wait: &BrokerWait) -> String {
+    if let Some(since) = wait.refused_since {
+        return format!(
+            "the broker has refused a request of the start since {since:.0}; see the log"
+        );
+    }
     let cause = login_cause(wait.login_refusal.as_deref());
-    let reason = format!(
-        "the process has waited for the broker since {:.0}{cause}; see the log",
-        wait.since
-    );
-    Some(not_ready(&reason, &problems))
+    format!("the process has waited for the broker since {:.0}{cause}; see the log", wait.since)
 }
 
 /// Returns the streams whose events this process does not execute now, each with the reason.
@@ -186,18 +193,21 @@ fn stream_problems(app: &AdminState) -> StreamProblems {
     problems
 }
 
-/// Returns the reason of a stream whose source delivers no events. `login_refusal` contains the words of a broker that
-/// refuses the login.
+/// Returns the reason of a stream whose source delivers no events. `login_refusal` contains the public words of a
+/// broker that refuses the login.
 fn no_events_reason(since: Timestamp, login_refusal: Option<&str>) -> String {
     format!("no events arrive from its source since {since:.0}{}", login_cause(login_refusal))
 }
 
 /// Returns the part of a reason that names a refused login; an empty text if the broker does not refuse the login.
 fn login_cause(login_refusal: Option<&str>) -> String {
-    let cause = |words: &str| {
-        format!(": the broker refuses the login: {}", words.trim_end().trim_end_matches('.'))
-    };
-    login_refusal.map_or_else(String::new, cause)
+    match login_refusal {
+        None => String::new(),
+        Some("") => ": the broker refuses the login".to_owned(),
+        Some(words) => {
+            format!(": the broker refuses the login: {}", words.trim_end().trim_end_matches('.'))
+        }
+    }
 }
 
 /// Converts a time of the system's clock. A time that [`Timestamp`] does not support becomes the Unix epoch.
@@ -214,8 +224,8 @@ fn not_ready(reason: &str, problems: &StreamProblems) -> ProblemDetails {
 
 /// Handles `GET /readyz`. The caller needs no token. The response therefore only names the part that is not ready. The
 /// response contains no error text of the store, the broker or the operating system, because such a text may include
-/// addresses and file names. The broker's text about a refused login is an exception, because RabbitMQ composes this
-/// text for clients without a login.
+/// addresses and file names. RabbitMQ's usual text about a refused login is an exception, because RabbitMQ composes
+/// this text for clients without a login.
 pub(super) async fn ready(
     State(app): State<Arc<AdminState>>,
 ) -> Result<&'static str, ProblemDetails> {
@@ -326,6 +336,22 @@ mod tests {
             no_events_reason(since, Some("ACCESS_REFUSED - Login was refused.")),
             "no events arrive from its source since 1970-01-01T00:00:00Z: the broker refuses the login: ACCESS_REFUSED \
              - Login was refused"
+        );
+        assert_eq!(login_cause(Some("")), ": the broker refuses the login");
+    }
+
+    #[test]
+    fn refused_request_is_distinguished_from_an_unavailable_broker() {
+        let at = |second| Timestamp::from_second(second).expect("a time");
+        let mut wait = BrokerWait { since: at(0), refused_since: None, login_refusal: None };
+        assert_eq!(
+            wait_reason(&wait),
+            "the process has waited for the broker since 1970-01-01T00:00:00Z; see the log"
+        );
+        wait.refused_since = Some(at(60));
+        assert_eq!(
+            wait_reason(&wait),
+            "the broker has refused a request of the start since 1970-01-01T00:01:00Z; see the log"
         );
     }
 
