@@ -203,10 +203,15 @@ impl RunStatus {
     }
 
     /// Returns whether the membership of this process has expired. The process then drives no partition until the store
-    /// has answered a heartbeat.
+    /// has answered a heartbeat. Returns `false` before the first heartbeat and after the end of the heartbeats, and if
+    /// the store has no leases.
     pub fn is_lease_expired(&self) -> bool {
-        let lease_until = self.lock().lease_until.as_ref().and_then(|until| *until.borrow());
-        lease_until.is_some_and(|until| until <= Instant::now())
+        let state = self.lock();
+        let Some(lease_until) = &state.lease_until else { return false };
+        // The heartbeat closes the channel at its end. A process that has left the membership renews no lease, for
+        // example while a run with `--once` counts the held events.
+        let has_heartbeat = lease_until.has_changed().is_ok();
+        has_heartbeat && lease_until.borrow().is_some_and(|until| until <= Instant::now())
     }
 
     /// Records whether the broker responds.
@@ -254,9 +259,28 @@ impl RunStatus {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use ordain_amqp::RefusalCause;
 
     use super::*;
+
+    #[test]
+    fn lease_can_expire_only_between_the_first_and_the_last_heartbeat() {
+        let status = RunStatus::default();
+        assert!(!status.is_lease_expired());
+        // The embedded store has no leases.
+        let lease_until = watch::Sender::new(None);
+        status.set_lease(lease_until.subscribe());
+        assert!(!status.is_lease_expired());
+        let now = Instant::now();
+        lease_until.send_replace(Some(now + Duration::from_hours(1)));
+        assert!(!status.is_lease_expired());
+        lease_until.send_replace(Some(now));
+        assert!(status.is_lease_expired());
+        drop(lease_until);
+        assert!(!status.is_lease_expired());
+    }
 
     #[test]
     fn wait_for_the_broker_names_the_first_refusal() {

@@ -1,5 +1,5 @@
-//! The readiness of the process: whether the process can use its store, owns all partitions that it should own, and
-//! receives and executes the events of its streams.
+//! The readiness of the process: whether the process can use its store, has a valid lease, owns all partitions that it
+//! should own, and receives and executes the events of its streams.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -233,7 +233,8 @@ pub(super) async fn ready(
         return Err(not_ready(&reason, &StreamProblems::new()));
     }
     if app.figures.is_lease_expired() {
-        let reason = "its lease has expired, so it consumes no events until the store answers a heartbeat; see the log";
+        let reason = "the lease of the process has expired, so the process consumes no events until the store answers \
+                      a heartbeat; see the log";
         return Err(not_ready(reason, &StreamProblems::new()));
     }
     if let Some(problem) = broker_problem(&app) {
