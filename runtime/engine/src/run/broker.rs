@@ -135,7 +135,7 @@ async fn retry_until_available<T>(
             }
         };
         match &error {
-            TopologyError::Broker(error) => status.begin_broker_wait(error.login_refusal()),
+            TopologyError::Broker(error) => status.begin_broker_wait(error),
             TopologyError::Store(_) => status.end_broker_wait(),
         }
         if until.is_some_and(|until| Instant::now() >= until) {
