@@ -151,8 +151,8 @@ impl<'a> ConfirmTracker<'a> {
     }
 
     /// Sends a message. `confirm` is the future that publishes the message and completes with its confirm. This method
-    /// polls `confirm` once, which passes the message to the library, and does not wait for the confirm, so that one
-    /// write to the socket can contain many messages. The messages are sent in the order of the calls.
+    /// polls `confirm` once; the poll passes the message to the library. The method does not wait for the confirm, so
+    /// one write to the socket can contain many messages. The messages are sent in the order of the calls.
     pub(super) fn send(&mut self, item: PendingPublish, mut confirm: ConfirmFuture<'a>) {
         self.bytes += item.outgoing.body.bytes().len();
         if self.sent.is_empty() {

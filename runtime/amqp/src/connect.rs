@@ -78,8 +78,8 @@ pub enum RefusalCause {
     /// The queue or exchange does not exist.
     NotFound,
     /// The queue or exchange does not exist, and Ordain never declares it: an exchange of a sink or of `bind`, or, with
-    /// `declare = false`, a queue or exchange of a stream. Its owner may declare it at any time, for example after the
-    /// broker was rebuilt, so a retry may help.
+    /// `declare = false`, a queue or exchange of a stream. Another program may declare it at any time, for example
+    /// after the broker was rebuilt, so a retry may help.
     ForeignNotFound,
     /// The queue or exchange exists in another form: it has another type or other arguments.
     OtherForm,
@@ -364,8 +364,8 @@ impl BrokerEndpoint {
     }
 }
 
-/// Returns the broker's text of an error, or the library's text if the broker sent none. The text is limited in length
-/// and on one line.
+/// Returns the broker's text of an error, or the library's text if the broker sent none. The text has a limited length,
+/// and is on one line.
 fn error_words(error: &lapin::Error) -> String {
     let words = match error.kind() {
         ErrorKind::ProtocolError(error) => error.get_message().to_string(),

@@ -35,10 +35,10 @@ const CONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Durati
 /// message back for a retry. If later messages were confirmed, the task holds only the overdue message. Otherwise, the
 /// task closes the connection and holds the oldest unconfirmed message.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
-/// Shorter time limit for the next confirm. After no confirm has arrived within [`CONFIRM_TIMEOUT`], this limit applies
-/// until the broker accepts an isolated retry, or until `confirm_limit` has its full size again. The limit is short,
-/// because a queue without a leader blocks its channel for a minute, and each further key with messages for that queue
-/// causes one more such wait.
+/// Shorter time limit for the next confirm. If no confirm has arrived within [`CONFIRM_TIMEOUT`], this limit replaces
+/// `CONFIRM_TIMEOUT` until the broker accepts an isolated retry, or until `confirm_limit` has its full size again. The
+/// reason for a short limit: a queue without a leader blocks its channel for a minute, and each further key with
+/// messages for that queue causes another wait for the limit.
 const SUSPECT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of unconfirmed messages: enough to keep the connection busy for a round trip while the broker writes
 /// earlier messages to disk.

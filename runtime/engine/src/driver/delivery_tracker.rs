@@ -192,7 +192,7 @@ impl DeliveryTracker {
         self.saving = None;
     }
 
-    /// Records that the store has refused the checkpoint. Its deliveries count again as not saved.
+    /// Records that the store has refused the checkpoint. The deliveries of this checkpoint count as unsaved again.
     pub(super) fn record_failed_checkpoint(&mut self) {
         self.unsaved += self.saving.take().unwrap_or(0);
         self.is_checkpoint_lost = true;

@@ -1,6 +1,6 @@
 //! All sinks of a process by name. This module collects the contents (messages and forwarded dead letters) of a run,
-//! and sends these contents together. A run contains messages of one shard of a partition that are marked as published
-//! together.
+//! and sends these contents together. A run contains messages of one shard of a partition. The store marks these
+//! messages as published together.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

@@ -38,8 +38,8 @@ pub fn unrouted_queue(stream: &Arc<str>, partitions: u32) -> Partition {
     Partition { stream: Arc::clone(stream), number: partitions }
 }
 
-/// The inbox of a partition: publishes events received over HTTP to the broker. While the broker does not accept
-/// events, also passes events to the driver early.
+/// The inbox of a partition. The inbox publishes to the broker the events that arrived over HTTP. While the broker does
+/// not accept events, the inbox also passes events to the driver early.
 #[derive(Debug)]
 pub struct Inbox {
     early_events: mpsc::Receiver<Arc<Event>>,

@@ -24,8 +24,8 @@ pub(super) struct UnconfirmedEvents {
     count: usize,
     /// The approximate size of the unconfirmed events in memory, in bytes.
     bytes: usize,
-    /// The length of `events` at which the inbox reads no further batch. This limits the number of events that the
-    /// inbox publishes again after a failure.
+    /// The length of `events` at which the inbox reads no further batch. This length limits the number of events that
+    /// the inbox publishes again after a failure.
     repeat_limit: usize,
 }
 
