@@ -138,7 +138,7 @@ impl<'a> ConfirmTracker<'a> {
         !self.sent.is_empty() && self.last_confirm_at.elapsed() > confirm_timeout
     }
 
-    /// Returns whether the tracker has given up too many messages, so that the caller must replace the channel.
+    /// Returns whether the tracker has given up too many messages. In this case, the caller must replace the channel.
     pub(super) fn has_too_many_late(&self) -> bool {
         self.late_confirms.len() > LATE_CONFIRM_LIMIT
     }

@@ -21,10 +21,10 @@ use ordain_util::text::{escape_invisible, truncated};
 /// Time limit for opening a connection, including TLS handshake and login: longer than the delay that a few lost
 /// packets cause.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Number of AMQP heartbeat intervals in a lease (the time for which a process may own a partition without renewal).
-/// The broker notices a hung process after two to three heartbeat intervals, and then returns the deliveries of the
-/// process to the queues. The broker must return these deliveries before the lease expires. Otherwise the next owner
-/// would have to wait for them.
+/// Number of AMQP heartbeat intervals in the duration of a lease (the right of a process to a partition). The broker
+/// notices a hung process after two to three heartbeat intervals, and then returns the deliveries of the process to the
+/// queues. The broker must return these deliveries before the lease expires. Otherwise the next owner would have to
+/// wait for them.
 const HEARTBEATS_PER_LEASE: u64 = 5;
 /// Maximum size of the broker's own text in an error, in bytes.
 const ERROR_TEXT_LIMIT: usize = 400;

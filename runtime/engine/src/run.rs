@@ -143,7 +143,7 @@ impl RunError {
         }
     }
 
-    /// Returns whether the error may be temporary, so that the same start may succeed later.
+    /// Returns whether the error may be temporary. In this case, the same start may succeed later.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Broker(error) => error.may_pass(),

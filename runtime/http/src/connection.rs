@@ -122,7 +122,8 @@ fn close_oldest_idle(open: &mut VecDeque<OpenConnection>) -> bool {
     idle.inspect(|connection| connection.serving.abort()).is_some()
 }
 
-/// Serves the requests of a connection, and closes the connection so that the caller receives the last response.
+/// Serves the requests of a connection, and closes the connection in such a way that the caller receives the last
+/// response.
 async fn serve_connection(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,

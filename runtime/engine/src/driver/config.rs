@@ -41,8 +41,8 @@ pub struct DriverConfig {
     pub completions: mpsc::Receiver<Completion>,
     /// The running source, which delivers the events of the partition.
     pub source: SourceHandle,
-    /// The inbox, which publishes events received over HTTP to the broker, or passes them to the driver early. `None`
-    /// if the stream has no inbox.
+    /// The inbox, which publishes to the broker the events received over HTTP, or passes these events to the driver
+    /// early. `None` if the stream has no inbox.
     pub inbox: Option<Inbox>,
     /// The replay sources, from which the driver requests missing events.
     pub replay: replay::ReplaySources,

@@ -167,7 +167,7 @@ impl DeliveryTracker {
         self.saved_at = now.checked_sub(CHECKPOINT_INTERVAL).unwrap_or(now);
     }
 
-    /// Returns the checkpoint of all acknowledged deliveries in its stored form. Returns `None` if the source cannot
+    /// Returns the stored form of the checkpoint of all acknowledged deliveries. Returns `None` if the source cannot
     /// resume, or if no delivery is acknowledged yet. `commits` returns the last durable commit of each shard (slice of
     /// the store). The checkpoint counts as being written until the driver calls [`Self::record_checkpoint`] or
     /// [`Self::record_failed_checkpoint`].

@@ -24,8 +24,8 @@ pub enum DriverError {
         /// shard.
         detail: String,
     },
-    /// The store failed while the driver wrote a checkpoint, or while the driver waited at its end until all writes are
-    /// durable.
+    /// The store failed while the driver wrote a checkpoint, or while the driver waited, at its end, for all writes to
+    /// become durable.
     #[error("the store failed")]
     Store(#[from] StoreError),
     /// The store holds as many events of a key as `spill_limit` allows, and `overflow` is `pause`, so the partition

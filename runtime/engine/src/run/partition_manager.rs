@@ -210,8 +210,8 @@ impl<'a> PartitionManager<'a> {
         }
     }
 
-    /// Logs the partitions that this instance has begun to process. Logs nothing while a request for a lease or a start
-    /// of a partition is running; a later call then logs these partitions.
+    /// Logs the partitions that this instance has begun to process. Logs nothing while a request for a lease, or the
+    /// start of a partition, is running; a later call then logs these partitions.
     fn log_started_partitions(&mut self) {
         if !self.leasing.is_empty() || !self.starting.is_empty() {
             return;

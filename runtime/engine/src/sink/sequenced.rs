@@ -45,7 +45,7 @@ pub(super) struct DestinationBatch {
 }
 
 /// The number of each message of a batch; 0 if the store does not number messages of the destination. `None` if this
-/// process has lost or given up the partition, so that the next owner publishes the message.
+/// process has lost or given up the partition; the next owner then publishes the message.
 pub(super) type MessageNumbers = Vec<Option<u64>>;
 
 /// The collector of the messages of all configured sinks that have the same destination. One task passes these messages

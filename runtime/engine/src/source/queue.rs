@@ -271,8 +271,8 @@ impl QueueReader {
     }
 
     /// Returns queue positions to the notifier, so that the next reader expects the entries at these positions. This
-    /// process wrote the entries, and this reader has not read them, or the receiver has not used them. Also reports
-    /// the losses that are not reported yet.
+    /// process wrote the entries, but either this reader has not read them, or the receiver has not used them. Also
+    /// reports the losses that are not reported yet.
     fn put_back(&mut self) {
         self.take_new_runs();
         let mut unused = self.take_unused();

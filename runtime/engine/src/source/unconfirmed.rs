@@ -59,7 +59,7 @@ impl UnconfirmedEvents {
             && self.events.len() < self.repeat_limit
     }
 
-    /// Returns whether the list contains events that the broker refused, so that the inbox must publish them again.
+    /// Returns whether the list contains events that the broker refused. The inbox must publish such events again.
     pub(super) fn has_refused(&self) -> bool {
         self.events.iter().flatten().any(|pending| pending.is_refused)
     }

@@ -41,7 +41,7 @@ pub(super) struct Intake {
     /// content. `None` if `queue` does both, or if the stream needs neither.
     replay_log: Option<EventAssigner>,
     queue: EventAssigner,
-    /// True if the broker chooses the partition of each key, so that only the key's record shows the partition.
+    /// True if the broker chooses the partition of each key. Only the key's record then shows the partition.
     is_spread_by_broker: bool,
     notifiers: Arc<QueueNotifiers>,
     /// The keys of the events that wait until their partition is known, by shard (slice of the store).

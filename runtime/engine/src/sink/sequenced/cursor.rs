@@ -1,5 +1,5 @@
-//! The outbox cursor: the messages of one outbox (unpublished messages of a partition in one shard) for one shard of a
-//! destination, while the sequence assigner passes them to the store.
+//! The outbox cursor of one outbox (unpublished messages of a partition in one shard) and one shard of a destination.
+//! The cursor has the messages that the sequence assigner is passing from this outbox to this shard.
 //!
 //! [`PublishHistory`] decides which messages the sequence assigner repeats, and under which numbers. This module must
 //! never decide which messages are repeated.
