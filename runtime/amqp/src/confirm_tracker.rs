@@ -253,9 +253,9 @@ impl<'a> ConfirmTracker<'a> {
         Ok(self.resolve(Duration::MAX)?.resolved)
     }
 
-    /// Removes and returns the messages whose result is known. Also gives up each message that is still unconfirmed
-    /// `confirm_timeout` after the tracker noticed the confirm of a later message, unless the broker has returned the
-    /// message.
+    /// Removes and returns the messages whose result is known. Also gives up the overdue messages, except messages that
+    /// the broker has returned. A message is overdue if it is still unconfirmed `confirm_timeout` after the tracker
+    /// noticed the confirm of a later message.
     ///
     /// If all messages are confirmed, all results are known. Otherwise, the result of a message is known if its confirm
     /// had arrived at the last check.

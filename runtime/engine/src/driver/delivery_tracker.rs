@@ -34,9 +34,9 @@ pub(super) struct DeliveryTracker {
     /// For each batch of deliveries, from the batch of the last checkpoint on: the delivery number of the batch's last
     /// delivery, and the progress of the source at the end of the batch.
     progress: VecDeque<(DeliveryNumber, SourceProgress)>,
-    /// For each file, by the index of the file: the progress at the end of the newest batch of this file that a
-    /// checkpoint has removed from `progress`. Each checkpoint also removes the entries of this map whose list of files
-    /// differs from the list of the first batch in `progress`.
+    /// For each file, by the index of the file: the newest progress that a checkpoint has removed from `progress`. Each
+    /// checkpoint also removes the entries of this map whose list of files differs from the list of the first batch in
+    /// `progress`.
     earlier_progress: BTreeMap<usize, SourceProgress>,
     /// The number of deliveries in all batches so far.
     received: DeliveryNumber,

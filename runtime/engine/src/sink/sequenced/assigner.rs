@@ -409,8 +409,8 @@ impl SequenceAssigner {
         }
     }
 
-    /// Waits until a reader in this process removes entries from one of the queues to which the call adds messages, for
-    /// at most [`FULL_QUEUE_RETRY_DELAY`].
+    /// Waits for at most [`FULL_QUEUE_RETRY_DELAY`] until a reader in this process removes entries from one of the
+    /// queues to which the call adds messages.
     async fn wait_for_room(&self, assign: &AssignRequest) {
         let Destination::Stream(stream) = &assign.destination else { return };
         let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();

@@ -200,9 +200,8 @@ impl OutboxCursor {
         *self.fenced_since.get_or_insert_with(Instant::now)
     }
 
-    /// Prepares to repeat all messages after `last`, the last outbox position that the store has. Returns the number of
-    /// messages after `last` that did not already wait to be repeated, or `None` if memory does not have all messages
-    /// after `last`.
+    /// Prepares to repeat all messages after `last`, the last outbox position that the store has. Returns how many of
+    /// these messages were not prepared before. Returns `None` if some of these messages are no longer in memory.
     pub(super) fn recover_lost(&mut self, last: Option<OutboxPosition>) -> Option<usize> {
         let messages = self.history.roll_back_to(last)?;
         self.verifies = false;
