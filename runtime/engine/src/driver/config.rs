@@ -48,7 +48,8 @@ pub struct DriverConfig {
     pub replay: replay::ReplaySources,
     /// The name of the checkpoint from which the source resumes; `None` if the source cannot resume.
     pub checkpoint_name: Option<String>,
-    /// `true` if the driver ends when the partition is idle ([`PartitionMetrics::is_idle`]) and `may_end` is `true`.
+    /// `true` in a run with `--once`. The driver of such a run ends when the partition is idle
+    /// ([`PartitionMetrics::is_idle`]) and `may_end` is `true`.
     pub once: bool,
     /// The permission for the driver to end; used only if `once` is `true`. The value is `false` while other partitions
     /// can still send events to this partition.

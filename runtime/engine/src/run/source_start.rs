@@ -149,7 +149,7 @@ impl PartitionFactory<'_> {
         // The stream recognises the broker's copy of an early event if the id of the event is among the last `window`
         // ids of its key. Pass at most `window / 2` events early, because other events of the key can arrive before the
         // copies of these events. Also leave room for the ids of all events that the broker may redeliver. A
-        // `sequenced` stream recognises the copy by its sequence, so it needs no limit.
+        // `sequenced` stream needs no limit, because this stream recognises the copy by its sequence.
         let repeats = stream.source.redelivery_limit(self.loaded.config.ingress.is_some());
         let window = stream.id_window.max(repeats);
         let early_limit = (window / 2).min(window - stream.source.prefetch());

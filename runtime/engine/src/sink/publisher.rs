@@ -120,8 +120,8 @@ pub(crate) struct OutboxBacklog {
     pub shard: u32,
     /// The commits, each with its messages and forwarded dead letters.
     pub entries: Vec<OutboxEntry>,
-    /// The receiver gets the number of messages after the publisher has sent them to the sinks. The partition's driver
-    /// starts afterwards, so the driver's own messages follow these messages.
+    /// After the publisher has sent the messages to the sinks, the receiver gets the number of messages. The
+    /// partition's driver starts afterwards, so the driver's own messages follow these messages.
     pub accepted: oneshot::Sender<usize>,
 }
 
@@ -376,8 +376,8 @@ impl OutboxPublisher {
 
     /// Marks the messages of runs as published. Marks runs with file lines one after the other, because each mark
     /// covers more of a file than the previous mark. Among the other runs, marks only the last run of each partition
-    /// and shard, which includes the earlier runs. The requests for these marks run concurrently, because each request
-    /// may need a round trip to a server. Marks no run of a partition whose ownership has ended.
+    /// and shard; this mark includes the earlier runs. The requests for these marks run concurrently, because each
+    /// request may need a round trip to a server. Marks no run of a partition whose ownership has ended.
     async fn mark_runs(&self, finished: &[PublishRun]) {
         let mut last_runs = BTreeMap::new();
         for run in finished.iter().filter(|run| !run.handle.ownership.is_lost()) {
