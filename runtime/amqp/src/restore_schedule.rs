@@ -14,8 +14,8 @@ use ordain_util::wait::shortened;
 const RESTORE_INTERVAL: Duration = Duration::from_mins(1);
 /// Delays between restorations while a binding is missing.
 const INCOMPLETE_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
-/// Time after which a binding is an error if it lacks an exchange that Ordain never declares. This time contains about
-/// three restorations.
+/// Time after which a binding is an error if it lacks an exchange that Ordain never declares. About three restorations
+/// run within this time.
 const FOREIGN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which a binding is an error if it lacks a queue or exchange that another consumer of the stream declares.
 /// That consumer detects a missing exchange only at its next restoration, so this time is longer than
