@@ -21,10 +21,10 @@ use ordain_util::text::{escape_invisible, truncated};
 /// Time limit for opening a connection, including TLS handshake and login: longer than the delay that a few lost
 /// packets cause.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Number of AMQP heartbeat intervals in a lease (the time for which a process may own a partition without renewal).
-/// The broker notices a hung process after two to three heartbeat intervals, and then returns the deliveries of the
-/// process to the queues. The broker must return these deliveries before the lease expires. Otherwise the next owner
-/// would have to wait for them.
+/// Number of AMQP heartbeat intervals in the duration of a lease (the right of a process to a partition). The broker
+/// notices a hung process after two to three heartbeat intervals, and then returns the deliveries of the process to the
+/// queues. The broker must return these deliveries before the lease expires. Otherwise the next owner would have to
+/// wait for them.
 const HEARTBEATS_PER_LEASE: u64 = 5;
 /// Maximum size of the broker's own text in an error, in bytes.
 const ERROR_TEXT_LIMIT: usize = 400;
@@ -84,8 +84,8 @@ pub enum RefusalCause {
     /// The queue or exchange does not exist.
     NotFound,
     /// The queue or exchange does not exist, and Ordain never declares it: an exchange of a sink or of `bind`, or, with
-    /// `declare = false`, a queue or exchange of a stream. Its owner may declare it at any time, for example after the
-    /// broker was rebuilt, so a retry may help.
+    /// `declare = false`, a queue or exchange of a stream. Another program may declare it at any time, for example
+    /// after the broker was rebuilt, so a retry may help.
     ForeignNotFound,
     /// The queue or exchange exists in another form: it has another type or other arguments.
     OtherForm,
@@ -383,8 +383,8 @@ impl BrokerEndpoint {
     }
 }
 
-/// Returns the broker's text of an error, or the library's text if the broker sent none. The text is limited in length
-/// and on one line.
+/// Returns the broker's text of an error, or the library's text if the broker sent none. The text has a limited length,
+/// and is on one line.
 fn error_words(error: &lapin::Error) -> String {
     let words = match error.kind() {
         ErrorKind::ProtocolError(error) => error.get_message().to_string(),

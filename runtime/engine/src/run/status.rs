@@ -65,7 +65,7 @@ struct RunState {
     is_ingress_listening: bool,
     /// The number of requests to the ingress, by response status.
     requests: BTreeMap<u16, u64>,
-    /// The number of messages in sink files that the store lacked at the start, by stream.
+    /// For each stream, the number of messages that sink files contained at the start and that the store lacked.
     lost_messages: BTreeMap<String, u64>,
     published: Arc<PublishedCounts>,
 }
@@ -125,7 +125,8 @@ impl RunStatus {
         *self.lock().requests.entry(status).or_default() += 1;
     }
 
-    /// Returns the number of messages in sink files that the store lacked at the start, by stream.
+    /// Returns, for each stream, the number of messages that sink files contained at the start and that the store
+    /// lacked.
     pub fn lost_messages(&self) -> BTreeMap<String, u64> {
         self.lock().lost_messages.clone()
     }
