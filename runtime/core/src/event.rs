@@ -120,8 +120,8 @@ impl Event {
 
     /// Returns a digest of the id alone.
     ///
-    /// If a process sends a message of an outbox to the store again, the store recognises the message by this digest of
-    /// the message's own id, because all messages of an outbox have the same source.
+    /// If a process sends a message of an outbox to the store again, the store recognises the message by this digest.
+    /// The digest need not include the source, because all messages of an outbox have the same source.
     pub fn id_digest(&self) -> u64 {
         digest(self.parts.bytes(1))
     }

@@ -349,8 +349,8 @@ impl Sequencer {
         }
     }
 
-    /// Handles each deadline of a lane that has passed at `now`. Sends a batch that got no reply again if its delay has
-    /// passed at `now`. The next [`Self::poll_effect`] handles the other timeouts.
+    /// Handles each deadline of a lane that has passed at `now`. If a batch got no reply, and the delay after its last
+    /// try has passed at `now`, sends the batch again. The next [`Self::poll_effect`] handles the other timeouts.
     pub fn handle_timeout(&mut self, now: u64) {
         self.now = self.now.max(now);
         if self.stopped {

@@ -243,8 +243,8 @@ impl Lane {
         self.record.status == KeyStatus::Parked
     }
 
-    /// Returns the highest sequence of the events in memory, or the upper bound of the events that are only in the
-    /// spill area if it is higher. Returns `None` if the lane has no events.
+    /// Returns the higher of two sequences: the highest sequence of the events in memory, and the upper bound of the
+    /// events that are only in the spill area. Returns `None` if the lane has no events.
     pub(super) fn highest(&self) -> Option<u64> {
         let held = self.held.highest();
         let rest = (self.cold.stored_only.count > 0).then_some(self.cold.stored_only.last);
@@ -283,8 +283,8 @@ impl Lane {
         }
     }
 
-    /// Returns whether event `front` is certainly missing while the lane holds a later event, or while the range of
-    /// dead-lettered events ends at `front` or later.
+    /// Returns whether the lane has a gap: event `front` is certainly missing, and either the lane holds a later event
+    /// or the range of dead-lettered events ends at `front` or later.
     pub(super) fn has_gap(&self) -> bool {
         self.misses(self.front) && self.waits_beyond(self.front)
     }
