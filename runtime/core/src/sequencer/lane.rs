@@ -31,8 +31,8 @@ use crate::stats::LaneState;
 /// event, and most lanes are not in a processor cache. Fields that few lanes need belong in [`ColdState`].
 const _: () = assert!(size_of::<Lane>() <= 400);
 
-/// The approximate time, in ms, until this instance learns of a rollout under which another instance has executed a
-/// key.
+/// The approximate time, in ms, until this instance learns of a rollout under which another instance has executed an
+/// event of a key.
 const ROLLOUT_PROPAGATION_DELAY_MS: u64 = 1_000;
 
 /// An event that waits until its lane can decide what happens to the event.
@@ -318,8 +318,8 @@ impl Lane {
                 || self.cold.stored_only.count > 0)
     }
 
-    /// Records whether the key was executed under a rollout that this instance does not know yet. Returns the number of
-    /// the rollout that the instance needs; 0 if it needs no other rollout.
+    /// Records whether an event of the key was executed under a rollout that this instance does not know yet. Returns
+    /// the number of the rollout that the instance needs; 0 if it needs no other rollout.
     pub(super) fn compare_versions(&mut self, settings: &SequencerSettings) -> u64 {
         let missing = self.record.missing_rollout(settings.rollout.as_deref());
         if missing.is_some() || self.cold.newer_rollout.is_some() {
