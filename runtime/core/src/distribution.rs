@@ -10,9 +10,9 @@
 //! hashing alone would be uneven: with an average of ten partitions per instance, some instance would have about
 //! twenty.
 //!
-//! Even shares of each stream do not make the totals over all streams even. In a last step, a partition moves to an
-//! instance with a smaller total if the totals of the two instances differ by two or more, and if the shares of the
-//! partition's stream stay even.
+//! The totals over all streams may be uneven, although the shares of each stream are even. In a last step, a partition
+//! moves to an instance with a smaller total if the totals of the two instances differ by two or more, and if the
+//! shares of the partition's stream stay even.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

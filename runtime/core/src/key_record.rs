@@ -152,7 +152,7 @@ impl KeyRecord {
 pub enum KeyStatus {
     /// The next event runs when it arrives.
     Active,
-    /// The lane holds later events, but event `next` is missing.
+    /// Event `next` is missing, and later events of the key have arrived.
     Waiting,
     /// Event `next` failed and will be retried.
     Retrying,

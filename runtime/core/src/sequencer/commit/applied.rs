@@ -1,5 +1,5 @@
-//! Applies the store's reply to the lanes whose writes were in the commit. The store has either refused a write, or its
-//! events are now durably settled or spilled.
+//! Applies the store's reply to the lanes whose writes were in the commit. For each write, either the store has refused
+//! the write, or the events of the write are now durably settled or spilled.
 
 use super::super::Sequencer;
 use super::write::spill_extent;
