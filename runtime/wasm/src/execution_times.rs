@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ordain_util::histogram::{HANDLER_SECONDS, Histogram};
 
 /// Maximum number of retired versions whose execution times the metrics still contain. This process no longer offers a
-/// retired version, and begins to execute no more events with that version. With this limit, a program that reads the
-/// metrics once a minute sees each version, even if the versions change every few seconds.
+/// retired version, and starts no more turns with that version. With this limit, a program that reads the metrics once
+/// a minute sees each version, even if the versions change every few seconds.
 const RETIRED_VERSIONS_LIMIT: usize = 16;
 
 /// The histogram of the execution times of a compiled version. All clones share the histogram, because workers may
