@@ -363,8 +363,8 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
         TopologyChange::QueueMissing(queue) => tracing::warn!(
             stream,
             queue,
-            "queue was missing: Ordain does not declare it, because the source has declare = false; the events of the \
-             old queue are lost, so publish them again"
+            "queue was missing, and exists again: Ordain did not declare it, because the source has declare = false; \
+             the events of the old queue are lost, so publish them again"
         ),
         TopologyChange::QueueReplaced(queue) => tracing::warn!(
             stream,

@@ -612,7 +612,7 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
                  queues, exchange and bindings of the stream yourself, and set declare = false"
             }
         };
-        format!("the {what} {name:?} cannot be declared: {reason}; {advice}")
+        format!("the {what} {name:?} cannot be declared or bound: {reason}; {advice}")
     })
 }
 

@@ -564,7 +564,7 @@ fn missing_queue_is_reported_without_a_declaration() -> Result<()> {
     // Each subscription opens a connection, so the second connection follows a subscription that has found no queue.
     wait_until("two further connections", || Ok(opened() >= before + 2))?;
     declare()?;
-    service.until_says("queue was missing: Ordain does not declare it")?;
+    service.until_says("queue was missing, and exists again: Ordain did not declare it")?;
     wait_until("a counted change", || Ok(changes(&mut service)? > 0))?;
     rig.publish(second)?;
     rig.take(&mut out, lines.len())?;

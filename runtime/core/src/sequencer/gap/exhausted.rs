@@ -85,7 +85,7 @@ impl Sequencer {
             policy = ExhaustedPolicy::Park;
             error = describe_missing(&lane.record.gaps, first, last_missing, rounds);
             error += &format!(
-                "; the key does not skip these events, because their number is more than {} times `gap.max_width`",
+                "; the key does not skip these events, because the gap is more than {} times `gap.max_width` wide",
                 GapSettings::SKIP_LIMIT
             );
         }
