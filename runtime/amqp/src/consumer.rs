@@ -160,10 +160,7 @@ async fn consume(
             Ok(SubscriptionEnd::Cancelled) => cancelled(options, &queue, known),
             Err(error) => error,
         };
-        known.clear_possible_loss(&error);
-        if matches!(error, QueueCheckError::Stalled(_)) {
-            known.suspect_stream_queue();
-        }
+        known.update(&error);
         let is_first = interruption.begin(&error);
         if let QueueCheckError::Lost(reason) = error {
             tokio::select! {
@@ -255,6 +252,14 @@ enum QueueTypeCheck {
 }
 
 impl KnownQueue {
+    /// Updates the knowledge of the queue after an ended subscription.
+    fn update(&mut self, error: &QueueCheckError) {
+        self.clear_possible_loss(error);
+        if matches!(error, QueueCheckError::Stalled(_)) {
+            self.suspect_stream_queue();
+        }
+    }
+
     /// Forgets the possible loss of a queue without a marker if `error` shows one of two facts: the queue is lost, and
     /// the stream has stopped; or the broker still has the queue. RabbitMQ also ends a subscription when the node of
     /// the queue stops.
