@@ -138,7 +138,7 @@ impl<'a> ConfirmTracker<'a> {
         !self.sent.is_empty() && self.last_confirm_at.elapsed() > confirm_timeout
     }
 
-    /// Returns whether the tracker has given up too many messages, so that the caller must replace the channel.
+    /// Returns whether the tracker has given up too many messages. In this case, the caller must replace the channel.
     pub(super) fn has_too_many_late(&self) -> bool {
         self.late_confirms.len() > LATE_CONFIRM_LIMIT
     }
@@ -151,8 +151,8 @@ impl<'a> ConfirmTracker<'a> {
     }
 
     /// Sends a message. `confirm` is the future that publishes the message and completes with its confirm. This method
-    /// polls `confirm` once, which passes the message to the library, and does not wait for the confirm, so that one
-    /// write to the socket can contain many messages. The messages are sent in the order of the calls.
+    /// polls `confirm` once; the poll passes the message to the library. The method does not wait for the confirm, so
+    /// one write to the socket can contain many messages. The messages are sent in the order of the calls.
     pub(super) fn send(&mut self, item: PendingPublish, mut confirm: ConfirmFuture<'a>) {
         self.bytes += item.outgoing.body.bytes().len();
         if self.sent.is_empty() {
@@ -253,9 +253,9 @@ impl<'a> ConfirmTracker<'a> {
         Ok(self.resolve(Duration::MAX)?.resolved)
     }
 
-    /// Removes and returns the messages whose result is known. Also gives up each message that is still unconfirmed
-    /// `confirm_timeout` after the tracker noticed the confirm of a later message, unless the broker has returned the
-    /// message.
+    /// Removes and returns the messages whose result is known. Also gives up the overdue messages, except messages that
+    /// the broker has returned. A message is overdue if it is still unconfirmed `confirm_timeout` after the tracker
+    /// noticed the confirm of a later message.
     ///
     /// If all messages are confirmed, all results are known. Otherwise, the result of a message is known if its confirm
     /// had arrived at the last check.

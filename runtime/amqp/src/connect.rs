@@ -21,10 +21,10 @@ use ordain_util::text::{escape_invisible, truncated};
 /// Time limit for opening a connection, including TLS handshake and login: longer than the delay that a few lost
 /// packets cause.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Number of AMQP heartbeat intervals in a lease (the time for which a process may own a partition without renewal).
-/// The broker notices a hung process after two to three heartbeat intervals, and then returns the deliveries of the
-/// process to the queues. The broker must return these deliveries before the lease expires. Otherwise the next owner
-/// would have to wait for them.
+/// Number of AMQP heartbeat intervals in the duration of a lease (the right of a process to a partition). The broker
+/// notices a hung process after two to three heartbeat intervals, and then returns the deliveries of the process to the
+/// queues. The broker must return these deliveries before the lease expires. Otherwise the next owner would have to
+/// wait for them.
 const HEARTBEATS_PER_LEASE: u64 = 5;
 /// Maximum size of the broker's own text in an error, in bytes.
 const ERROR_TEXT_LIMIT: usize = 400;
@@ -35,8 +35,14 @@ const ERROR_TEXT_LIMIT: usize = 400;
 const TEMPORARY_REFUSALS: [&str; 2] =
     ["down or inaccessible", "delivery acknowledgement on channel"];
 
+/// The beginning of each text with which the broker reports that a queue or exchange does not exist, or that a queue
+/// cannot be used now.
+const NOT_FOUND_CODE: &str = "NOT_FOUND - ";
 /// The beginning of each text with which the broker reports that a queue or exchange does not exist.
 const NOT_FOUND_PREFIX: &str = "NOT_FOUND - no ";
+/// The beginning of the text with which RabbitMQ refuses a login. RabbitMQ composes this text for clients without a
+/// login, so the text contains neither names nor addresses.
+const LOGIN_REFUSAL_PREFIX: &str = "ACCESS_REFUSED - Login was refused";
 /// The text by which this module recognises a refusal because of the type of an exchange.
 const UNKNOWN_EXCHANGE_TYPE: &str = "unknown exchange type";
 
@@ -54,7 +60,7 @@ pub enum BrokerError {
     /// The broker refuses the login. An operator of the broker can allow the login at any time, so a retry may help.
     #[error("{reason}")]
     LoginRefused {
-        /// The broker's own words. RabbitMQ sends them to a client without a login, so they contain neither names nor
+        /// The broker's own words, without names and addresses. Empty if the broker's words may contain names or
         /// addresses.
         words: String,
         /// The description of the refusal, with the address of the broker and the name of the user.
@@ -78,8 +84,8 @@ pub enum RefusalCause {
     /// The queue or exchange does not exist.
     NotFound,
     /// The queue or exchange does not exist, and Ordain never declares it: an exchange of a sink or of `bind`, or, with
-    /// `declare = false`, a queue or exchange of a stream. Its owner may declare it at any time, for example after the
-    /// broker was rebuilt, so a retry may help.
+    /// `declare = false`, a queue or exchange of a stream. Another program may declare it at any time, for example
+    /// after the broker was rebuilt, so a retry may help.
     ForeignNotFound,
     /// The queue or exchange exists in another form: it has another type or other arguments.
     OtherForm,
@@ -107,7 +113,8 @@ impl BrokerError {
         )
     }
 
-    /// Returns the broker's own words, without names and addresses, if the broker refuses the login.
+    /// Returns the broker's own words, without names and addresses, if the broker refuses the login. The words are
+    /// empty if the broker's words may contain names or addresses.
     pub fn login_refusal(&self) -> Option<&str> {
         match self {
             Self::LoginRefused { words, .. } => Some(words),
@@ -119,6 +126,13 @@ impl BrokerError {
     pub(super) fn is_not_found(&self) -> bool {
         use RefusalCause::{ForeignNotFound, NotFound};
         matches!(self, Self::Refused { cause: NotFound | ForeignNotFound, .. })
+    }
+
+    /// Returns whether the broker has the queue, but cannot use it now, for example because the node of the queue has
+    /// stopped.
+    pub(super) fn is_queue_unavailable(&self) -> bool {
+        // The error about a missing queue or exchange is `Refused`.
+        matches!(self, Self::Unavailable(reason) if reason.contains(NOT_FOUND_CODE))
     }
 
     /// Changes the cause `NotFound` to `ForeignNotFound`, for a queue or exchange that Ordain never declares. Returns
@@ -310,7 +324,12 @@ impl BrokerEndpoint {
         );
         match self.error(error) {
             BrokerError::Refused { cause: RefusalCause::Access, reason } if is_login => {
-                BrokerError::LoginRefused { words: error_words(error), reason }
+                let words = error_words(error);
+                let is_public = words.starts_with(LOGIN_REFUSAL_PREFIX);
+                BrokerError::LoginRefused {
+                    words: if is_public { words } else { String::new() },
+                    reason,
+                }
             }
             BrokerError::Refused { cause: RefusalCause::Access, reason } => {
                 BrokerError::Refused { cause: RefusalCause::Connection, reason }
@@ -364,8 +383,8 @@ impl BrokerEndpoint {
     }
 }
 
-/// Returns the broker's text of an error, or the library's text if the broker sent none. The text is limited in length
-/// and on one line.
+/// Returns the broker's text of an error, or the library's text if the broker sent none. The text has a limited length,
+/// and is on one line.
 fn error_words(error: &lapin::Error) -> String {
     let words = match error.kind() {
         ErrorKind::ProtocolError(error) => error.get_message().to_string(),
@@ -407,5 +426,51 @@ impl fmt::Display for BrokerEndpoint {
 impl fmt::Debug for BrokerEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Broker({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lapin::protocol::AMQPError;
+    use ordain_config::BrokerAddress;
+
+    use super::*;
+
+    fn endpoint() -> BrokerEndpoint {
+        let url = BrokerAddress::parse("amqp://localhost").expect("a URL");
+        BrokerEndpoint::new(url, Duration::from_secs(1))
+    }
+
+    fn soft_error(kind: AMQPSoftError, words: &str) -> lapin::Error {
+        ErrorKind::ProtocolError(AMQPError::new(AMQPErrorKind::Soft(kind), words.into())).into()
+    }
+
+    /// The words are public. The words of another broker, or of a proxy, may contain the name of the user.
+    #[test]
+    fn only_the_usual_words_about_a_refused_login_are_public() {
+        let usual = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN.";
+        let other = "ACCESS_REFUSED - user 'shop' is unknown";
+        for (words, public) in [(usual, usual), (other, "")] {
+            let error = endpoint().connect_error(&soft_error(AMQPSoftError::ACCESSREFUSED, words));
+            assert_eq!(error.login_refusal(), Some(public));
+            assert!(error.to_string().ends_with(words), "{error}");
+        }
+    }
+
+    /// RabbitMQ uses the code `NOT_FOUND` for missing queues, and also for queues whose node has stopped.
+    #[test]
+    fn queue_on_a_stopped_node_is_distinguished_from_a_missing_queue() {
+        for (words, is_missing) in [
+            ("NOT_FOUND - no queue 'cases' in vhost '/'", true),
+            ("NOT_FOUND - queue 'cases' in vhost '/' process is stopped by supervisor", false),
+            (
+                "NOT_FOUND - home node 'a@b' of durable queue 'cases' in vhost '/' is down or inaccessible",
+                false,
+            ),
+        ] {
+            let error = endpoint().error(&soft_error(AMQPSoftError::NOTFOUND, words));
+            let found = (error.is_not_found(), error.is_queue_unavailable());
+            assert_eq!(found, (is_missing, !is_missing), "{words}");
+        }
     }
 }

@@ -160,9 +160,7 @@ async fn consume(
             Ok(SubscriptionEnd::Cancelled) => cancelled(options, &queue, known),
             Err(error) => error,
         };
-        if matches!(error, QueueCheckError::Stalled(_)) {
-            known.suspect_stream_queue();
-        }
+        known.update(&error);
         let is_first = interruption.begin(&error);
         if let QueueCheckError::Lost(reason) = error {
             tokio::select! {
@@ -200,7 +198,8 @@ fn retry_state(error: &QueueCheckError, reason: String) -> SourceState {
 }
 
 /// Returns the error of a subscription that the broker has ended. If the queue has no marker, also keeps a possible
-/// loss in `known`. The next subscription reports the possible loss, unless it finds that the queue is missing.
+/// loss in `known`. The next subscription reports the possible loss, unless the consumer finds before that the queue is
+/// lost, or that the broker still has the queue ([`KnownQueue::clear_possible_loss`]).
 fn cancelled(options: &ConsumerOptions, queue: &str, known: &mut KnownQueue) -> QueueCheckError {
     // Another program may have declared the queue again with other arguments.
     known.type_check = QueueTypeCheck::Pending;
@@ -253,6 +252,28 @@ enum QueueTypeCheck {
 }
 
 impl KnownQueue {
+    /// Updates the knowledge of the queue after an ended subscription.
+    fn update(&mut self, error: &QueueCheckError) {
+        self.clear_possible_loss(error);
+        if matches!(error, QueueCheckError::Stalled(_)) {
+            self.suspect_stream_queue();
+        }
+    }
+
+    /// Forgets the possible loss of a queue without a marker if `error` shows one of two facts: the queue is lost, and
+    /// the stream has stopped; or the broker still has the queue. RabbitMQ also ends a subscription when the node of
+    /// the queue stops.
+    fn clear_possible_loss(&mut self, error: &QueueCheckError) {
+        let is_certain = match error {
+            QueueCheckError::Lost(_) => true,
+            QueueCheckError::Broker(error) => error.is_queue_unavailable(),
+            _ => false,
+        };
+        if is_certain && matches!(self.loss, Some(TopologyChange::QueueUnidentified(_))) {
+            self.loss = None;
+        }
+    }
+
     /// If the type of the queue is unknown, makes the next subscription determine the type. The consumer calls this
     /// method when the queue behaves like a queue of type stream.
     fn suspect_stream_queue(&mut self) {
@@ -373,8 +394,8 @@ async fn subscribe(
         Err(error) if error.is_not_found() => {
             known.type_check = QueueTypeCheck::Pending;
             if options.is_fifo() {
-                // If the stream has consumed the queue before, the record of the queue shows the loss.
-                known.loss = None;
+                // If another program declares the queue again before this call checks the queue, the call detects no
+                // loss, and the consumer reports the possible loss that it has kept.
                 handle_missing_queue(options, &connection, waiting).await?;
             } else {
                 // Keep the loss until it is reported. If this attempt fails, a later attempt may find the queue that
@@ -456,4 +477,37 @@ async fn close(connection: &Connection, channel: &Channel) {
     });
     // Ignore an error: the broker notices that the connection is closed.
     let _ = ended.await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A possible loss is kept after errors that do not show whether another program has replaced the queue.
+    #[test]
+    fn possible_loss_is_kept_until_an_error_shows_the_state_of_the_queue() {
+        let unavailable =
+            |reason: &str| QueueCheckError::Broker(BrokerError::Unavailable(reason.to_owned()));
+        let stopped = "NOT_FOUND - queue 'cases' in vhost '/' process is stopped by supervisor";
+        for (error, is_kept) in [
+            (unavailable("no answer"), true),
+            (QueueCheckError::RecordChanged, true),
+            (unavailable(stopped), false),
+            (QueueCheckError::Lost("the queue was removed".to_owned()), false),
+        ] {
+            let loss = Some(TopologyChange::QueueUnidentified("cases".to_owned()));
+            let mut known = KnownQueue { loss: loss.clone(), ..KnownQueue::default() };
+            known.clear_possible_loss(&error);
+            assert_eq!(known.loss, loss.filter(|_| is_kept), "{error}");
+        }
+    }
+
+    #[test]
+    fn certain_loss_is_kept_while_the_node_of_the_queue_is_down() {
+        let loss = Some(TopologyChange::QueueMissing("cases".to_owned()));
+        let mut known = KnownQueue { loss: loss.clone(), ..KnownQueue::default() };
+        let reason = "NOT_FOUND - home node 'a@b' of durable queue 'cases' is down or inaccessible";
+        known.clear_possible_loss(&BrokerError::Unavailable(reason.to_owned()).into());
+        assert_eq!(known.loss, loss);
+    }
 }

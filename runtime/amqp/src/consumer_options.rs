@@ -62,8 +62,9 @@ pub struct ConsumerOptions {
     pub missing_exchanges: Mutex<BTreeSet<String>>,
     /// The state of the consumer, for status reports.
     pub health: Arc<SourceHealth>,
-    /// The number of times, while the stream ran, that an exchange or queue was missing or replaced in the broker, or
-    /// that the broker refused to declare or bind it.
+    /// The number of differences that this process found in the broker while the stream ran. The number counts each
+    /// missing or replaced exchange or queue, each queue that was possibly replaced, and each refusal of the broker to
+    /// declare or bind an exchange or a queue.
     pub topology_changes: Arc<AtomicU64>,
 }
 

@@ -1,6 +1,6 @@
-//! The sink of an exchange: publishes messages in order and pipelined, and counts a message as published only after the
-//! broker's confirm. The sink keeps a message that the broker does not accept, and publishes it again until the broker
-//! accepts it. Meanwhile, later messages of the same key wait; other keys continue.
+//! The sink of an exchange. The sink publishes messages in order, without waiting for earlier confirms, and counts a
+//! message as published only after the broker's confirm. The sink keeps a message that the broker does not accept, and
+//! publishes it again until the broker accepts it. Meanwhile, later messages of the same key wait; other keys continue.
 //!
 //! Each sink has a task and a connection of its own, so that a blocked exchange does not delay the other sinks. If a
 //! message made the broker close the channel, or if the broker neither confirmed nor refused a message, the sink
@@ -35,17 +35,17 @@ const CONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Durati
 /// message back for a retry. If later messages were confirmed, the task holds only the overdue message. Otherwise, the
 /// task closes the connection and holds the oldest unconfirmed message.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
-/// Shorter time limit for the next confirm. After no confirm has arrived within [`CONFIRM_TIMEOUT`], this limit applies
-/// until the broker accepts an isolated retry, or until `confirm_limit` has its full size again. The limit is short,
-/// because a queue without a leader blocks its channel for a minute, and each further key with messages for that queue
-/// causes one more such wait.
+/// Shorter time limit for the next confirm. If no confirm has arrived within [`CONFIRM_TIMEOUT`], this limit replaces
+/// `CONFIRM_TIMEOUT` until the broker accepts an isolated retry, or until `confirm_limit` has its full size again. The
+/// reason for a short limit: a queue without a leader blocks its channel for a minute, and each further key with
+/// messages for that queue causes another wait for the limit.
 const SUSPECT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum number of unconfirmed messages: enough to keep the connection busy for a round trip while the broker writes
-/// earlier messages to disk.
+/// Maximum number of unconfirmed messages: enough to keep the connection busy for the time of a round trip and of the
+/// broker's write to disk.
 const CONFIRM_LIMIT: usize = 1_024;
 /// Approximate limit for the size of unconfirmed messages, in bytes. The task keeps copies of these messages.
 const CONFIRM_LIMIT_BYTES: usize = 8 << 20;
-/// Number of messages that the task collects before it sends them, while earlier messages are unconfirmed. Larger
+/// While earlier messages are unconfirmed, the task collects this number of messages before it sends them. Larger
 /// groups need fewer writes and confirms, which cost work in this process and in the broker. The task sends a smaller
 /// group when all earlier messages are confirmed, or at the next check.
 const SEND_GROUP_SIZE: usize = 256;
@@ -499,7 +499,7 @@ impl ExchangePublisher {
     }
 
     /// Handles a channel on which no confirm arrived in time. The first unconfirmed message may be the cause: a queue
-    /// without a leader blocks the channel when the queue gets its first message, so that later messages wait.
+    /// without a leader blocks the channel when the queue gets its first message, and later messages wait.
     fn handle_confirm_timeout(&mut self, first: Option<usize>) {
         self.confirm_limit = 1;
         self.confirm_timeout = SUSPECT_CONFIRM_TIMEOUT;

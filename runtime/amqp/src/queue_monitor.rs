@@ -320,8 +320,8 @@ pub(super) async fn restore_exchange(
     restored.map_err(TopologyError::from)
 }
 
-/// Checks that the exchanges exist, which another program declares. Logs and counts each missing exchange. Also logs if
-/// an exchange exists again, because its bindings may be missing.
+/// Checks that the exchanges exist, which another program declares. Logs all missing exchanges in one line, and counts
+/// them as one change. Also logs if an exchange exists again, because its bindings may be missing.
 async fn check_exchanges(options: &ConsumerOptions) -> Result<(), BrokerError> {
     let ConsumerOptions { broker, topology, stream, missing_exchanges, .. } = options;
     if topology.exchange().is_none() {
@@ -329,8 +329,9 @@ async fn check_exchanges(options: &ConsumerOptions) -> Result<(), BrokerError> {
     }
     let checks = topology.missing_exchanges(broker, stream);
     let missing = broker.within(shortened(CHECK_TIMEOUT), checks).await?;
-    for exchange in &missing {
-        record_change(options, &TopologyChange::ForeignExchangeMissing(exchange.clone()));
+    if !missing.is_empty() {
+        let exchanges = missing.iter().cloned().collect();
+        record_change(options, &TopologyChange::ForeignExchangesMissing(exchanges));
     }
     let mut known = missing_exchanges.lock().unwrap_or_else(PoisonError::into_inner);
     for exchange in known.difference(&missing) {
@@ -362,8 +363,8 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
         TopologyChange::QueueMissing(queue) => tracing::warn!(
             stream,
             queue,
-            "queue was missing: Ordain does not declare it, because the source has declare = false; the events of the \
-             old queue are lost, so publish them again"
+            "queue was missing, and exists again: Ordain did not declare it, because the source has declare = false; \
+             the events of the old queue are lost, so publish them again"
         ),
         TopologyChange::QueueReplaced(queue) => tracing::warn!(
             stream,
@@ -378,11 +379,11 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
              removed the queue and declared it again. If a program has done this, the events of the old queue are \
              lost: publish again the events that have not taken effect"
         ),
-        TopologyChange::ForeignExchangeMissing(exchange) => {
+        TopologyChange::ForeignExchangesMissing(exchanges) => {
             if allows_line(&options.topology_throttle) {
                 tracing::error!(
                     stream,
-                    exchange,
+                    exchanges = exchanges.join(", "),
                     "exchange missing: Ordain does not declare it, because the source has declare = false; events that \
                      are published while the exchange is missing are lost. Declare the exchange with its bindings, and \
                      publish the events again"

@@ -1,6 +1,6 @@
-//! Decides when the topology of a stream is restored again, and when a missing binding is an error. A binding may lack
-//! its queue or exchange only for a moment: after an operator has removed the exchange or rebuilt the broker, the
-//! consumers of a stream and other programs declare their queues and exchanges at different times.
+//! Decides when the topology of a stream is restored again, and when a missing binding is an error. A queue or exchange
+//! of a binding is sometimes missing only for a moment: after an operator has removed the exchange or rebuilt the
+//! broker, the consumers of a stream and other programs declare their queues and exchanges at different times.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,8 @@ use ordain_util::wait::shortened;
 const RESTORE_INTERVAL: Duration = Duration::from_mins(1);
 /// Delays between restorations while a binding is missing.
 const INCOMPLETE_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
-/// Time after which a binding is an error if it lacks an exchange that Ordain never declares. This time contains about
-/// three restorations.
+/// Time after which a binding is an error if it lacks an exchange that Ordain never declares. About three restorations
+/// run within this time.
 const FOREIGN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which a binding is an error if it lacks a queue or exchange that another consumer of the stream declares.
 /// That consumer detects a missing exchange only at its next restoration, so this time is longer than

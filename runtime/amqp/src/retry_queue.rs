@@ -10,7 +10,7 @@ use ordain_util::wait::shortened;
 
 /// Delays between attempts to publish a message on the same channel as other messages.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
-/// Delay between attempts to publish a message on its own connection.
+/// Delay between two attempts to publish a message on a connection of its own.
 const ISOLATED_RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// A stream and a key. Messages with the same stream and key must keep their order.

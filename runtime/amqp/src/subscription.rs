@@ -61,7 +61,7 @@ pub(super) struct Subscription<'a> {
     unreported_prefetch: Option<usize>,
     /// True after the first message with a priority has been logged.
     is_priority_reported: bool,
-    /// True if the queue may be of type stream, because the broker did not show its whole form.
+    /// True if the queue may be of type stream, because the broker did not show the whole form of the queue.
     is_type_unknown: bool,
 }
 

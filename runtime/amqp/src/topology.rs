@@ -52,9 +52,9 @@ pub(super) enum TopologyChange {
     QueueUnidentified(String),
     /// The exchange was missing. Ordain declares the exchange again with its bindings.
     ExchangeMissing(String),
-    /// With `declare = false`, an exchange is missing: the stream's exchange, or an exchange of `bind`. Ordain does not
-    /// declare the exchange.
-    ForeignExchangeMissing(String),
+    /// With `declare = false`, exchanges are missing: the stream's exchange, or exchanges of `bind`. Ordain does not
+    /// declare them.
+    ForeignExchangesMissing(Vec<String>),
     /// Since the last check, another program has removed an exchange and declared it again: the stream's exchange, or
     /// an exchange of `bind`. Ordain declares again the bindings of this exchange that the stream needs.
     ExchangeReplaced(String),
@@ -635,7 +635,7 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
                  queues, exchange and bindings of the stream yourself, and set declare = false"
             }
         };
-        format!("the {what} {name:?} cannot be declared: {reason}; {advice}")
+        format!("the {what} {name:?} cannot be declared or bound: {reason}; {advice}")
     })
 }
 

@@ -24,8 +24,8 @@ const TOKEN_VARIABLE: &str = "ORDAIN_TOKEN";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for a request and its response; longer than the 10 s within which the listener must begin its response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Size limit of a response, in MiB. A page of dead letters ends with the letter with which the page reaches 8 MiB, and
-/// a single event or state has up to 64 MiB. Escapes of JSON and base64 add to these sizes.
+/// Size limit of a response, in MiB. A page of dead letters ends with the letter that brings the page to 8 MiB or more,
+/// and a single event or state has up to 64 MiB. Escapes of JSON and base64 add to these sizes.
 const RESPONSE_LIMIT_MIB: u64 = 128;
 
 /// Size limit of an error text from the process, in bytes.

@@ -63,10 +63,10 @@ impl InspectArgs {
         self.config.load()
     }
 
-    /// Returns the place of the data: the process that the command line names, or the process that has the embedded
-    /// store of the configuration open, if this process has an admin listener. If there is no such process, returns the
-    /// configuration. Returns an error if the process that has the store open runs on another machine or in another
-    /// network namespace.
+    /// Returns the place of the data. If the command line names a process, this process is the place. Otherwise, if a
+    /// process with an admin listener has the embedded store of the configuration open, that process is the place.
+    /// Otherwise, the place is the store of the configuration. Returns an error if the process that has the store open
+    /// runs on another machine or in another network namespace.
     pub(crate) fn place(&self) -> Result<DataPlace, CommandError> {
         if let Some(process) = self.process() {
             return Ok(DataPlace::Process(process));

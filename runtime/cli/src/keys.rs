@@ -35,9 +35,9 @@ pub(crate) enum KeysCommand {
     /// execute event `next` that count towards `retry.attempts`. `gap_rounds` counts the rounds of requests for event
     /// `next`, if this event is missing. `park_generation` counts how often the key was parked.
     ///
-    /// Handler: `version` is the handler version of the last event that a handler executed and that is settled.
-    /// `version_digest` is the SHA-256 of the file of that version. `version_generation` is the number of the rollout
-    /// (the stored choice of a version) that selected the version.
+    /// Handler: `version` is the handler version that executed the key's last event; only settled events that a handler
+    /// executed count. `version_digest` is the SHA-256 of the file of that version. `version_generation` is the number
+    /// of the rollout (the stored choice of a version) that selected the version.
     ///
     /// Owner: `partition` is the partition of the key. `due_at` is the time at which the owner of the partition checks
     /// the key next.

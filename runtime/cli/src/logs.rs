@@ -38,7 +38,7 @@ pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), String> {
     })?;
     let lines = fmt::layer()
         .with_writer(move || LogWriter { json: format == LogFormat::Json })
-        // Without this setting, the layer would write a further line about each event that it cannot format.
+        // Without this setting, the layer would write a further line about each log entry that it cannot format.
         .log_internal_errors(false);
     let lines = match format {
         LogFormat::Text => lines.with_target(false).with_ansi(is_terminal()).boxed(),

@@ -1,8 +1,9 @@
 //! Blanks around the events of a text with one event per line. Every reader of such a text (a file, a body of a
 //! request, `ordain publish`) must skip the same blanks, so only this module defines them.
 
-/// Returns whether a character is blank: white space, a NUL (if a file is truncated while a program appends to it, the
-/// file may then begin with NULs), or a byte order mark (some editors write this mark before the first line).
+/// Returns whether a character is blank: white space, a NUL, or a byte order mark. If a program truncates a file while
+/// another program appends to the file, the file may then begin with NULs. Some editors write a byte order mark before
+/// the first line.
 fn is_blank_char(character: char) -> bool {
     character.is_whitespace() || matches!(character, '\0' | '\u{feff}')
 }

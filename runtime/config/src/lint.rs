@@ -1,5 +1,5 @@
-//! Finds valid but risky settings, under which an event can be lost or take effect twice, or the broker can close a
-//! channel. This module only warns; the module `check` rejects configurations.
+//! Finds valid but risky settings. With such a setting, an event can be lost or take effect twice, or the broker can
+//! close a channel. This module only warns; the module `check` rejects configurations.
 
 use amq_protocol::uri::AMQPScheme;
 use ordain_core::OrderingMode;

@@ -110,9 +110,9 @@ impl NumberingPolicy {
         Ok(Self::to_exchange(&loaded.config, exchange))
     }
 
-    /// Returns the numbering policy of the queues that a stream has in the store; for a stream of the broker, these
-    /// queues are the inbox. If `is_numbered` is `false`, the store does not number the events. Returns `None` for a
-    /// stream that reads a file, because such a stream has no queue in the store.
+    /// Returns the numbering policy of the queues that a stream has in the store; if the stream reads from the broker,
+    /// these queues are the inbox. If `is_numbered` is `false`, the store does not number the events. Returns `None`
+    /// for a stream that reads a file, because such a stream has no queue in the store.
     pub fn to_stream(
         name: &ResourceName,
         stream: &StreamConfig,

@@ -13,8 +13,8 @@ use super::{
 };
 
 /// Maximum number of turns of a stream in progress, for each worker thread. A turn is a run of events of one key that a
-/// worker executes back to back. At each of its steps, the sequencer exchanges a batch of turns with the workers. A
-/// turn may be a single cheap event. The limit is so high that a worker nevertheless has turns until the next step.
+/// worker executes back to back. At each of its steps, the sequencer exchanges a batch of turns with the workers. The
+/// limit is high enough that a worker has turns until the next step, even if each turn is a single cheap event.
 /// `run_ahead` limits the events in these turns.
 const TURNS_PER_WORKER: usize = 256;
 
@@ -32,8 +32,8 @@ const KEPT_COMMITS_DIVISOR: usize = 8;
 /// limit, the partition starts no further turns, so that an unavailable sink does not fill the store.
 const OUTBOX_PER_EVENT: usize = 16;
 
-/// The minimum number of newest ids that a key remembers regardless of their age, but at most `id_window` ids. This
-/// number equals the default prefetch.
+/// A key remembers at least this number of its newest ids, regardless of their age. If `id_window` is lower, the key
+/// remembers only `id_window` ids. The number equals the default prefetch.
 const MIN_REMEMBERED_IDS: usize = 4_000;
 
 /// Longest interval between reads of the due index (the keys that their owner must handle at a certain time), in ms.

@@ -111,8 +111,8 @@ impl Scalar for BackoffBounds {
         }
     }
 
-    /// Returns whether the lower bound is not below the lowest allowed value, and the upper bound is not above the
-    /// highest allowed value.
+    /// Returns whether the lower bound is at least the lowest allowed value, and the upper bound is at most the highest
+    /// allowed value.
     fn within(&self, low: &Self, high: &Self) -> bool {
         self.min >= low.min && self.max <= high.max
     }

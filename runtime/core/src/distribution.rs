@@ -4,14 +4,15 @@
 //! Each instance gets a share of each stream that it runs: a part of the stream's partitions. Shares are even: if two
 //! instances run the same stream, the sizes of their shares of this stream differ by at most one. An owner keeps a
 //! partition as long as the owner's share has room for the partition, so that few partitions move. A free partition
-//! goes to an instance whose share has room: to the instance, among these, that owns the fewest partitions of all
-//! streams together. If several instances own equally few partitions, rendezvous hashing chooses one of them (Thaler
-//! and Ravishankar, "Using name-based mappings to increase hit rates", 1998). Rendezvous hashing alone would be uneven:
-//! with an average of ten partitions per instance, some instance would have about twenty.
+//! goes to an instance whose share has room. If several shares have room, the partition goes to the instance that owns
+//! the fewest partitions, counted over all streams. If several instances own equally few partitions, rendezvous hashing
+//! chooses one of them (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998). Rendezvous
+//! hashing alone would be uneven: with an average of ten partitions per instance, some instance would have about
+//! twenty.
 //!
-//! In a last step, partitions move from instances that own more partitions of all streams together to instances that
-//! own fewer. A partition moves only if the two totals differ by two or more, and if the shares of its stream stay
-//! even.
+//! The totals over all streams may be uneven, although the shares of each stream are even. In a last step, a partition
+//! moves to an instance with a smaller total if the totals of the two instances differ by two or more, and if the
+//! shares of the partition's stream stay even.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

@@ -28,8 +28,8 @@ pub enum Effect {
     /// other batch of the same shard (a slice of the store). After the answer [`Unknown`](crate::CommitReply::Unknown),
     /// the sequencer requests the same batch again.
     Commit(Arc<Batch>),
-    /// Acknowledge all deliveries up to `through`. The store has the result of each of these deliveries durably: its
-    /// event is settled, dead-lettered, or held until it can run.
+    /// Acknowledge all deliveries up to `through`. The store has the result of each of these deliveries durably: the
+    /// event of the delivery is settled, dead-lettered or spilled.
     Ack {
         /// The last delivery to acknowledge.
         through: DeliveryNumber,

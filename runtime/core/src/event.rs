@@ -21,7 +21,8 @@ pub const SEQUENCE_END: u64 = u64::MAX;
 
 /// Returns the number of the shard that holds `key`. A shard is a slice of the store.
 ///
-/// The function is part of the storage format. If it changed, the store would look for key records in the wrong shard.
+/// The function is part of the storage format. If the function changed, the store would look for key records in the
+/// wrong shard.
 pub fn shard_of(key: &str, shards: u32) -> u32 {
     (xxh3_64(key.as_bytes()) % u64::from(shards.max(1))) as u32
 }
@@ -120,8 +121,8 @@ impl Event {
 
     /// Returns a digest of the id alone.
     ///
-    /// If a process sends a message of an outbox to the store again, the store recognises the message by this digest of
-    /// the message's own id, because all messages of an outbox have the same source.
+    /// If a process sends a message of an outbox to the store again, the store recognises the message by this digest.
+    /// The digest need not include the source, because all messages of an outbox have the same source.
     pub fn id_digest(&self) -> u64 {
         digest(self.parts.bytes(1))
     }

@@ -19,7 +19,7 @@ pub enum SequencerFault {
     RetryForEver,
     /// The sequencer does not move the events of a blocked or slow key into the store.
     NeverSpill,
-    /// The sequencer dispatches nothing while any key is parked (stopped at an event).
+    /// The sequencer starts no turn while any key is parked (stopped at an event).
     BlockOthers,
     /// The sequencer never ends a key, even if an event is the last event of its key
     /// ([`Event::end`](crate::Event::end)) or an outcome of the handler ends the key.

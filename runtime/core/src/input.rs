@@ -134,8 +134,8 @@ pub enum Input {
     /// key record if the key is not in memory.
     Reload(Key),
     /// The handler version that executes events has changed. If the input contains a rollout, the version of that
-    /// rollout executes all later turns. If the input contains `None`, the version is not available in this process,
-    /// and events wait. Running turns finish under the previous version.
+    /// rollout executes all later turns. If the input contains `None`, this process lacks the version of the stream's
+    /// rollout, and events wait. Running turns finish under the previous version.
     VersionChanged(Option<Arc<Rollout>>),
     /// The owner hands the partition over. The sequencer starts no more turns, and commits the results of the running
     /// turns when they arrive.

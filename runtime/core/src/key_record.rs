@@ -152,7 +152,7 @@ impl KeyRecord {
 pub enum KeyStatus {
     /// The next event runs when it arrives.
     Active,
-    /// Event `next` is missing while later events are held.
+    /// Event `next` is missing, and later events of the key have arrived.
     Waiting,
     /// Event `next` failed and will be retried.
     Retrying,
@@ -539,7 +539,7 @@ pub struct EmittedMessage {
 }
 
 /// One commit of one shard (a slice of the store, by hash of the key). The store applies the commit as a whole, except
-/// for the single writes that it refuses.
+/// for individual writes that the store refuses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     /// The shard of the commit.

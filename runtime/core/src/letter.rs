@@ -136,8 +136,7 @@ pub struct LetterId {
 }
 
 impl LetterId {
-    /// Returns the id without the key, as commands accept it: `SEQUENCE-TAG`, the tag in
-    /// hexadecimal digits.
+    /// Returns the id without the key, as commands accept it: `SEQUENCE-TAG`, the tag in hexadecimal digits.
     pub fn text(&self) -> String {
         format!("{}-{:x}", self.sequence, self.tag)
     }

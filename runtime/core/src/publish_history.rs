@@ -3,12 +3,12 @@
 //! messages the store numbers. Each shard (slice of the store) numbers the messages of its keys.
 //!
 //! A store can go back in time: after a failure, the store lacks its newest writes. The store may then lack messages
-//! that the outbox records as published. The owner sends the messages of a commit in parts of a fixed size.
-//! [`PublishHistory`] keeps the parts that the owner sent last, with the numbers that the store gave to their messages.
-//! Each call to the store names the last outbox position that the store confirmed. A store that lacks this position has
-//! lost messages, and reports the last position that it has. From this report, the history computes which parts the
-//! owner must send again, in which order, and under which numbers. A message must never get a lower number than an
-//! earlier message of its key.
+//! that the outbox records as published. The owner sends the messages of a commit in parts of a fixed size, called
+//! chunks in the code. [`PublishHistory`] keeps the parts that the owner sent last, with the numbers that the store
+//! gave to their messages. Each call to the store names the last outbox position that the store confirmed. A store that
+//! lacks this position has lost messages, and reports the last position that it has. From this report, the history
+//! computes which parts the owner must send again, in which order, and under which numbers. A message must never get a
+//! lower number than an earlier message of its key.
 //!
 //! Times are in milliseconds since any fixed moment.
 

@@ -108,9 +108,10 @@ pub struct QueueCursor {
     /// numbers may have holes.
     delivered: VecDeque<QueueRun>,
     /// The numbers and history digests of late entries: unfinished entries that the cursor delivered after entries with
-    /// higher numbers. Before that delivery, the store had removed the late entry, and had then gone back in time and
-    /// lost the removal, so the queue contained the entry again. The cursor did not recognise the entry: the cursor had
-    /// forgotten that it had delivered the entry, or another reader had delivered the entry.
+    /// higher numbers. An entry becomes late as follows. The store removes the entry, then goes back in time and loses
+    /// the removal, so that the queue contains the entry again. The cursor does not recognise the entry, because the
+    /// cursor has forgotten its delivery of the entry, or because another reader delivered the entry. The cursor
+    /// therefore delivers the entry.
     late: BTreeMap<u64, u64>,
     /// The entries that writers of this process have put into the queue and that the cursor has not read yet.
     expected: VecDeque<ExpectedRun>,
@@ -132,8 +133,8 @@ impl QueueCursor {
         self.position(self.read).unwrap_or(QueuePosition { number: self.read, history: 0 })
     }
 
-    /// Restarts at the beginning of the queue, because the store went back in time. The cursor
-    /// still remembers the delivered entries.
+    /// Restarts at the beginning of the queue, because the store went back in time. The cursor still remembers the
+    /// delivered entries.
     pub fn restart(&mut self) {
         (self.read, self.removed) = (0, 0);
     }

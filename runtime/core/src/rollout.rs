@@ -7,11 +7,11 @@
 //! stays while at least one instance offers it and no instance offers a higher version. When no instance offers the
 //! chosen version any more, an instance may choose an older version in only two cases. In the first case, this instance
 //! offered the chosen version and has lost the file of this version. In the second case, no other instance offered the
-//! chosen version when this instance started. In both cases, the instance keeps the chosen version while only a
-//! temporary fault of its machine prevents the instance from using this version. The restriction has two reasons: a
-//! crashed instance may return with the file, and an older version may be unable to read states that the newer version
-//! has written. The restriction applies only to the newest rollout of the same handler. It does not apply if the store
-//! went back in time and lost the newest rollout, or if the stream now has another handler.
+//! chosen version when this instance started. In both cases, the instance keeps the chosen version as long as a
+//! temporary fault of its machine is the only reason why the instance cannot use this version. The restriction has two
+//! reasons: a crashed instance may return with the file, and an older version may be unable to read states that the
+//! newer version has written. The restriction applies only to the newest rollout of the same handler. It does not apply
+//! if the store went back in time and lost the newest rollout, or if the stream now has another handler.
 
 use crate::{Build, Rollout, split_version};
 
@@ -62,9 +62,9 @@ impl RolloutMemory {
         rollout.number == self.newest_number
     }
 
-    /// Returns the next rollout, or `None` if the last rollout, `current`, stays. `may_become_usable` is `true` if only
-    /// a temporary fault of this machine prevents the instance from using the version of the last rollout. In this
-    /// case, the stream must not return to a lower version.
+    /// Returns the next rollout, or `None` if the last rollout, `current`, stays. `may_become_usable` is `true` if a
+    /// temporary fault of this machine is the only reason why the instance cannot use the version of the last rollout.
+    /// In this case, the stream must not return to a lower version.
     pub fn next(
         &mut self,
         current: Option<&Rollout>,

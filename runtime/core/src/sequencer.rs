@@ -204,8 +204,8 @@ impl Sequencer {
         self.shards.iter().all(ShardState::is_quiet)
     }
 
-    /// Returns whether the sequencer is at rest: all accepted events are settled or held in the store, and only another
-    /// event, another handler version or a manual action can cause a change.
+    /// Returns whether the sequencer is at rest: all accepted events are settled or spilled, and only another event,
+    /// another handler version or a manual action can cause a change.
     pub fn quiescent(&self) -> bool {
         let resting = [LaneState::Idle, LaneState::Waiting, LaneState::Parked, LaneState::Broken];
         self.drained()
@@ -238,9 +238,9 @@ impl Sequencer {
         &self.settled_times
     }
 
-    /// Returns the keys that have continued since the last call because a missing event arrived, each with the sequence
-    /// of this event. No replay round had found the event before, so the key was parked or waited without a time limit.
-    /// Returns at most `RESUMED_KEYS_LIMIT` keys, and leaves out the others.
+    /// Returns the keys that have resumed since the last call, each with a sequence. A key resumes when the missing
+    /// event with this sequence arrives. No replay round had found this event, so the key was parked or waited without
+    /// a time limit. Returns at most `RESUMED_KEYS_LIMIT` keys, and leaves out the others.
     pub fn take_resumed_keys(&mut self) -> Vec<(Key, u64)> {
         std::mem::take(&mut self.resumed_keys)
     }
@@ -349,8 +349,8 @@ impl Sequencer {
         }
     }
 
-    /// Handles each deadline of a lane that has passed at `now`. Sends a batch that got no reply again if its delay has
-    /// passed at `now`. The next [`Self::poll_effect`] handles the other timeouts.
+    /// Handles each deadline of a lane that has passed at `now`. If a batch got no reply, and the delay after its last
+    /// try has passed at `now`, sends the batch again. The next [`Self::poll_effect`] handles the other timeouts.
     pub fn handle_timeout(&mut self, now: u64) {
         self.now = self.now.max(now);
         if self.stopped {

@@ -12,7 +12,7 @@ pub struct Stats {
     /// The number of events settled durably with effect.
     pub settled: u64,
     /// The number of deliveries that repeat an event. A repeat counts as soon as the original event is durably settled
-    /// or held.
+    /// or spilled.
     pub duplicates: u64,
     /// The number of durable dead letters of each [`Cause`], in the order of [`Cause::ALL`].
     pub dead: [u64; Cause::ALL.len()],

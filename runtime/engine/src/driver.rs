@@ -204,8 +204,8 @@ impl Driver {
                     driver.recheck_keys(keys);
                 }
                 Some(answer) = driver.store_requests.next() => {
-                    // The answer of a replay source can make the sequencer give up missing events, so first report
-                    // whether the source of the partition, which may still hold these events, is available.
+                    // The answer of a replay source can make the sequencer give up missing events. The source of the
+                    // partition may still hold these events, so first report whether this source is available.
                     driver.report_source_availability(inbox.as_ref());
                     driver.handle_store_reply(answer);
                 }
@@ -300,10 +300,10 @@ impl Driver {
     }
 
     /// Warns if a stopped key blocks the partition. A stopped key blocks the partition if `overflow` is `pause` and the
-    /// store holds `spill_limit` events of the key. Only an operator's action can release such a key. In two cases, the
-    /// driver does not wait for this action: in a run with `once`, and after the failure of the source. In these cases,
-    /// this method returns an error instead of logging a warning, as soon as the search for parked keys has ended.
-    /// After the source has ended, no key blocks the partition.
+    /// store holds `spill_limit` events of the key. Usually, only an operator's action or another handler version can
+    /// release such a key. In two cases, the driver does not wait until the key is released: in a run with `once`, and
+    /// after the failure of the source. In these cases, this method returns an error instead of logging a warning, as
+    /// soon as the search for parked keys has ended. After the source has ended, no key blocks the partition.
     fn check_blocked(&mut self, once: bool, searched: bool) -> Result<(), DriverError> {
         let stopped = self.sequencer.stopped_by().filter(|_| !self.source_ended);
         self.metrics.set_full_key(stopped);
@@ -441,7 +441,7 @@ impl Driver {
 
     /// Reports to the sequencer when the source becomes unavailable, and when it is available again. The source is
     /// unavailable if its consumer does not receive the events of the broker's queue, or if the inbox finds that the
-    /// broker is unavailable. A source that is not a queue of the broker is always available.
+    /// broker is unavailable. A source that does not read from the broker is always available.
     fn report_source_availability(&mut self, inbox: Option<&Inbox>) {
         let is_broker_unavailable = inbox.is_some_and(Inbox::is_broker_unavailable);
         for is_unavailable in self.source_availability.check(is_broker_unavailable) {
@@ -489,8 +489,8 @@ impl Driver {
             self.delivery_tracker.next_checkpoint_at().filter(|_| !self.sequencer.in_doubt());
         let publish_deadline = self.unpublished.filter(|_| self.sequencer.drained());
         let publish_deadline = publish_deadline.map(|(_, since)| since + PUBLISH_IDLE_TIMEOUT);
-        // After this deadline, a driver that is ending waits only for the store. Leave the past deadline out, because
-        // it would wake the driver again and again.
+        // After this deadline, a driver that is ending waits only for the store. Leave out a deadline that has passed,
+        // because it would wake the driver again and again.
         let publish_deadline = publish_deadline.filter(|at| !self.ending || *at > Instant::now());
         [timeout, save_at, publish_deadline].into_iter().flatten().min().unwrap_or(never)
     }

@@ -31,9 +31,8 @@ use tokio::sync::watch;
 /// The run publishes the collected events when their number reaches this limit, or when no further delivery of the
 /// reader is waiting.
 const PUBLISH_THRESHOLD_EVENTS: usize = 2_048;
-/// Number of store rollbacks (losses of the newest writes) during a run at which the run fails. After each earlier
-/// rollback, the run reads the file again from the oldest checkpoint of the file (each shard of the store has a
-/// checkpoint).
+/// Number of store rollbacks (losses of the newest writes) at which a run fails. After each earlier rollback, the run
+/// reads the file again from the oldest checkpoint of the file (each shard of the store has a checkpoint).
 const REWIND_ATTEMPTS: usize = 5;
 
 /// Maximum number of missing files that the checkpoint keeps. If such a file returns, a run publishes its rest.
@@ -86,7 +85,7 @@ pub struct PublishCounts {
 }
 
 /// Publishes a file, or standard input if `path` is `None`. Each run reads standard input from its beginning. Calls
-/// `progress` with the counts and the position in bytes: each time this function starts to read the file or an older
+/// `progress` with the counts and the position in bytes each time this function starts to read the file or an older
 /// file, and after each batch, even if the batch failed. If `stop` becomes true, ends after the batch in progress.
 /// Returns whether all lines are published.
 pub fn publish_file<'a>(
@@ -188,7 +187,7 @@ struct PublishInput<'a> {
     finished: &'a [FileId],
 }
 
-/// The file that a run publishes next, and the position at which it begins.
+/// The file that a run publishes next, and the position at which the run begins to read this file.
 struct NextFile {
     file: Arc<File>,
     path: PathBuf,
@@ -316,8 +315,8 @@ async fn publish_once(
 struct Checkpoints {
     /// The name of the marks (named records in the store) that contain the checkpoints.
     name: String,
-    /// A random number that distinguishes the checkpoints that this pass over the file writes from all other
-    /// checkpoints.
+    /// A random number that is part of all checkpoints that this pass over the file writes. The number distinguishes
+    /// these checkpoints from all other checkpoints.
     run: u64,
     /// The checkpoint of each shard, as this run last read or wrote it.
     marks: Vec<Option<Bytes>>,

@@ -27,12 +27,12 @@ const ANSWER_BYTES: usize = 1 << 20;
 pub struct ReplayAnswer {
     /// The requested events that the source returned, each with its sequence, in ascending order.
     pub events: Vec<(u64, Arc<Event>)>,
-    /// The end of the answer: the source counts as queried for all requested sequences below this value, and has
-    /// possibly not searched for the requested sequences from this value on. `u64::MAX` if the source counts as queried
-    /// for all requested sequences, even if it failed for all of them.
+    /// The end of the answer. The source counts as queried for all requested sequences below this value. The source has
+    /// possibly not searched for the requested sequences from this value on. The value is `u64::MAX` if the source
+    /// counts as queried for all requested sequences, even if all searches failed.
     pub until: u64,
-    /// The reason why the search for at least one event failed, so that a later request may find more events. `None` if
-    /// no search failed.
+    /// The reason why the search for at least one event failed. In this case, a later request may find more events.
+    /// `None` if no search failed.
     pub failed: Option<Box<str>>,
 }
 

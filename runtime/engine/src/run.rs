@@ -143,7 +143,7 @@ impl RunError {
         }
     }
 
-    /// Returns whether the error may be temporary, so that the same start may succeed later.
+    /// Returns whether the error may be temporary. In this case, the same start may succeed later.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Broker(error) => error.may_pass(),
@@ -422,8 +422,8 @@ async fn watch_store_servers(store: &Arc<dyn Store>) {
                     tracing::error!("store may lose data: {words}");
                 }
             }
-            // The check stays due, so the next pass of the loop repeats it. For example, no server answers until a
-            // replica becomes master.
+            // The check stays due, so the next pass of the loop repeats the check. The check may fail several times:
+            // for example, no server answers until a replica becomes the master.
             Err(error) if throttle.allow() => {
                 tracing::warn!(
                     "settings of the store's servers not checked: {error}; Ordain repeats the check"

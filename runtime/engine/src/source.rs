@@ -1,6 +1,6 @@
-//! The sources of events. A source delivers its events in their order. After a restart of the process, a source
-//! delivers all unacknowledged events again. Only standard input cannot deliver an event a second time. A source must
-//! never decide how an event is settled.
+//! The sources of events. A source delivers events in the order in which it reads them. After a restart of the process,
+//! a source delivers all unacknowledged events again. Exception: standard input cannot deliver an event a second time.
+//! A source must never decide how an event is settled.
 
 mod file;
 mod file_set;

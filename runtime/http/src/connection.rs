@@ -39,8 +39,8 @@ pub(crate) struct ListenerLimits {
     pub(crate) headers: usize,
     /// `true` if a connection may carry several requests, one after the other.
     pub(crate) keep_alive: bool,
-    /// `true` if a caller that closes its side of the connection after its request receives the response. The listener
-    /// then also processes the requests of callers that have gone.
+    /// `true` if a caller receives the response even after the caller has closed its side of the connection. With this
+    /// value, the listener also processes the requests of callers that have gone.
     pub(crate) half_close: bool,
     /// Time limit for the headers of a request, counted from the start of the connection or from the end of the
     /// previous response. With `keep_alive`, the time therefore includes the pause before the request.
@@ -122,7 +122,8 @@ fn close_oldest_idle(open: &mut VecDeque<OpenConnection>) -> bool {
     idle.inspect(|connection| connection.serving.abort()).is_some()
 }
 
-/// Serves the requests of a connection, and closes the connection so that the caller receives the last response.
+/// Serves the requests of a connection, and closes the connection in such a way that the caller receives the last
+/// response.
 async fn serve_connection(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,

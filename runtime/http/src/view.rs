@@ -59,8 +59,8 @@ pub fn no_key(stream: &str, key: &str) -> String {
     )
 }
 
-/// Returns the error text for a text that is not an id of a dead letter. `option` selects the store or the process in
-/// the command that the text names.
+/// Returns the error text for a text that is not an id of a dead letter. The error text names a command; `option`
+/// selects the store or the process in this command.
 pub fn no_letter_id(id: &str, stream: &str, option: &str) -> String {
     format!(
         "{id:?} is no id of a dead letter: an id looks like 3-b05cb4f9ec0b9b83, see `ordain dead list {}{option}`",

@@ -237,8 +237,8 @@ impl EventAssigner {
     }
 
     /// Returns, for each shard, the witness that the next call must name: the last of `events` that the store accepted
-    /// as new. If the store does not number the events, the witness of a shard is instead the call that added the last
-    /// entries of the shard in `put`.
+    /// as new. If the store does not number the events, the witness of a shard is instead a call: the call of the last
+    /// entries in `put` that belong to the shard.
     pub(crate) fn witnesses<'a>(
         &self,
         events: impl Iterator<Item = (&'a AssignItem, &'a AssignItemReply)>,

@@ -102,8 +102,8 @@ impl<'a> AssignChanges<'a> {
                     if origins.insert(table_key.clone()) {
                         self.assign_owner_group(group, origin, &table_key)?
                     } else {
-                        // The request has a second group of this origin. The caller must send that group again in
-                        // another call.
+                        // An earlier group of the request has the same origin. The caller must send this later group
+                        // again in another call.
                         AssignGroupReply::Fenced
                     }
                 }

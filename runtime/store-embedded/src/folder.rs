@@ -43,8 +43,8 @@ const IDENTITY_HEADING: &str = "ordain embedded store";
 pub(super) struct StoreFolder {
     path: PathBuf,
     /// The engine's folder, locked by [`lock_data`], and kept open so that `still_exists` can compare it with the
-    /// folder at the path. The fields are dropped in this order, so that a process that locks the file `lock` also
-    /// finds this folder unlocked.
+    /// folder at the path. The fields are dropped in the order of their declaration, so that a process that locks the
+    /// file `lock` also finds this folder unlocked.
     data: File,
     lock: File,
     /// `true` if all data is on the disk and the store will write nothing more.
@@ -314,9 +314,9 @@ fn create_durable(path: &Path) -> io::Result<()> {
     parent.sync_all()
 }
 
-/// Makes the name of a folder durable, by a sync of the folder that contains the name. Does nothing in two cases, in
-/// which no process has created the folder by [`create_durable`]: the folder is the root of a mounted file system, or
-/// this user has no right to read the folder that contains the name.
+/// Makes the name of a folder durable, by a sync of the folder that contains the name. Does nothing in two cases: the
+/// folder is the root of a mounted file system, or this user has no right to read the folder that contains the name. In
+/// both cases, no process has created the folder by [`create_durable`].
 fn sync_name(folder: &Path) -> io::Result<()> {
     let folder = folder.canonicalize()?;
     let Some(parent) = folder.parent() else { return Ok(()) };

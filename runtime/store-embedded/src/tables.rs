@@ -17,9 +17,9 @@ use ordain_util::io_error::may_pass;
 
 const MIB: u64 = 1024 * 1024;
 
-/// The maximum size of all journal files together. This also limits the time to open the store (to about a second),
-/// because opening reads all journals. And it limits the memory of rarely written tables, because the engine writes a
-/// table from memory to disk before it removes the oldest journal.
+/// The maximum size of all journal files together. The limit keeps the time to open the store short (about a second),
+/// because opening reads all journals. The limit also bounds the memory of rarely written tables, because the engine
+/// writes a table from memory to disk before it removes the oldest journal.
 const JOURNALS_BYTES_LIMIT: u64 = 128 * MIB;
 
 /// The number of the engine's background threads. With more threads, the engine's first thread spins while another
@@ -28,7 +28,7 @@ const WORKER_THREADS: usize = 1;
 
 /// The engine writes the in-memory part of a table to disk when the part reaches this size, in bytes. Tables with
 /// large, short-lived values have the larger limit, so that most values are removed before the engine writes them to
-/// disk. A still larger limit would only make searches longer. When four memory parts of one table wait to be written,
+/// disk. A still larger limit would only make searches longer. When four such parts of one table wait to be written,
 /// the engine blocks writes. The limits of all tables add up to 128 MiB, so all tables together need at most four times
 /// 128 MiB, and usually a fifth of this maximum. Writing to disk and merging need additional memory, which grows with
 /// the length of keys.

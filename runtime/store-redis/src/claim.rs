@@ -59,8 +59,9 @@ async fn check_record(store: &RedisStore) -> Result<(), StoreError> {
     )))
 }
 
-/// Makes this process check the record of the store again, and register a partition again, before the process next adds
-/// entries to the queue of the partition. A claim makes this check in any case.
+/// Forgets which partitions this process has registered. Before the process next adds entries to the queue of a
+/// partition, this process therefore checks the record of the store again, and registers the partition again. A claim
+/// makes this check in any case.
 pub(super) fn forget_registrations(store: &RedisStore) {
     store.registered_partitions.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }

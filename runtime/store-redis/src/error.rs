@@ -95,8 +95,8 @@ pub(super) fn error_text(error: &RedisError) -> String {
     }
 }
 
-/// Returns the next step after an error whose own text does not show it; `None` for all other errors. `words` is the
-/// text of the error.
+/// Returns the next step for an error whose own text does not contain a next step; `None` for all other errors. `words`
+/// is the text of the error.
 fn advice(error: &RedisError, words: &str) -> Option<&'static str> {
     if error.code() == Some("NOAUTH") || words.contains("unauthenticated") {
         return Some("The server requires a password: add it to `store.url`");

@@ -226,8 +226,8 @@ pub fn created_ns(metadata: &Metadata) -> u64 {
 /// The progress of a source at the end of a batch of deliveries. All deliveries of the batch are from one file.
 #[derive(Debug, Clone)]
 pub struct SourceProgress {
-    /// The progress in each file of the source. Many batches share one list, which does not change. For each file from
-    /// which one of these batches was read, `current` of the newest batch from this file is more recent than the list.
+    /// The progress in each file of the source. Many batches share one list, and the list does not change. For the file
+    /// of a batch, the progress is therefore in `current` of the newest batch from this file, not in the list.
     pub files: Arc<[FileProgress]>,
     /// The index of the file of the batch.
     pub index: usize,

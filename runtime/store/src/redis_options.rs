@@ -26,9 +26,9 @@ pub struct RedisOptions {
     pub replicas: u32,
     /// The time to keep dead letters, in ms.
     pub dead_ttl: u64,
-    /// The time for which the store retries a request other than a commit while no server answers; `None` to retry for
-    /// ever. While the store is opened, it retries for about half a minute, or for `retry_timeout` if this timeout is
-    /// shorter.
+    /// The time for which the store repeats a request that fails for a temporary reason, for example because no server
+    /// answers. `None` to repeat the request for ever. The store itself repeats no commit. An attempt to open the store
+    /// is repeated for about half a minute, or for `retry_timeout` if this timeout is shorter.
     pub retry_timeout: Option<Duration>,
     /// The number of milliseconds added to the server's time, so that tests can advance time.
     #[doc(hidden)]

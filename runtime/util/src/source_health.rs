@@ -20,7 +20,7 @@ pub enum SourceState {
     LoginRefused {
         /// The last error.
         reason: String,
-        /// The server's own words, without names and addresses.
+        /// The server's own words, without names and addresses. Empty if these words may contain names or addresses.
         words: String,
     },
     /// The source receives no events until an operator acts.

@@ -4,15 +4,16 @@
 //! While a [`WriterGuard`] exists, one thread therefore writes everything, and all other threads only append to a queue
 //! with a limit. In a process without a guard, such as a command that soon ends, each thread writes directly.
 //!
-//! If the queue is full, a line waits for room before it is dropped, so that a healthy reader loses no line of a burst.
-//! All lines together wait for at most [`ROOM_TIMEOUT`] each time that the queue becomes full. The writer thread takes
-//! the whole queue at once, so the queue can become full again only after the reader has read everything that the
-//! thread took before. A stopped reader therefore delays the run once. A reader that reads a full queue within
-//! [`ROOM_TIMEOUT`] loses no line, and a slower reader loses lines instead of slowing the run.
+//! If the queue is full, lines wait for room, so that a reader that continues to read loses no line. A slow reader then
+//! slows the run, as it would slow direct writes. A reader that does not read a portion of the queue
+//! ([`PORTION_BYTES`]) within [`PROGRESS_TIMEOUT`] counts as stopped: the waiting lines are dropped, and all later
+//! lines are dropped at once until the reader has read half of the queue. A stopped reader therefore delays the run
+//! once, until it reads again.
 
-use std::backtrace::Backtrace;
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::collections::VecDeque;
 use std::io;
-use std::panic;
+use std::panic::{self, PanicHookInfo};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,13 +22,18 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::termios::tcgetwinsize;
 
-/// Maximum size of the queue, in bytes: room for a burst of some 20,000 lines. The writer thread holds at most as much
-/// in addition.
+/// Maximum size of the queue, in bytes: room for a burst of some 20,000 lines. The writer thread holds one portion in
+/// addition.
 const QUEUE_LIMIT_BYTES: usize = 4 << 20;
 
-/// The time for which threads wait for room each time that the queue becomes full: short enough to delay no event
-/// noticeably, long enough for a healthy reader (40 MiB per second) on a busy machine.
-const ROOM_TIMEOUT: Duration = Duration::from_millis(100);
+/// Maximum size of a portion of the queue, in bytes, except for a longer text. The writer thread takes one portion at a
+/// time. A large portion costs few locks; a small portion soon shows that the reader continues to read.
+const PORTION_BYTES: usize = 64 << 10;
+
+/// The time for which lines wait, while the queue is full, until the reader has read the next portion: long enough for
+/// a slow reader (128 KiB per second), and short, because a stopped reader delays the run for this time. A panic waits
+/// at most for this time until its text is written.
+const PROGRESS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The time for which the end of a process waits until the queue is written: enough for a healthy reader, and short for
 /// a supervisor that waits for the end.
@@ -51,7 +57,7 @@ struct Output {
     queue: Mutex<Queue>,
     /// Notified when the writer thread has something to write.
     work: Condvar,
-    /// Notified when the writer thread has taken the content of the queue, and when it has written that content.
+    /// Notified when the writer thread has written a portion of the queue.
     progress: Condvar,
 }
 
@@ -59,11 +65,14 @@ struct Output {
 struct Queue {
     /// `None` while no writer thread exists: each thread then writes directly.
     note: Option<DropNote>,
-    text: Vec<u8>,
-    /// The time until which threads wait for room. `None` if the queue has not been full since the writer thread took
-    /// its content.
-    room_deadline: Option<Instant>,
-    /// The number of lines that were dropped after the last line of `text`.
+    /// Whole texts, each with its line end.
+    portions: VecDeque<Vec<u8>>,
+    /// The size of all portions.
+    bytes: usize,
+    /// The time until which threads wait for the reader. `None` if no thread has waited since the writer thread wrote
+    /// the last portion.
+    deadline: Option<Instant>,
+    /// The number of lines that were dropped after the last line of `portions`.
     dropped: u64,
     /// The number of lines that the process did not write since its start.
     dropped_total: u64,
@@ -73,47 +82,54 @@ struct Queue {
     is_writing: bool,
     /// True after the last line of the log. A task that still runs must write no line after that line.
     is_complete: bool,
+    /// True if the last direct write stopped inside a line.
+    is_inside_line: bool,
 }
 
 static OUTPUT: Output =
     Output { queue: Mutex::new(Queue::new()), work: Condvar::new(), progress: Condvar::new() };
 
-/// A guard for the time in which one thread writes standard error. Dropping the guard calls [`finish`].
+/// A guard for the time in which one thread writes standard error. Dropping the guard calls [`finish`] with
+/// [`DRAIN_TIMEOUT`].
 #[derive(Debug)]
 #[must_use]
 pub struct WriterGuard(());
 
 impl Drop for WriterGuard {
     fn drop(&mut self) {
-        finish();
+        finish(DRAIN_TIMEOUT);
     }
 }
 
 /// Starts the thread that writes standard error. The texts of panics go to this thread too. If the system refuses the
-/// thread, each thread continues to write directly.
+/// thread, logs a warning, and each thread continues to write directly.
 pub fn start(note: DropNote) -> WriterGuard {
     let mut queue = OUTPUT.lock();
-    if thread::Builder::new().name("stderr".to_owned()).spawn(run_writer).is_ok() {
-        queue.note = Some(note);
-        panic::set_hook(Box::new(|info| {
-            let thread = thread::current();
-            let name = thread.name().unwrap_or("<unnamed>");
-            log(&format!("\nthread '{name}' {info}\n{}\n", Backtrace::capture()));
-        }));
+    match thread::Builder::new().name("stderr".to_owned()).spawn(run_writer) {
+        Ok(_) => {
+            queue.note = Some(note);
+            panic::set_hook(Box::new(log_panic));
+        }
+        Err(error) => {
+            // The warning locks the queue.
+            drop(queue);
+            tracing::warn!(
+                "cannot start the thread that writes the log: {error}; log lines are written directly, so a reader \
+                 of standard error that stops reading stops this process"
+            );
+        }
     }
     WriterGuard(())
 }
 
-/// Ends the log, removes the status line, and waits for at most [`DRAIN_TIMEOUT`] until the queue is written.
-pub fn finish() {
+/// Ends the log, removes the status line, and waits for at most `timeout` until the queue is written.
+pub fn finish(timeout: Duration) {
     let mut queue = OUTPUT.lock();
     queue.is_complete = true;
     if queue.note.is_some() {
         queue.status = Some(String::new());
         OUTPUT.work.notify_one();
-        drop(OUTPUT.progress.wait_timeout_while(queue, DRAIN_TIMEOUT, |queue| {
-            queue.is_writing || !queue.is_empty()
-        }));
+        OUTPUT.drain(queue, timeout);
     }
 }
 
@@ -121,16 +137,35 @@ pub fn finish() {
 pub fn log(line: &str) {
     let mut queue = OUTPUT.lock();
     while !queue.is_complete && !queue.accepts(line.len()) {
-        let deadline = *queue.room_deadline.get_or_insert_with(|| Instant::now() + ROOM_TIMEOUT);
-        let wait = deadline.saturating_duration_since(Instant::now());
-        if wait.is_zero() {
+        let timeout = queue.wait_timeout();
+        if timeout.is_zero() {
             queue.count_dropped(count_lines(line.as_bytes()));
             return;
         }
-        queue = OUTPUT.progress.wait_timeout(queue, wait).unwrap_or_else(PoisonError::into_inner).0;
+        let waited = OUTPUT.progress.wait_timeout(queue, timeout);
+        queue = waited.unwrap_or_else(PoisonError::into_inner).0;
     }
-    if !queue.is_complete {
+    if queue.is_complete {
+        // No note follows the last line of the log.
+        queue.dropped_total += count_lines(line.as_bytes());
+    } else {
         queue.append(line);
+    }
+}
+
+/// Logs a panic, and waits until its text is written, because the process can abort as soon as this function returns.
+fn log_panic(info: &PanicHookInfo<'_>) {
+    let thread = thread::current();
+    let mut text = format!("\nthread '{}' {info}\n", thread.name().unwrap_or("<unnamed>"));
+    let backtrace = Backtrace::capture();
+    if backtrace.status() == BacktraceStatus::Captured {
+        text += &format!("{backtrace}\n");
+    }
+    log(&text);
+    let mut queue = OUTPUT.lock();
+    if queue.is_unwritten() {
+        let timeout = queue.wait_timeout();
+        OUTPUT.drain(queue, timeout);
     }
 }
 
@@ -157,8 +192,8 @@ pub fn set_status(line: String) {
     }
 }
 
-/// Returns the number of lines that were not written since the start of the process, because the queue was full or
-/// because a write failed.
+/// Returns the number of lines that were not written since the start of the process, because the queue was full,
+/// because a write failed, or because the log has ended.
 pub fn dropped_lines() -> u64 {
     OUTPUT.lock().dropped_total
 }
@@ -167,31 +202,52 @@ impl Output {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Waits for at most `timeout` until the queue is written.
+    fn drain(&self, queue: MutexGuard<'_, Queue>, timeout: Duration) {
+        drop(self.progress.wait_timeout_while(queue, timeout, |queue| queue.is_unwritten()));
+    }
 }
 
 impl Queue {
     const fn new() -> Self {
         Self {
             note: None,
-            text: Vec::new(),
-            room_deadline: None,
+            portions: VecDeque::new(),
+            bytes: 0,
+            deadline: None,
             dropped: 0,
             dropped_total: 0,
             status: None,
             is_writing: false,
             is_complete: false,
+            is_inside_line: false,
         }
     }
 
     fn is_empty(&self) -> bool {
-        self.text.is_empty() && self.status.is_none()
+        self.portions.is_empty() && self.status.is_none()
     }
 
-    /// Returns whether the queue has room for a line. After a dropped line, the queue has no room until the writer
-    /// thread has taken its content, so that one note reports all dropped lines.
+    fn is_unwritten(&self) -> bool {
+        self.is_writing || !self.is_empty()
+    }
+
+    /// Returns whether the queue has room for a line. After a dropped line, the queue has no room until half of the
+    /// queue is free, so that one note reports many dropped lines.
     fn accepts(&self, bytes: usize) -> bool {
-        let has_room = self.text.len() + bytes <= QUEUE_LIMIT_BYTES || self.text.is_empty();
+        let has_room = self.bytes + bytes <= QUEUE_LIMIT_BYTES || self.portions.is_empty();
         has_room && self.dropped == 0
+    }
+
+    /// Returns the time for which a thread waits for the reader. The time is zero while the reader is stopped and while
+    /// lines are dropped, so that a stopped reader delays the run only once.
+    fn wait_timeout(&mut self) -> Duration {
+        if self.dropped > 0 {
+            return Duration::ZERO;
+        }
+        let now = Instant::now();
+        self.deadline.get_or_insert(now + PROGRESS_TIMEOUT).saturating_duration_since(now)
     }
 
     fn count_dropped(&mut self, lines: u64) {
@@ -202,56 +258,74 @@ impl Queue {
     /// Appends a text to the queue, or writes the text if no writer thread exists.
     fn append(&mut self, text: &str) {
         if self.note.is_none() {
-            self.dropped_total += write(text.as_bytes());
+            self.dropped_total += write_lines(text.as_bytes(), &mut self.is_inside_line, write);
             return;
         }
         self.append_note();
-        self.text.extend_from_slice(text.as_bytes());
+        self.push(text.as_bytes());
         OUTPUT.work.notify_one();
     }
 
     /// If lines were dropped, appends the note about them.
     fn append_note(&mut self) {
         if let Some(note) = self.note.filter(|_| self.dropped > 0) {
-            self.text.extend_from_slice(note(self.dropped).as_bytes());
+            self.push(note(self.dropped).as_bytes());
             self.dropped = 0;
         }
     }
 
-    /// Takes the text, which ends with the note about dropped lines.
-    fn take_text(&mut self) -> Vec<u8> {
-        self.append_note();
-        self.room_deadline = None;
-        std::mem::take(&mut self.text)
+    fn push(&mut self, text: &[u8]) {
+        self.bytes += text.len();
+        match self.portions.back_mut() {
+            Some(last) if last.len() + text.len() <= PORTION_BYTES => last.extend_from_slice(text),
+            _ => self.portions.push_back(text.to_vec()),
+        }
+    }
+
+    /// Takes the next portion, which the writer thread then writes. If half of the queue is then free, appends the note
+    /// about dropped lines.
+    fn take_portion(&mut self) -> Vec<u8> {
+        let portion = self.portions.pop_front().unwrap_or_default();
+        self.bytes -= portion.len();
+        if self.bytes <= QUEUE_LIMIT_BYTES / 2 {
+            self.append_note();
+        }
+        self.is_writing = true;
+        portion
+    }
+
+    /// Ends the writing of a portion, of which `lost` lines could not be written.
+    fn finish_portion(&mut self, lost: u64) {
+        self.dropped_total += lost;
+        self.is_writing = false;
+        self.deadline = None;
+        OUTPUT.progress.notify_all();
     }
 }
 
 /// Writes the content of the queue until the process ends.
 fn run_writer() {
     let mut shown_status = String::new();
+    let mut is_inside_line = false;
     let mut queue = OUTPUT.lock();
     loop {
         queue = OUTPUT
             .work
             .wait_while(queue, |queue| queue.is_empty())
             .unwrap_or_else(PoisonError::into_inner);
-        let text = queue.take_text();
+        let portion = queue.take_portion();
         let status = queue.status.take();
-        queue.is_writing = true;
         drop(queue);
-        OUTPUT.progress.notify_all();
         if !shown_status.is_empty() {
             write(ERASE_ROW);
         }
-        let lost = write(&text);
+        let lost = write_lines(&portion, &mut is_inside_line, write);
         shown_status = status.unwrap_or(shown_status);
         if !shown_status.is_empty() {
             write(full_row(&shown_status).as_bytes());
         }
         queue = OUTPUT.lock();
-        queue.dropped_total += lost;
-        queue.is_writing = false;
-        OUTPUT.progress.notify_all();
+        queue.finish_portion(lost);
     }
 }
 
@@ -263,13 +337,28 @@ fn full_row(status: &str) -> String {
     format!("{status:<columns$.columns$}")
 }
 
-/// Writes a text to the file descriptor, and returns the number of lines that could not be written. A closed reader or
-/// a full disk is no error. Does not lock [`io::stderr`], for which other threads would wait.
-fn write(mut text: &[u8]) -> u64 {
+/// Writes lines with `write`, and returns the number of lines that could not be written completely. If the previous
+/// write stopped inside a line (`is_inside_line`), first ends that line.
+fn write_lines(lines: &[u8], is_inside_line: &mut bool, write: impl Fn(&[u8]) -> usize) -> u64 {
+    if *is_inside_line && !lines.is_empty() {
+        if write(b"\n") == 0 {
+            return count_lines(lines);
+        }
+        *is_inside_line = false;
+    }
+    let (written, lost) = lines.split_at(write(lines));
+    *is_inside_line |= written.last().is_some_and(|byte| *byte != b'\n');
+    count_lines(lost)
+}
+
+/// Writes a text to the file descriptor, and returns the number of written bytes. A closed reader or a full disk is no
+/// error. Does not lock [`io::stderr`], for which other threads would wait.
+fn write(text: &[u8]) -> usize {
     let stderr = io::stderr();
-    while !text.is_empty() {
-        match rustix::io::write(&stderr, &text[..write_bytes(text)]) {
-            Ok(written) if written > 0 => text = &text[written..],
+    let mut rest = text;
+    while !rest.is_empty() {
+        match rustix::io::write(&stderr, &rest[..write_bytes(rest)]) {
+            Ok(written) if written > 0 => rest = &rest[written..],
             Err(Errno::INTR) => {}
             // Another program that shares the terminal or pipe has made it non-blocking.
             Err(Errno::AGAIN) => {
@@ -278,7 +367,7 @@ fn write(mut text: &[u8]) -> u64 {
             Ok(_) | Err(_) => break,
         }
     }
-    count_lines(text)
+    text.len() - rest.len()
 }
 
 /// Returns the number of bytes of the next write: as many whole lines as [`WRITE_BYTES`] allows, but at least one line.
@@ -297,6 +386,8 @@ fn count_lines(text: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
+
     use super::*;
 
     fn note(lines: u64) -> String {
@@ -311,20 +402,65 @@ mod tests {
         queue.count_dropped(1);
         assert!(!queue.accepts(1));
         queue.append("report\n");
-        assert_eq!(queue.take_text(), b"first\n3 dropped\nreport\n");
+        assert_eq!(queue.take_portion(), b"first\n3 dropped\nreport\n");
         assert!(queue.accepts(1));
         queue.append("next\n");
         queue.count_dropped(1);
-        assert_eq!(queue.take_text(), b"next\n1 dropped\n");
-        assert_eq!(queue.dropped_total, 4);
+        assert_eq!(queue.take_portion(), b"next\n");
+        assert_eq!(queue.take_portion(), b"1 dropped\n");
+        assert_eq!((queue.dropped_total, queue.bytes), (4, 0));
+    }
+
+    #[test]
+    fn stopped_reader_delays_only_the_first_lines() {
+        let line = "x".repeat(PORTION_BYTES - 1) + "\n";
+        let mut queue = Queue { note: Some(note), ..Queue::new() };
+        while queue.accepts(line.len()) {
+            queue.append(&line);
+        }
+        assert_eq!(queue.bytes, QUEUE_LIMIT_BYTES);
+        assert!(queue.wait_timeout() > PROGRESS_TIMEOUT / 2);
+        queue.deadline = Some(Instant::now());
+        assert!(queue.wait_timeout().is_zero());
+        queue.count_dropped(1);
+        // The reader continues. The queue has no room until half of the queue is free, and no line waits for room.
+        while queue.dropped > 0 {
+            assert!(!queue.accepts(1) && queue.wait_timeout().is_zero());
+            assert_eq!(queue.take_portion(), line.as_bytes());
+            queue.finish_portion(0);
+        }
+        assert_eq!(queue.bytes, QUEUE_LIMIT_BYTES / 2 + b"1 dropped\n".len());
+        assert!(queue.accepts(1) && queue.wait_timeout() > PROGRESS_TIMEOUT / 2);
+        assert_eq!(queue.portions.back().map(Vec::as_slice), Some(&b"1 dropped\n"[..]));
     }
 
     #[test]
     fn queue_has_a_limit() {
         let mut queue = Queue::new();
         assert!(queue.accepts(2 * QUEUE_LIMIT_BYTES));
-        queue.text = vec![b'x'; QUEUE_LIMIT_BYTES - 10];
+        queue.push(&vec![b'x'; QUEUE_LIMIT_BYTES - 10]);
         assert!(queue.accepts(10) && !queue.accepts(11));
+    }
+
+    #[test]
+    fn torn_line_does_not_destroy_the_next_line() {
+        let output = RefCell::new(Vec::new());
+        let room = Cell::new(0);
+        let write = |text: &[u8]| {
+            let written = text.len().min(room.get());
+            room.set(room.get() - written);
+            output.borrow_mut().extend_from_slice(&text[..written]);
+            written
+        };
+        let mut is_inside_line = false;
+        let mut lost = 0;
+        for (lines, bytes) in [("one\ntwo\n", 6), ("three\n", 0), ("four\nfive\n", 1), ("six\n", 9)]
+        {
+            room.set(bytes);
+            lost += write_lines(lines.as_bytes(), &mut is_inside_line, write);
+        }
+        assert_eq!(output.into_inner(), b"one\ntw\nsix\n");
+        assert_eq!((lost, is_inside_line), (4, false));
     }
 
     #[test]

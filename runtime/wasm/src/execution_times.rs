@@ -4,13 +4,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ordain_util::histogram::{HANDLER_SECONDS, Histogram};
 
-/// Maximum number of retired versions whose execution times the metrics still contain. This process neither offers a
-/// retired version nor starts events with it. With this limit, a program that reads the metrics once a minute sees each
-/// version, even if the versions change every few seconds.
+/// Maximum number of retired versions whose execution times the metrics still contain. This process no longer offers a
+/// retired version, and starts no more turns with that version. With this limit, a program that reads the metrics once
+/// a minute sees each version, even if the versions change every few seconds.
 const RETIRED_VERSIONS_LIMIT: usize = 16;
 
 /// The histogram of the execution times of a compiled version. All clones share the histogram, because workers may
-/// still end events of a version after the registry has released the version.
+/// still finish events of a version after the registry has released the version.
 #[derive(Debug, Clone)]
 pub(super) struct ExecutionTimes(Arc<Mutex<Histogram>>);
 
@@ -89,7 +89,7 @@ mod tests {
         retired.histograms().map(|(_, version, times)| (version, times.sum() as u64)).collect()
     }
 
-    /// A worker ends an event of a version after the version has retired.
+    /// A worker finishes an event of a version after the version has retired.
     #[test]
     fn time_recorded_after_the_retirement_is_kept() {
         let mut retired = RetiredTimes::default();

@@ -11,6 +11,7 @@ mod worker;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use ordain_core::{StateUpdate, Turn, TurnResult};
 
@@ -20,6 +21,10 @@ use super::stream::StreamContext;
 use ordain_util::standard_error;
 use queue::{TurnQueue, TurnScheduler};
 use worker::Worker;
+
+/// The time for which a process that aborts writes the rest of its log: enough for a healthy reader, and short because
+/// the other workers continue until the process ends.
+const ABORT_DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A callback that receives results on a worker's thread. The callback must only pass the results to another thread,
 /// because the worker executes no turn until the callback returns.
@@ -126,7 +131,7 @@ struct AbortGuard;
 
 impl Drop for AbortGuard {
     fn drop(&mut self) {
-        standard_error::finish();
+        standard_error::finish(ABORT_DRAIN_TIMEOUT);
         std::process::abort();
     }
 }

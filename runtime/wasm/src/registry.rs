@@ -241,7 +241,7 @@ impl HandlerRegistry {
     }
 
     /// Releases the versions that are neither offered nor active, and keeps their execution times for the metrics. The
-    /// workers may still end events with a released version. `active` has the ids of the active versions.
+    /// workers may still finish events with a released version. `active` has the ids of the active versions.
     fn evict(&self, active: &[u64]) {
         let mut state = self.state();
         let RegistryState { catalog, compiled, retired_times } = &mut *state;

@@ -13,7 +13,7 @@ pub use world::{CheckpointCounts, CheckpointViolation, CheckpointWorld};
 /// The limits of a run: the size of the file, the number of rare steps, and the fault.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CheckpointScope {
-    /// Number of events in the file, which have the numbers from 0. Events with an even number are in shard 0, the
+    /// Number of events in the file. The events have the numbers from 0. Events with an even number are in shard 0, the
     /// others in shard 1.
     pub events: u8,
     /// Number of events that become dead letters. They are the first events of the file.

@@ -148,7 +148,8 @@ pub enum QueueStep {
     /// The owner commits the first delivered entry, and repeats the commits that the store has lost. The reader of an
     /// inbox publishes the first delivered entry instead.
     Settle,
-    /// The owner acknowledges the settled entries to the reader. In an inbox, the reader itself finishes them.
+    /// The owner acknowledges the settled entries to the reader. In an inbox, the reader itself marks the published
+    /// entries as finished.
     Finish,
     /// The reader removes the finished entries.
     Remove,

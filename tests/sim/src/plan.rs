@@ -65,14 +65,15 @@ pub(crate) struct ProducerPlan {
     pub(crate) big: u32,
     /// Rate of keys with an imported record. The events of such a key begin above the first sequence of a new key.
     pub(crate) imported: u32,
-    /// Rate of keys that move: from some point in time on, the events of the key go to another partition. `astray` is
-    /// the rate of single events that go to a wrong partition.
+    /// Rate of keys that move: from some point in time on, the events of such a key go to another partition. `astray`
+    /// is the rate of single events that go to a wrong partition.
     pub(crate) moved: u32,
     pub(crate) astray: u32,
 }
 
-/// The handlers' behaviour. Only the seed, the rates, the key and the content of an event decide whether the handler
-/// rejects the event, and whether the event fails or ends its key.
+/// The handlers' behaviour. The seed, the rates, `blocked`, and the key and the content of an event decide whether the
+/// handler rejects the event, whether executions of the event fail, and whether the event ends its key. The failure of
+/// a single attempt also depends on the number of the attempt and on the handler version.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HandlerPlan {
     /// Rate of events that the handler rejects.

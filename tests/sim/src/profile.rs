@@ -292,8 +292,8 @@ fn hot_key(plan: &mut Plan, rng: &mut Rng) {
     crashes(plan, rng, 3);
 }
 
-/// Plans a slow sink, while owners crash often. Depending on the run, the sink accepts committed messages after at most
-/// 2 seconds or after at most 20 seconds.
+/// Plans a slow sink, and owners that crash often. Depending on the run, the sink accepts committed messages after at
+/// most 2 seconds or after at most 20 seconds.
 fn slow_sink(plan: &mut Plan, rng: &mut Rng) {
     disturbed(plan);
     tiny(plan, rng);
@@ -486,8 +486,8 @@ fn crashes(plan: &mut Plan, rng: &mut Rng, most: u64) {
     plan.disturb.crashes = rng.between(1, most);
 }
 
-/// Plans at most `most` crashes, take-overs and lost connections each, and at most one rollout and one drain. Replaces
-/// all earlier disturbances.
+/// Plans disturbances: at most `most` crashes, `most` take-overs and `most` lost connections, and at most one rollout
+/// and one drain. Replaces all earlier disturbances.
 fn disturbances(plan: &mut Plan, rng: &mut Rng, most: u64) {
     plan.disturb = DisturbancePlan {
         crashes: rng.below(most + 1),

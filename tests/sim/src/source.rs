@@ -1,5 +1,6 @@
-//! The source's queue of one partition: entries in order, as in a queue of a broker or in a file. The acknowledged
-//! entries are the first entries of the queue. A new connection delivers all unacknowledged entries again.
+//! The source's queue of one partition: the entries are in the order of delivery, as in a queue of a broker or in a
+//! file. The acknowledged entries are the first entries of the queue. A new connection delivers all unacknowledged
+//! entries again.
 
 use std::collections::VecDeque;
 
@@ -11,7 +12,7 @@ use crate::producer::{Entry, SourceItem};
 #[derive(Debug)]
 pub(crate) struct Source {
     entries: Vec<Entry>,
-    /// Number of acknowledged entries: the first entries of the queue.
+    /// Number of acknowledged entries, which are the first entries of the queue.
     acknowledged: usize,
     /// The number of the live connection. Acknowledgements over an older connection are lost.
     connection: u64,
@@ -81,8 +82,8 @@ impl Source {
         Some((connection.delivered, item))
     }
 
-    /// Returns the next entry that the source offers before the connection delivers. The source offers each entry once,
-    /// in order.
+    /// Returns the next entry to offer. Until the connection begins to deliver, the source offers the entries in the
+    /// order of the queue, each once.
     pub(crate) fn offer(&self, connection: &mut Connection, now: u64) -> Option<SourceItem> {
         if self.next_offer_at(connection)? > now {
             return None;
@@ -97,7 +98,8 @@ impl Source {
         connection.number == self.connection && now < connection.open_at
     }
 
-    /// Returns the time of the next offer; `None` if no entry is to be offered before the connection delivers.
+    /// Returns the time of the next offer; `None` if the source offers no further entry before the connection begins to
+    /// deliver.
     pub(crate) fn next_offer_at(&self, connection: &Connection) -> Option<u64> {
         let entry = self.entries.get(connection.offered)?;
         let is_in_time = connection.number == self.connection && entry.at < connection.open_at;

@@ -106,7 +106,7 @@ pub(crate) struct World {
     store: Store,
     /// The state that the store may go back to, with the checker's model of this state.
     snapshot: Option<(Store, CheckerSnapshot)>,
-    /// By shard, the number of the newest lost commit, until the owner has repeated this commit.
+    /// For each shard whose lost commits the owner has not yet repeated, the number of the newest lost commit.
     lost: BTreeMap<u32, u64>,
     sources: Vec<Source>,
     /// The earliest time at which the source may deliver its last event.
@@ -201,7 +201,7 @@ impl World {
         self.check_end()
     }
 
-    /// Runs the agenda until it is empty, or until the owners have done nothing but wait for a long time.
+    /// Runs the agenda until it is empty, or until all owners have been idle for a long time.
     fn run_until_idle(&mut self) -> Result<(), Violation> {
         let gap = &self.plan.settings.gap;
         let idle_limit = 600_000

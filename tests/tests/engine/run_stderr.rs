@@ -2,7 +2,7 @@
 //! although its log lines are lost. A reader that continues to read must get every line.
 
 use std::fs::File;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::mpsc;
@@ -182,6 +182,32 @@ fn count_flood_lines(log: BufReader<ChildStderr>, reports: &mpsc::Sender<u64>) -
         }
     }
     Ok(count)
+}
+
+/// The size of each read of the slow reader, and the pause after each read. The reader therefore reads at most 16 MiB
+/// per second.
+const SLOW_READ_BYTES: u64 = 800 << 10;
+const SLOW_READ_PAUSE: Duration = Duration::from_millis(50);
+
+/// The reader is slower than the handler logs, and never stops for long. The host must wait for this reader and lose no
+/// line.
+#[test]
+fn slow_reader_loses_no_log_line() -> Result<()> {
+    let home = Home::new(&["faulty"], &flood_config())?;
+    home.write("events.ndjson", flood())?;
+    let mut child = home.ordain(&["run", "--once"])?.stderr(Stdio::piped()).spawn()?;
+    let mut stderr = child.stderr.take().context("standard error is no pipe")?;
+    let mut log = Vec::new();
+    while stderr.by_ref().take(SLOW_READ_BYTES).read_to_end(&mut log)? > 0 {
+        thread::sleep(SLOW_READ_PAUSE);
+    }
+    let status = child.wait()?;
+    ensure!(status.success(), "{status}");
+    let log = String::from_utf8(log)?;
+    ensure!(!log.contains("log lines dropped"), "the host reports dropped lines");
+    let lines = log.lines().filter(|line| line.contains(&flood_line())).count() as u64;
+    ensure!(lines == FLOOD_LINES, "{lines} lines of {FLOOD_LINES}");
+    Ok(())
 }
 
 /// The log of a burst goes to a file, and through a pipe to `cat`. The whole burst for `cat` has room in the queue, so

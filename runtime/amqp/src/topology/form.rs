@@ -151,7 +151,7 @@ impl QueueForm {
 #[derive(Debug, PartialEq)]
 struct Difference<'a> {
     argument: &'a str,
-    /// The value of the queue; `None` if it is unreadable, or if the difference concerns no argument.
+    /// The value that the queue has; `None` if this value is unreadable, or if the difference concerns no argument.
     current: Option<CurrentValue>,
 }
 

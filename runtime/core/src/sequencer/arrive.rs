@@ -111,8 +111,9 @@ impl Sequencer {
         index
     }
 
-    /// Decides what happens to an event of a lane. Keeps the event until the lane can decide if the key record is not
-    /// loaded, if the store may have removed the key record, or if another partition has the key.
+    /// Decides what happens to an event of a lane. The lane cannot decide in three cases: the key record is not loaded,
+    /// the store may have removed the key record, or another partition has the key. In these cases, keeps the event
+    /// until the lane can decide.
     pub(super) fn accept(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         match &lane.mode {
@@ -331,8 +332,8 @@ impl Sequencer {
         is_recorded && !self.lanes[index].writing
     }
 
-    /// Returns whether the key is parked at a missing event that it may now skip, because `sequence` has arrived. Until
-    /// then, the gap up to the first later event was too wide to skip.
+    /// Returns whether the key is parked at a missing event, and may skip this event now. Before `sequence` arrived,
+    /// the gap up to the first later event was too wide to skip.
     fn may_skip_to(&self, index: u32, sequence: u64) -> bool {
         let lane = &self.lanes[index];
         lane.parked()

@@ -18,7 +18,7 @@ pub(super) struct ColdState(Option<Box<ColdFields>>);
 #[derive(Debug)]
 pub(super) struct ColdFields {
     /// The deliveries of repeated events, each with its sequence. Such a delivery is finished when the original event
-    /// is durably settled or held.
+    /// is durably settled or spilled.
     pub(super) repeats: Vec<(u64, DeliveryNumber)>,
     /// The checks: deliveries that may repeat events in `stored_only`. The store compares the events of these
     /// deliveries with the spilled events.
@@ -52,8 +52,8 @@ pub(super) struct ColdFields {
     pub(super) gap: Option<LaneGap>,
     /// The missing sequences that every round of the gap has requested so far.
     pub(super) requested: Vec<RangeInclusive<u64>>,
-    /// The time of the next replay round according to the key's entry in the due index, for a gap that the lane finds
-    /// after a load.
+    /// The earliest time of the next replay round, for a gap that the lane finds after a load. A load sets this time
+    /// from the key's entry in the due index.
     pub(super) gap_due: Option<u64>,
     /// The time of the earliest entry of the lane in the timers.
     pub(super) timer_at: Option<u64>,

@@ -234,8 +234,8 @@ impl Sequencer {
         }
     }
 
-    /// Handles the reply to the first batch of a shard, which the store has applied, and sends the next batch. After
-    /// the last batch of a recovery, discards the data that the sequencer read from the shard before the end of the
+    /// Handles the reply that the store has applied the first batch of a shard, and sends the next batch. After the
+    /// last batch of a recovery, discards the data that the sequencer read from the shard before the end of the
     /// recovery.
     fn batch_stored(&mut self, shard: u32, applied: AppliedCommit) {
         let state = &mut self.shards[shard as usize];

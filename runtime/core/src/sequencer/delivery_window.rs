@@ -62,8 +62,8 @@ impl DeliveryWindow {
         }
     }
 
-    /// Marks a delivery as finished: its event is durably settled, held or dead-lettered. Ignores the number 0, and a
-    /// delivery that is no longer in the window.
+    /// Marks a delivery as finished: its event is durably settled, spilled or dead-lettered. Ignores the number 0, and
+    /// a delivery that is no longer in the window.
     pub(super) fn finish(&mut self, delivery: DeliveryNumber) {
         let Some(index) = delivery.checked_sub(self.base) else { return };
         let slot = &mut self.slots[index as usize];

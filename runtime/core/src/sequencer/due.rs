@@ -99,8 +99,8 @@ impl Sequencer {
         self.due.clean &= !more;
         self.due.after = None;
         self.due.in_pass = false;
-        // While a lane is in memory, the entry of its key may stay in the index after the time of the entry. Such an
-        // entry needs no read before the next poll, because the lane has its own timer.
+        // While a lane is in memory, the entry of its key may stay in the index although the time of the entry has
+        // passed. Such an entry needs no read before the next poll, because the lane has its own timer.
         let poll = self.settings.due_poll;
         self.due.at =
             self.now + next_in.filter(|wait| *wait > 0).map_or(poll, |wait| wait.min(poll));

@@ -50,7 +50,7 @@ impl Lane {
     /// Records that the sequencer skips the sequences from `first` to `last`, the next part of the gap.
     pub(super) fn record_skip(&mut self, first: u64, last: u64) {
         if let Some(listed) = self.record.gaps.open_mut() {
-            // The gap may be wider by now, because the held event after it has become a dead letter.
+            // The gap may be wider by now, because the held event that followed the gap has become a dead letter.
             (listed.last, listed.end, listed.until) = (last, GapEnd::Skipped, 0);
         } else if let Some(listed) = self.record.gaps.last_mut()
             && listed.end == GapEnd::Skipped

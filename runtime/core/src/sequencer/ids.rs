@@ -3,8 +3,8 @@
 //! source.
 //!
 //! The sequencer remembers an id at least while two conditions hold: the id is among the last `id_window` ids of its
-//! key, and its event was settled at most `id_ttl` ago. The sequencer remembers the last `id_floor` ids regardless of
-//! their age.
+//! key, and the event with this id was settled at most `id_ttl` ago. The sequencer remembers the last `id_floor` ids
+//! regardless of their age.
 
 use std::collections::VecDeque;
 

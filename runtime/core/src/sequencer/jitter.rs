@@ -22,8 +22,8 @@ impl Jitter {
     }
 
     /// Returns the delay before the next try. `tries` is the number of earlier delays; 0 for the first delay. The delay
-    /// is random between the lower bound and a ceiling. The ceiling is the lower bound doubled `tries` times, or the
-    /// upper bound if it is lower.
+    /// is random between the lower bound and a ceiling. The ceiling is the lower bound doubled `tries` times, but at
+    /// most the upper bound.
     pub(super) fn delay(&mut self, backoff: BackoffBounds, tries: u32) -> u64 {
         let ceiling = backoff.longest_delay(tries);
         backoff.min + self.next() % (ceiling - backoff.min + 1)

@@ -31,8 +31,8 @@ use crate::stats::LaneState;
 /// event, and most lanes are not in a processor cache. Fields that few lanes need belong in [`ColdState`].
 const _: () = assert!(size_of::<Lane>() <= 400);
 
-/// The approximate time, in ms, until this instance learns of a rollout under which another instance has executed a
-/// key.
+/// The approximate time, in ms, until this instance learns of a rollout under which another instance has executed an
+/// event of a key.
 const ROLLOUT_PROPAGATION_DELAY_MS: u64 = 1_000;
 
 /// An event that waits until its lane can decide what happens to the event.
@@ -243,8 +243,8 @@ impl Lane {
         self.record.status == KeyStatus::Parked
     }
 
-    /// Returns the highest sequence of the events in memory, or the upper bound of the events that are only in the
-    /// spill area if it is higher. Returns `None` if the lane has no events.
+    /// Returns the higher of two sequences: the highest sequence of the events in memory, and the upper bound of the
+    /// events that are only in the spill area. Returns `None` if the lane has no events.
     pub(super) fn highest(&self) -> Option<u64> {
         let held = self.held.highest();
         let rest = (self.cold.stored_only.count > 0).then_some(self.cold.stored_only.last);
@@ -283,8 +283,8 @@ impl Lane {
         }
     }
 
-    /// Returns whether event `front` is certainly missing while the lane holds a later event, or while the range of
-    /// dead-lettered events ends at `front` or later.
+    /// Returns whether the lane has a gap: event `front` is certainly missing, and either the lane holds a later event
+    /// or the range of dead-lettered events ends at `front` or later.
     pub(super) fn has_gap(&self) -> bool {
         self.misses(self.front) && self.waits_beyond(self.front)
     }
@@ -318,8 +318,8 @@ impl Lane {
                 || self.cold.stored_only.count > 0)
     }
 
-    /// Records whether the key was executed under a rollout that this instance does not know yet. Returns the number of
-    /// the rollout that the instance needs; 0 if it needs no other rollout.
+    /// Records whether an event of the key was executed under a rollout that this instance does not know yet. Returns
+    /// the number of the rollout that the instance needs; 0 if it needs no other rollout.
     pub(super) fn compare_versions(&mut self, settings: &SequencerSettings) -> u64 {
         let missing = self.record.missing_rollout(settings.rollout.as_deref());
         if missing.is_some() || self.cold.newer_rollout.is_some() {

@@ -13,9 +13,9 @@ use super::lane::Lane;
 #[derive(Debug)]
 pub(super) struct LaneTable {
     slab: Slab<Lane>,
-    /// The list links of each lane, by index. The links are separate from the lanes: a list operation also touches the
-    /// links of the neighbours, and would load these whole lanes into the cache of the processor if the links were in
-    /// the lanes.
+    /// The list links of each lane, by index. The links are separate from the lanes, because a list operation also
+    /// touches the links of the neighbouring lanes. If the links were in the lanes, the operation would load these
+    /// whole lanes into the cache of the processor.
     links: Vec<ListLink>,
     by_key: HashTable<u32>,
     hasher: FixedState,
@@ -27,8 +27,8 @@ pub(super) struct LaneTable {
 pub(super) enum LaneList {
     /// Lanes whose content is durable. These lanes may leave memory.
     Evictable = 0,
-    /// Lanes that hold events which cannot run now, and that can spill these events (move them into the store). After
-    /// that, such a lane may leave memory.
+    /// Lanes that hold events which cannot run now, and that can spill these events (move them into the store). A lane
+    /// that has spilled its events may leave memory.
     Blocked = 1,
 }
 

@@ -73,9 +73,9 @@ pub(super) fn settling_letter(
     }
 }
 
-/// Returns the ids of the letters that the event may have got before its key reached it. For each cause that does not
-/// settle the event ([`Cause::waits_for_earlier`]), returns the id that this version of Ordain gives the letter and, if
-/// it differs, the id that earlier versions gave the letter.
+/// Returns the ids of the letters that the event may have got before the key reached the event. For each cause that
+/// does not settle the event ([`Cause::waits_for_earlier`]), returns the id that this version of Ordain gives the
+/// letter and, if it differs, the id that earlier versions gave the letter.
 pub(super) fn early_letter_ids(
     key: &Key,
     sequence: u64,

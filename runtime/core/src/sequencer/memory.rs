@@ -44,9 +44,8 @@ impl Sequencer {
             .is_some_and(|(_, at)| self.now < at.saturating_add(SLOW_TURN_TIMEOUT_MS))
     }
 
-    /// While a turn runs that started although the memory budget was used up, other turns, loads and reads wait for the
-    /// end of that turn, but for at most 50 ms. Returns the end of these 50 ms for the newest such turn. Returns `None`
-    /// if nothing waits for that turn.
+    /// Returns the time at which other turns, loads and reads stop waiting for the last turn that started beyond the
+    /// budget: 50 ms after the start of that turn. Returns `None` if nothing waits for that turn.
     pub(super) fn over_budget_timeout(&self) -> Option<u64> {
         let waits = !self.ready.is_empty() || self.is_full();
         self.over_budget_turn

@@ -28,7 +28,8 @@ const ERROR_BYTES: usize = 512;
 static ALARM_THROTTLE: Mutex<LogThrottle> =
     Mutex::new(LogThrottle::with_lines(LINE_LIMIT, WARN_INTERVAL));
 
-/// The throttle of the lines about keys that continue. It is separate, so that these lines suppress no warning.
+/// The throttle of the lines about keys that continue. This throttle is separate, because these lines must not suppress
+/// warnings.
 static RESUMED_THROTTLE: Mutex<LogThrottle> =
     Mutex::new(LogThrottle::with_lines(LINE_LIMIT, WARN_INTERVAL));
 

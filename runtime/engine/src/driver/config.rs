@@ -41,14 +41,15 @@ pub struct DriverConfig {
     pub completions: mpsc::Receiver<Completion>,
     /// The running source, which delivers the events of the partition.
     pub source: SourceHandle,
-    /// The inbox, which publishes events received over HTTP to the broker, or passes them to the driver early. `None`
-    /// if the stream has no inbox.
+    /// The inbox, which publishes to the broker the events received over HTTP, or passes these events to the driver
+    /// early. `None` if the stream has no inbox.
     pub inbox: Option<Inbox>,
     /// The replay sources, from which the driver requests missing events.
     pub replay: replay::ReplaySources,
     /// The name of the checkpoint from which the source resumes; `None` if the source cannot resume.
     pub checkpoint_name: Option<String>,
-    /// `true` if the driver ends when the partition is idle ([`PartitionMetrics::is_idle`]) and `may_end` is `true`.
+    /// `true` in a run with `--once`. The driver of such a run ends when the partition is idle
+    /// ([`PartitionMetrics::is_idle`]) and `may_end` is `true`.
     pub once: bool,
     /// The permission for the driver to end; used only if `once` is `true`. The value is `false` while other partitions
     /// can still send events to this partition.

@@ -34,9 +34,9 @@ pub(super) struct DeliveryTracker {
     /// For each batch of deliveries, from the batch of the last checkpoint on: the delivery number of the batch's last
     /// delivery, and the progress of the source at the end of the batch.
     progress: VecDeque<(DeliveryNumber, SourceProgress)>,
-    /// For each file, by the index of the file: the progress at the end of the newest batch of this file that a
-    /// checkpoint has removed from `progress`. Each checkpoint also removes the entries of this map whose list of files
-    /// differs from the list of the first batch in `progress`.
+    /// For each file, by the index of the file: the newest progress that a checkpoint has removed from `progress`. Each
+    /// checkpoint also removes the entries of this map whose list of files differs from the list of the first batch in
+    /// `progress`.
     earlier_progress: BTreeMap<usize, SourceProgress>,
     /// The number of deliveries in all batches so far.
     received: DeliveryNumber,
@@ -167,7 +167,7 @@ impl DeliveryTracker {
         self.saved_at = now.checked_sub(CHECKPOINT_INTERVAL).unwrap_or(now);
     }
 
-    /// Returns the checkpoint of all acknowledged deliveries in its stored form. Returns `None` if the source cannot
+    /// Returns the stored form of the checkpoint of all acknowledged deliveries. Returns `None` if the source cannot
     /// resume, or if no delivery is acknowledged yet. `commits` returns the last durable commit of each shard (slice of
     /// the store). The checkpoint counts as being written until the driver calls [`Self::record_checkpoint`] or
     /// [`Self::record_failed_checkpoint`].
@@ -192,7 +192,7 @@ impl DeliveryTracker {
         self.saving = None;
     }
 
-    /// Records that the store has refused the checkpoint. Its deliveries count again as not saved.
+    /// Records that the store has refused the checkpoint. The deliveries of this checkpoint count as unsaved again.
     pub(super) fn record_failed_checkpoint(&mut self) {
         self.unsaved += self.saving.take().unwrap_or(0);
         self.is_checkpoint_lost = true;

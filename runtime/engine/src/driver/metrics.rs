@@ -46,10 +46,12 @@ pub struct PartitionMetrics {
     /// stream read them, as far as this process can determine. For partition 0, the number includes lost events without
     /// a known partition.
     pub lost_events: Arc<AtomicU64>,
-    /// The number of times, while the stream ran, that an exchange or queue was missing or replaced in the broker, or
-    /// that the broker refused to declare or bind it.
+    /// The number of differences that this process found in the broker while the stream ran. The number counts each
+    /// missing or replaced exchange or queue, each queue that was possibly replaced, and each refusal of the broker to
+    /// declare or bind an exchange or a queue.
     pub topology_changes: Arc<AtomicU64>,
-    /// The number of keys that this partition took over from another partition when its driver loaded their records.
+    /// The number of keys that this partition took over from another partition. A driver takes such a key over when it
+    /// loads the record of the key.
     pub moved_keys: Arc<AtomicU64>,
     moved_throttle: Mutex<LogThrottle>,
     /// The state of the current driver's source. The source of an earlier driver may end after the next driver has
@@ -129,7 +131,8 @@ impl PartitionMetrics {
         self.lock_stats().current = *stats;
     }
 
-    /// Records the number of unpublished messages of earlier processes while the driver has not started yet.
+    /// Records the number of unpublished messages of earlier processes. The caller uses this method before the driver
+    /// starts.
     pub(crate) fn set_backlog(&self, messages: usize) {
         self.set_stats(&Stats { outbox: messages, ..Stats::default() });
     }
@@ -259,7 +262,8 @@ impl PartitionMetrics {
 
     /// Returns whether the partition is idle. In a run without `once`, a partition never counts as idle. With `once`, a
     /// partition is idle when four conditions hold:
-    /// - The source has ended. A queue that only the streams of this configuration fill counts as ended from the start.
+    /// - The source has ended. A source whose queue only the streams of this configuration fill counts as ended from
+    ///   the start.
     /// - All received events are settled or held in the store, and no key waits for a retry or for a round of gap
     ///   replay.
     /// - All committed messages are published.

@@ -89,7 +89,7 @@ impl Driver {
         self.take_failure()
     }
 
-    /// While the store may have gone back in time, makes another checkpoint necessary. When each shard has confirmed
+    /// While the store may have gone back in time, treats the last checkpoint as lost. When each shard has confirmed
     /// that it has all commits, answers the waiting requests for a store check. If commits were repeated, also logs
     /// these commits, and repeats the marks of published messages in the affected shards.
     fn track_recovery(&mut self) {

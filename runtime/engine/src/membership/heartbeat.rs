@@ -26,8 +26,8 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 /// Minimum time between two warnings that the store does not accept the heartbeat.
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The heartbeat of a running instance. Dropping this value stops the heartbeat, so that the leases of the instance
-/// (its rights to partitions) expire.
+/// The heartbeat of a running instance. Dropping this value stops the heartbeat. The leases of the instance (its rights
+/// to partitions) then expire.
 pub(crate) struct Heartbeat {
     id: InstanceId,
     info: watch::Sender<InstanceInfo>,

@@ -23,8 +23,8 @@ use ordain_config::{ReplayServer, ResourceName};
 
 /// Maximum number of concurrent requests of one query (a search for the missing events of one key).
 const QUERY_CONCURRENCY: usize = 4;
-/// Number of consecutive requests with the result [`FetchError::Unavailable`] after which a query stops. A later round
-/// requests the remaining events.
+/// Maximum number of consecutive requests with the result [`FetchError::Unavailable`]. At this number, a query stops. A
+/// later round requests the remaining events.
 const FAILURE_LIMIT: usize = 4;
 /// Maximum number of concurrent queries of a partition to one server.
 const QUERY_LIMIT: usize = 64;

@@ -26,7 +26,7 @@ use ordain_util::log_throttle::LogThrottle;
 pub(super) const BROKER_START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Delay before the process retries an action that failed because of the broker or the store.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
-/// Time between two warnings about an action at the start that the process retries.
+/// Time between two warnings about an action that the process retries during its start.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Declares or checks the exchanges and queues of streams, and opens the exchange sinks, as soon as the broker is
@@ -135,7 +135,7 @@ async fn retry_until_available<T>(
             }
         };
         match &error {
-            TopologyError::Broker(error) => status.begin_broker_wait(error.login_refusal()),
+            TopologyError::Broker(error) => status.begin_broker_wait(error),
             TopologyError::Store(_) => status.end_broker_wait(),
         }
         if until.is_some_and(|until| Instant::now() >= until) {

@@ -21,7 +21,7 @@ use tokio::task::block_in_place;
 /// committed messages that are not published yet.
 const OUTBOX_PAGE_COMMITS: usize = 1_024;
 
-/// The identity of a file, equal under all names of the file: device and inode.
+/// The identity of a file: device and inode. All names of a file lead to the same identity.
 type FileIdentity = (u64, u64);
 
 /// Opens the files of all sinks. Before this function creates or truncates the file of any sink, it makes all checks
@@ -193,7 +193,7 @@ impl ReadFiles {
         Ok(())
     }
 
-    /// Returns the setting of the source that reads this file, or that would read it under this path.
+    /// Returns the setting of the source that reads this file, or that would read a file at this path.
     fn setting(&self, path: &Path, metadata: Option<&Metadata>) -> Option<&String> {
         let by_identity = metadata.and_then(|metadata| self.files.get(&file_identity(metadata)));
         let canonical = canonical_path(path);

@@ -210,8 +210,8 @@ impl<'a> PartitionManager<'a> {
         }
     }
 
-    /// Logs the partitions that this instance has begun to process. Logs nothing while a request for a lease or a start
-    /// of a partition is running; a later call then logs these partitions.
+    /// Logs the partitions that this instance has begun to process. Logs nothing while a request for a lease, or the
+    /// start of a partition, is running; a later call then logs these partitions.
     fn log_started_partitions(&mut self) {
         if !self.leasing.is_empty() || !self.starting.is_empty() {
             return;
@@ -402,8 +402,8 @@ impl<'a> PartitionManager<'a> {
         Ok(())
     }
 
-    /// Adds the names of the members. Removes the names of former members, except the names of the holders of leases,
-    /// and the names of last owners that a pending log line contains.
+    /// Adds the names of the members. Removes the names of former members, with two exceptions: the holders of leases,
+    /// and the last owners that a pending log line names.
     fn update_names(&mut self, table: &MembershipTable) {
         let last_owner = |reason: &ClaimReason| match reason {
             ClaimReason::Expired(id) => Some(*id),

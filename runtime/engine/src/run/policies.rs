@@ -85,6 +85,14 @@ impl QueueWarning {
     }
 }
 
+/// The result of a check of the queues.
+struct QueueFindings {
+    /// A warning for each setting that loses or repeats events, and for each missing binding.
+    warnings: Vec<QueueWarning>,
+    /// The error because of which the bindings are unknown; `None` if the bindings were checked, or need no check.
+    bindings_error: Option<String>,
+}
+
 /// The queues of a configuration, and the management API that describes their settings.
 pub(super) struct QueuePolicies {
     agent: ureq::Agent,
@@ -146,23 +154,16 @@ impl QueuePolicies {
         (!queues.is_empty()).then_some(Self { agent, url, broker, queues })
     }
 
-    /// Reads the settings of all queues, and the bindings if another program declares bindings of a stream. Returns a
-    /// warning for each setting that loses or repeats events, and for each missing binding. Ignores queues that do not
-    /// exist. Returns an error if the management API does not answer, or refuses the request.
-    pub(super) async fn warnings(self: &Arc<Self>) -> Result<Vec<QueueWarning>, String> {
+    /// Reads the settings of all queues, and the bindings if another program declares bindings of a stream. Ignores
+    /// queues that do not exist. Returns an error if the management API does not answer, or refuses the request for the
+    /// queues.
+    async fn check(self: &Arc<Self>) -> Result<QueueFindings, String> {
         let this = Arc::clone(self);
         let reading = tokio::task::spawn_blocking(move || {
             let answers: Vec<QueueAnswer> = this.read(QUEUES_PATH)?;
             let has_foreign = this.queues.iter().any(|queue| queue.foreign_exchange.is_some());
-            let bindings: Vec<BindingAnswer> =
-                if has_foreign { this.read(BINDINGS_PATH)? } else { Vec::new() };
-            let warnings = this.queues.iter().filter_map(|queue| {
-                let answer = answers.iter().find(|answer| answer.name == queue.name)?;
-                let mut warnings = queue.warnings(answer);
-                warnings.extend(queue.missing_binding(&bindings));
-                Some(warnings)
-            });
-            Ok(warnings.flatten().collect())
+            let bindings = if has_foreign { this.read(BINDINGS_PATH) } else { Ok(Vec::new()) };
+            Ok(QueueFindings::of(&this.queues, &answers, bindings))
         });
         reading.await.unwrap_or_else(|error| Err(error.to_string()))
     }
@@ -203,6 +204,28 @@ impl QueuePolicies {
                 "the answer of {origin} is not a list of queues or bindings ({error}): is this the management API?"
             )
         })
+    }
+}
+
+impl QueueFindings {
+    /// Checks the settings and the bindings of queues. If the list of the bindings could not be read, checks only the
+    /// settings.
+    fn of(
+        queues: &[ConsumedQueue],
+        answers: &[QueueAnswer],
+        bindings: Result<Vec<BindingAnswer>, String>,
+    ) -> Self {
+        let mut warnings = Vec::new();
+        for queue in queues {
+            let Some(answer) = answers.iter().find(|answer| answer.name == queue.name) else {
+                continue;
+            };
+            warnings.extend(queue.warnings(answer));
+            if let Ok(bindings) = &bindings {
+                warnings.extend(queue.missing_binding(bindings));
+            }
+        }
+        Self { warnings, bindings_error: bindings.err() }
     }
 }
 
@@ -302,14 +325,17 @@ pub(super) async fn inspect(
         return;
     }
     let Some(policies) = QueuePolicies::of(loaded, broker).map(Arc::new) else { return };
-    match policies.warnings().await {
-        Ok(warnings) if warnings.is_empty() => {
-            findings.push(Finding::note(
-                "no policy or argument of the existing queues of streams loses or repeats events",
-            ));
-        }
-        Ok(warnings) => {
+    match policies.check().await {
+        Ok(QueueFindings { warnings, bindings_error }) => {
+            if warnings.is_empty() {
+                findings.push(Finding::note(
+                    "no policy or argument of the existing queues of streams loses or repeats events",
+                ));
+            }
             findings.extend(warnings.into_iter().map(|warning| Finding::warning(warning.text)));
+            if let Some(error) = bindings_error {
+                findings.push(Finding::warning(format!("bindings not checked: {error}")));
+            }
         }
         Err(error) => {
             findings
@@ -321,13 +347,7 @@ pub(super) async fn inspect(
 /// Logs that Ordain cannot read the bindings of streams with `declare = false`, because `broker.management` is not set.
 /// Also logs which other changes Ordain cannot detect.
 pub(super) fn report_unseen_bindings(loaded: &LoadedConfig) {
-    if loaded.config.broker.as_ref().is_none_or(|broker| broker.management.is_some()) {
-        return;
-    }
-    let is_foreign =
-        |source: &SourceConfig| matches!(source, SourceConfig::Amqp(source) if !source.declare);
-    let foreign = loaded.config.streams.iter().filter(|(_, stream)| is_foreign(&stream.source));
-    let streams: Vec<&str> = foreign.map(|(name, _)| &**name).collect();
+    let streams = streams_with_unseen_bindings(loaded);
     if !streams.is_empty() {
         tracing::info!(
             streams = streams.join(", "),
@@ -339,18 +359,40 @@ pub(super) fn report_unseen_bindings(loaded: &LoadedConfig) {
     }
 }
 
+/// Returns the streams with an exchange and `declare = false`, if `broker.management` is not set. A stream without an
+/// exchange needs no binding.
+fn streams_with_unseen_bindings(loaded: &LoadedConfig) -> Vec<&str> {
+    if loaded.config.broker.as_ref().is_none_or(|broker| broker.management.is_some()) {
+        return Vec::new();
+    }
+    let is_unseen = |source: &SourceConfig| match source {
+        SourceConfig::Amqp(source) => !source.declare && source.exchange.is_some(),
+        _ => false,
+    };
+    let unseen = loaded.config.streams.iter().filter(|(_, stream)| is_unseen(&stream.source));
+    unseen.map(|(name, _)| &**name).collect()
+}
+
 /// Logs the policies and arguments that lose or repeat events, and the missing bindings: all of them at the start, and
 /// later each new one. This function never returns.
 pub(super) async fn watch(policies: Option<QueuePolicies>) {
     let Some(policies) = policies.map(Arc::new) else { return std::future::pending().await };
     let mut known = BTreeSet::new();
     let mut throttle = LogThrottle::new(shortened(WARN_INTERVAL));
+    let mut bindings_throttle = LogThrottle::new(shortened(WARN_INTERVAL));
     loop {
-        match policies.warnings().await {
-            Ok(warnings) => {
-                let found: BTreeSet<QueueWarning> = warnings.into_iter().collect();
+        match policies.check().await {
+            Ok(QueueFindings { warnings, bindings_error }) => {
+                let mut found: BTreeSet<QueueWarning> = warnings.into_iter().collect();
                 for warning in found.difference(&known) {
                     warning.log();
+                }
+                if let Some(error) = bindings_error {
+                    // A binding that was missing before may still be missing. The next check must not log it again.
+                    found.append(&mut known);
+                    if bindings_throttle.allow() {
+                        tracing::warn!("bindings not checked: {error}; Ordain repeats the check");
+                    }
                 }
                 known = found;
             }
@@ -367,15 +409,57 @@ pub(super) async fn watch(policies: Option<QueuePolicies>) {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use serde_json::json;
+
     use super::*;
 
-    #[test]
-    fn binding_through_another_exchange_is_found() {
-        let queue = ConsumedQueue {
+    /// Returns the queue `orders`, which another program binds to the exchange `shop`.
+    fn foreign_queue() -> ConsumedQueue {
+        ConsumedQueue {
             name: "orders".to_owned(),
             longest_unacknowledged: Duration::ZERO,
             foreign_exchange: Some("shop".to_owned()),
+        }
+    }
+
+    #[test]
+    fn settings_are_checked_without_the_list_of_bindings() {
+        let answer = json!({ "name": "orders", "arguments": { "x-max-length": 5 } });
+        let answers: [QueueAnswer; 1] = [serde_json::from_value(answer).expect("a queue")];
+        let findings = |bindings| QueueFindings::of(&[foreign_queue()], &answers, bindings);
+        let start = "the queue \"orders\" has x-max-length = 5 ";
+        let unread = findings(Err("too large".to_owned()));
+        assert_eq!(unread.warnings.len(), 1);
+        assert!(unread.warnings[0].text.starts_with(start));
+        assert_eq!(unread.bindings_error.as_deref(), Some("too large"));
+        let read = findings(Ok(Vec::new()));
+        assert_eq!((read.warnings.len(), read.bindings_error), (2, None));
+    }
+
+    #[test]
+    fn only_streams_with_an_exchange_have_unseen_bindings() {
+        let stream = |name: &str, settings: &str| {
+            format!(
+                "[streams.{name}]\nhandler = \"tally\"\n\
+                 source = {{ kind = \"amqp\", queue = \"{name}\", {settings} }}\n"
+            )
         };
+        let text = format!(
+            "[broker]\nurl = \"amqp://localhost\"\n{}{}{}",
+            stream("bound", "exchange = \"bound\", declare = false"),
+            stream("direct", "declare = false"),
+            stream("own", "exchange = \"own\""),
+        );
+        let loaded = LoadedConfig::parse(Path::new("ordain.toml"), &text, &|_| None);
+        let loaded = loaded.expect("a configuration");
+        assert_eq!(streams_with_unseen_bindings(&loaded), ["bound"]);
+    }
+
+    #[test]
+    fn binding_through_another_exchange_is_found() {
+        let queue = foreign_queue();
         let binding = |source: &str, destination: &str, kind: &str| BindingAnswer {
             source: source.to_owned(),
             destination: destination.to_owned(),

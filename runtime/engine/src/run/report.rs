@@ -9,7 +9,7 @@ use ordain_config::LoadedConfig;
 use ordain_store::{KeyFilter, Store, StoreError};
 use ordain_util::text::pluralized;
 
-/// Maximum number of keys that one request to the store returns while held events are counted.
+/// Maximum number of keys that one request to the store returns during the count of held events.
 const KEY_PAGE_LIMIT: usize = 1_000;
 
 /// Maximum number of streams that the text of the report names for each blocked status.

@@ -134,7 +134,7 @@ impl<'a> RolloutController<'a> {
     }
 
     /// Returns the error for a stream whose version has been missing for longer than the lease duration. Within this
-    /// duration, the store removes a dead instance from the membership, so that the version of this instance no longer
+    /// duration, the store removes a dead instance from the membership. The version of the dead instance then no longer
     /// counts as available.
     fn check_missing(&mut self) -> Option<RunError> {
         let timeout = Duration::from_millis(self.loaded.config.runtime.lease.0);
@@ -228,7 +228,7 @@ impl<'a> RolloutController<'a> {
         }
     }
 
-    /// Starts to load a file on a thread of its own, while other versions run.
+    /// Starts to load a file on a thread of its own. Meanwhile, other versions continue to run.
     fn start_load(&self, file: &HandlerFile) -> PendingLoad {
         tracing::info!(file = %escape_invisible(&file.path.display().to_string()), "loading handler");
         let (sender, receiver) = oneshot::channel();

@@ -34,7 +34,7 @@ const CHECKPOINT_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// A running source, with its inbox and the name of its checkpoint.
 pub(super) struct StartedSource {
     pub(super) source: SourceHandle,
-    /// The inbox, which publishes events received over HTTP to the broker. `None` if the stream has no inbox.
+    /// The inbox, which publishes to the broker the events received over HTTP. `None` if the stream has no inbox.
     pub(super) inbox: Option<Inbox>,
     /// The name of the checkpoint from which a file source resumes; `None` for standard input and for the sources of
     /// other kinds, which have no checkpoint.
@@ -104,9 +104,9 @@ impl PartitionFactory<'_> {
         }
     }
 
-    /// Starts the inbox of a partition, which publishes events received over HTTP to the broker. If the stream has
-    /// several partitions, the owner of partition 0 also reads the queue of events without a known partition. Returns
-    /// `None` if the configuration has no exchange for the stream.
+    /// Starts the inbox of a partition. The inbox publishes to the broker the events received over HTTP. If the stream
+    /// has several partitions, the owner of partition 0 also reads the queue of events without a known partition.
+    /// Returns `None` if the configuration has no exchange for the stream.
     async fn start_inbox(
         &self,
         stream: &StreamConfig,
@@ -160,7 +160,7 @@ impl PartitionFactory<'_> {
         // The stream recognises the broker's copy of an early event if the id of the event is among the last `window`
         // ids of its key. Pass at most `window / 2` events early, because other events of the key can arrive before the
         // copies of these events. Also leave room for the ids of all events that the broker may redeliver. A
-        // `sequenced` stream recognises the copy by its sequence, so it needs no limit.
+        // `sequenced` stream needs no limit, because this stream recognises the copy by its sequence.
         let repeats = stream.source.redelivery_limit(self.loaded.config.ingress.is_some());
         let window = stream.id_window.max(repeats);
         let early_limit = (window / 2).min(window - stream.source.prefetch());
@@ -286,8 +286,8 @@ impl PartitionFactory<'_> {
         }
         // Replace the checkpoint now, for two reasons. First, the checkpoint must contain all files that the source
         // tracks now, because a file that is not in the checkpoint counts as new at the next start. Second, after a
-        // loss of commits, later commits get the numbers of the lost commits, so that the old checkpoint would seem
-        // valid at the next start.
+        // loss of commits, later commits get the numbers of the lost commits; the old checkpoint would then seem valid
+        // at the next start.
         let mut known = files.progress();
         if let [file] = &mut known[..]
             && file.is_live

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use jiff::Timestamp;
+use ordain_amqp::BrokerError;
 use ordain_core::Stats;
 use tokio::sync::watch;
 
@@ -34,7 +35,11 @@ pub enum RunPhase {
 pub struct BrokerWait {
     /// The time of the first request that failed.
     pub since: Timestamp,
-    /// The broker's own words, without names and addresses, if the broker refuses the login.
+    /// The time of the first request that the broker refused, if the broker has refused each later request too. `None`
+    /// if the broker did not answer the last request, or refused the login.
+    pub refused_since: Option<Timestamp>,
+    /// The broker's own words, without names and addresses, if the broker refuses the login. Empty if the broker's
+    /// words may contain names or addresses.
     pub login_refusal: Option<String>,
 }
 
@@ -60,7 +65,7 @@ struct RunState {
     is_ingress_listening: bool,
     /// The number of requests to the ingress, by response status.
     requests: BTreeMap<u16, u64>,
-    /// The number of messages in sink files that the store lacked at the start, by stream.
+    /// For each stream, the number of messages that sink files contained at the start and that the store lacked.
     lost_messages: BTreeMap<String, u64>,
     published: Arc<PublishedCounts>,
 }
@@ -120,7 +125,8 @@ impl RunStatus {
         *self.lock().requests.entry(status).or_default() += 1;
     }
 
-    /// Returns the number of messages in sink files that the store lacked at the start, by stream.
+    /// Returns, for each stream, the number of messages that sink files contained at the start and that the store
+    /// lacked.
     pub fn lost_messages(&self) -> BTreeMap<String, u64> {
         self.lock().lost_messages.clone()
     }
@@ -167,13 +173,19 @@ impl RunStatus {
         metrics
     }
 
-    /// Records that the start waits for the broker, because a request has failed. `login_refusal` contains the broker's
-    /// own words, without names and addresses, if the broker refuses the login.
-    pub(super) fn begin_broker_wait(&self, login_refusal: Option<&str>) {
+    /// Records that the start waits for the broker, because a request has failed with `error`.
+    pub(super) fn begin_broker_wait(&self, error: &BrokerError) {
         let mut state = self.lock();
-        let since = state.broker_wait.as_ref().map_or_else(Timestamp::now, |wait| wait.since);
-        let login_refusal = login_refusal.map(str::to_owned);
-        state.broker_wait = Some(BrokerWait { since, login_refusal });
+        let now = Timestamp::now();
+        let before = state.broker_wait.as_ref();
+        let since = before.map_or(now, |wait| wait.since);
+        let refused_since = before.and_then(|wait| wait.refused_since).unwrap_or(now);
+        let is_refused = matches!(error, BrokerError::Refused { .. });
+        state.broker_wait = Some(BrokerWait {
+            since,
+            refused_since: is_refused.then_some(refused_since),
+            login_refusal: error.login_refusal().map(str::to_owned),
+        });
     }
 
     /// Records that the start does not wait for the broker any more.
@@ -192,10 +204,15 @@ impl RunStatus {
     }
 
     /// Returns whether the membership of this process has expired. The process then drives no partition until the store
-    /// has answered a heartbeat.
+    /// has answered a heartbeat. Returns `false` before the first heartbeat and after the end of the heartbeats, and if
+    /// the store has no leases.
     pub fn is_lease_expired(&self) -> bool {
-        let lease_until = self.lock().lease_until.as_ref().and_then(|until| *until.borrow());
-        lease_until.is_some_and(|until| until <= Instant::now())
+        let state = self.lock();
+        let Some(lease_until) = &state.lease_until else { return false };
+        // The heartbeat closes the channel at its end. A process that has left the membership renews no lease, for
+        // example while a run with `--once` counts the held events.
+        let has_heartbeat = lease_until.has_changed().is_ok();
+        has_heartbeat && lease_until.borrow().is_some_and(|until| until <= Instant::now())
     }
 
     /// Records whether the broker responds.
@@ -238,5 +255,51 @@ impl RunStatus {
     /// Releases the store. The store closes when its last user releases it.
     pub fn release_store(&self) {
         self.lock().store = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ordain_amqp::RefusalCause;
+
+    use super::*;
+
+    #[test]
+    fn lease_can_expire_only_between_the_first_and_the_last_heartbeat() {
+        let status = RunStatus::default();
+        assert!(!status.is_lease_expired());
+        // The embedded store has no leases.
+        let lease_until = watch::Sender::new(None);
+        status.set_lease(lease_until.subscribe());
+        assert!(!status.is_lease_expired());
+        let now = Instant::now();
+        lease_until.send_replace(Some(now + Duration::from_hours(1)));
+        assert!(!status.is_lease_expired());
+        lease_until.send_replace(Some(now));
+        assert!(status.is_lease_expired());
+        drop(lease_until);
+        assert!(!status.is_lease_expired());
+    }
+
+    #[test]
+    fn wait_for_the_broker_names_the_first_refusal() {
+        let status = RunStatus::default();
+        let wait = |error: &BrokerError| {
+            status.begin_broker_wait(error);
+            status.broker_wait().expect("a wait")
+        };
+        let unavailable = BrokerError::Unavailable("no route to the host".to_owned());
+        let reason = "no permission".to_owned();
+        let refused = BrokerError::Refused { cause: RefusalCause::Access, reason };
+        let first = wait(&unavailable);
+        assert_eq!(first.refused_since, None);
+        let refusal = wait(&refused);
+        assert_eq!(refusal.since, first.since);
+        assert!(refusal.refused_since >= Some(first.since));
+        assert_eq!(wait(&refused).refused_since, refusal.refused_since);
+        let last = wait(&unavailable);
+        assert_eq!((last.since, last.refused_since), (first.since, None));
     }
 }

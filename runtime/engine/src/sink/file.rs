@@ -1,13 +1,14 @@
 //! A sink that writes each message to a file exactly once.
 //!
-//! In one write, the store records the file's length and removes the messages from the outbox (committed messages that
-//! are not published yet). If the process dies after it wrote lines and before the store recorded them, the file has
-//! lines after the recorded length. The next start keeps these lines. If the outbox has the message of such a line, the
-//! sink does not write the message again. If the outbox lacks the message, the store has lost the message, for example
-//! because an operator restored an older copy of the store. The start reports such a message as lost. A start removes
-//! an incomplete line from the end of the file, even if another program has renamed the file. A start also removes a
-//! line of another program and all data after this line, if the outbox has all messages in this data. If another file
-//! has taken the place of the sink file, Ordain removes nothing from this other file.
+//! The sink appends one line for each message. In one write, the store then records the new length of the file and
+//! removes the messages of these lines from the outbox (committed messages that are not published yet). If the process
+//! dies between the append and this write, the file has lines after the recorded length. The next start keeps these
+//! lines. If the outbox has the message of such a line, the sink does not write the message again. If the outbox lacks
+//! the message, the store has lost the message, for example because an operator restored an older copy of the store.
+//! The start reports such a message as lost. A start removes an incomplete line from the end of the file, even if
+//! another program has renamed the file. A start also removes a line of another program and all data after this line,
+//! if the outbox has all messages in this data. If another file has taken the place of the sink file, Ordain removes
+//! nothing from this other file.
 //!
 //! The open file may differ from the file that has the path: log rotation renames, removes or truncates a file while a
 //! process writes to it. Before the first write after a sync, the sink therefore checks whether the path still leads to

@@ -84,7 +84,7 @@ impl UnpublishedMessages {
 pub(super) struct ComparedLines {
     /// The position after the last complete line. If the part has no complete line, the beginning of the part.
     pub(super) complete_length: u64,
-    /// For each stream, the number of lines with messages of the stream that are not in the outbox.
+    /// For each stream, the number of lines whose messages belong to this stream and are not in the outbox.
     pub(super) lost: BTreeMap<String, u64>,
     /// The number of lines with the id of a message of the outbox, but with other content. The store lacks the messages
     /// of these lines, because another execution of the same event emitted them. `lost` includes these lines.

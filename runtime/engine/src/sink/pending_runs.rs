@@ -1,5 +1,5 @@
-//! Runs that are being published. A run contains messages of one shard of a partition that are marked as published
-//! together. The store has not marked the messages of a pending run as published yet.
+//! Runs that are being published. A run contains messages of one shard of a partition. The store marks these messages
+//! as published together. The store has not marked the messages of a pending run as published yet.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;

@@ -3,11 +3,12 @@
 //! messages to the store and to the sequencers.
 //!
 //! The publisher is one task, because several partitions may write to one file, and the store must record the lengths
-//! of the file in the order of its contents. Exchanges and streams have tasks of their own. If an exchange accepts
-//! nothing, only the shards (slices of the store) with messages for this exchange wait. A partition pauses as a whole
-//! only when its outbox (committed messages that are not published yet) is full. The publisher records the marks of a
-//! file in the order of the runs. A run contains messages of one shard of a partition that are marked as published
-//! together. While a run with lines for a file waits, the later runs with lines for this file wait too.
+//! of a file in the order in which the file grows. Exchanges and streams have tasks of their own. If an exchange
+//! accepts nothing, only the shards (slices of the store) with messages for this exchange wait. A partition pauses as a
+//! whole only when its outbox (committed messages that are not published yet) is full. The publisher records the marks
+//! of a file in the order of the runs. A run contains messages of one shard of a partition. The store marks these
+//! messages as published together. While a run with lines for a file waits, the later runs with lines for this file
+//! wait too.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
@@ -119,8 +120,8 @@ pub(crate) struct OutboxBacklog {
     pub shard: u32,
     /// The commits, each with its messages and forwarded dead letters.
     pub entries: Vec<OutboxEntry>,
-    /// The receiver gets the number of messages after the publisher has sent them to the sinks. The partition's driver
-    /// starts afterwards, so the driver's own messages follow these messages.
+    /// After the publisher has sent the messages to the sinks, the receiver gets the number of messages. The
+    /// partition's driver starts afterwards, so the driver's own messages follow these messages.
     pub accepted: oneshot::Sender<usize>,
 }
 
@@ -375,8 +376,8 @@ impl OutboxPublisher {
 
     /// Marks the messages of runs as published. Marks runs with file lines one after the other, because each mark
     /// covers more of a file than the previous mark. Among the other runs, marks only the last run of each partition
-    /// and shard, which includes the earlier runs. The requests for these marks run concurrently, because each request
-    /// may need a round trip to a server. Marks no run of a partition whose ownership has ended.
+    /// and shard; this mark includes the earlier runs. The requests for these marks run concurrently, because each
+    /// request may need a round trip to a server. Marks no run of a partition whose ownership has ended.
     async fn mark_runs(&self, finished: &[PublishRun]) {
         let mut last_runs = BTreeMap::new();
         for run in finished.iter().filter(|run| !run.handle.ownership.is_lost()) {

@@ -35,8 +35,8 @@ pub(super) struct OutboundMessage {
     pub(super) exchange_index: usize,
 }
 
-/// The messages of one run for one destination. A run contains messages of one shard of a partition that are marked as
-/// published together.
+/// The messages of one run for one destination. A run contains messages of one shard of a partition. The store marks
+/// these messages as published together.
 pub(super) struct DestinationBatch {
     pub(super) run: u64,
     pub(super) handle: Arc<PartitionHandle>,
@@ -45,7 +45,7 @@ pub(super) struct DestinationBatch {
 }
 
 /// The number of each message of a batch; 0 if the store does not number messages of the destination. `None` if this
-/// process has lost or given up the partition, so that the next owner publishes the message.
+/// process has lost or given up the partition; the next owner then publishes the message.
 pub(super) type MessageNumbers = Vec<Option<u64>>;
 
 /// The collector of the messages of all configured sinks that have the same destination. One task passes these messages

@@ -1,6 +1,6 @@
 //! All sinks of a process by name. This module collects the contents (messages and forwarded dead letters) of a run,
-//! and sends these contents together. A run contains messages of one shard of a partition that are marked as published
-//! together.
+//! and sends these contents together. A run contains messages of one shard of a partition. The store marks these
+//! messages as published together.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -24,8 +24,8 @@ use ordain_util::log_throttle::LogThrottle;
 /// Size of the buffered lines, in bytes, at which the outbox publisher ends the current run early, and writes the
 /// lines.
 pub(super) const WRITE_BYTES: usize = 1 << 20;
-/// Size of the lines since the last sync, in bytes, at which the outbox publisher syncs the files before the end of the
-/// current group of batches. This size limits the memory for lines that the sinks may have to write again.
+/// If the lines since the last sync reach this size, in bytes, the outbox publisher syncs the files before the end of
+/// the current group of batches. This size limits the memory for lines that the sinks may have to write again.
 pub(super) const SYNC_BYTES: usize = 8 << 20;
 /// Delay between attempts to write to a failing sink.
 const RETRY_DELAY: Duration = Duration::from_secs(1);

@@ -1,8 +1,8 @@
-//! Events received over HTTP for a stream whose source is a queue of the broker. The events wait in queues in the
-//! store. The inbox publishes a copy of each event to the stream's exchange, and removes the event from the store when
-//! the broker has confirmed this copy and the copies of all events that the inbox read earlier. The broker routes the
-//! copy to its queue for the partition of the event's key. While the broker does not accept events, the inbox passes
-//! events early: directly to the driver of their partition.
+//! Events received over HTTP for a stream whose source reads from the broker. The events wait in queues in the store.
+//! The inbox publishes a copy of each event to the stream's exchange, and removes the event from the store when the
+//! broker has confirmed this copy and the copies of all events that the inbox read earlier. The broker routes the copy
+//! to its queue for the partition of the event's key. While the broker does not accept events, the inbox passes events
+//! early: directly to the driver of their partition.
 //!
 //! The record of a key contains the key's partition. If a stream has several partitions, events of keys without a
 //! record wait in a separate queue, because only the broker determines the partition of such a key.
@@ -38,8 +38,8 @@ pub fn unrouted_queue(stream: &Arc<str>, partitions: u32) -> Partition {
     Partition { stream: Arc::clone(stream), number: partitions }
 }
 
-/// The inbox of a partition: publishes events received over HTTP to the broker. While the broker does not accept
-/// events, also passes events to the driver early.
+/// The inbox of a partition. The inbox publishes to the broker the events that arrived over HTTP. While the broker does
+/// not accept events, the inbox also passes events to the driver early.
 #[derive(Debug)]
 pub struct Inbox {
     early_events: mpsc::Receiver<Arc<Event>>,

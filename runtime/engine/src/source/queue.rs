@@ -91,9 +91,9 @@ pub struct QueueOptions {
     /// The counter of lost events: events that this process put into the queue, and that the store lost before the
     /// reader read them.
     pub lost_events: Arc<AtomicU64>,
-    /// The number of deliveries, from the first delivery on, that the receiver has used. When the reader ends, it
-    /// leaves the positions of the other unacknowledged entries to the next reader. If the store loses these entries,
-    /// they count as lost. `None` if the receiver uses each delivery.
+    /// The number of deliveries, from the first delivery on, that the receiver has used. The other unacknowledged
+    /// entries are unused. When the reader ends, it leaves the positions of the unused entries to the next reader. If
+    /// the store loses an unused entry, its event therefore counts as lost. `None` if the receiver uses each delivery.
     pub used: Option<Arc<AtomicU64>>,
 }
 
@@ -271,14 +271,15 @@ impl QueueReader {
     }
 
     /// Returns queue positions to the notifier, so that the next reader expects the entries at these positions. This
-    /// process wrote the entries, and this reader has not read them, or the receiver has not used them. Also reports
-    /// the losses that are not reported yet.
+    /// process wrote the entries, but either this reader has not read them, or the receiver has not used them. Also
+    /// reports the losses that are not reported yet.
     fn put_back(&mut self) {
         self.take_new_runs();
         let mut unused = self.take_unused();
         for (shard, cursor) in (0..).zip(&mut self.cursors) {
-            // Without a loss, the unused entries precede the unread entries. After a loss, unread entries can have the
-            // numbers of lost unused entries; in this order, the next reader counts the unused entries as lost.
+            // Put the unused entries before the unread entries. Without a loss, this is the order of the queue. After a
+            // loss, unread entries can have the numbers of lost unused entries. With this order, the next reader counts
+            // these unused entries as lost.
             let of_shard = unused.remove(&shard).unwrap_or_default().into_iter();
             self.options.notifier.put_back(shard, of_shard.chain(cursor.take_expected()));
         }

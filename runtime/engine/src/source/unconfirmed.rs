@@ -24,8 +24,8 @@ pub(super) struct UnconfirmedEvents {
     count: usize,
     /// The approximate size of the unconfirmed events in memory, in bytes.
     bytes: usize,
-    /// The length of `events` at which the inbox reads no further batch. This limits the number of events that the
-    /// inbox publishes again after a failure.
+    /// The length of `events` at which the inbox reads no further batch. This length limits the number of events that
+    /// the inbox publishes again after a failure.
     repeat_limit: usize,
 }
 
@@ -59,7 +59,7 @@ impl UnconfirmedEvents {
             && self.events.len() < self.repeat_limit
     }
 
-    /// Returns whether the list contains events that the broker refused, so that the inbox must publish them again.
+    /// Returns whether the list contains events that the broker refused. The inbox must publish such events again.
     pub(super) fn has_refused(&self) -> bool {
         self.events.iter().flatten().any(|pending| pending.is_refused)
     }

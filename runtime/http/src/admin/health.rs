@@ -1,5 +1,5 @@
-//! The readiness of the process: whether the process can use its store, owns all partitions that it should own, and
-//! receives and executes the events of its streams.
+//! The readiness of the process: whether the process can use its store, has a valid lease, owns all partitions that it
+//! should own, and receives and executes the events of its streams.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::AdminState;
 use crate::problem::ProblemDetails;
 use ordain_config::SourceConfig;
-use ordain_engine::run::RunPhase;
+use ordain_engine::run::{BrokerWait, RunPhase};
 use ordain_store::{HEALTH_MARK, Store};
 use ordain_util::source_health::SourceState;
 
@@ -45,6 +45,8 @@ struct StoreFailure {
     unanswered_since: Option<Timestamp>,
     /// True after the log has reported that the store does not answer.
     is_silence_logged: bool,
+    /// True after the log has reported that the store answers, but accepts no writes.
+    is_refusal_logged: bool,
 }
 
 impl StoreHealth {
@@ -70,20 +72,22 @@ impl StoreHealth {
     }
 
     /// Records a failed check, which began at the time `at`. `answers` states whether the store answered a read. A
-    /// later check can have another result: for example, the nodes of a Cluster may end one after the other. Logs the
-    /// first failure. Also logs, once until the next successful check, that the store does not answer.
+    /// later check can have another result: for example, the nodes of a Cluster may end one after the other. Until the
+    /// next successful check, logs each of the two results (the store does not answer, or accepts no writes) once.
     fn set_failed(&self, at: Timestamp, answers: bool, why: &str) {
         let mut current = self.lock();
         let before = *current;
         let unanswered_since = before.and_then(|failure| failure.unanswered_since);
         let was_silence_logged = before.is_some_and(|failure| failure.is_silence_logged);
+        let was_refusal_logged = before.is_some_and(|failure| failure.is_refusal_logged);
         *current = Some(StoreFailure {
             since: before.map_or(at, |failure| failure.since),
             unanswered_since: (!answers).then_some(unanswered_since.unwrap_or(at)),
             is_silence_logged: was_silence_logged || !answers,
+            is_refusal_logged: was_refusal_logged || answers,
         });
         drop(current);
-        if answers && before.is_none() {
+        if answers && !was_refusal_logged {
             tracing::warn!(why, "not ready: the store answers, but accepts no writes");
         } else if !answers && !was_silence_logged {
             tracing::warn!(why, "not ready: the store does not answer");
@@ -129,7 +133,8 @@ fn store_problem(app: &AdminState) -> Option<String> {
 }
 
 /// The streams that are not ready, each with the reason. Callers without a token can read the reasons. The only text of
-/// the broker in a reason is therefore its text about a refused login. Other texts may include addresses and names.
+/// the broker in a reason is therefore RabbitMQ's usual text about a refused login. Other texts may include addresses
+/// and names.
 type StreamProblems = BTreeMap<Arc<str>, String>;
 
 /// Returns the response of a start that waits for the broker; `None` if no start waits for the broker.
@@ -142,12 +147,18 @@ fn broker_problem(app: &AdminState) -> Option<ProblemDetails> {
             problems.insert(name.shared(), reason);
         }
     }
+    Some(not_ready(&wait_reason(&wait), &problems))
+}
+
+/// Returns the reason of a start that waits for the broker.
+fn wait_reason(wait: &BrokerWait) -> String {
+    if let Some(since) = wait.refused_since {
+        return format!(
+            "the broker has refused a request of the start since {since:.0}; see the log"
+        );
+    }
     let cause = login_cause(wait.login_refusal.as_deref());
-    let reason = format!(
-        "the process has waited for the broker since {:.0}{cause}; see the log",
-        wait.since
-    );
-    Some(not_ready(&reason, &problems))
+    format!("the process has waited for the broker since {:.0}{cause}; see the log", wait.since)
 }
 
 /// Returns the streams whose events this process does not execute now, each with the reason.
@@ -182,18 +193,21 @@ fn stream_problems(app: &AdminState) -> StreamProblems {
     problems
 }
 
-/// Returns the reason of a stream whose source delivers no events. `login_refusal` contains the words of a broker that
-/// refuses the login.
+/// Returns the reason of a stream whose source delivers no events. `login_refusal` contains the public words of a
+/// broker that refuses the login.
 fn no_events_reason(since: Timestamp, login_refusal: Option<&str>) -> String {
     format!("no events arrive from its source since {since:.0}{}", login_cause(login_refusal))
 }
 
 /// Returns the part of a reason that names a refused login; an empty text if the broker does not refuse the login.
 fn login_cause(login_refusal: Option<&str>) -> String {
-    let cause = |words: &str| {
-        format!(": the broker refuses the login: {}", words.trim_end().trim_end_matches('.'))
-    };
-    login_refusal.map_or_else(String::new, cause)
+    match login_refusal {
+        None => String::new(),
+        Some("") => ": the broker refuses the login".to_owned(),
+        Some(words) => {
+            format!(": the broker refuses the login: {}", words.trim_end().trim_end_matches('.'))
+        }
+    }
 }
 
 /// Converts a time of the system's clock. A time that [`Timestamp`] does not support becomes the Unix epoch.
@@ -210,8 +224,8 @@ fn not_ready(reason: &str, problems: &StreamProblems) -> ProblemDetails {
 
 /// Handles `GET /readyz`. The caller needs no token. The response therefore only names the part that is not ready. The
 /// response contains no error text of the store, the broker or the operating system, because such a text may include
-/// addresses and file names. The broker's text about a refused login is an exception, because RabbitMQ composes this
-/// text for clients without a login.
+/// addresses and file names. RabbitMQ's usual text about a refused login is an exception, because RabbitMQ composes
+/// this text for clients without a login.
 pub(super) async fn ready(
     State(app): State<Arc<AdminState>>,
 ) -> Result<&'static str, ProblemDetails> {
@@ -219,7 +233,8 @@ pub(super) async fn ready(
         return Err(not_ready(&reason, &StreamProblems::new()));
     }
     if app.figures.is_lease_expired() {
-        let reason = "its lease has expired, so it consumes no events until the store answers a heartbeat; see the log";
+        let reason = "the lease of the process has expired, so the process consumes no events until the store answers \
+                      a heartbeat; see the log";
         return Err(not_ready(reason, &StreamProblems::new()));
     }
     if let Some(problem) = broker_problem(&app) {
@@ -298,6 +313,19 @@ mod tests {
         }
     }
 
+    /// The first check times out, so the log first contains that the store does not answer. A later check finds that
+    /// the store answers reads, and the log must then contain that the store accepts no writes.
+    #[test]
+    fn store_that_refuses_writes_after_a_silence_is_logged() {
+        let health = StoreHealth::default();
+        let logged =
+            || health.lock().map(|failure| (failure.is_silence_logged, failure.is_refusal_logged));
+        for (answers, expected) in [(false, (true, false)), (true, (true, true))] {
+            health.set_failed(Timestamp::UNIX_EPOCH, answers, "no answer");
+            assert_eq!(logged(), Some(expected));
+        }
+    }
+
     #[test]
     fn refused_login_is_named_without_addresses() {
         let since = Timestamp::from_second(0).expect("a time");
@@ -309,6 +337,22 @@ mod tests {
             no_events_reason(since, Some("ACCESS_REFUSED - Login was refused.")),
             "no events arrive from its source since 1970-01-01T00:00:00Z: the broker refuses the login: ACCESS_REFUSED \
              - Login was refused"
+        );
+        assert_eq!(login_cause(Some("")), ": the broker refuses the login");
+    }
+
+    #[test]
+    fn refused_request_is_distinguished_from_an_unavailable_broker() {
+        let at = |second| Timestamp::from_second(second).expect("a time");
+        let mut wait = BrokerWait { since: at(0), refused_since: None, login_refusal: None };
+        assert_eq!(
+            wait_reason(&wait),
+            "the process has waited for the broker since 1970-01-01T00:00:00Z; see the log"
+        );
+        wait.refused_since = Some(at(60));
+        assert_eq!(
+            wait_reason(&wait),
+            "the broker has refused a request of the start since 1970-01-01T00:01:00Z; see the log"
         );
     }
 

@@ -19,8 +19,8 @@ use ordain_engine::source::{QueueNotifiers, unrouted_queue};
 use ordain_publish::{AssignError, AssignResult, EventAssigner, QueuedEntries};
 use ordain_store::{AssignItem, AssignItemReply, Partition, QueueEnds, Store, StoreError};
 
-/// For this time after a queue was full, the intake checks each request before it writes any event of the request: all
-/// queues for these events must have room.
+/// For this time after a queue was full, the intake checks each request before it writes any event of the request. The
+/// check requires room in all queues for these events.
 const ROOM_CHECK_PERIOD: Duration = Duration::from_mins(1);
 
 /// Maximum number of queue entries that the intake reads in one call of the store, to find keys with waiting events.
@@ -41,7 +41,7 @@ pub(super) struct Intake {
     /// content. `None` if `queue` does both, or if the stream needs neither.
     replay_log: Option<EventAssigner>,
     queue: EventAssigner,
-    /// True if the broker chooses the partition of each key, so that only the key's record shows the partition.
+    /// True if the broker chooses the partition of each key. Only the key's record then shows the partition.
     is_spread_by_broker: bool,
     notifiers: Arc<QueueNotifiers>,
     /// The keys of the events that wait until their partition is known, by shard (slice of the store).

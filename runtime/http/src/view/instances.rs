@@ -215,7 +215,7 @@ pub struct ScaleReport {
     /// Number of instances that run the stream and are not shutting down.
     instances: u64,
     /// Number of wanted instances. While the lag (the number of waiting events) of a partition is unknown, this number
-    /// is at least `instances`, or at least the number of partitions if that is lower.
+    /// is at least the lower of two numbers: `instances`, and the number of partitions.
     pub wanted_instances: u64,
 }
 

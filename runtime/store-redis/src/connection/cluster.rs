@@ -350,13 +350,14 @@ impl Cluster {
         }
     }
 
-    /// Queries the nodes for the masters of the slots: first `named`, then all other connected nodes except `failed`.
-    /// If the best of their answers does not name a master for each slot, also queries the configured hosts and the
-    /// last known addresses of all nodes. The configured hosts can help if the nodes have new addresses, or if the
-    /// names of the nodes do not resolve. The known addresses can help if replicas have replaced all masters. Ends the
-    /// queries at an answer that names a master for each slot, and for `slot` a master other than `failed`. Returns the
-    /// best answer. An answer that names for `slot` a master other than `failed` is better than all answers that do
-    /// not. Among answers that are equal in this respect, the best answer names masters for the most slots.
+    /// Queries the nodes for the masters of the slots: first `named`, then the known masters and the nodes to which
+    /// slots are moving, except `failed`. If the best of their answers does not name a master for each slot, also
+    /// queries the configured hosts and the last known addresses of all nodes. The configured hosts can help if the
+    /// nodes have new addresses, or if the names of the nodes do not resolve. The known addresses can help if replicas
+    /// have replaced all masters. Ends the queries at an answer that names a master for each slot, and for `slot` a
+    /// master other than `failed`. Returns the best answer. An answer that names for `slot` a master other than
+    /// `failed` is better than all answers that do not. Among answers that are equal in this respect, the best answer
+    /// names masters for the most slots.
     async fn find_owners(
         &self,
         slot: usize,

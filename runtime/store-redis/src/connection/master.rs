@@ -2,11 +2,11 @@
 //!
 //! A store has several links if its commits wait for replicas. While the network is split, an old master may still
 //! accept writes when the Sentinels already name a new master. If each link found the master by itself, one link could
-//! use the old master and another link the new one. A request over several shards would then be written partly to each
-//! master, and the part in the old master would be lost, although no connection breaks during the request. The links
-//! therefore share the known master, and the number of times that another server became the known master. A connection
-//! is valid for one value of this number: a link uses the connection only while the number still has this value. This
-//! module must count a change before any link uses the new master.
+//! use the old master and another link the new one. A request over several shards would then write to both masters. The
+//! writes in the old master would be lost, although no connection breaks during the request. The links therefore share
+//! the known master, and the number of times that another server became the known master. A connection is valid for one
+//! value of this number: a link uses the connection only while the number still has this value. This module must count
+//! a change before any link uses the new master.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};

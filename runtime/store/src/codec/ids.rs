@@ -8,7 +8,7 @@ use super::wire::{RecordDecodeError, RecordReader, put_varint};
 /// The number of bytes that [`encode_accepted_id`] appends.
 pub const ACCEPTED_ID_BYTES: usize = 16;
 
-/// Appends an id without its sequence. The sequence follows from the place where the store keeps the id.
+/// Appends an id without its sequence. The place where the store keeps the id determines the sequence.
 pub fn encode_accepted_id(id: &AcceptedId, out: &mut Vec<u8>) {
     out.extend_from_slice(&id.id.to_le_bytes());
     out.extend_from_slice(&id.content.to_le_bytes());

@@ -71,7 +71,8 @@ impl Publisher {
     /// - The configuration is invalid or does not contain the stream.
     /// - The store is an embedded store.
     /// - The stream does not accept published events.
-    /// - The data of a stream was written with other settings, or another process runs a stream with other settings.
+    /// - For a stream of the configuration, the store has data that was written with another `ordering`, `first` or
+    ///   `partitions`, or another process runs the stream with another value.
     /// - The store or the broker was unavailable for half a minute.
     pub async fn open(config: impl AsRef<Path>, stream: &str) -> Result<Self, Error> {
         let loaded = LoadedConfig::load(config.as_ref())?;

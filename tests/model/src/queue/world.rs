@@ -51,7 +51,7 @@ struct State {
     unreported: VecDeque<QueueRun>,
     /// True if the store has gone back after the writers of the reader's process had put these runs into the queue. A
     /// writer reports a run as soon as the store has answered, and the reader takes the reports immediately before it
-    /// reads. The next read therefore begins with a report.
+    /// reads. The next read therefore begins with the reports of these runs.
     must_report: bool,
     /// Entries that the reader's process put into the queue. If the store loses such an entry before the reader has
     /// read the entry, the reader must count the loss.

@@ -36,8 +36,8 @@ pub enum RolloutViolation {
     TwoBuilds,
     /// An instance replaced a rollout that it had not read.
     Overwritten,
-    /// The store has no rollout, an instance with the build of the store's rollout does not execute this rollout, or an
-    /// instance executes another rollout.
+    /// The store has no rollout; or an instance with the build of the store's rollout does not execute this rollout; or
+    /// an instance executes another rollout.
     Disagreement,
     /// An instance with the build of the store's rollout cannot execute events of the key.
     Stuck,

@@ -51,15 +51,15 @@ impl Checker {
     }
 
     /// Returns whether an owner may have stopped accepting deliveries. An owner may stop only if the record of the
-    /// event's key is unreadable, or if some key can accept no more events while it holds events that the owner cannot
+    /// event's key is unreadable, or if some key can accept no more events and holds events that the owner cannot
     /// spill. In the second case, all outstanding deliveries may be events of the key that accepts no more events.
     fn may_stall(&self, item: &SourceItem, store: &Store) -> bool {
         let SourceItem::Event(event) = item else { return false };
         self.is_full(store) || self.corrupt.contains(event.key())
     }
 
-    /// Returns whether some key may refuse more events, because its spill area seems full. Until the next write of a
-    /// key record, the record's count of spilled events may include repeated events.
+    /// Returns whether some key may refuse more events, because its spill area seems full. The record's count of
+    /// spilled events may include repeats of spilled events until the next write of the record.
     fn is_full(&self, store: &Store) -> bool {
         let settings = &self.plan.settings;
         let mut counts = store.records.values().map(|record| record.key_record.spilled.count);

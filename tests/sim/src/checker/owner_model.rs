@@ -97,8 +97,8 @@ impl OwnerModel {
         }
     }
 
-    /// Records the sequences that the keys of a commit would have reached. The owner may change this commit before it
-    /// sends the commit again.
+    /// Records the sequences up to which a commit would have settled its keys, if the store had not gone back. The
+    /// owner may change this commit before it sends the commit again.
     fn all_reached(&mut self, batch: &Batch) {
         for write in &batch.writes {
             let reached = self.reached.entry(write.key.clone()).or_default();

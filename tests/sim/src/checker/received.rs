@@ -80,9 +80,9 @@ impl Checker {
         lowest.is_some_and(|next| sequence > next.saturating_add(width))
     }
 
-    /// Returns whether the spill area of the key may have seemed full to an owner. Until the next write of the key
-    /// record, the record's count of spilled events also includes repeated events, because they may be new events. An
-    /// owner that died may never have made this write.
+    /// Returns whether the spill area of the key may have seemed full to an owner. If an arriving event may repeat a
+    /// spilled event, the owner spills the arriving event, and counts it as a new event. The next write of the key
+    /// record corrects the count, but an owner that died may never have made this write.
     pub(super) fn may_be_full(&self, key: &Key) -> bool {
         let names = self.received.named.range((key.clone(), 0)..=(key.clone(), u64::MAX));
         let most = names.count() as u64 * (1 + u64::from(self.deaths));

@@ -564,7 +564,7 @@ fn missing_queue_is_reported_without_a_declaration() -> Result<()> {
     // Each subscription opens a connection, so the second connection follows a subscription that has found no queue.
     wait_until("two further connections", || Ok(opened() >= before + 2))?;
     declare()?;
-    service.until_says("queue was missing: Ordain does not declare it")?;
+    service.until_says("queue was missing, and exists again: Ordain did not declare it")?;
     wait_until("a counted change", || Ok(changes(&mut service)? > 0))?;
     rig.publish(second)?;
     rig.take(&mut out, lines.len())?;
@@ -585,7 +585,12 @@ struct ForeignRig {
 impl ForeignRig {
     /// Starts the host, and publishes the first half of the events, which must take effect.
     fn start(ordering: &str) -> Result<Self> {
-        let rig = Rig::with(ADMIN, ordering, "declare = false")?;
+        Self::start_with(ordering, "declare = false")
+    }
+
+    /// Starts the host as [`Self::start`] does, with other settings of the source.
+    fn start_with(ordering: &str, source: &str) -> Result<Self> {
+        let rig = Rig::with(ADMIN, ordering, source)?;
         rig.client.exchange("cases", ExchangeKind::Fanout)?;
         rig.client.queue_with("cases", FieldTable::default())?;
         rig.client.bind("cases", "cases", "")?;
@@ -650,6 +655,22 @@ fn missing_exchange_is_reported_without_a_declaration() -> Result<()> {
         foreign.end()?;
     }
     Ok(())
+}
+
+/// With `declare = false`, the exchange and an exchange of `bind` are missing at the same time. One line of the log must
+/// name both.
+#[test]
+fn all_missing_exchanges_are_named_without_a_declaration() -> Result<()> {
+    const MISSING: &str = "exchange missing: Ordain does not declare it";
+    let source = "declare = false, bind = [{ exchange = \"feed\" }]";
+    let mut foreign = ForeignRig::start_with("", source)?;
+    let ForeignRig { rig, service, .. } = &mut foreign;
+    service.until_lines(1, &[MISSING, "exchanges=\"feed\""])?;
+    rig.client.delete_exchange("cases")?;
+    service.until_lines(1, &[MISSING, "exchanges=\"cases, feed\""])?;
+    rig.client.exchange("cases", ExchangeKind::Fanout)?;
+    rig.client.bind("cases", "cases", "")?;
+    foreign.end()
 }
 
 /// With `declare = false`, the host uses a classic queue in the form in which another program has declared it.

@@ -223,7 +223,8 @@ fn idle_source_counts_as_consuming() -> Result<()> {
     let home = home()?;
     let (_service, address) = at_rest(&home)?;
     let text = get(address, "/metrics")?.body;
-    let help = "# HELP ordain_stream_consuming For each partition that this process owns: 0 while its source";
+    let help =
+        "# HELP ordain_stream_consuming For each partition that this process owns: 1 while the";
     ensure!(text.contains(help), "{text}");
     let consuming = r#"ordain_stream_consuming{stream="cases",partition="0"}"#;
     ensure!(samples(&text)?.get(consuming) == Some(&1.0), "{text}");

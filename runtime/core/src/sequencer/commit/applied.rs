@@ -1,5 +1,5 @@
-//! Applies the store's reply to the lanes whose writes were in the commit. The events of each write are now durably
-//! settled or held, or the store has refused the write.
+//! Applies the store's reply to the lanes whose writes were in the commit. For each write, either the store has refused
+//! the write, or the events of the write are now durably settled or spilled.
 
 use super::super::Sequencer;
 use super::write::spill_extent;
@@ -145,7 +145,8 @@ impl Sequencer {
             self.lanes[index].cold.get_or_init().checks.extend(in_write.checks);
         }
         match refusal {
-            // After the refusal `Version`, the restarted lane waits for the rollout under which the key was executed.
+            // After the refusal `Version`, the restarted lane waits for the rollout under which the last event of the
+            // key was executed.
             WriteRefusal::Next(_) | WriteRefusal::Version => self.restart_lane(index),
             WriteRefusal::Partition(next) => self.yield_lane(index, next),
             WriteRefusal::Corrupt(error) => self.break_lane(index, error),

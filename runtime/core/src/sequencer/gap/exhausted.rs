@@ -30,8 +30,9 @@ fn describe_missing(gaps: &GapHistory, first: u64, last: u64, rounds: u32) -> St
 }
 
 impl Sequencer {
-    /// Returns the lowest sequence from `from` on whose event has arrived, but is neither held nor in a durable dead
-    /// letter yet: the lane has deferred the event, or the dead letter of the event waits for its commit.
+    /// Searches the events with sequence `from` or a higher sequence. Returns the lowest sequence of an event that has
+    /// arrived, but that is neither held nor in a durable dead letter yet: the lane has deferred the event, or the dead
+    /// letter of the event waits for its commit.
     pub(super) fn arriving_from(&self, index: u32, from: u64) -> Option<u64> {
         let lane = &self.lanes[index];
         let deferred = lane.deferred.iter().filter_map(|deferred| deferred.event.sequence());
@@ -84,7 +85,7 @@ impl Sequencer {
             policy = ExhaustedPolicy::Park;
             error = describe_missing(&lane.record.gaps, first, last_missing, rounds);
             error += &format!(
-                "; the key does not skip these events, because their number is more than {} times `gap.max_width`",
+                "; the key does not skip these events, because the gap is more than {} times `gap.max_width` wide",
                 GapSettings::SKIP_LIMIT
             );
         }

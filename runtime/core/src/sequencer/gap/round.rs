@@ -131,8 +131,8 @@ impl Sequencer {
         self.outstanding_replays.insert(AttemptToken { lane: index, serial });
         let token = AttemptToken { lane: index, serial };
         let key = lane.key.clone();
-        // A key can start again only `complete_ttl` after its end or later. A dead letter that is older than the key by
-        // more than `complete_ttl` may therefore belong to an ended key of the same name.
+        // After its end, a key cannot start again before `complete_ttl` has passed. A dead letter that is older than
+        // the key by more than `complete_ttl` may therefore belong to an ended key of the same name.
         let key_age = match lane.record.incarnation {
             0 => 0,
             since => store_time.saturating_sub(since),
@@ -141,9 +141,10 @@ impl Sequencer {
         self.effects.push_back(Effect::Replay { token, key, source, missing, max_letter_age });
     }
 
-    /// Returns the ranges of the sequences that are certainly missing, according to the data in memory: up to the
-    /// highest sequence of the lane, or up to the end of the dead-lettered range. Returns at most `room` sequences. For
-    /// a tail request (`LaneGap::tail`), returns only the next sequence.
+    /// Returns the ranges of the sequences that are certainly missing according to the data in memory. The function
+    /// examines the sequences from the gap up to the highest sequence of the lane, or up to the end of the
+    /// dead-lettered range if that end is higher. Returns at most `room` sequences. For a tail request
+    /// (`LaneGap::tail`), returns only the next sequence.
     fn missing_ranges(&self, index: u32, mut room: u64) -> Vec<RangeInclusive<u64>> {
         let lane = &self.lanes[index];
         let Some(gap) = &lane.cold.gap else { return Vec::new() };

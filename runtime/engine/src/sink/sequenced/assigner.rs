@@ -45,9 +45,9 @@ const ROLLBACK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Approximate size limit, in bytes, of the messages of earlier calls that stay in memory for one destination. A fast
 /// stream emits this many bytes in a few seconds.
 const HISTORY_BYTES: usize = 16 << 20;
-/// Time within which this process must detect that it has lost a partition, from the moment when the store first
-/// reports another owner of the partition. The same limit applies to each wait until a driver confirms that the store
-/// has all commits.
+/// Time within which this process must detect that it has lost a partition, counted from the moment when the store
+/// first reports another owner of the partition. The same limit applies to each wait until a driver confirms that the
+/// store has all commits.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Minimum time between two warnings about the calls for one shard. A queue must also be full for `WARN_INTERVAL`
 /// before the first warning about the queue.
@@ -409,8 +409,8 @@ impl SequenceAssigner {
         }
     }
 
-    /// Waits until a reader in this process removes entries from one of the queues to which the call adds messages, for
-    /// at most [`FULL_QUEUE_RETRY_DELAY`].
+    /// Waits for at most [`FULL_QUEUE_RETRY_DELAY`] until a reader in this process removes entries from one of the
+    /// queues to which the call adds messages.
     async fn wait_for_room(&self, assign: &AssignRequest) {
         let Destination::Stream(stream) = &assign.destination else { return };
         let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();

@@ -1,5 +1,5 @@
-//! The outbox cursor: the messages of one outbox (unpublished messages of a partition in one shard) for one shard of a
-//! destination, while the sequence assigner passes them to the store.
+//! The outbox cursor of one outbox (unpublished messages of a partition in one shard) and one shard of a destination.
+//! The cursor has the messages that the sequence assigner is passing from this outbox to this shard.
 //!
 //! [`PublishHistory`] decides which messages the sequence assigner repeats, and under which numbers. This module must
 //! never decide which messages are repeated.
@@ -200,9 +200,8 @@ impl OutboxCursor {
         *self.fenced_since.get_or_insert_with(Instant::now)
     }
 
-    /// Prepares to repeat all messages after `last`, the last outbox position that the store has. Returns the number of
-    /// messages after `last` that did not already wait to be repeated, or `None` if memory does not have all messages
-    /// after `last`.
+    /// Prepares to repeat all messages after `last`, the last outbox position that the store has. Returns how many of
+    /// these messages were not prepared before. Returns `None` if some of these messages are no longer in memory.
     pub(super) fn recover_lost(&mut self, last: Option<OutboxPosition>) -> Option<usize> {
         let messages = self.history.roll_back_to(last)?;
         self.verifies = false;

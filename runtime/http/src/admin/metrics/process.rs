@@ -11,8 +11,8 @@ use prometheus_client::metrics::MetricType;
 /// The number of ticks per second in `/proc` (`USER_HZ`). Linux has this value on all common architectures.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// The indexes of fields of `/proc/self/stat`, counted from the first field after the name of the program. The name may
-/// contain spaces.
+/// The indexes of fields of `/proc/self/stat`. The indexes count from the first field after the name of the program,
+/// because this name may contain spaces.
 const USER_TICKS_FIELD: usize = 11;
 const SYSTEM_TICKS_FIELD: usize = 12;
 const START_TICKS_FIELD: usize = 19;
@@ -49,7 +49,7 @@ impl ProcessMetrics {
     }
 }
 
-/// Returns the number after `prefix`, the beginning of a line of a file.
+/// Searches a file for the first line that begins with `prefix`, and returns the number after `prefix`.
 fn value(path: &str, prefix: &str) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
     number(text.lines().find_map(|line| line.strip_prefix(prefix))?, 0)

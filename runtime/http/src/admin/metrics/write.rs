@@ -61,9 +61,9 @@ impl MetricsEncoder<'_, '_> {
         let help = "1 while the broker responds to this process, 0 otherwise";
         let connected = self.snapshot.is_broker_connected.map(gauge);
         self.samples("broker_connected", help, MetricType::Gauge, connected)?;
-        let help = "For each partition that this process owns: 0 while its source cannot deliver events, or while a \
-            stopped key with `spill_limit` events in the store stops the partition; 1 otherwise, even if no event \
-            waits";
+        let help = "For each partition that this process owns: 1 while the partition's source can deliver events, \
+            even if it has none to deliver; 0 otherwise, also while a stopped key with `spill_limit` events in the \
+            store blocks the partition";
         self.gauges("stream_consuming", help, |shared, _| match shared.intake() {
             SourceState::Inactive => Vec::new(),
             state => vec![(Vec::new(), usize::from(state == SourceState::Consuming))],

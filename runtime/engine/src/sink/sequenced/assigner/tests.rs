@@ -137,7 +137,8 @@ async fn lost_messages_wait_until_the_store_has_all_commits() {
     let (_, other) = mpsc::channel(1);
     let mut completions = std::mem::replace(&mut rig.completions, other);
     tokio::spawn(async move {
-        // The driver does not answer the first request, which therefore times out, and answers the second request.
+        // The driver does not answer the first request, so this request times out. The driver answers the second
+        // request.
         let mut unanswered = Vec::new();
         while let Some(Completion::StoreCheck(answer)) = completions.recv().await {
             match unanswered.len() {
