@@ -260,7 +260,7 @@ fn errors_name_the_limits() {
         EventDecoder { event_size: size, ..SEQUENCED_DECODER }.decode(line("").as_bytes()).is_ok()
     );
     let small = EventDecoder { event_size: size - 1, ..SEQUENCED_DECODER };
-    refused(small, &line(""), Cause::Unreadable, "runtime.event_size allows");
+    refused(&small, &line(""), Cause::Unreadable, "runtime.event_size allows");
 }
 
 #[test]

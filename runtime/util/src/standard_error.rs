@@ -6,7 +6,7 @@
 //!
 //! If the queue is full, lines wait for room, so that a reader that continues to read loses no line. A slow reader then
 //! slows the run, as it would slow direct writes. A reader that does not read a portion of the queue
-//! ([`PORTION_BYTES`]) within [`PROGRESS_TIMEOUT`] counts as stopped: the waiting lines are dropped, and all later
+//! (`PORTION_BYTES`) within `PROGRESS_TIMEOUT` counts as stopped: the waiting lines are dropped, and all later
 //! lines are dropped at once until the reader has read half of the queue. A stopped reader therefore delays the run
 //! once, until it reads again.
 
@@ -90,7 +90,7 @@ static OUTPUT: Output =
     Output { queue: Mutex::new(Queue::new()), work: Condvar::new(), progress: Condvar::new() };
 
 /// A guard for the time in which one thread writes standard error. Dropping the guard calls [`finish`] with
-/// [`DRAIN_TIMEOUT`].
+/// `DRAIN_TIMEOUT`.
 #[derive(Debug)]
 #[must_use]
 pub struct WriterGuard(());

@@ -18,14 +18,13 @@ impl<'e> EnvelopeReader<'e> {
     fn raw(&self, place: &Place) -> Result<Option<&'e str>, NotJsonError> {
         match place {
             Place::Data(pointer) => find_value(self.data, pointer),
-            Place::Attribute(name) => Ok(match EnvelopeMember::of(name) {
-                Some(member) => self.envelope.raw(member),
-                None => {
-                    let extension =
-                        self.envelope.extensions.iter().find(|(other, _)| other == name);
-                    extension.map(|(_, raw)| *raw)
-                }
-            }),
+            Place::Attribute(name) => Ok(EnvelopeMember::of(name).map_or_else(
+                || {
+                    let mut extensions = self.envelope.extensions.iter();
+                    extensions.find(|(other, _)| other == name).map(|(_, raw)| *raw)
+                },
+                |member| self.envelope.raw(member),
+            )),
             // The check of the configuration rejects these places for sources of CloudEvents.
             Place::RoutingKey | Place::Header(_) | Place::Property(_) => Ok(None),
         }

@@ -287,9 +287,10 @@ impl FileReader {
     }
 
     /// Returns the file with this index, open at the position that the source has reached. Returns `None` if
-    /// [`FileSet::open`] returns `None`, or if the file is shorter than the position.
+    /// [`FileSet::open`] returns `None`, or if the file no longer begins with the bytes that were read.
     fn open_file(&mut self, index: usize) -> io::Result<Option<OpenFile>> {
         let Some(file) = self.set.open(index)? else { return Ok(None) };
+        let is_fixed = self.set.is_fixed();
         let tracked = self.set.file(index);
         match self.open.take() {
             Some(open)
@@ -299,6 +300,12 @@ impl FileReader {
                 Ok(Some(open))
             }
             _ => {
+                // A program may have truncated or replaced the content after the last scan. From now on, the reader
+                // compares the file only with the bytes that it finds now.
+                if !is_fixed && !tracked.progress.print.matches(&file)? {
+                    tracked.compare_again();
+                    return Ok(None);
+                }
                 let limit = self.lines.decoder.event_size;
                 match OpenFile::new(file, tracked.progress.position(), limit) {
                     // The file was truncated after it was compared with its fingerprint.

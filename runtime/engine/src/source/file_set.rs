@@ -247,7 +247,7 @@ impl FileSet {
     }
 
     /// Compares the set with the folder: finds files under their new names, adds new files, and reports the loss of
-    /// files that it cannot find. Returns `false` if programs renamed files during each of [`SCANS_LIMIT`] listings.
+    /// files that it cannot find. Returns `false` if programs renamed files during each of `SCANS_LIMIT` listings.
     /// The set may then lack a file that the source must read before a file of the set.
     pub fn scan(&mut self) -> io::Result<bool> {
         let Some(pattern) = self.pattern.clone() else { return Ok(true) };

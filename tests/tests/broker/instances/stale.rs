@@ -173,6 +173,20 @@ fn leases(fleet: &Fleet) -> Result<Vec<String>> {
     (0..PARTITIONS).map(lease).collect()
 }
 
+/// Returns the highest epoch in the fences of a partition. An owner writes its epoch into the fences when it claims the
+/// partition, some time after the store has granted the lease.
+fn claimed_epoch(fleet: &Fleet, partition: usize) -> Result<u64> {
+    // A fence begins with a byte for its format and eight bytes for the epoch.
+    const NEWEST: &str = "local newest = 0 \
+         for _, name in ipairs(redis.call('KEYS', '*:data:cases')) do \
+           local fence = redis.call('HGET', name, 'f' .. ARGV[1]) \
+           if fence then newest = math.max(newest, (struct.unpack('<I8', string.sub(fence, 2, 9)))) end \
+         end \
+         return newest";
+    let reply = fleet.redis.command(&["EVAL", NEWEST, "0", &partition.to_string()])?;
+    Ok(reply.int().context("an epoch")?.try_into()?)
+}
+
 /// The store loses the lease of one partition after the other. Within 20 heartbeats, the owner must release the
 /// partition, and an instance must acquire the lease again. The other partitions must keep their leases.
 #[test]
@@ -185,6 +199,11 @@ fn each_lost_lease_is_acquired_again_within_some_heartbeats() -> Result<()> {
     let epoch = |lease: &str| lease.split(' ').next().and_then(|epoch| epoch.parse::<u64>().ok());
     for partition in 0..PARTITIONS {
         let before = leases(&fleet)?;
+        // Before the claim, only the lost lease has the epoch, so the store may grant the same epoch again. The claims
+        // then differ in their random numbers.
+        wait_until("the claim of the partition", || {
+            Ok(epoch(&before[partition]) == Some(claimed_epoch(&fleet, partition)?))
+        })?;
         fleet.redis.command(&["HDEL", "ordain:{0}:leases", &format!("{partition}:cases")])?;
         // The version of the membership table in a store that went back in time differs from the version that the
         // instances know.
