@@ -12,6 +12,9 @@ use super::text::AmqpName;
 
 /// Maximum number of places of a setting. Each place of a setting can cost a search in an event.
 const PLACES_LIMIT: usize = 16;
+/// The hint for a composite key whose braces do not enclose places.
+const BRACES_HINT: &str =
+    "write each place between `{` and `}`; the name in a place of a key cannot contain braces";
 
 /// A place of an event that contains a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -462,13 +465,14 @@ fn parse_key_place(text: &str) -> Result<KeyPlace, String> {
         }
         let inside = rest.strip_prefix('{').and_then(|rest| rest.split_once('}'));
         let Some((place, after)) = inside else {
-            return Err("write each place between `{` and `}`; the name in a place of a key cannot contain braces"
-                .to_owned());
+            return Err(BRACES_HINT.to_owned());
         };
         check_separator(&parts)?;
-        let place = parse_place(place).map_err(|hint| match &hint[..] {
-            "" => format!("{{{place}}} names no place"),
-            hint => format!("{{{place}}}: {hint}"),
+        let place = parse_place(place).map_err(|hint| match (&hint[..], &parts[..]) {
+            // The text before the braces is a place, so the braces are probably a part of its name.
+            ("", [KeyPart::Text(text)]) if parse_place(text).is_ok() => BRACES_HINT.to_owned(),
+            ("", _) => format!("{{{place}}} names no place"),
+            (hint, _) => format!("{{{place}}}: {hint}"),
         })?;
         parts.push(KeyPart::Place(place));
         rest = after;
