@@ -41,6 +41,7 @@ macro_rules! section {
             const ROWS: &'static [$crate::reader::ReferenceRow] = &[$(
                 $crate::reader::ReferenceRow {
                     name: $crate::section::setting_name!($field $($renamed)?),
+                    field: stringify!($field),
                     meaning: concat!($($meaning, "\n"),+),
                     form: <$type as $crate::reader::SettingValue>::FORM,
                     bounds: $crate::section::maybe!(
@@ -94,6 +95,7 @@ macro_rules! kinds {
             const ROWS: &'static [$crate::reader::ReferenceRow] = &[$(
                 $crate::reader::ReferenceRow {
                     name: concat!("kind = \"", $kind, "\""),
+                    field: $kind,
                     meaning: concat!($($meaning, "\n"),+),
                     form: "a table",
                     bounds: None,
