@@ -32,6 +32,7 @@ mod engine {
     mod run_full;
     mod run_handlers;
     mod run_lines;
+    mod run_locations;
     mod run_many_keys;
     mod run_memory;
     mod run_redis;

@@ -1,48 +1,81 @@
 //! Converts a delivery into an event: from AMQP's own properties and headers, or from CloudEvents in binary mode (a
-//! header `cloudEvents:NAME` or `cloudEvents_NAME` for each attribute).
+//! header `cloudEvents:NAME`, `cloudEvents_NAME` or `ce-NAME` for each attribute).
 //!
 //! This module validates a delivery before the delivery becomes an event. If this module rejects a delivery, the error
 //! describes the limit or the valid form.
 
+mod place;
+#[cfg(test)]
+mod tests;
+
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use ordain_core::{Cause, Event, EventParts, OrderingMode, SEQUENCE_END};
 
+use super::encode::{header, id};
 use super::header::{
-    ATTRIBUTE_PREFIXES, CE_END_HEADER, CE_SEQUENCE_HEADER, END_HEADER, KEY_HEADER, QUEUE_HEADERS,
-    SEQUENCE_HEADER, TIME_MS_HEADER,
+    ATTRIBUTE_PREFIXES, CAUSE_HEADER, CE_END_HEADER, CE_SEQUENCE_HEADER, DEFAULT_PLACES_HEADER,
+    END_HEADER, HTTP_ATTRIBUTE_PREFIX, HTTP_VERSION_HEADER, KEY_HEADER, QUEUE_HEADERS,
+    SEQUENCE_HEADER, SOURCE_HEADER, TIME_MS_HEADER,
 };
-use super::value::{as_bool, as_integer, as_text, json, not_utf8};
+use super::value::{as_bool, as_integer, as_text, excerpt, json, not_utf8};
 use ordain_cloudevents::{
-    ATTRIBUTE_LIMIT, DecodeError, HEADERS_LIMIT, HEADERS_SIZE_LIMIT, parse_time,
+    ATTRIBUTE_LIMIT, DecodeError, HEADERS_LIMIT, HEADERS_SIZE_LIMIT, LocatedId, LocationFault,
+    content_id, describe_missing_id, event_time, in_calendar, located_id, located_key,
+    located_sequence, located_text, located_time, number_time, unique_id,
 };
-use ordain_config::KeyLocation;
+use ordain_config::{EventLocations, KeyLocation, Place};
 use ordain_store::KEY_SIZE_LIMIT;
+use place::MessageReader;
+
+/// The places of the values in an event with the header [`DEFAULT_PLACES_HEADER`], and in a dead letter of the stream.
+static OWN_LOCATIONS: LazyLock<EventLocations> = LazyLock::new(|| EventLocations {
+    key: Some(Place::Header(KEY_HEADER.to_owned()).into()),
+    ..EventLocations::DEFAULT
+});
 
 /// A decoder of a stream's events.
 #[derive(Debug, Clone)]
 pub struct DeliveryDecoder {
-    /// The CloudEvents source of the stream's own dead letters, as [`source_of`](ordain_cloudevents::source_of) returns
-    /// it.
+    /// The CloudEvents source of the stream, as [`source_of`](ordain_cloudevents::source_of) returns it. The stream's
+    /// own dead letters, and events that Ordain publishes to the stream, contain this source.
     pub letter_source: String,
     /// The stream's ordering. On a `fifo` stream (ordered by arrival), the decoder treats a sequence header as an
     /// ordinary header.
     pub ordering: OrderingMode,
     /// Maximum total size of a message's body and of its headers that have no meaning for Ordain, in bytes.
     pub event_size: usize,
-    /// The part of a message that contains the key.
-    pub key: KeyLocation,
+    /// The places of a message that contain the key, id, sequence, type and time.
+    pub locations: EventLocations,
 }
 
 /// The cause and message of a rejection, before the event's key and sequence are added.
 struct DeliveryRejection(Cause, String);
 
+impl DeliveryRejection {
+    fn of(LocationFault { cause, message }: LocationFault) -> Self {
+        Self(cause, message)
+    }
+
+    fn into_error(self, key: Option<String>, sequence: Option<u64>) -> DecodeError {
+        let Self(cause, message) = self;
+        DecodeError { cause, message, key, sequence }
+    }
+}
+
 type DeliveryResult<T> = Result<T, DeliveryRejection>;
 
 fn reject<T>(cause: Cause, message: impl Into<String>) -> DeliveryResult<T> {
     Err(DeliveryRejection(cause, message.into()))
+}
+
+/// The key of an event, and the name of the header that contains the whole key; `None` if no header does.
+struct DeliveryKey<'a> {
+    text: Cow<'a, str>,
+    header: Option<&'a str>,
 }
 
 /// The values of the headers that have a meaning for Ordain, and all other headers.
@@ -55,7 +88,6 @@ struct EventHeaders<'a> {
     kind: Option<&'a AMQPValue>,
     source: Option<&'a AMQPValue>,
     time: Option<&'a AMQPValue>,
-    key: Option<&'a AMQPValue>,
     ce_sequence: Option<&'a AMQPValue>,
     ce_end: Option<&'a AMQPValue>,
     content_type: Option<&'a AMQPValue>,
@@ -63,33 +95,41 @@ struct EventHeaders<'a> {
 }
 
 impl<'a> EventHeaders<'a> {
-    fn of(delivery: &'a Delivery, decoder: &DeliveryDecoder) -> Self {
+    /// Sorts the headers of a delivery. Omits the header with the name `key_header`, which contains the key. If a
+    /// location names the places of a value, the default header of this value has no meaning.
+    fn of(
+        delivery: &'a Delivery,
+        locations: &EventLocations,
+        ordering: OrderingMode,
+        key_header: Option<&str>,
+    ) -> Self {
         let mut headers = Self::default();
-        let sequenced = decoder.ordering == OrderingMode::Sequenced;
+        let has_sequence = ordering == OrderingMode::Sequenced && locations.sequence.is_none();
+        let has_time = locations.time.is_none();
+        let http_prefix =
+            has_header(delivery, HTTP_VERSION_HEADER).then_some(HTTP_ATTRIBUTE_PREFIX);
+        let prefixes = ATTRIBUTE_PREFIXES.into_iter().chain(http_prefix);
         let table = delivery.properties.headers().as_ref();
         for (name, value) in table.into_iter().flat_map(FieldTable::inner) {
             let name = name.as_str();
-            if QUEUE_HEADERS.contains(&name) {
+            if QUEUE_HEADERS.contains(&name) || key_header == Some(name) {
                 continue;
             }
-            if matches!(&decoder.key, KeyLocation::Header(key) if key == name) {
-                headers.key = Some(value);
-                continue;
-            }
-            let attribute = ATTRIBUTE_PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
+            let attribute = prefixes.clone().find_map(|prefix| name.strip_prefix(prefix));
             let place = match attribute.unwrap_or(name) {
-                SEQUENCE_HEADER if attribute.is_none() && sequenced => &mut headers.sequence,
+                SEQUENCE_HEADER if attribute.is_none() && has_sequence => &mut headers.sequence,
                 END_HEADER if attribute.is_none() => &mut headers.end,
-                TIME_MS_HEADER if attribute.is_none() => &mut headers.time_ms,
-                "id" if attribute.is_some() => &mut headers.id,
-                "type" if attribute.is_some() => &mut headers.kind,
+                TIME_MS_HEADER if attribute.is_none() && has_time => &mut headers.time_ms,
+                "id" if attribute.is_some() && locations.id.is_none() => &mut headers.id,
+                "type" if attribute.is_some() && locations.kind.is_none() => &mut headers.kind,
                 "source" if attribute.is_some() => &mut headers.source,
-                "time" if attribute.is_some() => &mut headers.time,
+                "time" if attribute.is_some() && has_time => &mut headers.time,
                 "datacontenttype" if attribute.is_some() => &mut headers.content_type,
-                "sequence" if attribute.is_some() && sequenced => &mut headers.ce_sequence,
+                "sequence" if attribute.is_some() && has_sequence => &mut headers.ce_sequence,
                 "endofsequence" if attribute.is_some() => &mut headers.ce_end,
                 // `specversion` describes the encoding of the event, not the event.
                 "specversion" if attribute.is_some() => continue,
+                DEFAULT_PLACES_HEADER if attribute.is_none() => continue,
                 name => {
                     headers.others.push((name, value));
                     continue;
@@ -105,36 +145,67 @@ impl DeliveryDecoder {
     /// Decodes one delivery. An event of a `sequenced` stream (ordered by the producer's numbers) may lack its
     /// sequence; the sequencer decides how to handle such an event.
     pub fn decode(&self, delivery: &Delivery) -> Result<Event, DecodeError> {
-        let headers = EventHeaders::of(delivery, self);
-        self.event(delivery, &headers).map_err(|DeliveryRejection(cause, message)| DecodeError {
-            cause,
-            message,
-            key: self.key(delivery, &headers).ok().map(Cow::into_owned),
-            sequence: Self::sequence(&headers).ok().flatten(),
+        let is_published = self.is_published(delivery);
+        let is_own = is_published || self.is_letter(delivery);
+        let locations = if is_own { &*OWN_LOCATIONS } else { &self.locations };
+        let reader = MessageReader { delivery };
+        let key = read_key(&reader, locations);
+        let key_header = if is_published {
+            // The encoder writes the key into this header too.
+            self.locations.key.as_ref().and_then(KeyLocation::single_header)
+        } else {
+            key.as_ref().ok().and_then(|key| key.header)
+        };
+        let headers = EventHeaders::of(delivery, locations, self.ordering, key_header);
+        let sequence = || self.sequence(&reader, locations, &headers);
+        let key = key.map_err(|rejected| rejected.into_error(None, sequence().ok().flatten()))?;
+        self.event(&reader, locations, &headers, &key.text).map_err(|rejected| {
+            rejected.into_error(Some(key.text.clone().into_owned()), sequence().ok().flatten())
         })
     }
 
-    fn event(&self, delivery: &Delivery, headers: &EventHeaders<'_>) -> DeliveryResult<Event> {
+    /// Returns whether a message is an event that Ordain has published to this stream, with the values in
+    /// [`OWN_LOCATIONS`]. If Ordain writes all values into the places that the stream reads, no message counts as such
+    /// an event.
+    fn is_published(&self, delivery: &Delivery) -> bool {
+        !self.locations.has_only_written_places()
+            && self.has_own_source(delivery, DEFAULT_PLACES_HEADER)
+    }
+
+    /// Returns whether a message is a dead letter of this stream, with the values in [`OWN_LOCATIONS`]. If the stream
+    /// reads the default places, no message counts as such a letter.
+    fn is_letter(&self, delivery: &Delivery) -> bool {
+        !self.locations.is_default()
+            && has_header(delivery, CAUSE_HEADER)
+            && self.has_own_source(delivery, SOURCE_HEADER)
+    }
+
+    /// Returns whether a header contains the CloudEvents source of this stream, and another header contains the key.
+    fn has_own_source(&self, delivery: &Delivery, name: &str) -> bool {
+        has_header(delivery, KEY_HEADER)
+            && header(&delivery.properties, name) == self.letter_source.as_bytes()
+    }
+
+    fn event(
+        &self,
+        reader: &MessageReader<'_>,
+        locations: &EventLocations,
+        headers: &EventHeaders<'_>,
+        key: &str,
+    ) -> DeliveryResult<Event> {
+        let delivery = reader.delivery;
         let properties = &delivery.properties;
-        let key = self.key(delivery, headers)?;
-        let others = self.other_headers(delivery, headers, &key)?;
+        let others = self.other_headers(delivery, headers, key)?;
         let others: Vec<(&str, &str)> =
             others.iter().map(|(name, value)| (*name, &**value)).collect();
-        let sequence = Self::sequence(headers)?;
-        let id = attribute("id", headers.id, properties.message_id().as_ref())?;
-        let id = match (id, sequence, self.ordering) {
-            (Some(id), ..) => id,
-            (None, Some(sequence), _) => Cow::Owned(format!("{key}/{sequence}")),
-            (None, None, OrderingMode::Sequenced) => Cow::Borrowed(""),
-            (None, None, OrderingMode::Fifo) => {
-                let message = "there is no id, and a fifo stream detects repeats by the id: set the property \
-                               message_id";
-                return reject(Cause::NoId, message);
-            }
-        };
-        let kind = attribute("type", headers.kind, properties.kind().as_ref())?;
-        let content_type =
-            attribute("datacontenttype", headers.content_type, properties.content_type().as_ref())?;
+        let sequence = self.sequence(reader, locations, headers)?;
+        let id = self.id(reader, locations, headers, key, sequence)?;
+        let kind = kind(reader, locations, headers)?;
+        let content_type = optional_attribute(
+            "datacontenttype",
+            headers.content_type,
+            properties.content_type().as_ref(),
+        )?;
         let end = match first_present(END_HEADER, headers.end, CE_END_HEADER, headers.ce_end) {
             None => false,
             Some((name, value)) => as_bool(value).map_or_else(
@@ -146,12 +217,15 @@ impl DeliveryDecoder {
             )?,
         };
         Ok(Event::new(&EventParts {
-            key: &key,
+            key,
             sequence,
             id: &id,
             kind: kind.as_deref().unwrap_or_default(),
             source: attribute("source", headers.source, None)?.as_deref().unwrap_or_default(),
-            time_ms: time(headers, properties.timestamp().as_ref().copied())?,
+            time_ms: match &locations.time {
+                Some(location) => located_time(reader, location),
+                None => default_time(headers, *properties.timestamp()),
+            },
             content_type: content_type.as_deref().unwrap_or_default(),
             headers: &others,
             data: &delivery.data,
@@ -159,35 +233,62 @@ impl DeliveryDecoder {
         }))
     }
 
-    fn key<'a>(
+    fn id<'r>(
         &self,
-        delivery: &'a Delivery,
-        headers: &EventHeaders<'a>,
-    ) -> DeliveryResult<Cow<'a, str>> {
-        let (key, place) = match &self.key {
-            KeyLocation::RoutingKey => {
-                let place = "the routing key".to_owned();
-                (Some(utf8(&place, &delivery.routing_key)?), place)
-            }
-            KeyLocation::Header(name) => {
-                (headers.key.and_then(as_text), format!("the header {name:?}"))
-            }
+        reader: &'r MessageReader<'_>,
+        locations: &EventLocations,
+        headers: &EventHeaders<'r>,
+        key: &str,
+        sequence: Option<u64>,
+    ) -> DeliveryResult<Cow<'r, str>> {
+        let properties = &reader.delivery.properties;
+        let found = match &locations.id {
+            None => attribute("id", headers.id, properties.message_id().as_ref())?,
+            Some(location) => match located_id(reader, location) {
+                LocatedId::Text(id) => Some(within_limit("id", id)?),
+                LocatedId::Content => {
+                    let kind = kind(reader, locations, headers)?.unwrap_or_default();
+                    Some(content_id(key, &kind, &reader.delivery.data).into())
+                }
+                LocatedId::Unique => Some(
+                    letter_id(reader.delivery).map_or_else(|| unique_id().into(), Cow::Borrowed),
+                ),
+                LocatedId::Missing => None,
+            },
         };
-        match key {
-            Some(key) if key.len() > KEY_SIZE_LIMIT => {
-                let size = key.len();
-                reject(
-                    Cause::Unreadable,
-                    format!("the key has {size} bytes; at most {KEY_SIZE_LIMIT} bytes are allowed"),
-                )
+        match (found, sequence, self.ordering) {
+            (Some(id), ..) => Ok(id),
+            (None, Some(sequence), _) => Ok(Cow::Owned(format!("{key}/{sequence}"))),
+            (None, None, OrderingMode::Sequenced) => Ok(Cow::Borrowed("")),
+            (None, None, OrderingMode::Fifo) => {
+                let message = match &locations.id {
+                    Some(location) => describe_missing_id(reader, location, self.ordering),
+                    None => "there is no id, and a fifo stream detects repeats by the id: set the property \
+                             message_id"
+                        .to_owned(),
+                };
+                reject(Cause::NoId, message)
             }
-            Some(key) if !key.is_empty() => Ok(key),
-            _ => reject(Cause::NoKey, format!("there is no key: {place} must contain the key")),
         }
     }
 
-    /// Returns the producer's sequence; `None` if there is no header with a sequence.
-    fn sequence(headers: &EventHeaders<'_>) -> DeliveryResult<Option<u64>> {
+    /// Returns the producer's sequence; `None` if there is no sequence.
+    fn sequence(
+        &self,
+        reader: &MessageReader<'_>,
+        locations: &EventLocations,
+        headers: &EventHeaders<'_>,
+    ) -> DeliveryResult<Option<u64>> {
+        match &locations.sequence {
+            Some(location) if self.ordering == OrderingMode::Sequenced => {
+                located_sequence(reader, location).map_err(DeliveryRejection::of)
+            }
+            _ => Self::default_sequence(headers),
+        }
+    }
+
+    /// Returns the sequence in the default headers; `None` if there is no header with a sequence.
+    fn default_sequence(headers: &EventHeaders<'_>) -> DeliveryResult<Option<u64>> {
         let found = first_present(
             SEQUENCE_HEADER,
             headers.sequence,
@@ -206,9 +307,9 @@ impl DeliveryDecoder {
         }
     }
 
-    /// Returns all headers without a meaning for Ordain, as texts. A value that is neither a text nor an integer
-    /// becomes JSON. Returns an error if the headers exceed the limit on their number or size, if the headers and the
-    /// body together exceed the size limit of an event, or if the name of a header is not UTF-8.
+    /// Returns all headers without a meaning for Ordain, as texts. A value that is neither a text, a number nor a
+    /// Boolean becomes JSON. Returns an error if the headers exceed the limit on their number or size, if the headers
+    /// and the body together exceed the size limit of an event, or if the name of a header is not UTF-8.
     fn other_headers<'a>(
         &self,
         delivery: &Delivery,
@@ -252,9 +353,62 @@ impl DeliveryDecoder {
     }
 }
 
-/// Returns the beginning of a value, for an error.
-fn excerpt(value: &AMQPValue) -> String {
-    json(value, 60)
+fn has_header(delivery: &Delivery, name: &str) -> bool {
+    let headers = delivery.properties.headers().as_ref().map(FieldTable::inner);
+    headers.is_some_and(|headers| headers.contains_key(name))
+}
+
+/// Returns the key of an event.
+fn read_key<'r>(
+    reader: &'r MessageReader<'_>,
+    locations: &'r EventLocations,
+) -> DeliveryResult<DeliveryKey<'r>> {
+    let Some(location) = &locations.key else {
+        let place = "the routing key";
+        let key = utf8(place, &reader.delivery.routing_key)?;
+        let size = key.len();
+        if size > KEY_SIZE_LIMIT {
+            return reject(
+                Cause::Unreadable,
+                format!("the key has {size} bytes; at most {KEY_SIZE_LIMIT} bytes are allowed"),
+            );
+        }
+        if key.is_empty() {
+            return reject(Cause::NoKey, format!("there is no key: {place} must contain the key"));
+        }
+        return Ok(DeliveryKey { text: key, header: None });
+    };
+    let key = located_key(reader, location).map_err(DeliveryRejection::of)?;
+    let header = match key.place {
+        Some(Place::Header(name)) => Some(name.as_str()),
+        _ => None,
+    };
+    Ok(DeliveryKey { text: key.text, header })
+}
+
+/// Returns the id of a dead letter of any stream; `None` for any other message. With a new id at each delivery, dead
+/// letters could circulate forever between two streams.
+fn letter_id(delivery: &Delivery) -> Option<&str> {
+    let properties = &delivery.properties;
+    let is_letter = !header(properties, CAUSE_HEADER).is_empty();
+    let id = is_letter.then(|| std::str::from_utf8(id(properties)).ok())?;
+    id.filter(|id| !id.is_empty())
+}
+
+/// Returns the type of an event; `None` if the event has no type, or a type that cannot be read.
+fn kind<'r>(
+    reader: &'r MessageReader<'_>,
+    locations: &EventLocations,
+    headers: &EventHeaders<'r>,
+) -> DeliveryResult<Option<Cow<'r, str>>> {
+    match &locations.kind {
+        None => {
+            optional_attribute("type", headers.kind, reader.delivery.properties.kind().as_ref())
+        }
+        Some(location) => {
+            located_text(reader, location).map(|kind| within_limit("type", kind)).transpose()
+        }
+    }
 }
 
 /// Returns the name and the value of Ordain's header. If Ordain's header is missing, returns the name and the value of
@@ -288,6 +442,25 @@ fn attribute<'a>(
         (None, Some(property)) => utf8(name, property)?,
         (None, None) => return Ok(None),
     };
+    Ok(Some(within_limit(name, text)?).filter(|text| !text.is_empty()))
+}
+
+/// Returns an attribute or property as [`attribute`] does. If its value cannot be read, returns `None`.
+fn optional_attribute<'a>(
+    name: &str,
+    header: Option<&'a AMQPValue>,
+    property: Option<&'a ShortString>,
+) -> DeliveryResult<Option<Cow<'a, str>>> {
+    let is_readable = match (header, property) {
+        (Some(value), _) => as_text(value).is_some(),
+        (None, Some(property)) => not_utf8(property.as_str()).is_none(),
+        (None, None) => true,
+    };
+    if is_readable { attribute(name, header, property) } else { Ok(None) }
+}
+
+/// Returns a value. Rejects a value that is longer than [`ATTRIBUTE_LIMIT`].
+fn within_limit<'a>(name: &str, text: Cow<'a, str>) -> DeliveryResult<Cow<'a, str>> {
     if text.len() > ATTRIBUTE_LIMIT {
         let size = text.len();
         return reject(
@@ -295,7 +468,7 @@ fn attribute<'a>(
             format!("the {name} has {size} bytes; at most {ATTRIBUTE_LIMIT} bytes are allowed"),
         );
     }
-    Ok((!text.is_empty()).then_some(text))
+    Ok(text)
 }
 
 /// Returns the text of a short string. Rejects a text that was not UTF-8 in the message. If the decoder replaced
@@ -310,79 +483,13 @@ fn utf8<'a>(place: &str, text: &'a ShortString) -> DeliveryResult<Cow<'a, str>> 
 }
 
 /// Returns the time of the event, in ms since the Unix epoch. The time comes from the CloudEvents attribute `time`,
-/// otherwise from the header `timestamp_in_ms`, otherwise from AMQP's own timestamp, which has a resolution of one
-/// second. Only the first of these three that is present counts. A header `timestamp_in_ms` counts as missing if its
-/// value is negative or is not an integer. An attribute `time` before 1970 counts as no time.
-fn time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> DeliveryResult<Option<u64>> {
-    if let Some(value) = headers.time {
-        let Some(ms) = as_text(value).and_then(|text| parse_time(&text)) else {
-            let found = excerpt(value);
-            let message = format!(
-                "cloudEvents:time must be as in RFC 3339, such as \"2026-01-31T12:00:00Z\", \
-                 found {found}"
-            );
-            return reject(Cause::Unreadable, message);
-        };
-        return Ok(u64::try_from(ms).ok());
-    }
-    // Ordain and a timestamp plugin of RabbitMQ write this header. Other programs may use the name for something else,
-    // so a value that is no time in ms is not an error, and does not hide the timestamp.
-    let header_ms = headers.time_ms.and_then(as_integer);
-    Ok(header_ms.or_else(|| timestamp.map(|seconds| seconds.saturating_mul(1_000))))
-}
-
-#[cfg(test)]
-mod tests {
-    use lapin::BasicProperties;
-
-    use super::*;
-
-    /// Decodes a delivery of a `sequenced` stream.
-    fn decode(routing_key: &str, properties: BasicProperties) -> Result<Event, DecodeError> {
-        let decoder = DeliveryDecoder {
-            letter_source: "/ordain/s".to_owned(),
-            ordering: OrderingMode::Sequenced,
-            event_size: 1 << 20,
-            key: KeyLocation::RoutingKey,
-        };
-        let mut delivery = Delivery::mock(1, "x".into(), routing_key.into(), false, Vec::new());
-        delivery.properties = properties;
-        decoder.decode(&delivery)
-    }
-
-    #[test]
-    fn valid_text_that_begins_with_the_replacement_character_is_decoded() {
-        let id = |id: &str| BasicProperties::default().with_message_id(id.into());
-        let event = decode("\u{fffd}key", id("\u{fffd}41")).expect("an event");
-        assert_eq!((event.key(), event.id()), ("\u{fffd}key", "\u{fffd}41"));
-        let mut headers = FieldTable::default();
-        headers.insert("cloudEvents:id".into(), AMQPValue::LongString("\u{fffd}ff".into()));
-        let event = decode("k", BasicProperties::default().with_headers(headers));
-        assert_eq!(event.expect("an event").id(), "\u{fffd}ff");
-        // The AMQP parser returns these texts for the bytes 0xc3 and 0xff.
-        let error = decode("\u{fffd}c3", id("1")).expect_err("an invalid key");
-        assert!(error.message.contains("the routing key must be UTF-8"), "{error}");
-        let error = decode("k", id("\u{fffd}ff")).expect_err("an invalid id");
-        assert!(error.message.contains("id must be UTF-8, found the bytes ff"), "{error}");
-    }
-
-    #[test]
-    fn time_header_without_a_number_does_not_hide_the_timestamp() {
-        let text = |text: &str| AMQPValue::LongString(text.into());
-        for (value, time_ms) in [
-            (AMQPValue::LongLongInt(1_234), 1_234),
-            (text("1234"), 1_234),
-            (text("noon"), 7_000),
-            (text(""), 7_000),
-            (AMQPValue::Boolean(true), 7_000),
-            (AMQPValue::LongLongInt(-1), 7_000),
-        ] {
-            let mut headers = FieldTable::default();
-            headers.insert(TIME_MS_HEADER.into(), value);
-            let shown = format!("{headers:?}");
-            let properties = BasicProperties::default().with_timestamp(7).with_headers(headers);
-            let event = decode("k", properties).expect("an event");
-            assert_eq!(event.time_ms(), Some(time_ms), "{shown}");
-        }
-    }
+/// otherwise from the header `timestamp_in_ms`, otherwise from AMQP's own timestamp. The first of these three that can
+/// be read counts ([`event_time`] for the attribute; a time in ms for the header). Other programs may use these names
+/// for something else, so another value is not an error. AMQP's timestamp is in seconds, but many producers write
+/// another unit.
+fn default_time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> Option<u64> {
+    let attribute = headers.time.and_then(as_text).and_then(|text| event_time(&text));
+    // Ordain and a timestamp plugin of RabbitMQ write this header.
+    let header_ms = || headers.time_ms.and_then(as_integer).and_then(in_calendar);
+    attribute.or_else(header_ms).or_else(|| timestamp.map(number_time))
 }

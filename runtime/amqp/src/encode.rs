@@ -17,11 +17,11 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use ordain_core::{DeadLetter, Event, LetterContent, Message};
 
 use super::header::{
-    ATTRIBUTE_PREFIXES, END_HEADER, KEY_HEADER, LONG_ID_HEADER, QUEUE_HEADERS, SEQUENCE_HEADER,
-    SOURCE_HEADER, TIME_MS_HEADER,
+    ATTRIBUTE_PREFIXES, DEFAULT_PLACES_HEADER, END_HEADER, HTTP_VERSION_HEADER, KEY_HEADER,
+    LONG_ID_HEADER, QUEUE_HEADERS, SEQUENCE_HEADER, SOURCE_HEADER, TIME_MS_HEADER,
 };
 use ordain_cloudevents::{REASON_ATTRIBUTES, letter_attributes, message_id, source_of};
-use ordain_config::{KeyLocation, RoutingKeyTemplate};
+use ordain_config::{EventLocations, KeyLocation, MessageProperty, Place, RoutingKeyTemplate};
 use ordain_store::OutboxMessage;
 use ordain_util::text::truncated;
 
@@ -66,11 +66,12 @@ impl AmqpMessage {
     }
 }
 
-/// Returns the id of a message that Ordain published; empty if the message has no id.
+/// Returns the id of a message that Ordain published; empty if the message has no id. If the property `message_id`
+/// contains the key, a header contains the id.
 pub(super) fn id(properties: &BasicProperties) -> &[u8] {
-    match properties.message_id() {
-        Some(id) => id.as_str().as_bytes(),
-        None => header(properties, LONG_ID_HEADER),
+    match (header(properties, LONG_ID_HEADER), properties.message_id()) {
+        ([], Some(id)) => id.as_str().as_bytes(),
+        (id, _) => id,
     }
 }
 
@@ -171,11 +172,42 @@ pub(super) fn letter(
     }
 }
 
-/// Encodes a producer's event in the form that the stream reads, with its sequence if it has one. `key` is the part of
-/// a message from which the stream reads the key.
-pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, key: &KeyLocation) -> AmqpMessage {
-    let mut envelope = PropertiesBuilder::new(event.source(), event.key(), event.headers(), &[]);
-    envelope.attribute("id", event.id(), BasicProperties::with_message_id);
+/// The form of the events that Ordain publishes to a stream.
+#[derive(Debug)]
+pub(super) struct EventForm {
+    /// The place from which the stream reads the key, if it is a single place other than the routing key.
+    key_place: Option<Place>,
+    /// The value of the header [`DEFAULT_PLACES_HEADER`], with which the decoder reads the default places; `None` if
+    /// the decoder reads the values without this header.
+    marker: Option<String>,
+}
+
+impl EventForm {
+    /// Returns the form for a stream that reads the values of its events from `locations`.
+    pub(super) fn new(stream: &str, locations: &EventLocations) -> Self {
+        Self {
+            key_place: locations.key.as_ref().and_then(KeyLocation::single).cloned(),
+            marker: (!locations.has_only_written_places()).then(|| source_of(stream)),
+        }
+    }
+}
+
+/// Encodes a producer's event in the form that the stream reads, with its sequence if it has one. The place of the key
+/// contains the key too, because the exchange may choose the partition by this place. If this place is a header, the
+/// encoder renames a header of the event with the same name.
+pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, form: &EventForm) -> AmqpMessage {
+    let key_place = form.key_place.as_ref();
+    let key_header = match key_place {
+        Some(Place::Header(name)) => Some(name.as_str()),
+        _ => None,
+    };
+    let mut envelope =
+        PropertiesBuilder::new(event.source(), event.key(), event.headers(), key_header.as_slice());
+    if let Some(Place::Property(MessageProperty::MessageId)) = key_place {
+        envelope.headers.insert(LONG_ID_HEADER.into(), long_string(event.id()));
+    } else {
+        envelope.attribute("id", event.id(), BasicProperties::with_message_id);
+    }
     envelope.attribute("type", event.kind(), BasicProperties::with_type);
     envelope.attribute("datacontenttype", event.content_type(), BasicProperties::with_content_type);
     if let Some(sequence) = sequence {
@@ -187,8 +219,15 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, key: &KeyLocation
     if event.end() {
         envelope.headers.insert(END_HEADER.into(), AMQPValue::Boolean(true));
     }
-    if let KeyLocation::Header(name) = key {
-        envelope.headers.insert(name.as_str().into(), long_string(event.key()));
+    match key_place {
+        Some(Place::Header(name)) => {
+            envelope.headers.insert(name.as_str().into(), long_string(event.key()));
+        }
+        Some(Place::Property(property)) => envelope.key_property(*property, event.key()),
+        _ => {}
+    }
+    if let Some(marker) = &form.marker {
+        envelope.headers.insert(DEFAULT_PLACES_HEADER.into(), long_string(marker));
     }
     let mut routing_key = event.key().to_owned();
     routing_key.truncate(routing_key.floor_char_boundary(RoutingKeyTemplate::LIMIT_BYTES));
@@ -259,6 +298,18 @@ impl PropertiesBuilder {
         }
     }
 
+    /// Writes the key into a property that an exchange can hash. Omits a key that the property cannot contain: such a
+    /// key comes only over HTTP, so all its events are in the partition of messages without the property.
+    fn key_property(&mut self, property: MessageProperty, key: &str) {
+        let properties = std::mem::take(&mut self.properties);
+        self.properties = match (property, ShortString::try_new(key), key.parse()) {
+            (MessageProperty::MessageId, Ok(key), _) => properties.with_message_id(key),
+            (MessageProperty::CorrelationId, Ok(key), _) => properties.with_correlation_id(key),
+            (MessageProperty::Timestamp, _, Ok(key)) => properties.with_timestamp(key),
+            _ => properties,
+        };
+    }
+
     fn properties(self) -> BasicProperties {
         self.properties.with_headers(self.headers)
     }
@@ -266,7 +317,8 @@ impl PropertiesBuilder {
 
 /// Returns whether a header of this name has a meaning for RabbitMQ or for the decoder.
 fn is_reserved(name: &str) -> bool {
-    [KEY_HEADER, SEQUENCE_HEADER, END_HEADER, TIME_MS_HEADER].contains(&name)
+    [KEY_HEADER, SEQUENCE_HEADER, END_HEADER, TIME_MS_HEADER, DEFAULT_PLACES_HEADER].contains(&name)
+        || name == HTTP_VERSION_HEADER
         || ROUTING_HEADERS.contains(&name)
         || QUEUE_HEADERS.contains(&name)
         || ATTRIBUTE_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
@@ -289,12 +341,13 @@ mod tests {
     fn event_keeps_headers_with_the_names_of_queue_headers() {
         let headers = QUEUE_HEADERS.map(|name| (name, "7"));
         let parts = EventParts { key: "k", id: "1", headers: &headers, ..EventParts::default() };
-        let sent = event(&Arc::new(Event::new(&parts)), None, &KeyLocation::RoutingKey);
+        let form = EventForm::new("s", &EventLocations::DEFAULT);
+        let sent = event(&Arc::new(Event::new(&parts)), None, &form);
         let decoder = DeliveryDecoder {
             letter_source: "/ordain/s".to_owned(),
             ordering: OrderingMode::Fifo,
             event_size: 1 << 20,
-            key: KeyLocation::RoutingKey,
+            locations: EventLocations::DEFAULT,
         };
         let mut delivery = Delivery::mock(1, "x".into(), sent.routing_key, false, Vec::new());
         delivery.properties = sent.properties;

@@ -7,6 +7,12 @@ pub(super) const KEY_HEADER: &str = "X-Key";
 pub(super) const SEQUENCE_HEADER: &str = "X-Sequence-ID";
 /// The header that marks the last event of a key.
 pub(super) const END_HEADER: &str = "X-End-Of-Sequence";
+/// The header of an event that Ordain publishes to a stream whose settings name places of their own for the key, id,
+/// sequence, type or time. The message contains these values in the default places, and the key in [`KEY_HEADER`]. The
+/// value is the CloudEvents source of the stream: other streams on the same exchange read their own places.
+pub(super) const DEFAULT_PLACES_HEADER: &str = "X-Ordain-Event";
+/// The header that every dead letter has.
+pub(super) const CAUSE_HEADER: &str = "deadcause";
 /// The CloudEvents name of [`SEQUENCE_HEADER`], in binary mode (one header for each CloudEvents attribute).
 pub(super) const CE_SEQUENCE_HEADER: &str = "cloudEvents:sequence";
 /// The CloudEvents name of [`END_HEADER`], in binary mode.
@@ -20,5 +26,10 @@ pub(super) const LONG_ID_HEADER: &str = "cloudEvents:id";
 /// Headers that a queue adds to redelivered messages. The decoder omits these headers, because the event must be the
 /// same at each delivery.
 pub(super) const QUEUE_HEADERS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
+/// The prefix of header names that contain the name of a CloudEvents attribute if the message has the header
+/// [`HTTP_VERSION_HEADER`]. CloudEvents defines this prefix for HTTP; some libraries also use it in messages.
+pub(super) const HTTP_ATTRIBUTE_PREFIX: &str = "ce-";
+/// The header that every CloudEvent with headers of the prefix [`HTTP_ATTRIBUTE_PREFIX`] has.
+pub(super) const HTTP_VERSION_HEADER: &str = "ce-specversion";
 /// The prefixes of header names that contain the name of a CloudEvents attribute.
 pub(super) const ATTRIBUTE_PREFIXES: [&str; 2] = ["cloudEvents:", "cloudEvents_"];

@@ -14,8 +14,8 @@ use ordain_core::Event;
 use tokio::time::timeout;
 
 use super::connect::{BrokerEndpoint, BrokerError, RefusalCause};
-use super::encode::{self, AmqpMessage};
-use ordain_config::KeyLocation;
+use super::encode::{self, AmqpMessage, EventForm};
+use ordain_config::EventLocations;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 
@@ -33,7 +33,9 @@ const WARN_INTERVAL: Duration = Duration::from_secs(5);
 pub struct ExchangeProducer {
     broker: Arc<BrokerEndpoint>,
     exchange: String,
-    key: KeyLocation,
+    form: EventForm,
+    /// `true` if the stream reads the key from the routing key only.
+    is_routed: bool,
     /// `true` if the events of a key must keep their order. If `false`, the broker may refuse an event and still accept
     /// a later event of the same key.
     keeps_key_order: bool,
@@ -49,23 +51,24 @@ pub struct ExchangeProducer {
 type ProducerLink = (Connection, Channel);
 
 impl ExchangeProducer {
-    /// Creates a producer for an exchange. The producer writes the key to the part of the message from which the stream
-    /// reads the key. With `in_order`, the events of a key keep their order. [`Self::publish`] returns an error when
-    /// the broker has accepted no event for the time `retry_timeout`.
+    /// Creates a producer for the exchange of `stream`. The producer writes each event so that the stream, which reads
+    /// the values of its events from `locations`, reads the same event. With `in_order`, the events of a key keep their
+    /// order. [`Self::publish`] returns an error when the broker has accepted no event for the time `retry_timeout`.
     pub fn new(
         broker: &Arc<BrokerEndpoint>,
+        stream: &str,
         exchange: &str,
-        key: &KeyLocation,
+        locations: &EventLocations,
         in_order: bool,
         retry_timeout: Duration,
     ) -> Self {
         let broker = Arc::clone(broker);
         let exchange = exchange.to_owned();
-        let key = key.clone();
         Self {
             broker,
             exchange,
-            key,
+            form: EventForm::new(stream, locations),
+            is_routed: locations.key.is_none(),
             keeps_key_order: in_order,
             retry_timeout,
             link: None,
@@ -75,7 +78,7 @@ impl ExchangeProducer {
 
     /// Returns whether the stream reads the key of an event from the routing key.
     pub fn is_routed(&self) -> bool {
-        self.key == KeyLocation::RoutingKey
+        self.is_routed
     }
 
     /// Publishes events with their sequences, and retries each event that the broker does not accept, until the broker
@@ -125,7 +128,7 @@ impl ExchangeProducer {
         let mut stopped = HashSet::new();
         for mut wave in waves(events, self.keeps_key_order) {
             wave.retain(|at| !stopped.contains(events[*at].0.key()));
-            let encode = |at: &usize| encode::event(&events[*at].0, events[*at].1, &self.key);
+            let encode = |at: &usize| encode::event(&events[*at].0, events[*at].1, &self.form);
             let messages: Vec<_> = wave.iter().map(encode).collect();
             let (confirmed, error) = self.send(&messages).await;
             for (at, confirmed) in wave.into_iter().zip(confirmed) {
@@ -308,7 +311,8 @@ mod tests {
 
     fn message(key: &str, id: &str) -> AmqpMessage {
         let event = Event::new(&EventParts { key, id, ..EventParts::default() });
-        encode::event(&Arc::new(event), None, &KeyLocation::RoutingKey)
+        let form = EventForm::new("s", &EventLocations::DEFAULT);
+        encode::event(&Arc::new(event), None, &form)
     }
 
     fn returned(message: &AmqpMessage) -> Delivery {

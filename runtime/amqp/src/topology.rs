@@ -10,6 +10,7 @@ mod inspect;
 mod markers;
 mod policy;
 mod queue_type;
+mod spread;
 
 use std::collections::BTreeSet;
 
@@ -24,12 +25,11 @@ use lapin::{Channel, Connection, ErrorKind, ExchangeKind, Queue};
 use super::connect::{BrokerEndpoint, BrokerError, RefusalCause};
 use super::topology_record::{Binding, BindingKind};
 use form::{QueueArguments, QueueForm};
-use ordain_config::{AmqpSourceConfig, ExchangeBinding, dropped_queue, partition_queue};
+use ordain_config::{
+    AmqpSourceConfig, ExchangeBinding, HashedPart, dropped_queue, partition_queue,
+};
 pub use policy::no_delivery_limit_command;
 
-/// The exchange type that distributes messages over queues by a fixed hash of the routing key. The plugin
-/// `rabbitmq_sharding` provides this type.
-const SHARDING_EXCHANGE_TYPE: &str = "x-modulus-hash";
 /// The argument that limits how often a queue delivers a message before it drops the message.
 const DELIVERY_LIMIT_ARGUMENT: &str = "x-delivery-limit";
 /// The argument that selects the type of a queue.
@@ -86,6 +86,8 @@ pub struct Topology {
     exchange: Option<String>,
     queue: String,
     partitions: u32,
+    /// The part of a message by which the exchange chooses the partition.
+    hashed: HashedPart,
     bind: Vec<ExchangeBinding>,
     declare: bool,
 }
@@ -97,6 +99,8 @@ impl Topology {
             exchange: source.exchange.as_ref().map(|exchange| exchange.0.clone()),
             queue: source.queue.0.clone(),
             partitions: source.partitions,
+            // The check of the configuration requires a part that RabbitMQ can hash if there are several partitions.
+            hashed: source.hashed_part().unwrap_or(HashedPart::RoutingKey),
             bind: source.bind.clone(),
             declare: source.declare,
         }
@@ -170,7 +174,7 @@ impl Topology {
         if let Some(exchange) = &self.exchange {
             self.declare_exchange(&channel, exchange)
                 .await
-                .map_err(|error| describe_exchange_error(broker.error(&error), exchange))?;
+                .map_err(|error| self.describe_exchange_error(broker.error(&error), exchange))?;
         }
         channel.close(200, "done".into()).await.map_err(failed)?;
         Ok((limited, other_form))
@@ -209,7 +213,7 @@ impl Topology {
         let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
         match self.bind_queue(&channel, exchange, partition).await {
             Ok(()) => Ok(None),
-            Err(error) => missing_binding(broker.error(&error), exchange, true, report),
+            Err(error) => self.missing_binding(broker.error(&error), exchange, true, report),
         }
     }
 
@@ -268,7 +272,7 @@ impl Topology {
             Err(error) => {
                 // The consumer of a missing queue declares the queue. Ordain never declares an exchange of `bind`.
                 let is_own = error.to_string().contains("no queue ");
-                missing_binding(broker.error(&error), exchange, is_own, &report)?
+                self.missing_binding(broker.error(&error), exchange, is_own, &report)?
             }
         };
         // The declarations are done, so an error of the connection does not matter.
@@ -352,7 +356,7 @@ impl Topology {
             kind: BindingKind::Queue,
             from: exchange.clone(),
             to: self.queue(partition),
-            routing_key: String::new(),
+            routing_key: self.queue_binding_key().to_owned(),
         });
         let to_exchange = self.bind.iter().map(|bind| Binding {
             kind: BindingKind::Exchange,
@@ -361,14 +365,6 @@ impl Topology {
             routing_key: bind.routing_key.0.clone(),
         });
         to_queues.chain(to_exchange).collect()
-    }
-
-    fn exchange_kind(&self) -> ExchangeKind {
-        if self.partitions == 1 {
-            ExchangeKind::Fanout
-        } else {
-            ExchangeKind::Custom(SHARDING_EXCHANGE_TYPE.to_owned())
-        }
     }
 
     fn dropped_name(&self) -> String {
@@ -462,9 +458,8 @@ impl Topology {
         let queue = self.queue(partition);
         let options = QueueBindOptions::default();
         let nothing = FieldTable::default();
-        channel
-            .queue_bind(queue.as_str().into(), exchange.into(), "".into(), options, nothing)
-            .await
+        let key = self.queue_binding_key().into();
+        channel.queue_bind(queue.as_str().into(), exchange.into(), key, options, nothing).await
     }
 
     /// Declares the exchange, then binds its queues to the exchange, and last binds the exchange to the exchanges of
@@ -472,12 +467,9 @@ impl Topology {
     async fn declare_exchange(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
         let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let nothing = FieldTable::default;
-        channel.exchange_declare(exchange.into(), self.exchange_kind(), durable, nothing()).await?;
-        // Bind all queues concurrently: until the last queue is bound, a partitioned exchange divides its messages
-        // among the queues that are already bound, and sends keys to the wrong partition.
-        let partitions = 0..self.partitions;
-        try_join_all(partitions.map(|partition| self.bind_queue(channel, exchange, partition)))
-            .await?;
+        let arguments = self.exchange_arguments();
+        channel.exchange_declare(exchange.into(), self.exchange_kind(), durable, arguments).await?;
+        self.bind_queues(channel, exchange).await?;
         for ExchangeBinding { exchange: from, routing_key } in &self.bind {
             let from = from.0.as_str().into();
             let key = routing_key.0.as_str().into();
@@ -485,6 +477,56 @@ impl Topology {
             channel.exchange_bind(exchange.into(), from, key, options, nothing()).await?;
         }
         Ok(())
+    }
+
+    /// Binds all queues to the exchange.
+    async fn bind_queues(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
+        if self.is_bound_in_order() {
+            for partition in self.partitions_by_queue_name() {
+                self.bind_queue(channel, exchange, partition).await?;
+            }
+            return Ok(());
+        }
+        // Bind all queues concurrently: until the last queue is bound, a partitioned exchange divides its messages
+        // among the queues that are already bound, and sends keys to the wrong partition.
+        let partitions = 0..self.partitions;
+        try_join_all(partitions.map(|partition| self.bind_queue(channel, exchange, partition)))
+            .await?;
+        Ok(())
+    }
+
+    /// Describes the failure to declare or bind the stream's exchange. A failure because of a missing queue or exchange
+    /// always concerns a binding. At a start, only an exchange of `bind`, which Ordain never declares, can be missing.
+    fn describe_exchange_error(&self, error: BrokerError, exchange: &str) -> BrokerError {
+        if !error.is_not_found() {
+            return self.exchange_refusal(error, exchange);
+        }
+        error.into_foreign().map_refusal(|_, reason| {
+            format!(
+                "a binding of the exchange {exchange:?} cannot be declared: {reason}; declare the missing queue or \
+                 exchange, or remove it from the configuration"
+            )
+        })
+    }
+
+    /// Handles a refused declaration or binding of an exchange. Returns the binding if its queue or exchange is
+    /// missing. Reports any other refusal. `is_own` is the field of [`MissingBinding`].
+    fn missing_binding(
+        &self,
+        error: BrokerError,
+        exchange: &str,
+        is_own: bool,
+        report: impl Fn(&TopologyChange),
+    ) -> Result<Option<MissingBinding>, BrokerError> {
+        match self.describe_exchange_error(error, exchange) {
+            BrokerError::Refused { cause: RefusalCause::ForeignNotFound, reason } => {
+                Ok(Some(MissingBinding { reason, is_own }))
+            }
+            error => {
+                report(&refused(error)?);
+                Ok(None)
+            }
+        }
     }
 }
 
@@ -560,25 +602,6 @@ fn refused(error: BrokerError) -> Result<TopologyChange, BrokerError> {
     }
 }
 
-/// Handles a refused declaration or binding of an exchange. Returns the binding if its queue or exchange is missing.
-/// Reports any other refusal. `is_own` is the field of [`MissingBinding`].
-fn missing_binding(
-    error: BrokerError,
-    exchange: &str,
-    is_own: bool,
-    report: impl Fn(&TopologyChange),
-) -> Result<Option<MissingBinding>, BrokerError> {
-    match describe_exchange_error(error, exchange) {
-        BrokerError::Refused { cause: RefusalCause::ForeignNotFound, reason } => {
-            Ok(Some(MissingBinding { reason, is_own }))
-        }
-        error => {
-            report(&refused(error)?);
-            Ok(None)
-        }
-    }
-}
-
 fn long_string(text: &str) -> AMQPValue {
     AMQPValue::LongString(text.into())
 }
@@ -613,20 +636,6 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
             }
         };
         format!("the {what} {name:?} cannot be declared or bound: {reason}; {advice}")
-    })
-}
-
-/// Describes the failure to declare or bind an exchange. A failure because of a missing queue or exchange always
-/// concerns a binding. At a start, only an exchange of `bind`, which Ordain never declares, can be missing.
-fn describe_exchange_error(error: BrokerError, exchange: &str) -> BrokerError {
-    if !error.is_not_found() {
-        return with_advice(error, exchange, "exchange");
-    }
-    error.into_foreign().map_refusal(|_, reason| {
-        format!(
-            "a binding of the exchange {exchange:?} cannot be declared: {reason}; declare the missing queue or \
-             exchange, or remove it from the configuration"
-        )
     })
 }
 

@@ -30,7 +30,8 @@ pub struct Binding {
     pub from: String,
     /// The name of the queue or exchange that the binding leads to.
     pub to: String,
-    /// The routing key, or the pattern of routing keys, that selects the messages; empty for a binding to a queue.
+    /// The routing key, or the pattern of routing keys, that selects the messages. For a binding to a queue: empty, or
+    /// the share of the queue.
     pub routing_key: String,
 }
 

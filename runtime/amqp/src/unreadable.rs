@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::decode::DeliveryDecoder;
 use super::encode::{header, id};
-use super::header::{QUEUE_HEADERS, SOURCE_HEADER};
+use super::header::{CAUSE_HEADER, QUEUE_HEADERS, SOURCE_HEADER};
 use super::value::table;
 
 /// Decodes a delivery into an event, or into a dead letter whose origin names the queue.
@@ -47,7 +47,7 @@ pub(super) fn decode_or_letter(
         // two streams feed their dead letters to each other, the ids therefore repeat, and the store forwards each dead
         // letter once.
         let properties = &delivery.properties;
-        let is_letter = !header(properties, "deadcause").is_empty();
+        let is_letter = !header(properties, CAUSE_HEADER).is_empty();
         if let Some(tag) = letter_tag(id(properties)).filter(|_| is_letter) {
             let id = LetterId { key: "".into(), sequence: 0, tag };
             return letter(id, error.cause, error.message, raw);
@@ -69,7 +69,7 @@ pub(super) fn decode_or_letter(
 /// circulates forever.
 fn returned_tag(delivery: &Delivery, letter_source: &str) -> Option<u64> {
     let properties = &delivery.properties;
-    let cause = header(properties, "deadcause");
+    let cause = header(properties, CAUSE_HEADER);
     if cause.is_empty() {
         return None;
     }
@@ -152,7 +152,7 @@ mod tests {
     use std::sync::Arc;
 
     use ordain_cloudevents::source_of;
-    use ordain_config::{KeyLocation, RoutingKeyTemplate};
+    use ordain_config::{EventLocations, IdLocation, IdPlace, RoutingKeyTemplate};
     use ordain_core::{EventParts, OrderingMode};
 
     use super::*;
@@ -160,12 +160,17 @@ mod tests {
 
     /// Delivers a dead letter of the stream `from` to the stream `to`, which rejects the event or cannot read it.
     /// Returns the dead letter of the stream `to`.
-    fn deliver_letter(from: &str, letter: &DeadLetter, to: &str) -> DeadLetter {
+    fn deliver_letter(
+        from: &str,
+        letter: &DeadLetter,
+        to: &str,
+        id: Option<IdLocation>,
+    ) -> DeadLetter {
         let decoder = DeliveryDecoder {
             letter_source: source_of(to),
             ordering: OrderingMode::Fifo,
             event_size: 1 << 20,
-            key: KeyLocation::RoutingKey,
+            locations: EventLocations { id, ..EventLocations::DEFAULT },
         };
         let message = encode::letter(from, letter, None, &RoutingKeyTemplate("{key}".to_owned()));
         let body = message.body.bytes().to_vec();
@@ -200,17 +205,21 @@ mod tests {
             content: LetterContent::Raw(Bytes::from_static(b"{}")),
             ..readable.clone()
         };
+        let check = |streams: &[&'static str], first: &DeadLetter, id: Option<IdLocation>| {
+            let mut letter = first.clone();
+            let mut known = BTreeSet::new();
+            let mut hops = 0;
+            while known.insert((streams[hops % streams.len()], letter.id.clone())) {
+                let [from, to] = [hops, hops + 1].map(|hop| streams[hop % streams.len()]);
+                letter = deliver_letter(from, &letter, to, id.clone());
+                hops += 1;
+                assert!(hops < 20, "{streams:?}: {letter:?}");
+            }
+        };
         for streams in [&["a"][..], &["a", "b/b"]] {
             for first in [&readable, &unreadable] {
-                let mut letter = first.clone();
-                let mut known = BTreeSet::new();
-                let mut hops = 0;
-                while known.insert((streams[hops % streams.len()], letter.id.clone())) {
-                    let [from, to] = [hops, hops + 1].map(|hop| streams[hop % streams.len()]);
-                    letter = deliver_letter(from, &letter, to);
-                    hops += 1;
-                    assert!(hops < 20, "{streams:?}: {letter:?}");
-                }
+                check(streams, first, None);
+                check(streams, first, Some(IdLocation(vec![IdPlace::Unique])));
             }
         }
     }

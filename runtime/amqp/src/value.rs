@@ -4,10 +4,13 @@ use std::borrow::Cow;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use lapin::types::{AMQPValue, FieldTable};
+use lapin::types::{AMQPValue, DecimalValue, FieldTable};
 use serde_json::Value;
 
 use ordain_util::text::truncated;
+
+/// Size limit of a value in an error, in bytes.
+pub(super) const EXCERPT_LIMIT: usize = 60;
 
 /// The character with which the AMQP parser marks a short text that was not UTF-8. The bytes of the text follow in
 /// hexadecimal digits.
@@ -34,9 +37,9 @@ fn decode_hex(digits: &str) -> Option<Vec<u8>> {
     if rest.is_empty() { bytes.collect() } else { None }
 }
 
-/// Returns a text value, or the decimal digits of an integer. Returns `None` for bytes that are not UTF-8, and for a
-/// value of any other type. AMQP has no type for a short text as the value of a header, so the text never has the mark
-/// that [`not_utf8`] detects.
+/// Returns a text value, the digits of a number, or `true` or `false`. Returns `None` for bytes that are not UTF-8, and
+/// for a value of any other type. AMQP has no type for a short text as the value of a header, so the text never has the
+/// mark that [`not_utf8`] detects.
 pub(super) fn as_text(value: &AMQPValue) -> Option<Cow<'_, str>> {
     match value {
         AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).ok().map(Cow::Borrowed),
@@ -44,7 +47,26 @@ pub(super) fn as_text(value: &AMQPValue) -> Option<Cow<'_, str>> {
         AMQPValue::ByteArray(bytes) => {
             std::str::from_utf8(bytes.as_slice()).ok().map(Cow::Borrowed)
         }
+        AMQPValue::Boolean(value) => Some(Cow::Borrowed(if *value { "true" } else { "false" })),
+        AMQPValue::DecimalValue(decimal) => Some(Cow::Owned(decimal_text(*decimal))),
+        AMQPValue::Float(number) => number.is_finite().then(|| format!("{number:?}").into()),
+        AMQPValue::Double(number) => number.is_finite().then(|| format!("{number:?}").into()),
         value => number(value).map(|number| Cow::Owned(number.to_string())),
+    }
+}
+
+/// Returns the digits of a decimal number. A whole number has no fraction, whatever its scale.
+fn decimal_text(decimal: DecimalValue) -> String {
+    // AMQP defines no sign. The clients of RabbitMQ write the number as a signed integer.
+    let value = decimal.value.cast_signed();
+    let scale = usize::from(decimal.scale);
+    let digits = format!("{:0>width$}", value.unsigned_abs(), width = scale + 1);
+    let (whole, fraction) = digits.split_at(digits.len() - scale);
+    let sign = if value < 0 { "-" } else { "" };
+    if fraction.bytes().all(|digit| digit == b'0') {
+        format!("{sign}{whole}")
+    } else {
+        format!("{sign}{whole}.{fraction}")
     }
 }
 
@@ -70,6 +92,7 @@ pub(super) fn as_bool(value: &AMQPValue) -> Option<bool> {
     }
 }
 
+/// Returns a whole number; `None` for a number with a fraction, and for any other value.
 fn number(value: &AMQPValue) -> Option<i128> {
     Some(match value {
         AMQPValue::ShortShortInt(number) => (*number).into(),
@@ -80,6 +103,7 @@ fn number(value: &AMQPValue) -> Option<i128> {
         AMQPValue::LongUInt(number) => (*number).into(),
         AMQPValue::LongLongInt(number) => (*number).into(),
         AMQPValue::Timestamp(number) => (*number).into(),
+        AMQPValue::DecimalValue(decimal) => return decimal_text(*decimal).parse().ok(),
         _ => return None,
     })
 }
@@ -90,13 +114,22 @@ pub(super) fn json(value: &AMQPValue, limit: usize) -> String {
     truncated(to_json(value).to_string(), limit)
 }
 
+/// Returns the beginning of a value, for an error.
+pub(super) fn excerpt(value: &AMQPValue) -> String {
+    match value {
+        // As JSON, a decimal number is a text in quotation marks.
+        AMQPValue::DecimalValue(decimal) => decimal_text(*decimal),
+        value => json(value, EXCERPT_LIMIT),
+    }
+}
+
 /// Returns a table as a JSON object.
 pub(super) fn table(table: &FieldTable) -> Value {
     table.inner().iter().map(|(name, value)| (name.to_string(), to_json(value))).collect()
 }
 
-/// Converts a value to JSON. A decimal number, and an integer above the range of `i64`, become texts. Bytes that are
-/// not UTF-8 become base64.
+/// Converts a value to JSON. A decimal number with a fraction, and an integer above the range of `i64`, become texts.
+/// Bytes that are not UTF-8 become base64.
 fn to_json(value: &AMQPValue) -> Value {
     if let Some(number) = number(value) {
         return i64::try_from(number).map_or_else(|_| number.to_string().into(), Value::from);
@@ -105,7 +138,7 @@ fn to_json(value: &AMQPValue) -> Value {
         AMQPValue::Boolean(value) => (*value).into(),
         AMQPValue::Float(number) => f64::from(*number).into(),
         AMQPValue::Double(number) => (*number).into(),
-        AMQPValue::DecimalValue(number) => format!("{}e-{}", number.value, number.scale).into(),
+        AMQPValue::DecimalValue(decimal) => decimal_text(*decimal).into(),
         AMQPValue::FieldArray(values) => values.as_slice().iter().map(to_json).collect(),
         AMQPValue::FieldTable(values) => table(values),
         AMQPValue::LongString(bytes) => bytes_to_json(bytes.as_bytes()),
@@ -133,6 +166,45 @@ mod tests {
             assert_eq!(not_utf8(&valid), None, "{valid:?}");
         }
         assert_eq!(not_utf8("c3"), None);
+    }
+
+    #[test]
+    fn decimal_numbers_are_read_as_written() {
+        for (value, scale, text, number) in [
+            (1, 0, "1", Some(1)),
+            (100, 2, "1", Some(1)),
+            (150, 2, "1.50", None),
+            (15, 1, "1.5", None),
+            (5, 3, "0.005", None),
+            (0, 2, "0", Some(0)),
+            (-150, 2, "-1.50", None),
+            (-200, 2, "-2", None),
+        ] {
+            let value =
+                AMQPValue::DecimalValue(DecimalValue { scale, value: i32::cast_unsigned(value) });
+            assert_eq!(as_text(&value).as_deref(), Some(text));
+            assert_eq!(as_integer(&value), number, "{text}");
+            let in_json = if text.contains('.') { format!("\"{text}\"") } else { text.to_owned() };
+            assert_eq!(json(&value, 100), in_json);
+            assert_eq!(excerpt(&value), text);
+        }
+    }
+
+    #[test]
+    fn numbers_and_booleans_are_texts() {
+        for (value, text) in [
+            (AMQPValue::Boolean(true), Some("true")),
+            (AMQPValue::Double(1.5), Some("1.5")),
+            (AMQPValue::Double(1.0), Some("1.0")),
+            (AMQPValue::Float(0.1), Some("0.1")),
+            (AMQPValue::Double(f64::NAN), None),
+            (AMQPValue::ShortShortInt(-1), Some("-1")),
+            (AMQPValue::Timestamp(7), Some("7")),
+            (AMQPValue::Void, None),
+            (AMQPValue::FieldTable(FieldTable::default()), None),
+        ] {
+            assert_eq!(as_text(&value).as_deref(), text, "{value:?}");
+        }
     }
 
     #[test]

@@ -156,7 +156,7 @@ impl PublishArgs {
             event["endofsequence"] = true.into();
         }
         let event_size = loaded.config.runtime.event_size.bytes();
-        let decoder = EventDecoder { ordering: self.ordering(loaded), event_size };
+        let decoder = EventDecoder::new(self.ordering(loaded), event_size);
         let event = decoder.decode(event.to_string().as_bytes());
         let event =
             event.map_err(|error| CommandError::Failed(anyhow!("invalid event: {error}")))?;

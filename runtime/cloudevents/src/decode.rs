@@ -3,17 +3,29 @@
 mod attribute;
 mod data;
 mod http;
+mod place;
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
+use ordain_config::{EventLocations, IdPlace, Place, ValueLocation};
 use ordain_core::{Cause, Event, EventParts, OrderingMode};
 
 use super::blank::trim_blanks;
 use super::envelope::{EnvelopeMember, EventEnvelope};
-use super::{HEADERS_ATTRIBUTE, HEADERS_LIMIT, HEADERS_SIZE_LIMIT, JSON_MEDIA_TYPE};
-use attribute::{EXCERPT_LIMIT, attribute, end, excerpt, json_text, key, time};
+use super::id::{content_id, unique_id};
+use super::located::{
+    LocatedId, LocationFault, describe_missing_id, located_id, located_key, located_sequence,
+    located_text, located_time,
+};
+use super::{
+    ATTRIBUTE_LIMIT, HEADERS_ATTRIBUTE, HEADERS_LIMIT, HEADERS_SIZE_LIMIT, JSON_MEDIA_TYPE,
+};
+pub(super) use attribute::json_text;
+use attribute::{EXCERPT_LIMIT, attribute, end, excerpt, key, time};
 use data::{data, value};
 pub use http::{ContentMode, content_mode, decode_http};
+use place::EnvelopeReader;
 
 use ordain_util::text::truncated;
 
@@ -43,7 +55,7 @@ const LIKE_UTF16: &str =
     "the event contains NULs, as text in UTF-16 does: it must be a CloudEvent in JSON, in UTF-8";
 
 /// A decoder of a stream's events.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct EventDecoder {
     /// The ordering of the stream's events. In a `fifo` stream, the decoder treats the producer's sequence as an
     /// ordinary header.
@@ -51,10 +63,20 @@ pub struct EventDecoder {
     /// Maximum size of an event, in bytes: the size of its JSON, or in binary mode the size of its body and attributes
     /// together.
     pub event_size: usize,
+    /// The places of the key, id, sequence, type and time; `None` if all of them are in the attributes that CloudEvents
+    /// and Ordain define for them.
+    pub locations: Option<Arc<EventLocations>>,
 }
 
 /// A fault without the key and sequence of the event. The caller adds the key and the sequence if they can be read.
+#[derive(Clone)]
 struct EventRejection(Cause, String);
+
+impl EventRejection {
+    fn of(LocationFault { cause, message }: LocationFault) -> Self {
+        Self(cause, message)
+    }
+}
 
 type DecodeResult<T> = Result<T, EventRejection>;
 
@@ -62,7 +84,37 @@ fn unreadable<T>(message: impl Into<String>) -> DecodeResult<T> {
     Err(EventRejection(Cause::Unreadable, message.into()))
 }
 
+/// The key of an event, and the name of the attribute that contains the whole key; `None` if no attribute does.
+struct EventKey<'a> {
+    text: Cow<'a, str>,
+    attribute: Option<&'a str>,
+}
+
+/// The media type and the data of an event.
+struct Payload<'a> {
+    content_type: Cow<'a, str>,
+    data: Cow<'a, [u8]>,
+}
+
 impl EventDecoder {
+    /// Creates a decoder of events whose key, id, sequence, type and time are in the attributes that CloudEvents and
+    /// Ordain define for them.
+    pub const fn new(ordering: OrderingMode, event_size: usize) -> Self {
+        Self { ordering, event_size, locations: None }
+    }
+
+    /// Sets the places of the key, id, sequence, type and time.
+    #[must_use]
+    pub fn with_locations(mut self, locations: EventLocations) -> Self {
+        self.locations = (!locations.is_default()).then(|| Arc::new(locations));
+        self
+    }
+
+    fn locations(&self) -> &EventLocations {
+        static DEFAULT: EventLocations = EventLocations::DEFAULT;
+        self.locations.as_deref().unwrap_or(&DEFAULT)
+    }
+
     /// Decodes a line, without the blanks before and after the event. The sequence of an event in a `sequenced` stream
     /// may be missing: the sequencer decides how to treat such an event.
     pub fn decode(&self, line: &[u8]) -> Result<Event, DecodeError> {
@@ -83,11 +135,17 @@ impl EventDecoder {
         envelope: &EventEnvelope<'_>,
         body: Option<&[u8]>,
     ) -> Result<Event, DecodeError> {
-        self.event(envelope, body).map_err(|EventRejection(cause, message)| DecodeError {
-            cause,
-            message,
-            key: key(envelope).ok().map(|(key, _)| key.into_owned()),
-            sequence: self.sequence(envelope).ok().flatten(),
+        self.event(envelope, body).map_err(|EventRejection(cause, message)| {
+            // Locations can name places in the data.
+            let payload = self.locations.as_ref().and_then(|_| payload(envelope, body).ok());
+            let data = payload.as_ref().map_or::<&[u8], _>(&[], |payload| &payload.data);
+            let reader = EnvelopeReader { envelope, data };
+            DecodeError {
+                cause,
+                message,
+                key: self.key(&reader).ok().map(|key| key.text.into_owned()),
+                sequence: self.sequence(&reader).ok().flatten(),
+            }
         })
     }
 
@@ -128,37 +186,67 @@ impl EventDecoder {
             }
             None => return unreadable("`specversion` is missing: it must be \"1.0\""),
         }
-        let (key, key_member) = key(envelope)?;
-        let id = self.id(envelope)?;
+        let payload = payload(envelope, body);
+        if let (Some(_), Err(rejection)) = (&self.locations, &payload) {
+            // A place in the data cannot be read.
+            return Err(rejection.clone());
+        }
+        let data = payload.as_ref().map_or::<&[u8], _>(&[], |payload| &payload.data);
+        let reader = EnvelopeReader { envelope, data };
+        let key = self.key(&reader)?;
+        let id = self.id(&reader, &key.text)?;
         let source = attribute(envelope, EnvelopeMember::Source, "source")?;
-        let kind = attribute(envelope, EnvelopeMember::Type, "type")?;
-        let content_type = match envelope.raw(EnvelopeMember::DataContentType) {
-            Some(_) => attribute(envelope, EnvelopeMember::DataContentType, "datacontenttype")?,
-            None if body.is_some() => Cow::Borrowed(""),
-            None => Cow::Borrowed(JSON_MEDIA_TYPE),
-        };
-        let data = match body {
-            Some(body) => Cow::Borrowed(body),
-            None => data(envelope, &content_type)?,
-        };
-        let headers = self.headers(envelope, key_member)?;
+        let kind = self.kind(&reader)?;
+        let Payload { content_type, data } = payload.as_ref().map_err(Clone::clone)?;
+        let headers = self.headers(envelope, key.attribute)?;
         let headers: Vec<(&str, &str)> =
             headers.iter().map(|(name, value)| (&**name, &**value)).collect();
         Ok(Event::new(&EventParts {
-            key: &key,
-            sequence: self.sequence(envelope)?,
+            key: &key.text,
+            sequence: self.sequence(&reader)?,
             id: &id,
             kind: &kind,
             source: &source,
-            time_ms: time(envelope)?,
-            content_type: &content_type,
+            time_ms: match &self.locations().time {
+                Some(location) => located_time(&reader, location),
+                None => time(envelope)?,
+            },
+            content_type,
             headers: &headers,
-            data: &data,
+            data,
             end: end(envelope)?,
         }))
     }
 
-    fn id<'a>(&self, envelope: &EventEnvelope<'a>) -> DecodeResult<Cow<'a, str>> {
+    fn key<'r>(&'r self, reader: &'r EnvelopeReader<'_>) -> DecodeResult<EventKey<'r>> {
+        let Some(location) = &self.locations().key else {
+            let (text, attribute) = key(reader.envelope)?;
+            return Ok(EventKey { text, attribute: Some(attribute) });
+        };
+        let key = located_key(reader, location).map_err(EventRejection::of)?;
+        let attribute = match key.place {
+            Some(Place::Attribute(name)) => Some(name.as_str()),
+            _ => None,
+        };
+        Ok(EventKey { text: key.text, attribute })
+    }
+
+    fn id<'r>(&self, reader: &'r EnvelopeReader<'_>, key: &str) -> DecodeResult<Cow<'r, str>> {
+        let Some(location) = &self.locations().id else {
+            return self.default_id(reader.envelope);
+        };
+        match located_id(reader, location) {
+            LocatedId::Text(id) => within_limit("id", id),
+            LocatedId::Content => Ok(Cow::Owned(content_id(key, &self.kind(reader)?, reader.data))),
+            LocatedId::Unique => Ok(Cow::Owned(unique_id())),
+            LocatedId::Missing => {
+                let message = describe_missing_id(reader, location, self.ordering);
+                Err(EventRejection(Cause::NoId, message))
+            }
+        }
+    }
+
+    fn default_id<'a>(&self, envelope: &EventEnvelope<'a>) -> DecodeResult<Cow<'a, str>> {
         attribute(envelope, EnvelopeMember::Id, "id").map_err(|EventRejection(cause, message)| {
             match self.ordering {
                 OrderingMode::Fifo => EventRejection(
@@ -170,21 +258,35 @@ impl EventDecoder {
         })
     }
 
-    fn sequence(&self, envelope: &EventEnvelope<'_>) -> DecodeResult<Option<u64>> {
-        if self.ordering == OrderingMode::Fifo {
-            return Ok(None);
+    /// Returns the type of the event. If the setting `type` names its place, an event without a type has an empty type.
+    fn kind<'r>(&self, reader: &'r EnvelopeReader<'_>) -> DecodeResult<Cow<'r, str>> {
+        match &self.locations().kind {
+            None => attribute(reader.envelope, EnvelopeMember::Type, "type"),
+            Some(location) => {
+                within_limit("type", located_text(reader, location).unwrap_or_default())
+            }
         }
-        attribute::sequence(envelope)
+    }
+
+    fn sequence(&self, reader: &EnvelopeReader<'_>) -> DecodeResult<Option<u64>> {
+        match &self.locations().sequence {
+            _ if self.ordering == OrderingMode::Fifo => Ok(None),
+            None => attribute::sequence(reader.envelope),
+            Some(location) => located_sequence(reader, location).map_err(EventRejection::of),
+        }
     }
 
     /// Returns the headers of the event: all attributes that [`Self::event`] does not interpret and that are not
-    /// `null`, and the headers that [`HEADERS_ATTRIBUTE`] contains. Returns an error if the headers exceed the limit on
-    /// their number or size.
+    /// `null`, and the headers that [`HEADERS_ATTRIBUTE`] contains. `key_attribute` is the attribute that contains the
+    /// key. The attributes `subject` and `partitionkey` are no headers if they contain the key. Any other attribute
+    /// with the key remains a header: a dead letter contains the headers of its event, and can therefore be sent to the
+    /// stream again. Returns an error if the headers exceed the limit on their number or size.
     fn headers<'a>(
         &self,
         envelope: &EventEnvelope<'a>,
-        key_member: EnvelopeMember,
+        key_attribute: Option<&str>,
     ) -> DecodeResult<Vec<HeaderPair<'a>>> {
+        let locations = self.locations();
         let mut headers = Vec::new();
         let mut push = |name: Cow<'a, str>, raw: Option<&'a str>| {
             if let Some(raw) = raw.filter(|raw| *raw != "null") {
@@ -192,15 +294,29 @@ impl EventDecoder {
             }
             Ok(())
         };
-        if key_member == EnvelopeMember::PartitionKey {
-            push("subject".into(), envelope.raw(EnvelopeMember::Subject))?;
+        let is_numbered = self.ordering == OrderingMode::Sequenced
+            && is_default_place(locations.sequence.as_ref(), "sequence");
+        let id = locations.id.as_ref().map(|id| id.0.first());
+        let is_default_id = id.is_none_or(
+            |first| matches!(first, Some(IdPlace::Place(Place::Attribute(name))) if name == "id"),
+        );
+        let is_key = |name| key_attribute == Some(name);
+        for (name, member, is_interpreted) in [
+            ("subject", EnvelopeMember::Subject, is_key("subject")),
+            ("partitionkey", EnvelopeMember::PartitionKey, is_key("partitionkey")),
+            ("sequence", EnvelopeMember::Sequence, is_numbered),
+            ("id", EnvelopeMember::Id, is_default_id),
+            ("type", EnvelopeMember::Type, is_default_place(locations.kind.as_ref(), "type")),
+            ("time", EnvelopeMember::Time, is_default_place(locations.time.as_ref(), "time")),
+        ] {
+            if !is_interpreted {
+                push(name.into(), envelope.raw(member))?;
+            }
         }
-        if self.ordering == OrderingMode::Fifo {
-            push("sequence".into(), envelope.raw(EnvelopeMember::Sequence))?;
-        }
-        for (name, raw) in envelope.extensions.iter().filter(|(name, _)| name != HEADERS_ATTRIBUTE)
-        {
-            push(name.clone(), Some(raw))?;
+        for (name, raw) in &envelope.extensions {
+            if name != HEADERS_ATTRIBUTE {
+                push(name.clone(), Some(raw))?;
+            }
         }
         let more = envelope.extensions.iter().find(|(name, _)| name == HEADERS_ATTRIBUTE);
         if let Some((_, raw)) = more.filter(|(_, raw)| *raw != "null") {
@@ -216,6 +332,38 @@ impl EventDecoder {
         }
         Ok(headers)
     }
+}
+
+/// Returns whether the decoder reads a value first from the attribute `name`, its default place.
+fn is_default_place(location: Option<&ValueLocation>, name: &str) -> bool {
+    location.is_none_or(
+        |places| matches!(places.0.first(), Some(Place::Attribute(first)) if first == name),
+    )
+}
+
+/// Returns the media type and the data of an event. `body` is the data of an event in binary mode.
+fn payload<'a>(envelope: &EventEnvelope<'a>, body: Option<&'a [u8]>) -> DecodeResult<Payload<'a>> {
+    let content_type = match envelope.raw(EnvelopeMember::DataContentType) {
+        Some(_) => attribute(envelope, EnvelopeMember::DataContentType, "datacontenttype")?,
+        None if body.is_some() => Cow::Borrowed(""),
+        None => Cow::Borrowed(JSON_MEDIA_TYPE),
+    };
+    let data = match body {
+        Some(body) => Cow::Borrowed(body),
+        None => data(envelope, &content_type)?,
+    };
+    Ok(Payload { content_type, data })
+}
+
+/// Returns a value from a place. Fails if the value is longer than [`ATTRIBUTE_LIMIT`].
+fn within_limit<'a>(name: &str, text: Cow<'a, str>) -> DecodeResult<Cow<'a, str>> {
+    if text.len() > ATTRIBUTE_LIMIT {
+        let size = text.len();
+        return unreadable(format!(
+            "the {name} has {size} bytes; at most {ATTRIBUTE_LIMIT} bytes are allowed"
+        ));
+    }
+    Ok(text)
 }
 
 type HeaderPair<'a> = (Cow<'a, str>, Cow<'a, str>);

@@ -1,8 +1,13 @@
-//! The id of a message, which must be the same each time the message is published.
+//! The ids of messages, and the ids of events whose producers give them none. The id of a message must be the same each
+//! time the message is published.
 
 use std::fmt::Write;
 
 use ordain_store::OutboxMessage;
+use sha2::{Digest, Sha256};
+
+/// Size of the digest in a content id, in bytes.
+const CONTENT_DIGEST_BYTES: usize = 16;
 
 /// Returns `stream/key/incarnation/sequence/index`. Each part is percent-encoded, so that two messages never have the
 /// same id, whatever characters their keys contain. The part `incarnation` is a bitwise XOR of two numbers: the time of
@@ -22,6 +27,28 @@ pub fn message_id(stream: &str, message: &OutboxMessage) -> String {
     id
 }
 
+/// Returns the id of an event that is identified by its content: the first 128 bits of a SHA-256 digest of key, type
+/// and data, in hexadecimal digits.
+pub fn content_id(key: &str, kind: &str, data: &[u8]) -> String {
+    let mut digest = Sha256::new();
+    for part in [key.as_bytes(), kind.as_bytes(), data] {
+        // With the lengths, different parts never result in the same input of the digest.
+        digest.update((part.len() as u64).to_be_bytes());
+        digest.update(part);
+    }
+    let mut id = String::with_capacity(2 * CONTENT_DIGEST_BYTES);
+    for byte in &digest.finalize()[..CONTENT_DIGEST_BYTES] {
+        // Writing to a text cannot fail.
+        let _ = write!(id, "{byte:02x}");
+    }
+    id
+}
+
+/// Returns a random id of 128 bits, in hexadecimal digits.
+pub fn unique_id() -> String {
+    format!("{:032x}", rand::random::<u128>())
+}
+
 /// Returns the `source` of all messages and dead letters of a stream.
 pub fn source_of(stream: &str) -> String {
     let mut source = String::from("/ordain/");
@@ -35,7 +62,37 @@ pub(super) fn percent_encode(text: &str, out: &mut String) {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
             out.push(char::from(byte));
         } else {
-            let _ = write!(out, "%{byte:02X}");
+            percent_encode_bytes([byte], out);
         }
+    }
+}
+
+/// Appends each byte as `%XX`.
+pub(super) fn percent_encode_bytes(bytes: impl IntoIterator<Item = u8>, out: &mut String) {
+    for byte in bytes {
+        // Writing to a text cannot fail.
+        let _ = write!(out, "%{byte:02X}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_id_depends_on_key_type_and_data() {
+        let id = content_id("k", "t", b"data");
+        assert!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
+        assert_eq!(content_id("k", "t", b"data"), id);
+        for (key, kind, data) in [
+            ("kt", "", &b"data"[..]),
+            ("k", "td", b"ata"),
+            ("k", "t", b"datb"),
+            ("", "kt", b"data"),
+        ] {
+            assert_ne!(content_id(key, kind, data), id, "{key} {kind}");
+        }
+        assert_ne!(unique_id(), unique_id());
+        assert_eq!(unique_id().len(), 32);
     }
 }

@@ -18,6 +18,8 @@ mod envelope;
 mod event;
 mod id;
 mod letter;
+mod located;
+mod pointer;
 mod time;
 
 #[cfg(test)]
@@ -34,9 +36,14 @@ pub use delivery::{
 };
 pub use encode::encode;
 pub use event::{letter_event, message_event};
-pub use id::{message_id, source_of};
+pub use id::{content_id, message_id, source_of, unique_id};
 pub use letter::{LetterAttributes, REASON_ATTRIBUTES, encode_letter, letter_attributes};
-pub use time::parse_time;
+pub use located::{
+    LocatedId, LocatedKey, LocationFault, PlaceReader, PlaceValue, describe_missing_id, located_id,
+    located_key, located_sequence, located_text, located_time,
+};
+pub use pointer::{NotJsonError, find_value, scalar_text};
+pub use time::{event_time, in_calendar, number_time, parse_time};
 
 /// Size limit of an id, type, source or content type, in bytes. URLs of some KiB exist; a longer value is probably a
 /// payload in the wrong attribute.

@@ -9,10 +9,8 @@ use proptest::prelude::*;
 use super::*;
 use ordain_store::{KEY_SIZE_LIMIT, OutboxMessage};
 
-const SEQUENCED_DECODER: EventDecoder =
-    EventDecoder { ordering: OrderingMode::Sequenced, event_size: 1 << 20 };
-const FIFO_DECODER: EventDecoder =
-    EventDecoder { ordering: OrderingMode::Fifo, event_size: 1 << 20 };
+const SEQUENCED_DECODER: EventDecoder = EventDecoder::new(OrderingMode::Sequenced, 1 << 20);
+const FIFO_DECODER: EventDecoder = EventDecoder::new(OrderingMode::Fifo, 1 << 20);
 
 /// Returns the line of a valid event, with the additional members in `more`.
 fn line(more: &str) -> String {
@@ -29,7 +27,7 @@ fn decode(more: &str) -> Event {
 
 /// Checks that a decoder rejects a line with this cause, and with an error that contains `message`. Returns the error.
 #[track_caller]
-fn refused(decoder: EventDecoder, line: &str, cause: Cause, message: &str) -> DecodeError {
+fn refused(decoder: &EventDecoder, line: &str, cause: Cause, message: &str) -> DecodeError {
     let error = decoder.decode(line.as_bytes()).expect_err(line);
     assert_eq!(error.cause, cause, "{line}: {error}");
     assert!(error.message.contains(message), "{line}: {error}");
@@ -40,10 +38,10 @@ fn refused(decoder: EventDecoder, line: &str, cause: Cause, message: &str) -> De
 fn error_contains_only_a_part_of_the_line() {
     let name = "x".repeat(500_000);
     let twice = line(&format!(r#","{name}":1,"{name}":2"#));
-    let error = refused(SEQUENCED_DECODER, &twice, Cause::Unreadable, "xxx…` occurs twice");
+    let error = refused(&SEQUENCED_DECODER, &twice, Cause::Unreadable, "xxx…` occurs twice");
     assert!(error.message.len() < 100, "{} bytes", error.message.len());
     let error = refused(
-        SEQUENCED_DECODER,
+        &SEQUENCED_DECODER,
         &format!("\"{name}\""),
         Cause::Unreadable,
         "invalid type: string",
@@ -106,7 +104,7 @@ fn sequences_are_numbers_or_decimal_text() {
     ] {
         let line = line(&format!(",\"sequence\":{raw}"));
         let error = refused(
-            SEQUENCED_DECODER,
+            &SEQUENCED_DECODER,
             &line,
             Cause::NoSequence,
             "`sequence` must be a whole number",
@@ -186,10 +184,10 @@ fn invalid_event_is_rejected_with_a_valid_form() {
             "`type` is missing",
         ),
     ] {
-        refused(SEQUENCED_DECODER, line, cause, message);
+        refused(&SEQUENCED_DECODER, line, cause, message);
     }
     refused(
-        FIFO_DECODER,
+        &FIFO_DECODER,
         r#"{"specversion":"1.0","subject":"a"}"#,
         NoId,
         "`id` is missing: it must be a text; a fifo",
@@ -210,10 +208,10 @@ fn invalid_event_is_rejected_with_a_valid_form() {
         (r#""data":01"#, "not a CloudEvent in JSON"),
         (r#""data":"\x""#, "not a CloudEvent in JSON"),
     ] {
-        refused(SEQUENCED_DECODER, &line(&format!(",{more}")), Unreadable, message);
+        refused(&SEQUENCED_DECODER, &line(&format!(",{more}")), Unreadable, message);
     }
     let error =
-        refused(SEQUENCED_DECODER, &line(r#","sequence":5,"time":0"#), Unreadable, "`time`");
+        refused(&SEQUENCED_DECODER, &line(r#","sequence":5,"time":0"#), Unreadable, "`time`");
     assert_eq!((error.key.as_deref(), error.sequence), (Some("o-1"), Some(5)));
     let error = SEQUENCED_DECODER.decode(b"{\"subject\":\"\xff\"}").expect_err("not UTF-8");
     assert!(error.message.contains("not UTF-8"), "{error}");
@@ -255,14 +253,14 @@ fn errors_name_the_limits() {
         (deep(NESTING_LIMIT), deep(100_000), "nested deeper than 127"),
     ] {
         decode(&valid);
-        refused(SEQUENCED_DECODER, &line(&invalid), Cause::Unreadable, message);
+        refused(&SEQUENCED_DECODER, &line(&invalid), Cause::Unreadable, message);
     }
     let size = line("").len();
     assert!(
         EventDecoder { event_size: size, ..SEQUENCED_DECODER }.decode(line("").as_bytes()).is_ok()
     );
     let small = EventDecoder { event_size: size - 1, ..SEQUENCED_DECODER };
-    refused(small, &line(""), Cause::Unreadable, "runtime.event_size allows");
+    refused(&small, &line(""), Cause::Unreadable, "runtime.event_size allows");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Finds conflicts between several settings. The check of a single setting belongs in the type of the setting, not in
 //! this module.
 
+mod location;
 mod shared;
 
 use std::collections::HashMap;
@@ -12,8 +13,7 @@ use super::problem::{ConfigProblem, SettingLines};
 use super::text::{FileOrStdio, ResourceName, Secret};
 use super::units::Millis;
 use super::{
-    AmqpSourceConfig, Config, KeyLocation, SinkConfig, SourceConfig, StoreConfig, StreamConfig,
-    StreamSinkConfig,
+    AmqpSourceConfig, Config, SinkConfig, SourceConfig, StoreConfig, StreamConfig, StreamSinkConfig,
 };
 use ordain_store::PARTITIONS_LIMIT;
 use ordain_store::REDIS_BATCH_LIMIT;
@@ -185,17 +185,13 @@ impl ConfigChecker<'_> {
                 format!("has no effect without `{missing}`: set both or neither"),
             );
         }
+        self.locations(name, stream);
         if let SourceConfig::Amqp(source) = &stream.source {
             self.amqp_source(&at("source"), source);
         }
     }
 
     fn amqp_source(&mut self, at: &str, source: &AmqpSourceConfig) {
-        if matches!(source.key, KeyLocation::Header(_)) && source.partitions > 1 {
-            let message = "only a source with one partition can take the key from a header: the exchange \
-                           spreads events by routing key, so the events of one key could be in several partitions";
-            self.report(&format!("{at}.key"), message);
-        }
         if source.exchange.is_none() && source.partitions > 1 {
             self.report(
                 &format!("{at}.partitions"),

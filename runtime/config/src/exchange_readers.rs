@@ -27,12 +27,15 @@ impl Config {
     ) -> Option<(&ResourceName, &'static str, &ResourceName)> {
         let mut readers = self.exchange_readers(exchange);
         let (reference_name, reference) = readers.next()?;
+        let places = reference.source.locations();
         readers.find_map(|(name, other)| {
             let differs = [
                 ("first", reference.first != other.first),
                 ("retain", reference.retain.0 != other.retain.0),
                 ("retain_events", reference.retain_events != other.retain_events),
                 ("complete_ttl", reference.complete_ttl.0 != other.complete_ttl.0),
+                ("source.key", places.key != other.source.locations().key),
+                ("source.sequence", places.sequence != other.source.locations().sequence),
             ];
             let (setting, _) = differs.into_iter().find(|(_, differs)| *differs)?;
             Some((name, setting, reference_name))

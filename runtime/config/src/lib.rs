@@ -5,8 +5,9 @@
 //!
 //! The modules `process`, `stream`, `source`, `sink` and `replay` describe each table of the file once: every setting
 //! with meaning, form, bounds, default and the reason for the default. The macros in `section` derive the reader, the
-//! checks and the printed reference from these descriptions. `check` finds conflicts between settings. `lint` finds
-//! risky settings, and only warns. `unsupported` lists the settings that this build does not support yet.
+//! checks and the printed reference from these descriptions. `location` describes the places of an event's key, id,
+//! sequence, type and time. `check` finds conflicts between settings. `lint` finds risky settings, and only warns.
+//! `unsupported` lists the settings that this build does not support yet.
 #![allow(clippy::doc_markdown, reason = "RabbitMQ and CloudEvents are names, not code")]
 
 mod broker_url;
@@ -15,6 +16,7 @@ mod exchange_readers;
 mod explain;
 mod known;
 mod lint;
+mod location;
 mod management;
 pub mod numbering;
 mod numbering_policy;
@@ -44,6 +46,10 @@ use std::path::{Path, PathBuf};
 pub use broker_url::{BrokerAddress, BrokerUrl};
 pub use explain::explain;
 pub use known::known_streams;
+pub use location::{
+    EventLocations, IdLocation, IdPlace, JsonPointer, KeyLocation, KeyPart, KeyPlace,
+    MessageProperty, Place, ValueLocation,
+};
 pub use management::ManagementUrl;
 pub use numbering_policy::NumberingPolicy;
 pub use problem::{ConfigError, ConfigProblem, SettingLines};
@@ -57,8 +63,8 @@ pub use replay::{Authorization, ReplayServer, ReplaySource, ReplayUrl};
 pub use settings::PartitionParams;
 pub use sink::{AmqpSinkConfig, FileSinkConfig, SinkConfig, StreamSinkConfig};
 pub use source::{
-    AmqpSourceConfig, CHECKPOINT_INTERVAL_EVENTS, ExchangeBinding, FileSourceConfig,
-    HttpSourceConfig, KeyLocation, REQUEST_EVENTS_LIMIT, SourceConfig, StreamSourceConfig,
+    AmqpSourceConfig, CHECKPOINT_INTERVAL_EVENTS, ExchangeBinding, FileSourceConfig, HashedPart,
+    HttpSourceConfig, REQUEST_EVENTS_LIMIT, SourceConfig, StreamSourceConfig,
 };
 pub use stream::{GapConfig, GapExhausted, RetryConfig, RetryExhausted, StreamConfig};
 pub use template::RoutingKeyTemplate;

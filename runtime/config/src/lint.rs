@@ -5,7 +5,10 @@ use amq_protocol::uri::AMQPScheme;
 use ordain_core::OrderingMode;
 
 use super::problem::ConfigProblem;
-use super::{LoadedConfig, NumberingPolicy, ResourceName, SourceConfig, StreamConfig};
+use super::{
+    IdPlace, LoadedConfig, MessageProperty, NumberingPolicy, Place, ResourceName, SourceConfig,
+    StreamConfig,
+};
 
 /// The default of RabbitMQ's setting `consumer_timeout`, in ms. If a consumer does not acknowledge an event for this
 /// time, RabbitMQ closes the consumer's channel and delivers the event again. A client cannot read the setting over
@@ -18,6 +21,7 @@ impl LoadedConfig {
         let mut lint = ConfigLint { loaded: self, problems: Vec::new() };
         for (name, stream) in &self.config.streams {
             lint.gaps(name, stream);
+            lint.equal_key_and_id(name, stream);
             if matches!(stream.source, SourceConfig::Amqp(_)) {
                 lint.redelivery(name, stream);
             }
@@ -91,6 +95,23 @@ impl ConfigLint<'_> {
         }
     }
 
+    /// Warns if the key of each event is also its id, although a `fifo` stream recognises repeats by the id.
+    fn equal_key_and_id(&mut self, name: &ResourceName, stream: &StreamConfig) {
+        let Some(place) = key_place(&stream.source) else { return };
+        if stream.ordering != OrderingMode::Fifo
+            || id_place(&stream.source).as_ref() != Some(&place)
+        {
+            return;
+        }
+        let field = if stream.source.locations().id.is_some() { "id" } else { "key" };
+        let message = format!(
+            "{place} contains both the key and the id of an event: a fifo stream recognises a repeated event by its \
+             id, so only the first event of each key takes effect; let `id` name a place whose value is another one \
+             in each event, or set id = \"content\""
+        );
+        self.report(&format!("streams.{name}.source.{field}"), message);
+    }
+
     /// Warns if the settings allow Ordain to forget a key before the broker's last redelivery, or to hold an event
     /// unacknowledged for more than half of the broker's time limit.
     fn redelivery(&mut self, name: &ResourceName, stream: &StreamConfig) {
@@ -120,6 +141,30 @@ impl ConfigLint<'_> {
             );
             self.report(&format!("streams.{name}.spill_after"), message);
         }
+    }
+}
+
+/// Returns the single place that contains the whole key; `None` if there is no such place.
+fn key_place(source: &SourceConfig) -> Option<Place> {
+    match (source.locations().key, source) {
+        (Some(key), _) => key.single().cloned(),
+        (None, SourceConfig::Amqp(_)) => Some(Place::RoutingKey),
+        (None, _) => None,
+    }
+}
+
+/// Returns the first place in which a source looks for the id; `None` if there is no such place.
+fn id_place(source: &SourceConfig) -> Option<Place> {
+    match (source.locations().id, source) {
+        (Some(id), _) => match id.0.into_iter().next() {
+            Some(IdPlace::Place(place)) => Some(place),
+            Some(IdPlace::Content | IdPlace::Unique) | None => None,
+        },
+        (None, SourceConfig::Amqp(_)) => Some(Place::Property(MessageProperty::MessageId)),
+        (None, SourceConfig::Http(_) | SourceConfig::File(_)) => {
+            Some(Place::Attribute("id".to_owned()))
+        }
+        (None, SourceConfig::Stream(_)) => None,
     }
 }
 
@@ -256,6 +301,36 @@ mod tests {
             ("amqp://u:p@host", "http://host:15672"),
         ] {
             assert_eq!(broker(url, management), [] as [&str; 0], "{url} {management}");
+        }
+    }
+
+    #[test]
+    fn key_that_is_also_the_id_is_named() {
+        let found = |ordering: &str, source: &str| {
+            let broker = "[broker]\nurl = \"amqp://h\"\n";
+            let stream = format!("[streams.a]\nhandler = \"x\"\nordering = \"{ordering}\"\n");
+            warnings(&format!("{broker}{stream}source = {{ {source} }}\n"))
+        };
+        let amqp = "kind = \"amqp\", exchange = \"a\", queue = \"a\"";
+        for (source, setting, place) in [
+            ("key = \"property:message_id\"", "key", "the property message_id"),
+            ("key = \"data:/a\", id = [\"data:/a\", \"content\"]", "id", "the data at \"/a\""),
+            ("id = \"routing-key\"", "id", "the routing key"),
+        ] {
+            let source = format!("{amqp}, {source}");
+            let warning =
+                format!("ordain.toml:6: streams.a.source.{setting}: {place} contains both");
+            let found_warnings = found("fifo", &source);
+            assert!(
+                matches!(&found_warnings[..], [one] if one.contains(&warning)),
+                "{source}: {found_warnings:?}"
+            );
+            assert_eq!(found("sequenced", &source), [] as [&str; 0], "{source}");
+        }
+        let http = found("fifo", "kind = \"http\", key = \"attribute:id\"");
+        assert!(http.len() == 1 && http[0].contains("the attribute \"id\""), "{http:?}");
+        for source in ["key = \"header:a\"", "key = \"data:/a\", id = \"content\""] {
+            assert_eq!(found("fifo", &format!("{amqp}, {source}")), [] as [&str; 0], "{source}");
         }
     }
 

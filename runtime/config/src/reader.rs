@@ -60,6 +60,8 @@ pub(super) struct TableNode<'n> {
 pub struct ReferenceRow {
     /// Name of the setting within its table. For a kind of a table: the text `kind = "NAME"`.
     pub name: &'static str,
+    /// Name of the field that contains the setting. For a kind of a table: the name of the kind.
+    pub field: &'static str,
     /// The description of the setting: its doc comment in the table of `section!`.
     pub meaning: &'static str,
     /// Description of a valid value.

@@ -9,15 +9,15 @@
 /// name: Type [low to high] = default, because "the reason of the default";
 /// ```
 ///
-/// with bounds and default in the syntax of the file. A setting is required if it has no default and its type is
-/// not an `Option`.
+/// with bounds and default in the syntax of the file. A setting is required if it has no default and its type is not an
+/// `Option`. If the name of the setting is a keyword of Rust, the field has another name, as in `kind as "type": Type`.
 macro_rules! section {
     (
         $(#[doc = $about:literal])+
         pub struct $name:ident {
             $(
                 $(#[doc = $meaning:literal])+
-                $field:ident : $type:ty
+                $field:ident $(as $renamed:literal)? : $type:ty
                     $([$low:literal to $high:literal])?
                     $(= $default:tt)?
                     $(, because $why:literal)? ;
@@ -40,7 +40,8 @@ macro_rules! section {
             const FORM: &'static str = "a table";
             const ROWS: &'static [$crate::reader::ReferenceRow] = &[$(
                 $crate::reader::ReferenceRow {
-                    name: stringify!($field),
+                    name: $crate::section::setting_name!($field $($renamed)?),
+                    field: stringify!($field),
                     meaning: concat!($($meaning, "\n"),+),
                     form: <$type as $crate::reader::SettingValue>::FORM,
                     bounds: $crate::section::maybe!(
@@ -94,6 +95,7 @@ macro_rules! kinds {
             const ROWS: &'static [$crate::reader::ReferenceRow] = &[$(
                 $crate::reader::ReferenceRow {
                     name: concat!("kind = \"", $kind, "\""),
+                    field: $kind,
                     meaning: concat!($($meaning, "\n"),+),
                     form: "a table",
                     bounds: None,
@@ -127,4 +129,14 @@ macro_rules! maybe {
     };
 }
 
-pub(super) use {kinds, maybe, section};
+/// Expands to the name of a setting: the name of its field, or the name that follows.
+macro_rules! setting_name {
+    ($field:ident) => {
+        stringify!($field)
+    };
+    ($field:ident $renamed:literal) => {
+        $renamed
+    };
+}
+
+pub(super) use {kinds, maybe, section, setting_name};

@@ -1,8 +1,10 @@
 //! `[streams.NAME] source`: the source of a stream's events.
 
+use super::location::{
+    EventLocations, IdLocation, KeyLocation, MessageProperty, Place, ValueLocation,
+};
 use super::queue_names::partition_queue;
 use super::reader::{ConfigReader, ReferenceRow, SettingNode, SettingValue};
-use super::scalar::Scalar;
 use super::section::{kinds, section};
 use super::text::{AmqpName, FileOrStdio};
 
@@ -93,9 +95,21 @@ section! {
         /// number, Ordain rejects requests, and producers retry later.
         inbox: u64 [1 to 1_000_000_000] = 100_000,
             because "a broker can be unavailable for a while, and a producer whose request is rejected can wait";
-        /// The part of a delivery that contains the key.
+        /// The place of the key. The first place that is present and not empty counts. `*` makes the whole stream one
+        /// key. A text with places in braces combines the values of these places to one key.
         key: KeyLocation = "routing-key",
             because "the exchange spreads events by routing key, so all events of a key are in one partition";
+        /// The place of the id; by default the property `message_id` or the header `cloudEvents:id`. `content` computes
+        /// the id from key, type and data. `none`, in `fifo` streams, gives each delivery an id of its own, so that an
+        /// event can take effect more than once.
+        id: Option<IdLocation>;
+        /// The place of the sequence; by default the header `X-Sequence-ID` or `cloudEvents:sequence`.
+        sequence: Option<ValueLocation>;
+        /// The place of the type; by default the property `type` or the header `cloudEvents:type`.
+        kind as "type": Option<ValueLocation>;
+        /// The place of the time; by default the header `cloudEvents:time` or `timestamp_in_ms`, or the property
+        /// `timestamp`.
+        time: Option<ValueLocation>;
         /// Exchanges that feed `exchange`.
         bind: Vec<ExchangeBinding> = [],
             because "the bindings can also be declared outside Ordain";
@@ -120,6 +134,20 @@ section! {
         /// rejects requests, and producers retry later.
         queue: u64 [1 to 1_000_000_000] = 100_000,
             because "a stream can fall behind for a minute, and a producer whose request is rejected can wait";
+        /// The place of the key; by default the attribute `partitionkey` or `subject`. The first place that is present
+        /// and not empty counts. `*` makes the whole stream one key. A text with places in braces combines the values
+        /// of these places to one key.
+        key: Option<KeyLocation>;
+        /// The place of the id; by default the attribute `id`. `content` computes the id from key, type and data.
+        /// `none`, in `fifo` streams, gives each event that arrives an id of its own, so that an event that is sent
+        /// again takes effect again.
+        id: Option<IdLocation>;
+        /// The place of the sequence; by default the attribute `sequence`.
+        sequence: Option<ValueLocation>;
+        /// The place of the type; by default the attribute `type`.
+        kind as "type": Option<ValueLocation>;
+        /// The place of the time; by default the attribute `time`.
+        time: Option<ValueLocation>;
     }
 }
 
@@ -137,6 +165,20 @@ section! {
         /// settled, or moved from memory to the store.
         prefetch: usize [1 to 1_000_000] = 4_000,
             because "a source of kind `amqp` has the same default";
+        /// The place of the key; by default the attribute `partitionkey` or `subject`. The first place that is present
+        /// and not empty counts. `*` makes the whole stream one key. A text with places in braces combines the values
+        /// of these places to one key.
+        key: Option<KeyLocation>;
+        /// The place of the id; by default the attribute `id`. `content` computes the id from key, type and data.
+        /// `none`, in `fifo` streams, gives each event that arrives an id of its own, so that an event that is sent
+        /// again takes effect again.
+        id: Option<IdLocation>;
+        /// The place of the sequence; by default the attribute `sequence`.
+        sequence: Option<ValueLocation>;
+        /// The place of the type; by default the attribute `type`.
+        kind as "type": Option<ValueLocation>;
+        /// The place of the time; by default the attribute `time`.
+        time: Option<ValueLocation>;
     }
 }
 
@@ -189,29 +231,6 @@ impl SettingValue for Vec<ExchangeBinding> {
     }
 }
 
-/// The part of a delivery that contains the key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KeyLocation {
-    /// In the routing key.
-    RoutingKey,
-    /// In the header with this name.
-    Header(String),
-}
-
-impl Scalar for KeyLocation {
-    const FORM: &'static str = "\"routing-key\" or \"header:NAME\"";
-
-    fn parse(text: &str) -> Result<Self, String> {
-        match text.split_once(':') {
-            None if text == "routing-key" => Ok(Self::RoutingKey),
-            Some(("header", name)) if AmqpName::parse(name).is_ok() => {
-                Ok(Self::Header(name.to_owned()))
-            }
-            _ => Err(String::new()),
-        }
-    }
-}
-
 /// For a file: the number by which the maximum number of repeated events exceeds `prefetch`. After a crash, the source
 /// reads at most `prefetch` plus this number of events again: the acknowledged events that are in no checkpoint, and
 /// the delivered events that are not acknowledged.
@@ -241,8 +260,79 @@ impl SourceConfig {
             }
     }
 
+    /// Returns the places of the values of the source's events, in the form in which the source delivers the events.
+    pub fn locations(&self) -> EventLocations {
+        match self {
+            Self::Amqp(source) => source.locations(),
+            Self::Http(source) => EventLocations {
+                key: source.key.clone(),
+                id: source.id.clone(),
+                sequence: source.sequence.clone(),
+                kind: source.kind.clone(),
+                time: source.time.clone(),
+            },
+            Self::File(source) => EventLocations {
+                key: source.key.clone(),
+                id: source.id.clone(),
+                sequence: source.sequence.clone(),
+                kind: source.kind.clone(),
+                time: source.time.clone(),
+            },
+            Self::Stream(_) => EventLocations::DEFAULT,
+        }
+    }
+
+    /// Returns the places of the values of events that arrive as CloudEvents over HTTP, or in the input of
+    /// `ordain publish`. For a stream that reads from the broker, only locations count whose places exist in a
+    /// CloudEvent too.
+    pub fn cloudevent_locations(&self) -> EventLocations {
+        match self {
+            Self::Amqp(source) => source.locations().in_every_form(),
+            source => source.locations(),
+        }
+    }
+
     /// Returns whether the stream accepts events both from the broker and over HTTP.
     pub fn has_inbox(&self, has_ingress: bool) -> bool {
         has_ingress && matches!(self, Self::Amqp(AmqpSourceConfig { exchange: Some(_), .. }))
+    }
+}
+
+/// The part of a message that an exchange hashes to choose the partition of the message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HashedPart {
+    /// The routing key.
+    RoutingKey,
+    /// The header with this name.
+    Header(String),
+    /// A property that RabbitMQ can hash.
+    Property(MessageProperty),
+}
+
+impl AmqpSourceConfig {
+    /// Returns the places of the values of a message.
+    pub fn locations(&self) -> EventLocations {
+        EventLocations {
+            key: (!self.key.is_routing_key()).then(|| self.key.clone()),
+            id: self.id.clone(),
+            sequence: self.sequence.clone(),
+            kind: self.kind.clone(),
+            time: self.time.clone(),
+        }
+    }
+
+    /// Returns the part of a message by which the exchange divides the messages among several partitions. Returns
+    /// `None` if RabbitMQ cannot hash the place of the key.
+    pub fn hashed_part(&self) -> Option<HashedPart> {
+        match self.key.single()? {
+            Place::RoutingKey => Some(HashedPart::RoutingKey),
+            Place::Header(name) => Some(HashedPart::Header(name.clone())),
+            Place::Property(
+                property @ (MessageProperty::MessageId
+                | MessageProperty::CorrelationId
+                | MessageProperty::Timestamp),
+            ) => Some(HashedPart::Property(*property)),
+            Place::Property(_) | Place::Attribute(_) | Place::Data(_) => None,
+        }
     }
 }

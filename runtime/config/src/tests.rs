@@ -6,6 +6,7 @@ use ordain_core::{ExhaustedPolicy, OrderingMode, OverflowPolicy};
 
 use super::*;
 
+mod locations;
 mod unread;
 
 fn env(name: &str) -> Option<String> {
@@ -393,7 +394,6 @@ fn settings_are_checked_against_each_other() {
         &[
             (3, "streams.a.source", "needs [broker]"),
             (6, "streams.a.source.partitions", "more than one partition needs an `exchange`"),
-            (7, "streams.a.source.key", "only a source with one partition"),
             (8, "streams.a.source.bind", "needs an `exchange`"),
         ],
     );

@@ -108,13 +108,17 @@ async fn publish_lines(
     mut progress: Box<dyn FnMut(PublishCounts, u64) + '_>,
 ) -> Result<bool, PublishFileError> {
     let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
-    let decoder = EventDecoder { ordering, event_size: loaded.config.runtime.event_size.bytes() };
+    let locations = loaded.config.streams.get(&**publisher.stream());
+    let locations = locations.map(|stream| stream.source.cloudevent_locations());
+    let decoder = EventDecoder::new(ordering, loaded.config.runtime.event_size.bytes())
+        .with_locations(locations.unwrap_or_default());
     let mut counts = RunCounts::default();
     let mut rewinds = 0;
     let mut finished = Vec::new();
     loop {
         let input = PublishInput { path, name: &name, finished: &finished };
-        let ended = publish_once(publisher, decoder, input, &mut stop, &mut counts, &mut progress);
+        let ended =
+            publish_once(publisher, decoder.clone(), input, &mut stop, &mut counts, &mut progress);
         match ended.await? {
             PublishEnd::AtEnd => return Ok(true),
             PublishEnd::Stopped => return Ok(false),

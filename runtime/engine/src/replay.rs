@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use ordain_core::{Event, Key};
+use ordain_core::{Event, Key, OrderingMode};
 use tokio::sync::Semaphore;
 
 use client::{ReplayClient, ReplayHost};
+use ordain_cloudevents::EventDecoder;
 use ordain_config::NumberingPolicy;
 use ordain_config::{Config, ReplayServer, ResourceName, StreamConfig};
 use ordain_store::{
@@ -103,7 +104,10 @@ impl ReplaySources {
         partition: &Partition,
         limits: &ReplayLimits,
     ) -> Self {
+        // A server returns events as producers send them, so their values are in the same places.
         let event_size = config.runtime.event_size.bytes();
+        let decoder = EventDecoder::new(OrderingMode::Sequenced, event_size)
+            .with_locations(stream.source.cloudevent_locations());
         let client = |config: &ReplayServer| {
             let host = limits
                 .by_host
@@ -111,7 +115,7 @@ impl ReplaySources {
                 .expect("the host of every server is known");
             let host = Arc::clone(host);
             let process_permits = Arc::clone(&limits.process_permits);
-            Arc::new(ReplayClient::new(name, config, host, process_permits, event_size))
+            Arc::new(ReplayClient::new(name, config, host, process_permits, decoder.clone()))
         };
         Self {
             store: Arc::clone(store),

@@ -18,7 +18,7 @@ fn run(load: &LoadOptions) -> (String, Vec<ManifestEntry>, ManifestCounts) {
 }
 
 fn events(out: &str) -> Vec<Event> {
-    let decoder = EventDecoder { ordering: OrderingMode::Sequenced, event_size: 1 << 20 };
+    let decoder = EventDecoder::new(OrderingMode::Sequenced, 1 << 20);
     out.lines().map(|line| decoder.decode(line.as_bytes()).expect(line)).collect()
 }
 

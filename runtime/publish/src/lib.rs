@@ -495,8 +495,9 @@ async fn open_producer(
     let exchange = source.exchange.as_ref().map_or("", |exchange| exchange.0.as_str());
     Ok(ExchangeProducer::new(
         &broker,
+        stream,
         exchange,
-        &source.key,
+        &source.locations(),
         ordering == OrderingMode::Fifo,
         shortened(RETRY_TIMEOUT),
     ))

@@ -164,7 +164,7 @@ impl Bare {
         let handler = engine.load(folder.highest("orders").context("no handler `orders`")?)?;
         let mut caller =
             InlineExecutor::new(&engine, handler, StreamContext::new("orders", ["receipts"]));
-        let decoder = EventDecoder { ordering: OrderingMode::Sequenced, event_size: 1 << 20 };
+        let decoder = EventDecoder::new(OrderingMode::Sequenced, 1 << 20);
         let mut states: HashMap<Key, Bytes> = HashMap::new();
         let mut input = BufReader::with_capacity(1 << 18, File::open(&self.events)?);
         let mut out = BufWriter::with_capacity(1 << 18, File::create(&self.out)?);

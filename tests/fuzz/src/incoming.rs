@@ -10,7 +10,10 @@ use ordain_cloudevents::{
     DecodeError, EventDecoder, compact, content_mode, decode_body, decode_http, encode,
 };
 use ordain_config::numbering::StreamNumbering;
-use ordain_config::{BrokerAddress, KeyLocation, LoadedConfig};
+use ordain_config::{
+    BrokerAddress, EventLocations, IdLocation, IdPlace, JsonPointer, LoadedConfig, Place,
+    ValueLocation,
+};
 use ordain_core::{
     EmittedMessage, Event, KeyStatus, LetterId, Message, MessageParts, OrderingMode, split_version,
 };
@@ -52,13 +55,13 @@ fn check_error(error: &DecodeError) {
 /// Decodes the bytes as the JSON of an event, as in a line of a file or in a request body. Encodes the event as a
 /// message, and decodes the message.
 pub fn line(bytes: &[u8]) {
-    let small = EventDecoder { ordering: OrderingMode::Sequenced, event_size: SIZE_LIMITS[1] };
+    let small = EventDecoder::new(OrderingMode::Sequenced, SIZE_LIMITS[1]);
     match small.decode(bytes) {
         Ok(event) => check_size(&event, SIZE_LIMITS[1]),
         Err(error) => check_error(&error),
     }
     for ordering in ORDERINGS {
-        match (EventDecoder { ordering, event_size: EVENT_SIZE_LIMIT }).decode(bytes) {
+        match EventDecoder::new(ordering, EVENT_SIZE_LIMIT).decode(bytes) {
             Err(error) => check_error(&error),
             Ok(event) => {
                 check_event(&event);
@@ -87,8 +90,7 @@ fn check_message_round_trip(event: &Event) {
     let mut line = Vec::new();
     encode("orders", &message, event.sequence(), &mut line);
     // The encoded line may be longer than the input, because the encoder writes data that is not JSON as base64.
-    let decoder =
-        EventDecoder { ordering: OrderingMode::Sequenced, event_size: 8 * EVENT_SIZE_LIMIT };
+    let decoder = EventDecoder::new(OrderingMode::Sequenced, 8 * EVENT_SIZE_LIMIT);
     let again = decoder.decode(&line).expect("the encoded line can be decoded");
     assert_eq!(
         (again.key(), again.kind(), again.content_type(), again.sequence(), again.end()),
@@ -124,7 +126,7 @@ pub fn request(bytes: &[u8]) {
     }
     let body = Bytes::copy_from_slice(body);
     for (ordering, event_size) in ORDERINGS.into_iter().zip(SIZE_LIMITS) {
-        let decoder = EventDecoder { ordering, event_size };
+        let decoder = EventDecoder::new(ordering, event_size);
         match decode_http(&decoder, &headers, &body) {
             Ok(event) => {
                 check_event(&event);
@@ -146,12 +148,12 @@ pub fn delivery(bytes: &[u8]) {
     let mut delivery = Delivery::mock(1, "orders".into(), key, false, body.to_vec());
     delivery.properties = header.properties;
     for ordering in ORDERINGS {
-        for key in [KeyLocation::RoutingKey, KeyLocation::Header("key".to_owned())] {
+        for locations in locations() {
             let decoder = ordain_amqp::DeliveryDecoder {
                 letter_source: "/ordain/orders".to_owned(),
                 ordering,
                 event_size: EVENT_SIZE_LIMIT,
-                key,
+                locations,
             };
             match decoder.decode(&delivery) {
                 Ok(event) => check_event(&event),
@@ -159,6 +161,25 @@ pub fn delivery(bytes: &[u8]) {
             }
         }
     }
+}
+
+/// Returns the default places of an event's values, a header with the key, and places in the data.
+fn locations() -> [EventLocations; 3] {
+    let data = |path| Place::Data(JsonPointer::parse(path).expect("a pointer"));
+    [
+        EventLocations::DEFAULT,
+        EventLocations {
+            key: Some(Place::Header("key".to_owned()).into()),
+            ..EventLocations::DEFAULT
+        },
+        EventLocations {
+            key: Some(data("/key/0").into()),
+            id: Some(IdLocation(vec![IdPlace::Place(data("/id")), IdPlace::Content])),
+            sequence: Some(ValueLocation(vec![data("/sequence")])),
+            kind: Some(ValueLocation(vec![data("/type")])),
+            time: Some(ValueLocation(vec![data("/time"), Place::Header("time".to_owned())])),
+        },
+    ]
 }
 
 /// Parses a configuration. Checks that every reported problem names an existing line, and has a message.

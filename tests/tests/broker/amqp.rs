@@ -7,6 +7,7 @@ mod forms;
 mod hostile;
 mod letters;
 mod links;
+mod locations;
 mod login_backend;
 mod lost;
 mod messages;

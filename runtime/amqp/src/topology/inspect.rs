@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 
 use lapin::Connection;
 use lapin::options::ExchangeDeclareOptions;
-use lapin::types::FieldTable;
 use lapin::{ExchangeKind, Queue};
 
 use super::form::{FormDifference, NO_DELIVERY_LIMIT, QueueForm};
@@ -157,7 +156,7 @@ impl Topology {
             let connection = broker.connect("ordain check").await?;
             match self.declare_known_exchange(broker, &connection, KNOWN_EXCHANGE).await {
                 Err(error @ BrokerError::Refused { cause: RefusalCause::Unsupported, .. }) => {
-                    let error = with_advice(error, exchange, "exchange");
+                    let error = self.exchange_refusal(error, exchange);
                     findings.push(Finding::error(error.to_string()));
                     is_type_known = false;
                 }
@@ -211,7 +210,7 @@ impl Topology {
                 Ok(Finding::note(format!("{what}; its type is unknown: {reason}")))
             }
             Err(error @ BrokerError::Refused { .. }) => {
-                Ok(Finding::error(with_advice(error, exchange, "exchange").to_string()))
+                Ok(Finding::error(self.exchange_refusal(error, exchange).to_string()))
             }
             Err(error) => Err(error),
         }
@@ -229,8 +228,11 @@ impl Topology {
         let channel = connection.create_channel().await.map_err(failed)?;
         let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let kind: ExchangeKind = self.exchange_kind();
-        let nothing = FieldTable::default();
-        channel.exchange_declare(exchange.into(), kind, durable, nothing).await.map_err(failed)?;
+        let arguments = self.exchange_arguments();
+        channel
+            .exchange_declare(exchange.into(), kind, durable, arguments)
+            .await
+            .map_err(failed)?;
         channel.close(200, "done".into()).await.map_err(failed)
     }
 }

@@ -6,14 +6,13 @@ use ordain_core::{Cause, SEQUENCE_END};
 
 use super::super::ATTRIBUTE_LIMIT;
 use super::super::envelope::{EnvelopeMember, EventEnvelope};
-use super::super::time::parse_time;
+use super::super::time::{in_calendar, parse_time};
 use super::{DecodeResult, EventRejection, unreadable};
 use ordain_store::KEY_SIZE_LIMIT;
 
-/// Returns the key and the member that contains it: `partitionkey`, or `subject` if there is no `partitionkey`.
-pub(super) fn key<'a>(
-    envelope: &EventEnvelope<'a>,
-) -> DecodeResult<(Cow<'a, str>, EnvelopeMember)> {
+/// Returns the key and the name of the attribute that contains it: `partitionkey`, or `subject` if there is no
+/// `partitionkey`.
+pub(super) fn key<'a>(envelope: &EventEnvelope<'a>) -> DecodeResult<(Cow<'a, str>, &'static str)> {
     let (member, name) = match envelope.raw(EnvelopeMember::PartitionKey) {
         Some(_) => (EnvelopeMember::PartitionKey, "partitionkey"),
         None => (EnvelopeMember::Subject, "subject"),
@@ -27,7 +26,7 @@ pub(super) fn key<'a>(
             "the key has {} bytes; at most {KEY_SIZE_LIMIT} bytes are allowed",
             key.len()
         )),
-        Some(key) if !key.is_empty() => Ok((key, member)),
+        Some(key) if !key.is_empty() => Ok((key, name)),
         _ => {
             let found = excerpt(raw);
             let message =
@@ -79,11 +78,11 @@ pub(super) fn sequence(envelope: &EventEnvelope<'_>) -> DecodeResult<Option<u64>
 }
 
 /// Returns the time of the event, in ms since the Unix epoch; `None` if the event has no time. A time before 1970
-/// counts as no time.
+/// or after the year 9999 counts as no time.
 pub(super) fn time(envelope: &EventEnvelope<'_>) -> DecodeResult<Option<u64>> {
     let Some(raw) = envelope.raw(EnvelopeMember::Time) else { return Ok(None) };
     if let Some(ms) = json_text(raw).and_then(|text| parse_time(&text)) {
-        return Ok(u64::try_from(ms).ok());
+        return Ok(in_calendar(ms));
     }
     let found = excerpt(raw);
     unreadable(format!(
@@ -104,7 +103,7 @@ pub(super) fn end(envelope: &EventEnvelope<'_>) -> DecodeResult<bool> {
 
 /// Returns the text of a JSON string; borrowed if the string has no escapes. Returns `None` for other JSON, and for a
 /// string that is not valid text, because it contains half of a surrogate pair.
-pub(super) fn json_text(raw: &str) -> Option<Cow<'_, str>> {
+pub(crate) fn json_text(raw: &str) -> Option<Cow<'_, str>> {
     let inside = raw.strip_prefix('"')?.strip_suffix('"')?;
     if memchr::memchr(b'\\', inside.as_bytes()).is_none() {
         return Some(Cow::Borrowed(inside));

@@ -139,8 +139,7 @@ mod tests {
 
     use super::*;
 
-    const DECODER: EventDecoder =
-        EventDecoder { ordering: OrderingMode::Sequenced, event_size: 1 << 10 };
+    const DECODER: EventDecoder = EventDecoder::new(OrderingMode::Sequenced, 1 << 10);
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         let pair = |(name, value): &(&'static str, &'static str)| {

@@ -1,8 +1,8 @@
 //! Finds settings that are accepted and documented but never read.
 //!
-//! A setting counts as read if code accesses a field with the name of the setting (`.name`, not `.name(`). A field with
-//! this name in another struct counts too. The test therefore does not find an unread setting if another struct has a
-//! field with the same name.
+//! A setting counts as read if code accesses a field with the name of the setting's field (`.name`, not `.name(`). A
+//! field with this name in another struct counts too. The test therefore does not find an unread setting if another
+//! struct has a field with the same name.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -57,11 +57,11 @@ fn only_code_that_runs_reads_a_setting() {
     }
 }
 
-/// Collects the names of all settings that are not tables.
+/// Collects the names of the fields of all settings that are not tables.
 fn collect(rows: &[ReferenceRow], names: &mut BTreeSet<&'static str>) {
     for row in rows {
         if row.rows.is_empty() {
-            names.insert(row.name);
+            names.insert(row.field);
         }
         collect(row.rows, names);
     }

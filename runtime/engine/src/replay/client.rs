@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::stream::{self, StreamExt};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue};
-use ordain_core::{Event, Key, OrderingMode};
+use ordain_core::{Event, Key};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinError;
@@ -74,7 +74,7 @@ impl ReplayClient {
         config: &ReplayServer,
         host: Arc<ReplayHost>,
         process_permits: Arc<Semaphore>,
-        event_size: usize,
+        decoder: EventDecoder,
     ) -> Self {
         let agent = https::agent(&config.url.0)
             .timeout_global(Some(Duration::from_millis(config.timeout.0)))
@@ -82,7 +82,6 @@ impl ReplayClient {
             .max_response_header_size(2 * HEADERS_SIZE_LIMIT)
             .build()
             .into();
-        let decoder = EventDecoder { ordering: OrderingMode::Sequenced, event_size };
         Self {
             agent,
             host,
@@ -295,6 +294,7 @@ mod tests {
     use std::net::{SocketAddr, TcpListener};
 
     use ordain_config::LoadedConfig;
+    use ordain_core::OrderingMode;
 
     use super::*;
 
@@ -326,7 +326,8 @@ mod tests {
         let server = stream.replay_servers().next().expect("a server");
         let permits = Arc::new(Semaphore::new(1));
         let host = Arc::new(ReplayHost::new(1));
-        Arc::new(ReplayClient::new(name, server, host, permits, 1 << 20))
+        let decoder = EventDecoder::new(OrderingMode::Sequenced, 1 << 20);
+        Arc::new(ReplayClient::new(name, server, host, permits, decoder))
     }
 
     /// The first two requests fail at once. The third request gets no answer before the time limit of the query.

@@ -148,8 +148,19 @@ impl PartitionFactory<'_> {
             };
         }
         let in_order = stream.ordering == OrderingMode::Fifo;
-        let key = &config.key;
-        let producer = || ExchangeProducer::new(broker, &exchange.0, key, in_order, Duration::ZERO);
+        let locations = config.locations();
+        let stream_name = &handle.partition.stream;
+        let producer = || {
+            let retry_timeout = Duration::ZERO;
+            ExchangeProducer::new(
+                broker,
+                stream_name,
+                &exchange.0,
+                &locations,
+                in_order,
+                retry_timeout,
+            )
+        };
         // The stream recognises the broker's copy of an early event if the id of the event is among the last `window`
         // ids of its key. Pass at most `window / 2` events early, because other events of the key can arrive before the
         // copies of these events. Also leave room for the ids of all events that the broker may redeliver. A
@@ -189,7 +200,7 @@ impl PartitionFactory<'_> {
                 letter_source: ordain_cloudevents::source_of(name),
                 ordering: stream.ordering,
                 event_size: self.loaded.config.runtime.event_size.bytes(),
-                key: config.key.clone(),
+                locations: config.locations(),
             },
             ownership: Arc::clone(ownership),
             lag: Arc::clone(&metrics.lag),
@@ -218,7 +229,8 @@ impl PartitionFactory<'_> {
             files: None,
             stream: name.to_string(),
             follow: !self.once,
-            decoder: EventDecoder { ordering: stream.ordering, event_size },
+            decoder: EventDecoder::new(stream.ordering, event_size)
+                .with_locations(stream.source.cloudevent_locations()),
         };
         let FileOrStdio::File(path) = &config.path else {
             return Ok((source::read_file(options).map_err(RunError::Thread)?, None));

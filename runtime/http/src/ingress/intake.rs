@@ -12,8 +12,8 @@ use ordain_core::{Event, OrderingMode, QueuePosition, shard_of};
 use ordain_cloudevents::EventDecoder;
 use ordain_config::NumberingPolicy;
 use ordain_config::{
-    AmqpSourceConfig, ConfigError, KeyLocation, LoadedConfig, ResourceName, RoutingKeyTemplate,
-    SourceConfig, StreamConfig,
+    AmqpSourceConfig, ConfigError, LoadedConfig, ResourceName, RoutingKeyTemplate, SourceConfig,
+    StreamConfig,
 };
 use ordain_engine::source::{QueueNotifiers, unrouted_queue};
 use ordain_publish::{AssignError, AssignResult, EventAssigner, QueuedEntries};
@@ -125,14 +125,12 @@ impl Intake {
             return Ok(None);
         };
         Ok(Some(Self {
-            decoder: EventDecoder {
-                ordering: stream.ordering,
-                event_size: loaded.config.runtime.event_size.bytes(),
-            },
+            decoder: EventDecoder::new(stream.ordering, loaded.config.runtime.event_size.bytes())
+                .with_locations(stream.source.cloudevent_locations()),
             limit_setting: if exchange.is_some() { "inbox" } else { "queue" },
             stream: name.shared(),
             first: stream.first,
-            is_routed: exchange.is_some_and(|(_, key)| *key == KeyLocation::RoutingKey),
+            is_routed: exchange.is_some_and(|(_, key)| key.is_routing_key()),
             replay_log: log,
             is_spread_by_broker: exchange.is_some() && queue.partitions > 1,
             queue: assigner(queue, stream_writer),

@@ -12,7 +12,7 @@ pub struct RabbitOptions {
 }
 
 impl RabbitOptions {
-    /// Returns the options of a broker with the plugin `rabbitmq_sharding` and the user `guest`, without TLS.
+    /// Returns the options of a broker with the plugins of Ordain's exchanges and the user `guest`, without TLS.
     pub fn new() -> Self {
         Self::default()
     }

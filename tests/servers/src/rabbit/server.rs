@@ -207,7 +207,7 @@ impl Server {
 fn enabled_plugins(options: &RabbitOptions) -> String {
     let mut names: Vec<&str> = Vec::new();
     if !options.plain {
-        names.push("rabbitmq_sharding");
+        names.extend(["rabbitmq_sharding", "rabbitmq_consistent_hash_exchange"]);
         names.extend(options.management.then_some("rabbitmq_management"));
         names.extend(options.plugins.iter().map(String::as_str));
     }

@@ -48,8 +48,12 @@ fn mismatched_objects_are_refused() -> Result<()> {
     let other = config(&url, "", "", "partitions = 4");
     let other = other
         .replace("exchange = \"cases\", queue = \"cases\"", "exchange = \"other\", queue = \"q\"");
-    rig.home.write("ordain.toml", other)?;
+    rig.home.write("ordain.toml", &other)?;
     ensure_refused(&rig.home, 78, &["exchange \"other\"", "inequivalent arg", "declare = false"])?;
+    let hashed = other.replace("partitions = 4", "partitions = 4, key = \"header:case\"");
+    rig.home.write("ordain.toml", hashed)?;
+    let form = "type x-consistent-hash with the argument hash-header = \"case\"";
+    ensure_refused(&rig.home, 78, &["exchange \"other\"", "inequivalent arg", form])?;
 
     // A start must fail with exit code 78 if the form of a queue differs from the configuration, even if the exchange
     // of a sink is missing too.

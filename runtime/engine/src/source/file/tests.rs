@@ -92,7 +92,7 @@ fn lines_are_read_in_order_while_files_are_renamed() {
         fs::write(&path, "").expect("a folder");
         let ordering = OrderingMode::Fifo;
         let files = FileSet::new(FilePattern::new(&path), "s", ordering, true);
-        let decoder = EventDecoder { ordering, event_size: 1 << 20 };
+        let decoder = EventDecoder::new(ordering, 1 << 20);
         let options = FileOptions { files: Some(files), stream: "s".into(), follow: true, decoder };
         let mut source = read_file(options).expect("a thread");
         let (first_line, first_line_read) = channel();

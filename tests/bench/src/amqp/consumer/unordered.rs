@@ -99,7 +99,7 @@ fn consumer(
         letter_source: String::new(),
         ordering: OrderingMode::Sequenced,
         event_size,
-        key: source.key.clone(),
+        locations: source.locations(),
     };
     ConsumerOptions {
         ownership: Arc::new(Ownership::permanent()),
