@@ -40,17 +40,25 @@ pub(super) fn positions(listed: &[ListedFile]) -> Positions {
 /// A file whose name matches a pattern.
 pub(super) type MatchingFile = (PathBuf, FileRole, io::Result<Metadata>);
 
+pub(super) fn is_rotated(role: FileRole) -> bool {
+    matches!(role, FileRole::Rotated { .. })
+}
+
 /// Maximum number of listings of a folder for one result of [`matching_files`].
 const LISTINGS_LIMIT: usize = 64;
 
-/// Returns the files of the folder that match the pattern, with their roles, in the order of their paths. A listing can
-/// lack a file that a program renames meanwhile, so this function lists the folder until the later of two consecutive
-/// listings has all files of the earlier listing under the same names. The later listing may also have new files:
-/// programs may create files without a pause. Returns `None` if [`LISTINGS_LIMIT`] listings contain no such pair.
-pub(super) fn matching_files(pattern: &FilePattern) -> io::Result<Option<Vec<MatchingFile>>> {
+/// Returns the files of the folder that match the pattern and have a wanted role, in the order of their paths. A
+/// listing can lack a file that a program renames meanwhile, so this function lists the folder until the later of two
+/// consecutive listings has all files of the earlier listing under the same names. The later listing may also have new
+/// files: programs may create files without a pause. Returns `None` if [`LISTINGS_LIMIT`] listings contain no such
+/// pair.
+pub(super) fn matching_files(
+    pattern: &FilePattern,
+    is_wanted: impl Fn(FileRole) -> bool,
+) -> io::Result<Option<Vec<MatchingFile>>> {
     let mut before: Option<Vec<MatchingFile>> = None;
     for _ in 0..LISTINGS_LIMIT {
-        let listed = list_matching(pattern)?;
+        let listed = list_matching(pattern, &is_wanted)?;
         if let (Some(before), Some(files)) = (&before, &listed)
             && has_all(files, before)
         {
@@ -61,8 +69,8 @@ pub(super) fn matching_files(pattern: &FilePattern) -> io::Result<Option<Vec<Mat
     Ok(None)
 }
 
-/// Returns whether a listing has all files of an earlier listing, under the same names. Both listings are in the order of
-/// their paths.
+/// Returns whether a listing has all files of an earlier listing, under the same names. Both listings are in the order
+/// of their paths.
 fn has_all(listed: &[MatchingFile], before: &[MatchingFile]) -> bool {
     let mut listed = listed.iter().map(identity);
     before.iter().map(identity).all(|file| listed.any(|other| other == file))
@@ -75,7 +83,10 @@ fn identity((path, _, metadata): &MatchingFile) -> (&Path, u64, u64) {
 
 /// Lists the folder once. Returns `None` if a name vanished after it was listed, because the listing may then lack a
 /// renamed file. Also returns `None` if the folder is missing.
-fn list_matching(pattern: &FilePattern) -> io::Result<Option<Vec<MatchingFile>>> {
+fn list_matching(
+    pattern: &FilePattern,
+    is_wanted: impl Fn(FileRole) -> bool,
+) -> io::Result<Option<Vec<MatchingFile>>> {
     let mut matching = Vec::new();
     let entries = match fs::read_dir(pattern.folder()) {
         Ok(entries) => entries,
@@ -84,7 +95,7 @@ fn list_matching(pattern: &FilePattern) -> io::Result<Option<Vec<MatchingFile>>>
     };
     for entry in entries {
         let name = entry?.file_name();
-        let Some(role) = pattern.role(&name) else { continue };
+        let Some(role) = pattern.role(&name).filter(|role| is_wanted(*role)) else { continue };
         let path = pattern.path_of(&name);
         match fs::metadata(&path) {
             Ok(metadata) if !metadata.is_file() => {}
@@ -123,16 +134,14 @@ pub(crate) fn rotated_files(path: &Path) -> io::Result<Vec<FileProgress>> {
         return Ok(Vec::new());
     }
     let mut listed = Vec::new();
-    let matching = matching_files(&pattern)?;
+    let matching = matching_files(&pattern, is_rotated)?;
     let matching = matching.ok_or_else(|| {
         io::Error::other(
             "the folder is missing, or programs rename the files of the folder without a pause",
         )
     })?;
     for (path, role, metadata) in matching {
-        if matches!(role, FileRole::Rotated { .. }) {
-            listed.push(ListedFile { path, role, metadata: metadata?, is_ignored: false });
-        }
+        listed.push(ListedFile { path, role, metadata: metadata?, is_ignored: false });
     }
     sort_in_reading_order(&mut listed, &pattern);
     let progress = |listed: &ListedFile| {

@@ -15,11 +15,15 @@ use super::listed_file::{ListedFile, matching_files, open_listed, sort_in_readin
 use super::tracked_file::TrackedFile;
 
 impl FileSet {
-    /// Returns the files of the folder that match the pattern, in reading order. If the path of the source is a link,
-    /// also returns the older files of the file to which the link leads. Returns `None` if a folder is missing, or if
-    /// another device is mounted there. Also returns `None`, and sets `is_listing_outdated`, if programs rename the
-    /// files of a folder without a pause.
-    pub(super) fn list(&mut self, pattern: &FilePattern) -> io::Result<Option<Vec<ListedFile>>> {
+    /// Returns the files of the folder that match the pattern and have a wanted role, in reading order. If the path of
+    /// the source is a link, also returns the older files of the file to which the link leads. Returns `None` if a
+    /// folder is missing, or if another device is mounted there. Also returns `None`, and sets `is_listing_outdated`,
+    /// if programs rename the files of a folder without a pause.
+    pub(super) fn list(
+        &mut self,
+        pattern: &FilePattern,
+        is_wanted: impl Fn(FileRole) -> bool,
+    ) -> io::Result<Option<Vec<ListedFile>>> {
         self.is_listing_outdated = false;
         if !self.is_available(pattern.folder())? {
             return Ok(None);
@@ -37,7 +41,7 @@ impl FileSet {
             );
         }
         let mut listed = Vec::new();
-        if !self.list_folder(pattern, self.is_first_start, |_| true, &mut listed)? {
+        if !self.list_folder(pattern, self.is_first_start, &is_wanted, &mut listed)? {
             return Ok(None);
         }
         if let Some(target) = &target {
@@ -46,7 +50,7 @@ impl FileSet {
             let is_known = |tracked: &TrackedFile| target.names(Path::new(&tracked.progress.path));
             let is_new = !self.files.is_empty() && !self.files.iter().any(is_known);
             let is_ignored = self.is_first_start || is_new;
-            let is_wanted = |role| role != FileRole::Live;
+            let is_wanted = |role| role != FileRole::Live && is_wanted(role);
             if !self.list_folder(target, is_ignored, is_wanted, &mut listed)? {
                 return Ok(None);
             }
@@ -92,14 +96,11 @@ impl FileSet {
         is_wanted: impl Fn(FileRole) -> bool,
         listed: &mut Vec<ListedFile>,
     ) -> io::Result<bool> {
-        let Some(matching) = matching_files(pattern)? else {
+        let Some(matching) = matching_files(pattern, is_wanted)? else {
             self.is_listing_outdated = true;
             return Ok(false);
         };
         for (path, role, metadata) in matching {
-            if !is_wanted(role) {
-                continue;
-            }
             let Some(metadata) = self.unless_denied(&path, role, metadata.map(Some))? else {
                 continue;
             };

@@ -12,7 +12,7 @@ use ordain_util::file_pattern::FileRole;
 
 use super::FileSet;
 use super::identity::{if_permitted, is_denied};
-use super::listed_file::{ListedFile, Positions, open_listed, positions};
+use super::listed_file::{ListedFile, Positions, is_rotated, open_listed, positions};
 use super::tracked_file::TrackedFile;
 
 impl FileSet {
@@ -22,7 +22,7 @@ impl FileSet {
     /// next scan: a file that may be a copy of a known file, and a file that the source must read before a known file.
     pub(in crate::source) fn discover(&mut self) -> io::Result<()> {
         let Some(pattern) = self.pattern.clone() else { return Ok(()) };
-        let Some(listed) = self.list(&pattern)? else { return Ok(()) };
+        let Some(listed) = self.list(&pattern, |_| true)? else { return Ok(()) };
         let positions = positions(&listed);
         for (at, found) in listed.iter().enumerate() {
             let is_known = |tracked: &TrackedFile| tracked.is(&found.metadata);
@@ -57,9 +57,11 @@ impl FileSet {
     /// caller reads, the result may be wrong.
     pub(in crate::source) fn has_unknown_older_file(&mut self) -> io::Result<bool> {
         let Some(pattern) = self.pattern.clone() else { return Ok(false) };
-        let Some(listed) = self.list(&pattern)? else { return Ok(self.is_listing_outdated) };
+        let Some(listed) = self.list(&pattern, is_rotated)? else {
+            return Ok(self.is_listing_outdated);
+        };
         for found in listed.iter().filter(|found| !found.is_ignored) {
-            if !matches!(found.role, FileRole::Rotated { .. }) || self.is_known(found)? {
+            if self.is_known(found)? {
                 continue;
             }
             match open_listed(found) {

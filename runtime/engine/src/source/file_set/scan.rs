@@ -36,7 +36,7 @@ impl FileSet {
             tracked.was_missing = false;
         }
         for _ in 0..SCANS_LIMIT {
-            let Some(listed) = self.list(&pattern)? else {
+            let Some(listed) = self.list(&pattern, |_| true)? else {
                 if self.is_listing_outdated {
                     continue;
                 }
