@@ -86,10 +86,9 @@ pub(super) fn is_whole_copy(file: &File, copy: &File) -> io::Result<bool> {
 }
 
 /// Returns whether two different files have the same content, up to the end of the shorter file. Compares only the
-/// first and the last of the common bytes. If the last common bytes are blank, both files may begin with blanks that a
-/// truncation left, and have different lines after the blanks. The result is then `true` only while `file` has no
-/// further bytes. The result is also `true` if a program truncates one of the files during the comparison; a later scan
-/// compares the files again.
+/// first and the last of the common bytes. If `file` has further bytes, the common bytes must contain a whole line:
+/// different files may begin with the same blanks after a truncation, and with the same half of a line. The result is
+/// also `true` if a program truncates one of the files during the comparison; a later scan compares the files again.
 pub(super) fn is_copy_of(file: &File, other: &File) -> io::Result<bool> {
     let (metadata, other_metadata) = (file.metadata()?, other.metadata()?);
     if (metadata.dev(), metadata.ino()) == (other_metadata.dev(), other_metadata.ino()) {
@@ -99,9 +98,21 @@ pub(super) fn is_copy_of(file: &File, other: &File) -> io::Result<bool> {
     let common_length = length.min(other_length);
     let is_whole = length == common_length;
     Ok(match common_beginning(other, file, common_length)? {
-        Some(last) => is_whole || !last.bytes().iter().copied().all(is_blank_byte),
+        Some(last) => is_whole || has_whole_line(&last),
         None => file.metadata()?.len() < length || other.metadata()?.len() < other_length,
     })
+}
+
+/// Returns whether the bytes that two files have in common contain a whole line. `last` contains the last of these
+/// bytes. A line that is blank does not count. If the files have more than [`TAIL_LIMIT_BYTES`] bytes in common, a part
+/// of a line counts as a whole line.
+fn has_whole_line(last: &TailFingerprint) -> bool {
+    let bytes = last.bytes();
+    let mut end = bytes.len();
+    if last.end() <= TAIL_LIMIT_BYTES as u64 {
+        end = bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
+    }
+    !bytes[..end].iter().copied().all(is_blank_byte)
 }
 
 /// Compares the bytes before the position `length` in two files: only the first and the last of these bytes, each at

@@ -170,3 +170,17 @@ fn new_files_do_not_delay_a_listing() {
         assert!(listed.unwrap().is_some_and(|listed| listed.len() >= 500));
     });
 }
+
+/// The file of a pattern has only the first half of a line. An older file of another name begins with the same bytes.
+#[test]
+fn half_line_hides_no_older_file() {
+    let half = "{\"specversion\":\"1.0\",";
+    let mut fixture = Fixture::new("e-*.ndjson");
+    fixture.append("e-a.ndjson", half);
+    fixture.set.scan().unwrap();
+    fixture.append("e-b.ndjson.1", &format!("{half}\"id\":\"1\"}}\n"));
+    fixture.set.scan().unwrap();
+    let mut files = fixture.files();
+    files.sort();
+    assert_eq!(files, [("e-a.ndjson".to_owned(), 0), ("e-b.ndjson.1".to_owned(), 0)]);
+}
