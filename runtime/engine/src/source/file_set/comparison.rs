@@ -9,7 +9,7 @@ use ordain_store::checkpoint::FileProgress;
 use ordain_util::file_pattern::FileRole;
 
 use super::FileSet;
-use super::identity::{is_copy_of, is_denied, is_whole_copy, open_same};
+use super::identity::{if_permitted, is_copy_of, is_whole_copy, open_same};
 use super::listed_file::{ListedFile, open_listed};
 
 impl FileSet {
@@ -82,10 +82,7 @@ impl FileSet {
         for tracked in &mut self.files {
             let other = match &tracked.file {
                 Some(other) => Some(Arc::clone(other)),
-                None => match open_same(&tracked.progress) {
-                    Err(error) if is_denied(&error) => None,
-                    opened => opened?,
-                },
+                None => if_permitted(open_same(&tracked.progress))?,
             };
             let Some(other) = other else { continue };
             if is_copy_of(file, &other)? {
@@ -103,7 +100,8 @@ impl FileSet {
                 && !self.files.iter().any(|tracked| tracked.is(&found.metadata))
         };
         for found in listed.iter().filter(is_unknown) {
-            if open_listed(found)?.map_or(Ok(false), |other| is_copy_of(file, &other))? {
+            let other = if_permitted(open_listed(found))?;
+            if other.map_or(Ok(false), |other| is_copy_of(file, &other))? {
                 return Ok(true);
             }
         }
