@@ -16,7 +16,7 @@ use std::sync::Arc;
 use ordain_core::Event;
 
 pub use file::{FileOptions, read_file};
-pub use file_set::FileSet;
+pub use file_set::{FileSet, ScanResult};
 pub(crate) use file_set::{find_by_identity, is_same_inode, rotated_files};
 pub use inbox::{Inbox, unrouted_queue};
 pub use notifier::{QueueNotifier, QueueNotifiers};

@@ -14,7 +14,7 @@ use ordain_core::{Cause, DeadLetter, Event, LetterContent, LetterId, digest};
 use tokio::sync::{mpsc, oneshot};
 
 use super::FileSet;
-use super::file_set::head;
+use super::file_set::{ScanResult, head};
 use super::line_splitter::{LineSplitter, NextLine};
 use ordain_cloudevents::{
     BATCH_BYTES_LIMIT, BATCH_EVENTS_LIMIT, DeliveryBatch, FilePosition, READ_AHEAD_BATCHES,
@@ -171,9 +171,9 @@ impl FileReader {
     /// other files.
     fn run(mut self) -> io::Result<()> {
         loop {
-            let is_whole = self.set.scan()?;
+            let scan = self.set.scan()?;
             self.scanned_at = Instant::now();
-            if !is_whole {
+            if scan == ScanResult::Unsettled {
                 if self.deliver.is_closed() {
                     return Ok(());
                 }
@@ -198,7 +198,8 @@ impl FileReader {
             if self.deliver.is_closed() {
                 return Ok(());
             }
-            if was_idle {
+            // Without a listing, the reader cannot find the earlier lines of a truncated file, so it waits.
+            if was_idle || scan == ScanResult::NotListed {
                 thread::sleep(FOLLOW_INTERVAL);
             }
         }

@@ -46,8 +46,8 @@ pub(crate) use listed_file::rotated_files;
 /// Number of open files at which the source stops opening files in advance. The source then opens a further file only
 /// when it reads this file.
 const OPEN_FILES_LIMIT: usize = 128;
-/// Minimum time between two warnings that the folder is missing, or that another device is mounted there. Also the
-/// minimum time between two warnings about files that this process has no right to read.
+/// Minimum time between two warnings that the source waits for the folder. Also the minimum time between two warnings
+/// about files that this process has no right to read.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The files of a source, in reading order.
@@ -73,6 +73,18 @@ pub struct FileSet {
     /// `true` if, after the last listing, the path of a listed file no longer led to the file, or a tracked file no
     /// longer had the bytes that were read.
     is_listing_outdated: bool,
+}
+
+/// The result of a scan of the folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScanResult {
+    /// The set has all files of the folder, in reading order.
+    Complete,
+    /// Programs renamed or truncated files during each listing of the folder. The set may lack a file that the source
+    /// must read before a file of the set.
+    Unsettled,
+    /// The folder is missing, or another device is mounted there. The set is as before the scan.
+    NotListed,
 }
 
 impl FileSet {

@@ -13,10 +13,10 @@ use ordain_store::checkpoint::FileProgress;
 use ordain_util::canonical_path::canonical_path;
 use ordain_util::file_pattern::{FilePattern, FileRole};
 
-use super::FileSet;
 use super::identity::{find_by_identity, is_denied};
 use super::listed_file::ListedFile;
 use super::tracked_file::TrackedFile;
+use super::{FileSet, ScanResult};
 
 /// The source closes a file that has not changed for `IDLE_TIMEOUT`, if the source has read the file to its end and the
 /// file is not the newest. Without wildcards in the path of the source, the file that the path names stays open.
@@ -27,10 +27,10 @@ const SCANS_LIMIT: usize = 16;
 
 impl FileSet {
     /// Compares the set with the folder: finds files under their new names, adds new files, and reports the loss of
-    /// files that it cannot find. Returns `false` if programs renamed files during each of `SCANS_LIMIT` listings.
-    /// The set may then lack a file that the source must read before a file of the set.
-    pub fn scan(&mut self) -> io::Result<bool> {
-        let Some(pattern) = self.pattern.clone() else { return Ok(true) };
+    /// files that it cannot find. If programs rename or truncate files during each of `SCANS_LIMIT` listings, logs a
+    /// warning and returns [`ScanResult::Unsettled`]. The caller must then repeat the scan before it reads.
+    pub fn scan(&mut self) -> io::Result<ScanResult> {
+        let Some(pattern) = self.pattern.clone() else { return Ok(ScanResult::Complete) };
         self.snapshot = None;
         for tracked in &mut self.files {
             tracked.was_missing = false;
@@ -40,7 +40,7 @@ impl FileSet {
                 if self.is_listing_outdated {
                     continue;
                 }
-                return Ok(true);
+                return Ok(ScanResult::NotListed);
             };
             self.find_tracked(&pattern, &listed)?;
             self.add_unknown(&listed)?;
@@ -56,7 +56,7 @@ impl FileSet {
                 self.report_missing(&listed)?;
                 self.close_idle();
                 self.forget_oldest();
-                return Ok(true);
+                return Ok(ScanResult::Complete);
             }
             // A program may have renamed or copied a file after the listing. Only a second listing, which begins after
             // the file was found missing, can show that the file is lost.
@@ -64,7 +64,14 @@ impl FileSet {
                 tracked.was_missing = tracked.is_missing;
             }
         }
-        Ok(false)
+        if self.folder_throttle.allow() {
+            tracing::warn!(
+                stream = self.stream, folder = %pattern.folder().display(),
+                "source waits: programs rename or truncate the files of the folder without a pause; rotate the files \
+                 less often"
+            );
+        }
+        Ok(ScanResult::Unsettled)
     }
 
     /// Finds the tracked files: among the open files, among the listed files, or under another name in the folder.

@@ -87,7 +87,7 @@ fn file_truncated_during_the_scan_continues_in_its_copy() {
         assert!(fixture.set.is_listing_outdated, "the file was truncated");
         assert_eq!(fixture.files(), [("f".to_owned(), offset)], "the copy must not count as new");
         fixture.append("f", "3\n");
-        assert!(fixture.set.scan().unwrap());
+        assert_eq!(fixture.set.scan().unwrap(), ScanResult::Complete);
         assert_eq!(fixture.files(), [("f.1".to_owned(), offset), ("f".to_owned(), 0)]);
         assert!(!fixture.has_loss());
     }
@@ -106,7 +106,7 @@ fn rewritten_file_does_not_repeat_the_scan_without_end() {
     fs::write(fixture.path("f"), "two\n").unwrap();
     File::options().write(true).open(fixture.path("f")).unwrap().set_modified(modified).unwrap();
     fixture.append("f.1", "another line\n");
-    assert!(fixture.set.scan().unwrap());
+    assert_eq!(fixture.set.scan().unwrap(), ScanResult::Complete);
     assert_eq!(fixture.files(), [("f.1".to_owned(), 0), ("f".to_owned(), 0)]);
 }
 
@@ -137,7 +137,7 @@ fn link_without_target_does_not_delay_the_scan() {
     let mut fixture = Fixture::new("f");
     fixture.append("f", "one\n");
     std::os::unix::fs::symlink(fixture.path("missing"), fixture.path("f.1")).unwrap();
-    assert!(fixture.set.scan().unwrap());
+    assert_eq!(fixture.set.scan().unwrap(), ScanResult::Complete);
     assert_eq!(fixture.files(), [("f".to_owned(), 0)]);
 }
 
@@ -183,4 +183,17 @@ fn half_line_hides_no_older_file() {
     let mut files = fixture.files();
     files.sort();
     assert_eq!(files, [("e-a.ndjson".to_owned(), 0), ("e-b.ndjson.1".to_owned(), 0)]);
+}
+
+/// The scan leaves the files as they are while the folder is missing, and the result shows that the caller must wait.
+#[test]
+fn missing_folder_is_not_listed() {
+    let mut fixture = Fixture::new("folder/f");
+    fs::create_dir(fixture.path("folder")).unwrap();
+    fixture.append("folder/f", "one\n");
+    fixture.set.scan().unwrap();
+    fs::rename(fixture.path("folder"), fixture.path("away")).unwrap();
+    assert_eq!(fixture.set.scan().unwrap(), ScanResult::NotListed);
+    assert_eq!(fixture.files(), [("f".to_owned(), 0)]);
+    assert!(!fixture.has_loss());
 }
