@@ -1,5 +1,6 @@
 //! Starts the source of a partition.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use super::RunError;
 use super::partition_factory::PartitionFactory;
 use crate::driver::PartitionMetrics;
 use crate::sink::PartitionHandle;
-use crate::source::{self, FileOptions, FileSet, Inbox, QueueOptions, unrouted_queue};
+use crate::source::{self, FileOptions, FileSet, Inbox, QueueOptions, ScanResult, unrouted_queue};
 use ordain_amqp::{ConsumerOptions, ExchangeProducer, Topology};
 use ordain_cloudevents::EventDecoder;
 use ordain_cloudevents::SourceHandle;
@@ -27,6 +28,9 @@ use tokio::task::block_in_place;
 /// Divisor of a partition's memory budget: deliveries that the broker has sent and the driver has not taken may use one
 /// quarter. The sequencer accepts no further deliveries while its own memory has reached three quarters of the budget.
 const PREFETCH_MEMORY_DIVISOR: usize = 4;
+
+/// Delay before the next scan of a folder whose files programs rename or truncate without a pause.
+const SCAN_RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// Delay before the next attempt to write a checkpoint that the store did not accept.
 const CHECKPOINT_RETRY_DELAY: Duration = Duration::from_millis(500);
@@ -263,12 +267,11 @@ impl PartitionFactory<'_> {
             );
             files.rewind();
         }
-        let scanned = block_in_place(|| files.scan());
-        scanned.map_err(|error| {
-            let message = format!("{} cannot be read: {error}", path.display());
-            let setting = format!("streams.{name}.source.path");
-            self.loaded.setting_error(&setting, message).caused_by(&error)
-        })?;
+        // The checkpoint below must contain all files, so repeat the scan while programs rename the files of the
+        // folder. If this process loses the partition, the caller drops this future.
+        while self.scan(name, path, &mut files)? == ScanResult::Unsettled {
+            tokio::time::sleep(SCAN_RETRY_DELAY).await;
+        }
         if let Some(line) = files.resumed_line() {
             tracing::info!(stream = %name, line, "reading the file from its checkpoint");
         }
@@ -298,5 +301,20 @@ impl PartitionFactory<'_> {
         }
         let options = FileOptions { files: Some(files), ..options };
         Ok((source::read_file(options).map_err(RunError::Thread)?, Some(mark_name)))
+    }
+
+    /// Scans the folder of a file source. An error names the setting of the path.
+    fn scan(
+        &self,
+        name: &ResourceName,
+        path: &Path,
+        files: &mut FileSet,
+    ) -> Result<ScanResult, RunError> {
+        let scanned = block_in_place(|| files.scan());
+        Ok(scanned.map_err(|error| {
+            let message = format!("{} cannot be read: {error}", path.display());
+            let setting = format!("streams.{name}.source.path");
+            self.loaded.setting_error(&setting, message).caused_by(&error)
+        })?)
     }
 }
