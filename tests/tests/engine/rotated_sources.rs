@@ -778,6 +778,25 @@ fn incomplete_line_of_a_renamed_file_is_read_when_complete() -> Result<()> {
     writer.check()
 }
 
+/// The new file has only the first half of a line. The older files begin with the same bytes, but the host must not take
+/// them for copies of the new file.
+#[test]
+fn half_line_hides_no_older_file() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 40)?;
+    writer.create(EVENTS, 20)?;
+    writer.home.run_once()?;
+    writer.rename(EVENTS, "events.ndjson.2")?;
+    writer.create("events.ndjson.1", 20)?;
+    let next = writer.next(1);
+    let (half, rest) = next.split_at(8);
+    writer.home.write(EVENTS, half)?;
+    let report = writer.home.run_once()?;
+    ensure!(report["delivered"] == 20, "{report}");
+    writer.home.append(EVENTS, rest)?;
+    writer.home.run_once()?;
+    writer.check()
+}
+
 /// The user who runs the host has no permission to read an older file. Root can read every file, so if the host runs as
 /// root, the test takes away the capabilities that permit this.
 #[test]
