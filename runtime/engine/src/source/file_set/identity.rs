@@ -19,9 +19,13 @@ pub(super) fn fingerprint(file: &File, end: u64) -> io::Result<ReadFingerprint> 
 /// Returns whether a file has the inode of a known file, and was created at the same time. A creation time of 0 is
 /// unknown, and counts as equal.
 pub(crate) fn is_same_inode(progress: &FileProgress, metadata: &Metadata) -> bool {
+    // A caller may compare a file with thousands of files, and the conversion of the time is slow.
+    if progress.inode != metadata.ino() {
+        return false;
+    }
     let created = created_ns(metadata);
     let before = progress.created_ns;
-    progress.inode == metadata.ino() && (created == before || created == 0 || before == 0)
+    created == before || created == 0 || before == 0
 }
 
 /// Searches for a known file, under any name, in the folder in which the file was last seen. Recognises the file by its
