@@ -138,32 +138,31 @@ fn suffix_number(suffix: &str) -> Option<u64> {
 }
 
 /// Returns whether a text matches a pattern with the wildcards `*` and `?`.
-fn matches(pattern: &str, text: &str) -> bool {
-    let pattern: Vec<char> = pattern.chars().collect();
-    let text: Vec<char> = text.chars().collect();
-    let mut at = 0;
-    let mut in_text = 0;
-    // The position in the pattern after the last `*`, and the end of the part of the text that this `*` matches so far.
-    let mut star = None;
-    while in_text < text.len() {
-        match pattern.get(at) {
+fn matches(mut pattern: &str, mut text: &str) -> bool {
+    // The rest of the pattern after the last `*`, and the rest of the text after the part that this `*` matches so far.
+    let mut star: Option<(&str, &str)> = None;
+    while let Some(next) = text.chars().next() {
+        let mut pattern_rest = pattern.chars();
+        match pattern_rest.next() {
             Some('*') => {
-                at += 1;
-                star = Some((at, in_text));
+                pattern = pattern_rest.as_str();
+                star = Some((pattern, text));
             }
-            Some(expected) if *expected == '?' || *expected == text[in_text] => {
-                at += 1;
-                in_text += 1;
+            Some(expected) if expected == '?' || expected == next => {
+                pattern = pattern_rest.as_str();
+                text = &text[next.len_utf8()..];
             }
             _ => {
-                let Some((after, covered)) = star else { return false };
-                at = after;
-                in_text = covered + 1;
-                star = Some((after, in_text));
+                let Some((after, uncovered)) = star else { return false };
+                let mut uncovered = uncovered.chars();
+                uncovered.next();
+                pattern = after;
+                text = uncovered.as_str();
+                star = Some((after, text));
             }
         }
     }
-    pattern[at..].iter().all(|rest| *rest == '*')
+    pattern.chars().all(|rest| rest == '*')
 }
 
 #[cfg(test)]
