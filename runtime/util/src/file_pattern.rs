@@ -141,9 +141,7 @@ fn suffix_number(suffix: &str) -> Option<u64> {
 fn matches(mut pattern: &str, mut text: &str) -> bool {
     // The rest of the pattern after the last `*`, and the rest of the text after the part that this `*` matches so far.
     let mut star: Option<(&str, &str)> = None;
-    loop {
-        let mut text_rest = text.chars();
-        let Some(next) = text_rest.next() else { break };
+    while let Some(next) = text.chars().next() {
         let mut pattern_rest = pattern.chars();
         match pattern_rest.next() {
             Some('*') => {
@@ -152,7 +150,7 @@ fn matches(mut pattern: &str, mut text: &str) -> bool {
             }
             Some(expected) if expected == '?' || expected == next => {
                 pattern = pattern_rest.as_str();
-                text = text_rest.as_str();
+                text = &text[next.len_utf8()..];
             }
             _ => {
                 let Some((after, uncovered)) = star else { return false };

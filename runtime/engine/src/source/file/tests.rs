@@ -133,7 +133,7 @@ impl Steps {
         let ordering = OrderingMode::Fifo;
         let pattern = FilePattern::new(&folder.path().join(name));
         let set = FileSet::new(pattern, "s", ordering, true);
-        let decoder = EventDecoder { ordering, event_size: 1 << 20 };
+        let decoder = EventDecoder::new(ordering, 1 << 20);
         let lines = LineDecoder { stream: "s".into(), decoder };
         let (deliver, deliveries) = mpsc::channel(READ_AHEAD_BATCHES);
         let scanned_at = Instant::now();
