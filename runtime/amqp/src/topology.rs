@@ -481,12 +481,6 @@ impl Topology {
 
     /// Binds all queues to the exchange.
     async fn bind_queues(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
-        if self.is_bound_in_order() {
-            for partition in self.partitions_by_queue_name() {
-                self.bind_queue(channel, exchange, partition).await?;
-            }
-            return Ok(());
-        }
         // Bind all queues concurrently: until the last queue is bound, a partitioned exchange divides its messages
         // among the queues that are already bound, and sends keys to the wrong partition.
         let partitions = 0..self.partitions;

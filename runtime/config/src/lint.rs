@@ -6,8 +6,8 @@ use ordain_core::OrderingMode;
 
 use super::problem::ConfigProblem;
 use super::{
-    IdPlace, LoadedConfig, MessageProperty, NumberingPolicy, Place, ResourceName, SourceConfig,
-    StreamConfig,
+    HashedPart, IdPlace, LoadedConfig, MessageProperty, NumberingPolicy, Place, ResourceName,
+    SourceConfig, StreamConfig,
 };
 
 /// The default of RabbitMQ's setting `consumer_timeout`, in ms. If a consumer does not acknowledge an event for this
@@ -22,6 +22,7 @@ impl LoadedConfig {
         for (name, stream) in &self.config.streams {
             lint.gaps(name, stream);
             lint.equal_key_and_id(name, stream);
+            lint.moving_keys(name, stream);
             if matches!(stream.source, SourceConfig::Amqp(_)) {
                 lint.redelivery(name, stream);
             }
@@ -110,6 +111,22 @@ impl ConfigLint<'_> {
              in each event, or set id = \"content\""
         );
         self.report(&format!("streams.{name}.source.{field}"), message);
+    }
+
+    /// Warns if a restart of the broker can move the keys of a `fifo` stream to other partitions. The exchange type
+    /// `x-consistent-hash` assigns the keys to the queues anew at each start of the broker.
+    fn moving_keys(&mut self, name: &ResourceName, stream: &StreamConfig) {
+        let SourceConfig::Amqp(source) = &stream.source else { return };
+        let hashes_routing_key =
+            matches!(source.hashed_part(), None | Some(HashedPart::RoutingKey));
+        if stream.ordering != OrderingMode::Fifo || source.partitions == 1 || hashes_routing_key {
+            return;
+        }
+        let message = "a restart of RabbitMQ can move keys to other partitions, because the exchange hashes the key \
+                       in another place than the routing key; events of a fifo stream can then be executed out of \
+                       order: use one partition, or key = \"routing-key\", or restart RabbitMQ only while the queues \
+                       of the stream are empty";
+        self.report(&format!("streams.{name}.source.partitions"), message.to_owned());
     }
 
     /// Warns if the settings allow Ordain to forget a key before the broker's last redelivery, or to hold an event
@@ -331,6 +348,24 @@ mod tests {
         assert!(http.len() == 1 && http[0].contains("the attribute \"id\""), "{http:?}");
         for source in ["key = \"header:a\"", "key = \"data:/a\", id = \"content\""] {
             assert_eq!(found("fifo", &format!("{amqp}, {source}")), [] as [&str; 0], "{source}");
+        }
+    }
+
+    #[test]
+    fn keys_that_a_restart_of_the_broker_moves_are_named() {
+        let found = |ordering: &str, source: &str| {
+            warnings(&format!(
+                "[broker]\nurl = \"amqp://h\"\n[streams.a]\nhandler = \"x\"\nordering = \"{ordering}\"\n\
+                 source = {{ kind = \"amqp\", exchange = \"a\", queue = \"a\", {source} }}\n"
+            ))
+        };
+        let hashed = "key = \"header:a\", partitions = 2";
+        let fifo = found("fifo", hashed);
+        assert!(fifo.len() == 1 && fifo[0].contains("a restart of RabbitMQ can move"), "{fifo:?}");
+        for (ordering, source) in
+            [("sequenced", hashed), ("fifo", "key = \"header:a\""), ("fifo", "partitions = 2")]
+        {
+            assert_eq!(found(ordering, source), [] as [&str; 0], "{ordering} {source}");
         }
     }
 

@@ -58,21 +58,6 @@ impl Topology {
         if self.hash_argument().is_some() { QUEUE_SHARE } else { "" }
     }
 
-    /// Returns whether the queues must be bound in the order of [`Self::partitions_by_queue_name`]. An exchange of type
-    /// `x-consistent-hash` assigns the hashes to the queues in the order in which the queues are bound. When the broker
-    /// starts, it builds this assignment anew, in the byte order of the names of the queues. If the queues were bound
-    /// in another order, a restart of the broker would move most keys to another partition.
-    pub(super) fn is_bound_in_order(&self) -> bool {
-        self.hash_argument().is_some()
-    }
-
-    /// Returns the partitions in the byte order of the names of their queues: `q.0`, `q.1`, `q.10`, `q.2`.
-    pub(super) fn partitions_by_queue_name(&self) -> Vec<u32> {
-        let mut partitions: Vec<u32> = (0..self.partitions).collect();
-        partitions.sort_by_key(|partition| self.queue(*partition));
-        partitions
-    }
-
     /// Adds to the refusal of the stream's exchange the name of the exchange, and advice that depends on the cause.
     pub(super) fn exchange_refusal(&self, error: BrokerError, exchange: &str) -> BrokerError {
         let Some((argument, value)) = self.hash_argument() else {
@@ -157,14 +142,6 @@ mod tests {
             let first = topology.bindings().into_iter().next().expect("a binding");
             assert_eq!(first.routing_key, binding, "{source}");
         }
-    }
-
-    #[test]
-    fn queues_of_a_hash_exchange_are_bound_in_byte_order() {
-        let hash = topology("partitions = 12, key = \"header:order\"");
-        assert!(hash.is_bound_in_order());
-        assert_eq!(hash.partitions_by_queue_name(), [0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9]);
-        assert!(!topology("partitions = 12").is_bound_in_order());
     }
 
     #[test]

@@ -245,8 +245,9 @@ impl PartitionMetrics {
                 from,
                 keys = self.moved_keys.load(Ordering::Relaxed),
                 "keys moved here from another partition: their events may be executed out of order. The move of a key \
-                 is expected only after a change of the routing keys. Otherwise, check that no other queue is bound to \
-                 the exchange of the stream, and that no queue of the stream was removed"
+                 is expected only after a change of the routing keys, or, with an exchange of type x-consistent-hash, \
+                 after a restart of the broker. Otherwise, check that no other queue is bound to the exchange of the \
+                 stream, and that no queue of the stream was removed"
             );
         }
     }
