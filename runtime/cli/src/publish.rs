@@ -65,9 +65,8 @@ pub(crate) struct PublishArgs {
     /// Mark the event as the last event of its key.
     #[arg(long, requires = "key")]
     end: bool,
-    /// Let the store give numbers that it lost a second time. Use this option only after the store went back in time,
-    /// and publish all events again that were published shortly before the loss, in the same order. The stream
-    /// recognises the events that it already has.
+    /// Let the store give lost numbers again. Use this option only after the store lost data, and only to publish the
+    /// lost events again: all of them, in the same order, with the same ids, before any new event.
     #[arg(long)]
     reuse_lost_numbers: bool,
     #[command(flatten)]
@@ -287,7 +286,9 @@ impl From<PublishError> for CommandError {
             PublishError::Broker(error) => RunError::from(error).into(),
             PublishError::Stream(words) => Self::Config(anyhow!(words)),
             error @ PublishError::Full(_) => Self::Unavailable(error.into()),
-            error @ PublishError::Event { .. } => Self::Failed(error.into()),
+            error @ (PublishError::Event { .. } | PublishError::Refused(_)) => {
+                Self::Failed(error.into())
+            }
         }
     }
 }

@@ -48,7 +48,7 @@ const REPEAT_ADVICE: &str = "\
 /// published.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishFileError {
-    /// A line cannot be published.
+    /// A line is faulty.
     #[error(
         "{origin}: {words}. Correct the line and run the command again: the command continues a file at this line, \
          but reads standard input from the beginning"
@@ -57,6 +57,14 @@ pub enum PublishFileError {
         /// The line number and the name of the file.
         origin: String,
         /// The fault of the line, and how to correct it.
+        words: String,
+    },
+    /// The store refused to number the event of a line. The line itself has no fault.
+    #[error("{origin}: {words}")]
+    Event {
+        /// The line number and the name of the file.
+        origin: String,
+        /// The reason of the refusal, and the next step.
         words: String,
     },
     /// The file cannot be read.
@@ -670,11 +678,20 @@ async fn publish_batch(
         assigned.iter().filter(|result| count_if(result)).count() as u64
     };
     counts.published += count(|result| matches!(result, AssignItemReply::New(_)));
-    counts.known += count(|result| matches!(result, AssignItemReply::Known(_)));
+    counts.known +=
+        count(|result| matches!(result, AssignItemReply::Known(_) | AssignItemReply::Settled(_)));
     match done {
         Ok(_) => {}
-        Err(PartialPublishError { error: PublishError::Event { at, words }, .. }) => {
-            stop = line_error(ends[at], words);
+        Err(PartialPublishError { error: PublishError::Event { at, words }, assigned }) => {
+            // Only a faulty event and a conflict can be corrected in the line.
+            let is_refused =
+                assigned[at].is_refused() && !matches!(assigned[at], AssignItemReply::Conflict(_));
+            let origin = format!("line {} of {name}", ends[at].line);
+            stop = Some(if is_refused {
+                PublishFileError::Event { origin, words }
+            } else {
+                PublishFileError::Line { origin, words }
+            });
             ends.truncate(at);
         }
         Err(PartialPublishError { error, .. }) => return Err(error.into()),

@@ -239,6 +239,7 @@ mod tests {
                 witness: None,
                 call: None,
                 readers: Vec::new(),
+                reuses_lost_numbers: false,
                 groups: vec![AssignGroup { origin: None, chunks }],
             };
             store.assign(Arc::new(assign)).await.expect("an answer");

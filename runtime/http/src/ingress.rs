@@ -318,6 +318,7 @@ async fn receive_events(
             too_many_requests(&words)
         }
         AssignError::Store(error) => ProblemDetails::from(error).retry_after(RETRY_AFTER_SECONDS),
+        AssignError::Refused(words) => ProblemDetails::from(StoreError::Failed(words)),
         AssignError::RolledBack => {
             ProblemDetails::from(StoreError::RolledBack).retry_after(RETRY_AFTER_SECONDS)
         }
@@ -329,13 +330,13 @@ async fn receive_events(
             AssignItemReply::Conflict(_) => {
                 "the key has an event with this sequence and other content"
             }
-            AssignItemReply::NumberedElsewhere(_) | AssignItemReply::KeyEnded => {
-                "the event has no sequence"
-            }
+            AssignItemReply::NumberedElsewhere(_)
+            | AssignItemReply::UnprovenRepeat(_)
+            | AssignItemReply::KeyEnded => "the event has no sequence",
             AssignItemReply::AfterConflict => {
                 "this event was not accepted, because an earlier event of the same key in this request is in conflict"
             }
-            AssignItemReply::New(_) | AssignItemReply::Known(_) => {
+            AssignItemReply::New(_) | AssignItemReply::Known(_) | AssignItemReply::Settled(_) => {
                 taken.push(json!({ "id": event.id(), "sequence": event.sequence() }));
                 continue;
             }

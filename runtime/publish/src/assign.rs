@@ -35,6 +35,9 @@ pub enum AssignError {
     Full,
     /// The store failed.
     Store(StoreError),
+    /// The store lost events that the publisher had written, and refuses to number one of these events again. The text
+    /// names the event, the reason and the next step.
+    Refused(String),
     /// A shard (slice of the store) lacks an event that it had earlier. After the store had detected the loss, the call
     /// wrote nothing more to the shard.
     RolledBack,
@@ -87,6 +90,8 @@ pub struct EventAssigner {
     pub writer: Arc<QueueWriter>,
     /// The time for which the assigner waits for room in a full queue.
     pub full_timeout: Duration,
+    /// True if the assigner writes events again whose numbers the store lost ([`AssignRequest::reuses_lost_numbers`]).
+    pub reuses_lost_numbers: bool,
 }
 
 impl EventAssigner {
@@ -106,7 +111,7 @@ impl EventAssigner {
     pub async fn assign(&self, items: &[AssignItem]) -> AssignResult {
         let nothing = BTreeMap::new();
         let mut before = self.disconnects(items);
-        let mut result = self.assign_behind(items, &nothing, &self.policy.readers).await;
+        let mut result = self.assign_behind(items, &nothing, self.reuses_lost_numbers).await;
         for attempt in 0.. {
             let may_lack = match result.error {
                 None => {
@@ -146,8 +151,8 @@ impl EventAssigner {
     /// earlier event that the shard must have.
     ///
     /// The store has numbered the events of an earlier call before. Since the store lost these numbers, the readers may
-    /// have received the events from the broker. For such events, this method therefore names no readers: the store
-    /// gives the lost numbers again, and the readers recognise the repeated events.
+    /// have received the events from the broker. For such events, this method therefore requests the lost numbers
+    /// ([`AssignRequest::reuses_lost_numbers`]). The readers recognise the repeated events.
     pub(crate) async fn reassign_lost(
         &self,
         items: &[AssignItem],
@@ -184,8 +189,8 @@ impl EventAssigner {
             })
             .collect();
         let selected: Vec<AssignItem> = indexes.iter().map(|at| items[*at].clone()).collect();
-        let readers = if only.is_some() { &[][..] } else { &self.policy.readers };
-        let second = self.assign_behind(&selected, witnesses, readers).await;
+        let reuses = only.is_some() || self.reuses_lost_numbers;
+        let second = self.assign_behind(&selected, witnesses, reuses).await;
         for (at, assigned) in indexes.into_iter().zip(second.assigned) {
             first.rewritten += usize::from(matches!(assigned, AssignItemReply::New(_)));
             first.assigned[at] = match (first.assigned[at], assigned) {
@@ -233,6 +238,7 @@ impl EventAssigner {
             witness,
             call: None,
             readers: Vec::new(),
+            reuses_lost_numbers: false,
             groups: Vec::new(),
         };
         match self.store.assign(Arc::new(check)).await {
@@ -280,14 +286,13 @@ impl EventAssigner {
     }
 
     /// Writes the events to their shards. `witnesses` contains, for some shards, an earlier event that the shard must
-    /// have. Writes nothing to a shard that lacks its witness; the error is then [`AssignError::RolledBack`]. The store
-    /// refuses to number an event if a stream in `readers` has a higher sequence of the key
-    /// ([`AssignRequest::readers`]).
+    /// have. Writes nothing to a shard that lacks its witness; the error is then [`AssignError::RolledBack`]. `reuses`
+    /// is the field [`AssignRequest::reuses_lost_numbers`] of the calls.
     pub(crate) async fn assign_behind(
         &self,
         items: &[AssignItem],
         witnesses: &BTreeMap<u32, Witness>,
-        readers: &[Arc<str>],
+        reuses: bool,
     ) -> AssignResult {
         let shards = self.store.shards();
         let mut by_shard: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
@@ -297,7 +302,7 @@ impl EventAssigner {
         let assigned = vec![AssignItemReply::AfterConflict; items.len()];
         let mut all = AssignResult { assigned, ..AssignResult::default() };
         let each = by_shard.into_iter().map(|(shard, places)| {
-            self.assign_in_shard(shard, places, items, witnesses.get(&shard).cloned(), readers)
+            self.assign_in_shard(shard, places, items, witnesses.get(&shard).cloned(), reuses)
         });
         for ShardResult { results: done, entries: put, error: failed } in join_all(each).await {
             for (at, assigned) in done {
@@ -317,7 +322,7 @@ impl EventAssigner {
         indexes: Vec<usize>,
         items: &[AssignItem],
         mut witness: Option<Witness>,
-        readers: &[Arc<str>],
+        reuses: bool,
     ) -> ShardResult {
         let mut results = Vec::with_capacity(indexes.len());
         let mut entries = Vec::new();
@@ -343,7 +348,7 @@ impl EventAssigner {
                 }
             }
             let groups = index_groups.iter().map(|group| producer_group(group, items)).collect();
-            let request = self.request(shard, groups, witness.clone(), readers);
+            let request = self.request(shard, groups, witness.clone(), reuses);
             let (replies, runs) = match self.retry_while_full(request).await {
                 Ok(replies) => replies,
                 Err(error) => {
@@ -379,9 +384,9 @@ impl EventAssigner {
         shard: u32,
         groups: Vec<AssignGroup>,
         witness: Option<Witness>,
-        readers: &[Arc<str>],
+        reuses: bool,
     ) -> Arc<AssignRequest> {
-        let NumberingPolicy { destination: to, rules, .. } = &self.policy;
+        let NumberingPolicy { destination: to, rules, readers, .. } = &self.policy;
         let has_queues = matches!(to, Destination::Stream(_));
         Arc::new(AssignRequest {
             destination: to.clone(),
@@ -389,7 +394,8 @@ impl EventAssigner {
             rules: *rules,
             witness,
             call: has_queues.then(|| self.writer.next_call(shard)),
-            readers: readers.to_vec(),
+            readers: readers.clone(),
+            reuses_lost_numbers: reuses,
             groups,
         })
     }

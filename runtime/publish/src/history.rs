@@ -13,7 +13,8 @@ use ordain_core::{ProducerHistory, shard_of};
 
 use crate::assign::{AssignError, AssignResult, EventAssigner, ROLLBACK_RETRY_LIMIT};
 use crate::incident::{EventsLost, IncidentSubject, now_ms, record, time_text};
-use ordain_store::{AssignItem, Destination, Witness};
+use crate::refusal_message;
+use ordain_store::{AssignItem, AssignItemReply, Destination, Witness};
 
 /// Maximum size of the events in memory, in bytes. A fast publisher writes this many bytes in a few seconds, and then
 /// keeps its events for less than [`HISTORY_AGE`].
@@ -183,11 +184,18 @@ impl PublishedCalls {
             let renewed = self.history.renewed();
             let mut reassigned =
                 assigner.reassign_lost(&items, first, Some(shards), &renewed).await;
+            // A settled event of an ended key keeps its first number.
+            let is_changed = |(before, now): &(&AssignItemReply, &AssignItemReply)| {
+                before.sequence() != now.sequence() && !matches!(now, AssignItemReply::Settled(_))
+            };
             let pairs = result.assigned.iter().zip(&reassigned.assigned);
-            let changed = pairs.filter(|(before, now)| before.sequence() != now.sequence());
-            self.changed += changed.count();
+            let changed = pairs.filter(is_changed).count();
+            self.changed += changed;
             self.repeated += reassigned.rewritten;
             let at = (reassigned.rewritten > 0).then(|| self.now());
+            if let Some(refused) = refused_repeat(&items, &reassigned.assigned) {
+                return Err(refused);
+            }
             let failed = reassigned.error.take();
             let witnesses =
                 assigner.witnesses(items.iter().zip(&reassigned.assigned), &reassigned.entries);
@@ -235,7 +243,7 @@ impl PublishedCalls {
                 "the store went back in time, and this publisher wrote the lost events again. Some of them have other \
                  numbers than before: another event of the key has taken the old number, or an earlier event of the \
                  key is lost, so that the later events of the key have lower numbers now. Check whether a receiver has \
-                 two events with the same key and number"
+                 two events with the same key and number, or one event under two numbers"
             );
         }
     }
@@ -247,4 +255,22 @@ impl PublishedCalls {
             .map(|(_, forgotten)| forgotten)
             .reduce(|first, next| ForgottenEvents { events: first.events + next.events, ..first })
     }
+}
+
+/// Returns an error if the store refused to give an event its lost number again. `items` are events that the store has
+/// numbered before, and `assigned` are the replies to their repetition. A conflict is no such refusal: another event has
+/// taken the id or the sequence of the event since the loss.
+fn refused_repeat(items: &[AssignItem], assigned: &[AssignItemReply]) -> Option<AssignError> {
+    let is_refused = |reply: &AssignItemReply| {
+        reply.is_refused() && !matches!(reply, AssignItemReply::Conflict(_))
+    };
+    let at = assigned.iter().position(is_refused)?;
+    let event = &items[at].event;
+    let words = refusal_message(event, assigned[at], true);
+    Some(AssignError::Refused(format!(
+        "the store went back in time and lost events of this publisher, and the publisher cannot write the event with \
+         the id {:?} again: {words}. Until the store accepts the event, this publisher publishes no further event; \
+         another publisher can publish the lost events",
+        event.id()
+    )))
 }

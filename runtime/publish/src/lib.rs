@@ -41,9 +41,10 @@ pub const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The next step if the store lost the number of an event. The text does not name the cause of the loss, because a
 /// refused event does not show that the store went back in time.
 const REUSE_ADVICE: &str = "\
-    publish all events that were published shortly before the loss again, in the same order, with the option \
-    `--reuse-lost-numbers` of `ordain publish` (in a program: with `Publisher::reuse_lost_numbers`). The store then \
-    gives the lost numbers again, and the stream recognises the events that it already has";
+    publish the lost events again before any new event: all of them, in the same order, with the same ids, and with \
+    the option `--reuse-lost-numbers` of `ordain publish` (in a program: with `Publisher::reuse_lost_numbers`)";
+/// The section of the documentation about the loss of numbers.
+const LOST_NUMBERS_GUIDE: &str = "docs/guide/producers.md, \"Lost numbers\"";
 /// Time limit for closing the connection that declared the exchange and the queues.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -70,6 +71,10 @@ pub enum PublishError {
         /// The fault, and how to correct it.
         words: String,
     },
+    /// The store lost events of this publisher, and refuses to number one of them again. The text names the event, the
+    /// reason and the next step.
+    #[error("{0}")]
+    Refused(String),
     /// The queue of the stream is full, and stayed full until the time limit. With an embedded store, the time limit is
     /// 0.
     #[error("{0}")]
@@ -83,8 +88,8 @@ pub enum PublishError {
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct PartialPublishError {
-    /// The result for each event. An event with `Conflict`, `NumberedElsewhere` or `KeyEnded` is not published. An
-    /// event with `AfterConflict` is not published, or the publisher does not know whether the event is published.
+    /// The result for each event. An event with a refusal ([`AssignItemReply::is_refused`]) is not published. An event
+    /// with `AfterConflict` is not published, or the publisher does not know whether the event is published.
     pub assigned: Vec<AssignItemReply>,
     /// The reason why the call failed.
     pub error: PublishError,
@@ -186,6 +191,7 @@ impl StreamPublisher {
                 store: Arc::clone(&store),
                 policy,
                 full_timeout: patience,
+                reuses_lost_numbers: false,
             };
             let history = PublishedCalls::new(&assigner, &stream);
             (assigner, history)
@@ -239,8 +245,10 @@ impl StreamPublisher {
                 error,
             });
         }
+        let reuses =
+            self.assigner.as_ref().is_some_and(|(assigner, _)| assigner.reuses_lost_numbers);
         let refused = assigned.iter().position(|result| result.is_refused());
-        let refused = refused.map(|at| (at, refusal_message(&right[at], assigned[at])));
+        let refused = refused.map(|at| (at, refusal_message(&right[at], assigned[at], reuses)));
         let event = |(at, words)| PublishError::Event { at, words };
         assigned.resize(events.len(), AssignItemReply::AfterConflict);
         match failed.or_else(|| refused.or(wrong).map(event)) {
@@ -270,17 +278,18 @@ impl StreamPublisher {
         NumberingPolicy::sequence_error(numbers.first, sequence)
     }
 
-    /// Lets the store give numbers that it lost a second time. The store then numbers all later events of this
-    /// publisher by its own counters, even if a stream that reads the events has events of the same key with higher
-    /// sequences. Without this call, the store refuses such an event.
+    /// Lets the store give lost numbers again. Call this method only after the store went back in time and lost numbers,
+    /// and only to publish the lost events again: all of them, in the same order, with the same ids, before any new
+    /// event.
     ///
-    /// Call this method to publish events again after the store went back in time and lost their numbers. The store
-    /// then gives each event its lost number again if all events of its key arrive in the same order as before. The
-    /// stream recognises a repeated event by its number, and makes another event with such a number a dead letter
-    /// (`conflict`) if the stream still has the digest of the repeated event.
+    /// Without this call, the store refuses an event if a stream that reads the events has events of the same key with
+    /// higher sequences than the store has given. After this call, the store gives such an event the next number of its
+    /// key if the stream has there an event with the same type and data. The stream then recognises the repeat. If the
+    /// stream has another event there, or the store no longer has the digest of the stream's event, the store refuses
+    /// the event.
     pub fn reuse_lost_numbers(&mut self) {
         if let Some((assigner, _)) = &mut self.assigner {
-            assigner.policy.readers.clear();
+            assigner.reuses_lost_numbers = true;
         }
     }
 
@@ -355,6 +364,7 @@ fn not_assigned(stream: &str, error: AssignError) -> PublishError {
     match error {
         AssignError::Store(error) => error.into(),
         AssignError::RolledBack => StoreError::RolledBack.into(),
+        AssignError::Refused(words) => PublishError::Refused(words),
         AssignError::Full => PublishError::Full(format!(
             "the queue of stream {stream} has reached the limit `source.queue`: let the stream consume events, then \
              publish again"
@@ -381,8 +391,8 @@ async fn assign_events(
         let is_open = |at: &usize| is_numbered || numbers[*at] == AssignItemReply::AfterConflict;
         let indexes: Vec<usize> = (0..events.len()).filter(is_open).collect();
         let items: Vec<AssignItem> = indexes.iter().map(|at| assigner.item(&events[*at])).collect();
-        let mut result =
-            assigner.assign_behind(&items, &history.witnesses(), &assigner.policy.readers).await;
+        let reuses = assigner.reuses_lost_numbers;
+        let mut result = assigner.assign_behind(&items, &history.witnesses(), reuses).await;
         for (at, now) in indexes.iter().zip(&result.assigned) {
             numbers[*at] = match (numbers[*at], *now) {
                 (AssignItemReply::New(_), AssignItemReply::Known(number)) => {
@@ -417,25 +427,44 @@ pub fn new_id() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
-/// Returns the reason why the store refused an event, and how to correct it.
-fn refusal_message(event: &Event, reply: AssignItemReply) -> String {
+/// Returns the reason why the store refused an event, and the next step. `reuses` is true if the caller published the
+/// event again after a loss ([`StreamPublisher::reuse_lost_numbers`]).
+fn refusal_message(event: &Event, reply: AssignItemReply, reuses: bool) -> String {
     let key = event.key();
-    if reply == AssignItemReply::KeyEnded {
-        return format!(
+    match reply {
+        AssignItemReply::KeyEnded if reuses => format!(
+            "key {key:?} has ended, and the stream knows no event of the key with this content (it keeps the contents \
+             of the last `digests` events). If the event was published before the end of the key, the stream has \
+             settled it: publish the other lost events without it. If the event is new, publish it again when \
+             `complete_ttl` has passed since the end of the key"
+        ),
+        AssignItemReply::KeyEnded => format!(
             "key {key:?} has ended: if the event is new, publish it again when `complete_ttl` has passed since the end \
-             of the key. If the event was published before, and the store has since lost data (for example by a \
-             failover or a restored backup), {REUSE_ADVICE}"
-        );
+             of the key. If the store has lost data (for example by a failover or a restored backup), {REUSE_ADVICE}"
+        ),
+        AssignItemReply::UnprovenRepeat(sequence) => format!(
+            "the stream has executed another event as sequence {sequence} of key {key:?}, or no longer knows the \
+             content of that event, or has not executed the event yet. With `--reuse-lost-numbers`, publish only the \
+             lost events: all of them, in their order, from the first lost event of each key. If this event is one of \
+             them, wait until the stream has executed its events, and publish again. For the remaining cases, see \
+             {LOST_NUMBERS_GUIDE}"
+        ),
+        AssignItemReply::NumberedElsewhere(next) => format!(
+            "the stream has events of key {key:?} up to sequence {last}, with sequences that the store did not give, or \
+             gave and then lost. If the store has lost data (for example by a failover or a restored backup), \
+             {REUSE_ADVICE}; publish this event afterwards and without the option, if it is new. If the store has lost \
+             no data, another producer numbers the events of this key: let this producer number this event too, or, if \
+             no other event will ever get the sequence {next}, publish this event with the sequence {next}. Never use \
+             the sequence {next} after a loss: lost events would take effect twice",
+            last = next - 1
+        ),
+        _ => conflict_message(event, reply),
     }
-    if let AssignItemReply::NumberedElsewhere(next) = reply {
-        let last = next - 1;
-        return format!(
-            "key {key:?} has events up to sequence {last} with sequences that the store did not give, or gave and then \
-             lost. If another producer numbers the events of this key itself, let this producer number this event too; \
-             if no other event will get the sequence {next}, publish this event with the sequence {next}. If the store \
-             has lost data (for example by a failover or a restored backup), {REUSE_ADVICE}"
-        );
-    }
+}
+
+/// Returns the reason why an event is in conflict with an earlier event, and how to correct it.
+fn conflict_message(event: &Event, reply: AssignItemReply) -> String {
+    let key = event.key();
     let sequence = reply.sequence();
     let (what, right) = match event.sequence() {
         Some(sequence) => (format!("sequence {sequence}"), "sequence"),

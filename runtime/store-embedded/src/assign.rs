@@ -7,14 +7,15 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use fjall::{OwnedWriteBatch, Slice};
-use ordain_core::{KeyStatus, QueuePosition, QueueRun};
+use ordain_core::{ContentDigests, Event, KeyStatus, QueuePosition, QueueRun};
 
 use super::keys;
 use super::queue::QueueRecord;
 use super::record::EmbeddedRecord;
 use super::tables::Tables;
 use ordain_store::codec::{
-    AssignedChunk, KeyCounter, OriginRecord, decode_assigned, encode_assigned, encode_retained,
+    AssignedChunk, KeyCounter, KeyRecordView, OriginRecord, decode_assigned, encode_assigned,
+    encode_retained,
 };
 use ordain_store::{
     AssignGroup, AssignGroupReply, AssignItem, AssignItemReply, AssignReply, AssignRequest,
@@ -358,7 +359,7 @@ impl<'a> AssignChanges<'a> {
             return Ok(known(sequence));
         }
         if event.sequence().is_none()
-            && let Some(refusal) = self.numbered_elsewhere(event.key(), &numbers)?
+            && let Some(refusal) = self.numbered_elsewhere(event, &numbers)?
         {
             return Ok(refusal);
         }
@@ -391,30 +392,104 @@ impl<'a> AssignChanges<'a> {
     /// Returns `None` if no reader of the destination has events of the key with higher numbers than the store has
     /// given. Otherwise returns the refusal: [`AssignItemReply::KeyEnded`] if the key has ended in the reader with the
     /// highest of these numbers, or [`AssignItemReply::NumberedElsewhere`] with the sequence after the highest of these
-    /// numbers.
+    /// numbers. If the call publishes lost events again, returns [`Self::lost_reply`] instead of the refusal.
     fn numbered_elsewhere(
         &self,
-        key: &'a str,
+        event: &Event,
         numbers: &NumberingSettings,
     ) -> Result<Option<AssignItemReply>, AssignFailure> {
         let mut highest = 0;
         let mut has_ended = false;
+        self.each_reader(event.key(), |_, record| {
+            let sequence = record.unused_sequence();
+            let is_completed = record.status == KeyStatus::Completed;
+            has_ended = is_completed && sequence >= highest || has_ended && sequence <= highest;
+            highest = highest.max(sequence);
+            Ok(())
+        })?;
+        let next = self.counter(event.key(), numbers)?.next;
+        if highest <= next {
+            return Ok(None);
+        }
+        if self.assign.reuses_lost_numbers {
+            return self.lost_reply(event, next, has_ended);
+        }
+        Ok(Some(if has_ended {
+            AssignItemReply::KeyEnded
+        } else {
+            AssignItemReply::NumberedElsewhere(highest)
+        }))
+    }
+
+    /// Returns the reply to an event that a producer publishes again because the store lost its number. Returns `None`
+    /// if the store gives the event `next`, the next number of its key: every reader that has this number has there an
+    /// event with the same content. If the key has ended, the store writes nothing, so that the key does not start
+    /// again. The event then counts as settled if the readers have its content at any sequence.
+    fn lost_reply(
+        &self,
+        event: &Event,
+        next: u64,
+        has_ended: bool,
+    ) -> Result<Option<AssignItemReply>, AssignFailure> {
+        if !has_ended {
+            let is_repeat = self.readers_have(event, next)?;
+            return Ok((!is_repeat).then_some(AssignItemReply::UnprovenRepeat(next)));
+        }
+        let short = ContentDigests::short(event.content());
+        let mut sequences = vec![next];
+        self.each_reader(event.key(), |_, record| {
+            if record.status == KeyStatus::Completed {
+                let same = record.settled_digests().filter(|(_, digest)| *digest == short);
+                sequences.extend(same.map(|(sequence, _)| sequence));
+            }
+            Ok(())
+        })?;
+        for sequence in sequences {
+            if self.readers_have(event, sequence)? {
+                return Ok(Some(AssignItemReply::Settled(sequence)));
+            }
+        }
+        Ok(Some(AssignItemReply::KeyEnded))
+    }
+
+    /// Returns whether each reader that has settled or spilled this sequence of the event's key, or a later sequence,
+    /// has there an event with the content of `event`. Returns `false` if no reader has the sequence.
+    fn readers_have(&self, event: &Event, sequence: u64) -> Result<bool, AssignFailure> {
+        let short = ContentDigests::short(event.content());
+        let mut is_found = false;
+        let mut is_same = true;
+        self.each_reader(event.key(), |stream, record| {
+            if record.unused_sequence() <= sequence {
+                return Ok(());
+            }
+            is_found = true;
+            is_same &= if sequence < record.next {
+                record.settled_digests().any(|settled| settled == (sequence, short))
+            } else {
+                let spilled = self.tables.spill.get(keys::event(stream, event.key(), sequence))?;
+                let spilled = spilled.and_then(|bytes| Event::decode(bytes.into()).ok());
+                spilled.is_some_and(|spilled| spilled.content() == event.content())
+            };
+            Ok(())
+        })?;
+        Ok(is_found && is_same)
+    }
+
+    /// Calls `visit` with each unexpired record of a key that a reader of the destination has, and the name of the
+    /// reader.
+    fn each_reader(
+        &self,
+        key: &str,
+        mut visit: impl FnMut(&str, &KeyRecordView<'_>) -> Result<(), AssignFailure>,
+    ) -> Result<(), AssignFailure> {
         for stream in &self.assign.readers {
             let stored = self.tables.jobs.get(keys::key_record(stream, key))?;
             let record = stored.as_deref().and_then(|bytes| EmbeddedRecord::parse(bytes).ok());
             if let Some(record) = record.filter(|record| !record.envelope.is_expired(self.now)) {
-                let sequence = record.key_record.unused_sequence();
-                let is_completed = record.key_record.status == KeyStatus::Completed;
-                has_ended = is_completed && sequence >= highest || has_ended && sequence <= highest;
-                highest = highest.max(sequence);
+                visit(stream, &record.key_record)?;
             }
         }
-        let refusal = if has_ended {
-            AssignItemReply::KeyEnded
-        } else {
-            AssignItemReply::NumberedElsewhere(highest)
-        };
-        Ok((highest > self.counter(key, numbers)?.next).then_some(refusal))
+        Ok(())
     }
 
     /// Decodes the stored record of the message that already has the number or the id of a new message. If the producer

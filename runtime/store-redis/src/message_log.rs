@@ -297,7 +297,7 @@ impl RedisStore {
 }
 
 /// Appends the arguments of the script `assign`: the rules of the destination, a random number, the witness, the id of
-/// the writer and the number of its call, and the groups.
+/// the writer and the number of its call, whether the call publishes lost events again, and the groups.
 fn put_request(call: &mut Cmd, assign: &AssignRequest) {
     let rules = assign.rules;
     match rules.numbering {
@@ -319,6 +319,7 @@ fn put_request(call: &mut Cmd, assign: &AssignRequest) {
         None => call.arg("").arg(""),
         Some(WriterCall { writer, call: number }) => call.arg(writer_id(writer)).arg(number),
     };
+    call.arg(u8::from(assign.reuses_lost_numbers));
     call.arg(assign.groups.len());
     for group in &assign.groups {
         put_origin(call, group.origin.as_ref());
@@ -462,6 +463,8 @@ fn parse_result([kind, sequence @ ..]: &[u8; 9]) -> Option<AssignItemReply> {
         3 => AssignItemReply::AfterConflict,
         4 => AssignItemReply::NumberedElsewhere(sequence),
         5 => AssignItemReply::KeyEnded,
+        6 => AssignItemReply::UnprovenRepeat(sequence),
+        7 => AssignItemReply::Settled(sequence),
         _ => return None,
     })
 }

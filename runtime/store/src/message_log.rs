@@ -163,9 +163,18 @@ pub struct AssignRequest {
     /// The streams that read the destination and that may also receive events which producers have numbered without the
     /// store. Before the store numbers a producer's event, it reads the record of the event's key in each of these
     /// streams. If a record has a higher sequence than the store has given, the store does not number the event
-    /// ([`AssignItemReply::NumberedElsewhere`], [`AssignItemReply::KeyEnded`]). A caller that writes lost events again
-    /// names no streams, so that the store gives the lost numbers again.
+    /// ([`AssignItemReply::NumberedElsewhere`], [`AssignItemReply::KeyEnded`]).
     pub readers: Vec<Arc<str>>,
+    /// True if the caller publishes events again whose numbers the store lost. If a record of a reader has a higher
+    /// sequence than the store has given, the store then compares the content of the event with the reader's event at
+    /// the sequence that the store would give. If the contents are equal, the store gives this sequence again, and the
+    /// reader recognises the repeat. Otherwise, or if the reader no longer has the content of its event, the store
+    /// refuses the event ([`AssignItemReply::UnprovenRepeat`]).
+    ///
+    /// If the key has ended in the reader, the store writes nothing, because the key would start again. It answers
+    /// [`AssignItemReply::Settled`] if the reader has an event of the key with this content, otherwise
+    /// [`AssignItemReply::KeyEnded`].
+    pub reuses_lost_numbers: bool,
     /// The groups, at most one of each origin. All groups together have at most [`ASSIGN_LIMIT`] messages.
     pub groups: Vec<AssignGroup>,
 }
@@ -256,6 +265,10 @@ pub enum AssignItemReply {
     New(u64),
     /// The store already had the message, under this number; 0 if the message has no number.
     Known(u64),
+    /// The caller [publishes lost events again](AssignRequest::reuses_lost_numbers), and the key has ended in a reader,
+    /// which has settled an event with this content under the sequence in the value. The store wrote nothing, and does
+    /// not remember the message.
+    Settled(u64),
     /// The message of a producer has the id or the sequence of an earlier message, but different content. The value is
     /// the number of the earlier message.
     Conflict(u64),
@@ -263,6 +276,10 @@ pub enum AssignItemReply {
     /// has events of the key with numbers that the store has not given, or that it gave and then lost. The value is the
     /// sequence after the highest of these numbers.
     NumberedElsewhere(u64),
+    /// The caller [publishes lost events again](AssignRequest::reuses_lost_numbers), but the store cannot prove that the
+    /// message repeats the reader's event at the sequence in the value: the reader has another event there, or no event
+    /// whose content the store knows.
+    UnprovenRepeat(u64),
     /// The message of a producer has no number, and the store cannot give it one: a [reader](AssignRequest::readers)
     /// has events of the key with numbers that the store has not given or no longer remembers, and the key has ended in
     /// this reader. The store can number messages of the key again when the reader's record of the ended key has
@@ -277,15 +294,27 @@ impl AssignItemReply {
     /// message. Returns 0 if there is no number.
     pub fn sequence(self) -> u64 {
         match self {
-            Self::New(sequence) | Self::Known(sequence) | Self::Conflict(sequence) => sequence,
-            Self::NumberedElsewhere(_) | Self::KeyEnded | Self::AfterConflict => 0,
+            Self::New(sequence)
+            | Self::Known(sequence)
+            | Self::Settled(sequence)
+            | Self::Conflict(sequence) => sequence,
+            Self::NumberedElsewhere(_)
+            | Self::UnprovenRepeat(_)
+            | Self::KeyEnded
+            | Self::AfterConflict => 0,
         }
     }
 
     /// Returns whether the store refused the message of a producer, and therefore ignores the later messages of the
     /// same group.
     pub fn is_refused(self) -> bool {
-        matches!(self, Self::Conflict(_) | Self::NumberedElsewhere(_) | Self::KeyEnded)
+        matches!(
+            self,
+            Self::Conflict(_)
+                | Self::NumberedElsewhere(_)
+                | Self::UnprovenRepeat(_)
+                | Self::KeyEnded
+        )
     }
 }
 

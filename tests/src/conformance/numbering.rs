@@ -6,7 +6,9 @@ mod sender;
 
 use std::sync::Arc;
 
-use ordain_core::{Event, EventParts, KeyStatus, KeyWrite, QueuePosition, WriteCondition};
+use ordain_core::{
+    ContentDigests, Event, EventParts, KeyStatus, KeyWrite, QueuePosition, WriteCondition,
+};
 use ordain_store::{
     AssignGroupReply, AssignItemReply, AssignReply, Claim, Destination, DestinationRules,
     NumberingSettings, OriginOutbox, OutboxChunk, OutboxPosition, Partition, QueueEntry, Store,
@@ -519,37 +521,92 @@ pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fi
 
 /// A store that went back in time has lost numbers that it gave, but the reader has settled the events with these
 /// numbers. The store cannot distinguish these numbers from the numbers of another producer, so it refuses to number an
-/// event, whether or not it still has other numbers of the key. If a call names no readers, the store gives the lost
-/// numbers again.
-pub async fn lost_numbers_are_given_again_without_readers(fixture: &mut impl Fixture) {
-    use AssignItemReply::{AfterConflict, KeyEnded, Known, New, NumberedElsewhere};
+/// event. If the call publishes lost events again, the store gives the number of a settled event to the same event, but
+/// not to another event, and not if the record of the key no longer has the digest of the settled event.
+pub async fn lost_numbers_are_given_again_to_the_same_events(fixture: &mut impl Fixture) {
+    use AssignItemReply::{AfterConflict, Known, New, NumberedElsewhere, UnprovenRepeat};
     let store = fixture.store();
     let [a, b] = keys(store);
     let producer = Sender { readers: vec!["cases".into()], ..Sender::producer(store) };
-    let restoring = Sender::producer(store);
+    let restoring = Sender { reuses_lost_numbers: true, ..producer.clone() };
     let mut owner = Owner::claim(store, "cases", 0).await;
     assert_eq!(producer.assign(store, 0, &[message(&a, "1")]).await, [New(1)]);
-    // The store has lost the numbers 2 and 3 of key `a`, and the only number of key `b`.
-    owner.write(store, first_write(&a)).await;
-    owner.write(store, next_write(&a, 2)).await;
-    owner.write(store, next_write(&a, 3)).await;
-    let mut tombstone = key_record(2);
-    tombstone.status = KeyStatus::Completed;
-    let write = record_write(&b, WriteCondition::Absent, tombstone);
-    owner.write(store, KeyWrite { expire_in: Some(COMPLETED_TTL_MS), ..write }).await;
+    // The store has lost the numbers 2 and 3 of key `a`, and both numbers of key `b`. The record of key `b` no longer
+    // has the digest of event 1.
+    for (key, digests, next) in [(&a, ["2", "3"].as_slice(), 4), (&b, &["2"], 3)] {
+        let mut record = key_record(next);
+        record.digests = digests_of(key, digests);
+        owner.write(store, record_write(key, WriteCondition::Absent, record)).await;
+    }
     let items = [message(&a, "1"), message(&a, "2"), message(&a, "3")];
     let expected = [Known(1), NumberedElsewhere(4), AfterConflict];
     assert_eq!(producer.assign(store, 0, &items).await, expected);
-    assert_eq!(producer.assign(store, 0, &[last_message(&b, "1")]).await, [KeyEnded]);
 
     fixture.reopen().await;
     let store = fixture.store();
+    let others = [message(&a, "3"), message(&a, "2")];
+    assert_eq!(restoring.assign(store, 0, &others).await, [UnprovenRepeat(2), AfterConflict]);
+    for data in ["1", "2"] {
+        assert_eq!(restoring.assign(store, 0, &[message(&b, data)]).await, [UnprovenRepeat(1)]);
+    }
     assert_eq!(restoring.assign(store, 0, &items).await, [Known(1), New(2), New(3)]);
-    assert_eq!(restoring.assign(store, 0, &[last_message(&b, "1")]).await, [New(1)]);
-    // The store has all numbers again, so it numbers new events as before the loss.
+    // The store has all numbers of key `a` again, so it numbers new events as before the loss.
     let items = [message(&a, "3"), message(&a, "4")];
     assert_eq!(producer.assign(store, 0, &items).await, [Known(3), New(4)]);
-    assert_eq!(producer.assign(store, 0, &[last_message(&b, "1")]).await, [Known(1)]);
+    // A second reader has another event with the next number.
+    let mut owner = Owner::claim(store, "others", 0).await;
+    let mut record = key_record(6);
+    record.digests = digests_of(&a, &["5"]);
+    owner.write(store, record_write(&a, WriteCondition::Absent, record)).await;
+    let readers = vec!["cases".into(), "others".into()];
+    let both = Sender { readers, ..restoring.clone() };
+    assert_eq!(both.assign(store, 0, &[message(&a, "6")]).await, [UnprovenRepeat(5)]);
+    assert_eq!(both.assign(store, 0, &[message(&a, "5")]).await, [New(5)]);
+}
+
+/// If a call publishes lost events again, the store also compares events that wait in the store for earlier events. The
+/// store gives no number to an event that the reader lacks. For an ended key, the store writes nothing, so that the key
+/// does not start again.
+pub async fn lost_numbers_of_waiting_events_and_ended_keys(fixture: &mut impl Fixture) {
+    use AssignItemReply::{KeyEnded, New, Settled, UnprovenRepeat};
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let producer = Sender { readers: vec!["cases".into()], ..Sender::producer(store) };
+    let restoring = Sender { reuses_lost_numbers: true, ..producer.clone() };
+    let mut owner = Owner::claim(store, "cases", 0).await;
+    // Events 1 and 3 of key `a` wait in the store.
+    let spill: Vec<_> =
+        [1, 3].map(|sequence| (sequence, owner::event(&a, sequence, &sequence.to_string()))).into();
+    let mut record = key_record(1);
+    for (sequence, _) in &spill {
+        record.spilled.add(*sequence);
+    }
+    let write = record_write(&a, WriteCondition::Absent, record);
+    owner.write(store, KeyWrite { spill, due_in: Some(1_000), ..write }).await;
+    // Key `b` has ended with event 3.
+    let mut tombstone = key_record(4);
+    tombstone.status = KeyStatus::Completed;
+    tombstone.digests = digests_of(&b, &["1", "2", "3"]);
+    let write = record_write(&b, WriteCondition::Absent, tombstone);
+    owner.write(store, KeyWrite { expire_in: Some(COMPLETED_TTL_MS), ..write }).await;
+
+    fixture.reopen().await;
+    let store = fixture.store();
+    assert_eq!(restoring.assign(store, 0, &[message(&a, "3")]).await, [UnprovenRepeat(1)]);
+    let items = [message(&a, "1"), message(&a, "2")];
+    assert_eq!(restoring.assign(store, 0, &items).await, [New(1), UnprovenRepeat(2)]);
+    let items = [message(&b, "1"), message(&b, "2"), last_message(&b, "3"), message(&b, "4")];
+    let expected = [Settled(1), Settled(2), Settled(3), KeyEnded];
+    assert_eq!(restoring.assign(store, 0, &items).await, expected);
+    assert_eq!(producer.assign(store, 0, &[message(&b, "1")]).await, [KeyEnded]);
+    assert_eq!(producer.retained(store, &b, 0, 9).await, []);
+    fixture.advance_clock(COMPLETED_TTL_MS + 1_000).await;
+    assert_eq!(producer.assign(fixture.store(), 0, &[message(&b, "4")]).await, [New(1)]);
+}
+
+/// Returns the digests of messages of a key with these data.
+fn digests_of(key: &str, data: &[&str]) -> ContentDigests {
+    data.iter().map(|data| ContentDigests::short(message(key, data).content())).collect()
 }
 
 /// The last event of a key is committed some time after it was published, so the store forgets the numbers of the key

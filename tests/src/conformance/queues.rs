@@ -68,6 +68,7 @@ impl Queue {
             witness: (witness > 0).then(|| Witness::Call(numbered(witness))),
             call: Some(numbered(call)),
             readers: Vec::new(),
+            reuses_lost_numbers: false,
             groups: vec![self.sender.group(vec![chunk(0, 0, &items)])],
         };
         match store.assign(Arc::new(request)).await {

@@ -20,6 +20,8 @@ const KEPT: RangeInclusive<u64> = 1..=2;
 const LOST: RangeInclusive<u64> = 3..=4;
 /// Later events, which get the numbers 3 and 4 after the loss.
 const OTHER: RangeInclusive<u64> = 5..=6;
+/// The option of `ordain publish` that publishes lost events again.
+const REUSE: &str = "--reuse-lost-numbers";
 
 /// Redis, and a rig whose stream receives events from an exchange. Ordain numbers these events.
 struct NumberingRig {
@@ -48,11 +50,34 @@ impl NumberingRig {
 
     /// Writes the events that [`Self::publish`] publishes to a file. Returns the name of the file.
     fn write(&self, events: RangeInclusive<u64>) -> Result<String> {
-        let file = format!("events-{}.ndjson", events.start());
-        let lines: Vec<String> =
-            events.map(|number| line("a", number, &event_data(number))).collect();
-        self.rig.home.write(&file, text(&unnumbered(&lines)?))?;
+        self.write_lines(&lines("a", events))
+    }
+
+    /// Writes events without their sequences to a file. Returns the name of the file.
+    fn write_lines(&self, lines: &[String]) -> Result<String> {
+        let first: Value = serde_json::from_str(&lines[0])?;
+        let file = format!("events-{}.ndjson", first["id"].as_str().context("an id")?);
+        self.rig.home.write(&file, text(&unnumbered(lines)?))?;
         Ok(file)
+    }
+
+    /// Publishes a file with the options. The command must refuse an event of the file, with these words.
+    fn check_refused(&self, file: &str, options: &[&str], words: &str) -> Result<()> {
+        let output = self.rig.home.output(&[&["publish", "cases", file], options].concat())?;
+        let log = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(1), "{}: {log}", output.status);
+        ensure!(log.contains(words) && !log.contains("Correct the line"), "{log}");
+        Ok(())
+    }
+
+    /// Returns the sequence that the stream `cases` executes next for a key, and the causes of the key's dead letters.
+    fn state_of(&self, key: &str) -> Result<(Option<u64>, Vec<String>)> {
+        let rows = self.rig.home.rows(&["keys", "list", "cases", "--json"])?;
+        let row = rows.iter().find(|row| row["key"] == key);
+        let letters = self.rig.home.rows(&["dead", "list", "cases", "--json"])?;
+        let of_key = letters.iter().filter(|letter| letter["key"] == key);
+        let causes = of_key.map(|letter| letter["cause"].as_str().unwrap_or_default().to_owned());
+        Ok((row.and_then(|row| row["next"].as_u64()), causes.collect()))
     }
 
     /// Checks that the stream `cases` has settled these events of the key, each once, and has no dead letter.
@@ -99,6 +124,11 @@ impl NumberingRig {
         ensure!(again == lost, "other messages than the first time: {lost:?} {again:?}");
         Ok(())
     }
+}
+
+/// Returns the lines of events of a key.
+fn lines(key: &str, events: RangeInclusive<u64>) -> Vec<String> {
+    events.map(|number| line(key, number, &event_data(number))).collect()
 }
 
 /// Returns the data of an event.
@@ -164,16 +194,85 @@ fn lost_numbers_of_executed_events_are_given_again_on_request() -> Result<()> {
     ensure!(numbers(&lost)? == [3, 4], "{lost:?}");
 
     let file = numbering.write(LOST)?;
-    let output = rig.home.output(&["publish", "cases", &file])?;
-    let log = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.code() == Some(1), "{}: {log}", output.status);
-    ensure!(log.contains("did not give") && log.contains("--reuse-lost-numbers"), "{log}");
-    let rows = rig.home.rows(&["publish", "cases", &file, "--reuse-lost-numbers", "--json"])?;
+    numbering.check_refused(&file, &[], "did not give")?;
+    numbering.check_refused(&file, &[], REUSE)?;
+    let rows = rig.home.rows(&["publish", "cases", &file, REUSE, "--json"])?;
     ensure!(rows[0]["published"] == 2, "{rows:?}");
     numbering.publish(OTHER)?;
     let other = numbering.run(&[kept, lost].concat())?;
     ensure!(numbers(&other)? == [5, 6], "{other:?}");
     numbering.check_settled(1..=6)
+}
+
+/// Redis loses the numbers of events that wait in the broker. Before the host executes these events, another event is
+/// published, and gets the number of a lost event. With the option, `ordain publish` must then refuse the lost events,
+/// because they could only get the numbers of other events, and would take effect twice.
+#[test]
+fn lost_events_are_refused_after_another_event_took_a_lost_number() -> Result<()> {
+    let numbering = NumberingRig::start("cases", "", "")?;
+    let redis = &numbering.redis;
+    numbering.publish(KEPT)?;
+    let kept = numbering.run(&[])?;
+    let early = redis.snapshot()?;
+    numbering.publish(LOST)?;
+    redis.go_back(&early)?;
+    numbering.publish(5..=5)?;
+    let lost = numbering.run(&kept)?;
+    ensure!(numbers(&lost)? == [3, 4], "{lost:?}");
+
+    let file = numbering.write(LOST)?;
+    for _ in 0..2 {
+        numbering.check_refused(&file, &[REUSE], "another event as sequence 4")?;
+    }
+    let state = numbering.state_of("a")?;
+    ensure!(state == (Some(5), vec!["conflict".to_owned()]), "{state:?}");
+    numbering.rig.until_empty()
+}
+
+/// Another producer numbers the events of a key itself. With the option, `ordain publish` must refuse an event of this
+/// key without a number, because the event would get the number of another event.
+#[test]
+fn number_of_another_producer_is_not_reused() -> Result<()> {
+    let numbering = NumberingRig::start("cases", "", "")?;
+    numbering.publish(KEPT)?;
+    let kept = numbering.run(&[])?;
+    numbering.rig.publish(&lines("b", 1..=2))?;
+    numbering.run(&kept)?;
+    let file = numbering.write_lines(&lines("b", 7..=7))?;
+    numbering.check_refused(&file, &[REUSE], "another event as sequence 1")?;
+    numbering.check_refused(&file, &[], "did not give")?;
+    let state = numbering.state_of("b")?;
+    ensure!(state == (Some(3), Vec::new()), "{state:?}");
+    numbering.rig.until_empty()
+}
+
+/// Redis loses the numbers of the last events of a key, and the host then executes these events. With the option,
+/// `ordain publish` must publish the lost events to the end of the file, but the ended key must not start again.
+#[test]
+fn ended_key_does_not_start_again_after_lost_numbers() -> Result<()> {
+    let numbering = NumberingRig::start("cases", "", "")?;
+    let NumberingRig { redis, rig, .. } = &numbering;
+    numbering.publish(KEPT)?;
+    let kept = numbering.run(&[])?;
+    let early = redis.snapshot()?;
+    let mut events = lines("a", LOST);
+    let mut last: Value = serde_json::from_str(&events[1])?;
+    last["endofsequence"] = true.into();
+    events[1] = last.to_string();
+    let file = numbering.write_lines(&events)?;
+    rig.home.rows(&["publish", "cases", &file, "--json"])?;
+    redis.go_back(&early)?;
+    numbering.run(&kept)?;
+
+    numbering.check_refused(&file, &[], "has ended")?;
+    let rows = rig.home.rows(&["publish", "cases", &file, REUSE, "--json"])?;
+    ensure!(rows[0]["published"] == 0 && rows[0]["known"] == 2, "{rows:?}");
+    for options in [&[][..], &[REUSE]] {
+        numbering.check_refused(&numbering.write(OTHER)?, options, "has ended")?;
+    }
+    let (_, causes) = numbering.state_of("a")?;
+    ensure!(causes.is_empty(), "{causes:?}");
+    rig.until_empty()
 }
 
 /// Redis loses the numbers of events of a running publisher, and a host then executes these events. The publisher

@@ -44,6 +44,7 @@ pub(super) fn assigner(
             readers: Vec::new(),
         },
         full_timeout: Duration::from_secs(30),
+        reuses_lost_numbers: false,
     }
 }
 

@@ -38,6 +38,7 @@ fn assign(commit: u64, done: u64) -> Arc<AssignRequest> {
         witness: None,
         call: None,
         readers: Vec::new(),
+        reuses_lost_numbers: false,
         groups: vec![AssignGroup {
             origin: Some(origin),
             chunks: vec![OutboxChunk { position: OutboxPosition { commit, chunk: 0 }, items }],

@@ -113,6 +113,7 @@ fn put(id: &str, shards: u32) -> Arc<AssignRequest> {
         witness: None,
         call: None,
         readers: Vec::new(),
+        reuses_lost_numbers: false,
         groups: vec![AssignGroup {
             origin: None,
             chunks: vec![OutboxChunk { position: OutboxPosition::default(), items }],

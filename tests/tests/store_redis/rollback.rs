@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ordain_core::{Batch, CommitReply, Event, EventParts, shard_of};
+use ordain_core::{Batch, CommitReply, ContentDigests, Event, EventParts, shard_of};
 use ordain_servers::{Cluster, Options, Proxy};
 use ordain_store::{
     AssignGroup, AssignGroupReply, AssignItem, AssignItemReply, AssignReply, AssignRequest,
@@ -195,9 +195,9 @@ async fn lost_number_is_given_again_after_commits_were_repeated() {
 
 /// The server loses the numbers of events that still wait in the broker, but no commit. The owner commits these events
 /// after the loss, for the first time, so no owner repeats a commit in the shard. The store then refuses to number the
-/// events, until a call without readers gives the lost numbers again.
+/// events, until a call that publishes lost events again gives the lost numbers to the same events.
 #[tokio::test]
-async fn lost_number_of_a_late_commit_is_given_again_without_readers() {
+async fn lost_number_of_a_late_commit_is_given_again_on_request() {
     let dedicated = DedicatedStore::start().await;
     let store = &dedicated.store;
     let to = Destination::Exchange("next".into());
@@ -211,16 +211,21 @@ async fn lost_number_of_a_late_commit_is_given_again_without_readers() {
     }
     dedicated.server.go_back(&snapshot).expect("an earlier time");
     for sequence in 2..=3 {
-        let batch = owner.batch(vec![step("a", sequence)]);
+        let mut write = step("a", sequence);
+        let contents = (2..=sequence).map(|settled| published(&settled.to_string()).content());
+        write.record.digests = contents.map(ContentDigests::short).collect();
+        let batch = owner.batch(vec![write]);
         until_applied(store, &owner, &batch).await;
     }
     let name = dedicated.name(shard_of("a", store.shards()), "data:s");
     assert_eq!(dedicated.command(&["HEXISTS", &name, "r"]).int(), Some(0));
     let elsewhere = AssignItemReply::NumberedElsewhere(4);
     assert_eq!(assign(&dedicated, &to, "2", &["s"]).await, elsewhere);
+    let unproven = AssignItemReply::UnprovenRepeat(2);
+    assert_eq!(reassign(&dedicated, &to, "3", &["s"]).await, unproven);
     for sequence in 2..=3 {
         let id = sequence.to_string();
-        assert_eq!(assign(&dedicated, &to, &id, &[]).await, AssignItemReply::New(sequence));
+        assert_eq!(reassign(&dedicated, &to, &id, &["s"]).await, AssignItemReply::New(sequence));
     }
     assert_eq!(assign(&dedicated, &to, "2", &["s"]).await, AssignItemReply::Known(2));
     assert_eq!(assign(&dedicated, &to, "4", &["s"]).await, AssignItemReply::New(4));
@@ -233,7 +238,32 @@ async fn assign(
     id: &str,
     readers: &[&str],
 ) -> AssignItemReply {
-    let event = Arc::new(Event::new(&EventParts { key: "a", id, ..EventParts::default() }));
+    assign_event(dedicated, to, published(id), readers, false).await
+}
+
+/// Publishes an event of key `a` again, because the store lost its number.
+async fn reassign(
+    dedicated: &DedicatedStore,
+    to: &Destination,
+    id: &str,
+    readers: &[&str],
+) -> AssignItemReply {
+    assign_event(dedicated, to, published(id), readers, true).await
+}
+
+/// Makes an event of key `a` without a number. The data of the event is its id.
+fn published(id: &str) -> Arc<Event> {
+    let data = id.as_bytes();
+    Arc::new(Event::new(&EventParts { key: "a", id, data, ..EventParts::default() }))
+}
+
+async fn assign_event(
+    dedicated: &DedicatedStore,
+    to: &Destination,
+    event: Arc<Event>,
+    readers: &[&str],
+    reuses_lost_numbers: bool,
+) -> AssignItemReply {
     let items = vec![AssignItem { event, partition: 0, number: 0 }];
     let request = AssignRequest {
         destination: to.clone(),
@@ -245,6 +275,7 @@ async fn assign(
         witness: None,
         call: None,
         readers: readers.iter().map(|reader| (*reader).into()).collect(),
+        reuses_lost_numbers,
         groups: vec![AssignGroup {
             origin: None,
             chunks: vec![OutboxChunk { position: OutboxPosition::default(), items }],

@@ -46,6 +46,7 @@ async fn put(
         witness: None,
         call: Some(WriterCall { writer, call }),
         readers: Vec::new(),
+        reuses_lost_numbers: false,
         groups: vec![AssignGroup {
             origin: None,
             chunks: vec![OutboxChunk { position: OutboxPosition::default(), items }],

@@ -97,6 +97,7 @@ async fn renew_records(store: &dyn Store, notifiers: &QueueNotifiers) {
                 witness: None,
                 call: Some(writer.next_call(shard)),
                 readers: Vec::new(),
+                reuses_lost_numbers: false,
                 groups: Vec::new(),
             };
             renewals.push(timeout(CHECK_TIMEOUT, store.assign(Arc::new(renewal))));

@@ -109,6 +109,7 @@ impl Intake {
             policy,
             writer,
             full_timeout: Duration::ZERO,
+            reuses_lost_numbers: false,
         };
         let stream_writer = notifiers.writer(&name.shared(), store.shards());
         let log = match exchange {

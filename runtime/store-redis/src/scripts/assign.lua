@@ -29,7 +29,7 @@ local retain_events, ttl, limit = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber
 -- `nonce` is a random number of the call, which enters the history digests of the new queue entries. If the store goes
 -- back in time, another call may write entries with the numbers of the lost entries. The nonce makes the history
 -- digests of these entries differ from the history digests of the lost entries.
-local nonce, count, argument = ARGV[8], tonumber(ARGV[15]), 15
+local nonce, count, argument = ARGV[8], tonumber(ARGV[16]), 16
 -- The id of the writer that makes this call, and the number that the writer gave to the call. `call_number` is nil if
 -- no writer makes the call, for example if the messages come from owners.
 local writer, call_number = ARGV[13], tonumber(ARGV[14])
@@ -485,33 +485,161 @@ do
     return found and is_unexpired(field, found) and found or nil
   end
 
-  -- Checks whether a reader of the destination has events of a key with numbers that the store has not given. A reader
-  -- is a stream whose hash of data is one of the Redis keys after the first Redis key of the call. Returns nil if no
-  -- reader has such events. Otherwise returns the refusal: the kind of the result, and the sequence after the highest
-  -- of these numbers, as eight bytes. If an owner has repeated lost commits of a reader within the last `retain` ms,
-  -- the log may have lost numbers that it had given. The function then ignores the numbers in this reader, so that the
-  -- script gives the lost numbers again; the reader recognises repeated events.
-  local function numbered_elsewhere(key)
-    local highest, has_ended = counters[key].next, false
+  -- Calls `visit` with each record of a key that a reader of the destination has: the Redis key of the reader's data,
+  -- the record, and the sequence after all events that the reader has settled or spilled. A reader is a stream whose
+  -- hash of data is one of the Redis keys after the first Redis key of the call. If an owner has repeated lost commits
+  -- of a reader within the last `retain` ms, the log may have lost numbers that it had given. The function then leaves
+  -- out the record of this reader, so that the script gives the lost numbers again; the reader recognises repeated
+  -- events.
+  local function each_reader(key, visit)
     for i = 2, #KEYS do
       local found = redis.call('HMGET', KEYS[i], 'r', 'j' .. key)
       local repeated, record = found[1], found[2]
       local has_all = not repeated or #repeated ~= 8 or unpack8('<I8', repeated) + retain <= now
       if has_all and record and is_sound(record) and not has_expired(record, now) then
         local spilled = has(byte(record, 2), layout.SPILLED) and spilled_and_first(record) + 1 or 0
-        local sequence = math.max(unpack8('<I8', record, layout.NEXT), spilled)
-        local is_completed = byte(record, layout.KEY_RECORD + 1) == layout.COMPLETED
-        has_ended = is_completed and sequence >= highest or has_ended and sequence <= highest
-        highest = math.max(highest, sequence)
+        visit(KEYS[i], record, math.max(unpack8('<I8', record, layout.NEXT), spilled))
       end
     end
-    return highest > counters[key].next and char(has_ended and 5 or 4) .. pack('<I8', highest) or nil
+  end
+
+  -- Returns whether the record of a key shows that the key has ended.
+  local function is_completed(record)
+    return byte(record, layout.KEY_RECORD + 1) == layout.COMPLETED
+  end
+
+  -- Returns a content digest in the form in which a key record keeps the digests of settled events: both halves of the
+  -- digest combined by `xor`, but 1 instead of 0, as four bytes.
+  local function short_digest(content)
+    local bytes = {}
+    for i = 1, 4 do
+      bytes[i] = char(bit.bxor(byte(content, 9 - i), byte(content, 5 - i)))
+    end
+    local digest = table.concat(bytes)
+    return digest == '\0\0\0\0' and '\1\0\0\0' or digest
+  end
+
+  -- Returns the offset of the first content digest in the record of a key, and the number of digests. The last digest
+  -- belongs to the last settled sequence. Returns two zeros if the record is damaged.
+  local function digests_of(record)
+    -- The maximum number of runs of ids in a record, each with two numbers.
+    local RUNS_LIMIT = 8
+    local at = layout.NUMBERS
+    local function next_number()
+      local number, width = varint(record, at)
+      at = at + width
+      return number
+    end
+    local function skip_text()
+      local size = next_number()
+      at = at + size
+    end
+    for _ = 1, 7 do
+      next_number()
+    end
+    local runs = next_number()
+    if runs > RUNS_LIMIT then
+      return 0, 0
+    end
+    for _ = 1, 2 * runs do
+      next_number()
+    end
+    if unpack8('<I8', record, layout.ROLLOUT) > 0 then
+      -- The name of the handler version, and the digest of its file.
+      skip_text()
+      at = at + 32
+    end
+    at = at + 1
+    if byte(record, at - 1) ~= 0 then
+      -- The text of the failure, and the handler version that failed, if any.
+      skip_text()
+      at = at + 1
+      if byte(record, at - 1) == 1 then
+        skip_text()
+      end
+    end
+    local size = next_number()
+    if at + 4 * size > state_at(record) then
+      return 0, 0
+    end
+    return at, size
+  end
+
+  -- Returns whether each reader that has settled or spilled the sequence of a key, or a later sequence, has there an
+  -- event with this content. Returns false if no reader has the sequence.
+  local function readers_have(key, content, sequence)
+    local is_found, is_same, digest = false, true, short_digest(content)
+    each_reader(key, function(data, record, unused)
+      if unused <= sequence then
+        return
+      end
+      is_found = true
+      local next_sequence = unpack8('<I8', record, layout.NEXT)
+      if sequence < next_sequence then
+        local from, size = digests_of(record)
+        local index = size - (next_sequence - sequence)
+        is_same = is_same and index >= 0 and sub(record, from + 4 * index, from + 4 * index + 3) == digest
+      else
+        -- A spilled event begins with its content digest.
+        local event = redis.call('HGET', data, 'e' .. key .. pack('>I8', sequence))
+        is_same = is_same and event and sub(event, 1, 8) == content
+      end
+    end)
+    return is_found and is_same
+  end
+
+  -- The kind of the result for a message of an ended key that the readers have settled.
+  local SETTLED = char(7)
+
+  -- Returns the result for a message that a producer publishes again because the store lost its number. Returns nil if
+  -- the store gives the message the next number of its key: every reader that has this number has there an event with
+  -- the same content. If the key has ended, the script writes nothing, so that the key does not start again. The
+  -- message then counts as settled if the readers have its content at any sequence.
+  local function lost_result(key, content, has_ended)
+    local number = counters[key].next
+    if not has_ended then
+      return not readers_have(key, content, number) and char(6) .. pack('<I8', number) or nil
+    end
+    local sequences, digest = {number}, short_digest(content)
+    each_reader(key, function(_, record)
+      local from, size = digests_of(record)
+      for index = 0, is_completed(record) and size - 1 or -1 do
+        if sub(record, from + 4 * index, from + 4 * index + 3) == digest then
+          sequences[#sequences + 1] = unpack8('<I8', record, layout.NEXT) - size + index
+        end
+      end
+    end)
+    for _, sequence in ipairs(sequences) do
+      if readers_have(key, content, sequence) then
+        return SETTLED .. pack('<I8', sequence)
+      end
+    end
+    return char(5) .. NO_NUMBER
+  end
+
+  -- Checks whether a reader of the destination has events of a key with numbers that the store has not given. Returns
+  -- nil if no reader has such events. Otherwise returns the refusal: the kind of the result, and the sequence after the
+  -- highest of these numbers, as eight bytes. If the call publishes lost events again, returns `lost_result` instead of
+  -- the refusal.
+  local function numbered_elsewhere(key, content)
+    local highest, has_ended = counters[key].next, false
+    each_reader(key, function(_, record, sequence)
+      local ends = is_completed(record)
+      has_ended = ends and sequence >= highest or has_ended and sequence <= highest
+      highest = math.max(highest, sequence)
+    end)
+    if highest <= counters[key].next then
+      return nil
+    elseif ARGV[15] == '1' then
+      return lost_result(key, content, has_ended)
+    end
+    return char(has_ended and 5 or 4) .. pack('<I8', highest)
   end
 
   -- Assigns a producer's message, unless the log already has the message, or a reader has events with numbers that the
-  -- store has not given. The log recognises a message with its own number by this number, and a message without a
-  -- number by its id. If the destination numbers no messages, every message is new. Returns the result for the message:
-  -- its kind, and a number.
+  -- store has not given (see `numbered_elsewhere`). The log recognises a message with its own number by this number,
+  -- and a message without a number by its id. If the destination numbers no messages, every message is new. Returns the
+  -- result for the message: its kind, and a number.
   local function put_by_id(key, description, rest)
     if not numbered then
       return char(0) .. put_message(key, description, rest, is_own(description))
@@ -526,7 +654,7 @@ do
       local number8 = own and own8 or sub(found, 1, 8)
       return char(sub(found, 9, 16) == content and 1 or 2) .. number8
     end
-    local elsewhere = not own and numbered_elsewhere(key)
+    local elsewhere = not own and numbered_elsewhere(key, content)
     if elsewhere then
       return elsewhere
     end
@@ -545,7 +673,8 @@ do
     for _, chunk in ipairs(group.chunks) do
       for from = chunk.from + 1, chunk.from + 3 * chunk.size, 3 do
         local answer = stops and BEHIND or put_by_id(ARGV[from], ARGV[from + 1], ARGV[from + 2])
-        stops = stops or byte(answer, 1) == 2 or byte(answer, 1) >= 4
+        local kind = sub(answer, 1, 1)
+        stops = stops or kind ~= NEW and kind ~= KNOWN and kind ~= SETTLED
         answers[#answers + 1] = answer
       end
     end

@@ -158,6 +158,17 @@ impl<'a> KeyRecordView<'a> {
         self.next.max(spilled)
     }
 
+    /// Returns the sequences of the last settled events, with their content digests ([`ContentDigests`]), in ascending
+    /// order.
+    ///
+    /// [`ContentDigests`]: ordain_core::ContentDigests
+    pub fn settled_digests(&self) -> impl Iterator<Item = (u64, u32)> {
+        let digests = self.digests.as_chunks().0;
+        let before = (1..=digests.len() as u64).rev();
+        let sequences = before.map(|before| self.next.saturating_sub(before));
+        sequences.zip(digests.iter().map(|bytes| u32::from_le_bytes(*bytes)))
+    }
+
     /// Copies the record into a [`KeyRecord`] for the sequencer.
     pub fn to_key_record(&self) -> KeyRecord {
         let mut rest = self.holes.clone();

@@ -88,8 +88,9 @@ impl Publisher {
     /// [`Error::Event`] names the event that is invalid or that the store refused; the events before this event are
     /// published. If the store refused the event, later events of other keys may be published too. [`Error::Away`]
     /// means that, for half a minute, the store or broker was unavailable, or the queue of the stream was full. Some of
-    /// the events may then be published. After any error, the program can publish the same events again: Ordain
-    /// recognises the events that are already published.
+    /// the events may then be published. After these errors, the program can publish the same events again: Ordain
+    /// recognises the events that are already published. [`Error::Failed`] can mean that the store lost events of this
+    /// publisher, and refuses to number one of them again; the error then names the next step.
     pub async fn publish(&mut self, events: &[Event]) -> Result<Vec<Receipt>, Error> {
         let mut packed = Vec::with_capacity(events.len());
         let mut wrong = None;
@@ -109,13 +110,14 @@ impl Publisher {
         }
     }
 
-    /// Lets the store give numbers that it lost a second time. Use this method only after the store went
-    /// back in time: open a publisher, call this method, publish all events again that were published shortly before
-    /// the loss, in the same order and with the same ids, and close the publisher. Each event then gets its earlier
-    /// number, and the stream recognises the events that it already has.
+    /// Lets the store give lost numbers again. Use this method only after the store lost data, and only to publish the
+    /// lost events again: open a publisher, call this method, publish all lost events in the same order and with the
+    /// same ids, and close the publisher. Publish new events afterwards, with another publisher.
     ///
     /// Without this method, [`Self::publish`] refuses an event if the stream has events of its key with higher numbers
-    /// than the store.
+    /// than the store. With this method, such an event gets the next number of its key in the store if the stream has
+    /// there an event with the same type and data, and the stream recognises the repeat. Otherwise,
+    /// [`Self::publish`] refuses the event.
     pub fn reuse_lost_numbers(&mut self) {
         self.inner.reuse_lost_numbers();
     }
@@ -123,8 +125,9 @@ impl Publisher {
     /// Closes the publisher.
     ///
     /// # Errors
-    /// Fails if the store has failed or is unavailable. All events for which [`Self::publish`] returned a receipt stay
-    /// published.
+    /// Fails if the store has failed or is unavailable, or if it lost events of this publisher and refuses to number one
+    /// of them again. The broker, or the store if it lost nothing, keeps all events for which [`Self::publish`] returned
+    /// a receipt.
     pub async fn close(self) -> Result<(), Error> {
         Ok(self.inner.close().await?)
     }
@@ -157,6 +160,7 @@ impl From<PublishError> for Error {
     fn from(error: PublishError) -> Self {
         match error {
             PublishError::Event { at, words } => Self::Event { at, words },
+            PublishError::Refused(words) => Self::Failed(words),
             PublishError::Full(words) => Self::Away(words),
             PublishError::Stream(words) => Self::Configuration(words),
             PublishError::Config(error) => Self::configuration(error),

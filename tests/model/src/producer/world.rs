@@ -314,19 +314,20 @@ impl ProducerWorld {
         self.state.broken.get_or_insert(broken);
     }
 
-    /// Writes events to each shard that has its witness. Sends the written events to the broker, if there is a broker.
-    /// With `compares`, a shard refuses a new event if the reader has higher numbers than the shard. Returns the written
-    /// events with their numbers, and true if the shard of an event lacks its witness.
+    /// Writes events to each shard that has its witness. Sends the written events to the broker, if there is a broker. A
+    /// shard refuses a new event if the reader has higher numbers than the shard. With `reuses`, the shard does not
+    /// refuse a new event that the reader has under the next number of the shard. Returns the written events with their
+    /// numbers, and true if the shard of an event lacks its witness.
     fn write(
         &mut self,
         events: &[u8],
         witnesses: &BTreeMap<u32, NumberedEvent>,
-        compares: bool,
+        reuses: bool,
     ) -> (Call, bool) {
         let counts_on = self.is(ProducerFault::NumbersFollowReader);
         let forgets = self.is(ProducerFault::NothingIsRemembered);
         let ignores = self.is(ProducerFault::NoWitnessIsNamed);
-        let shards = &mut self.state.shards;
+        let State { shards, sent, .. } = &mut self.state;
         let has: Vec<bool> = (0..)
             .zip(&*shards)
             .map(|(number, shard)| ignores || shard.has(witnesses.get(&number)))
@@ -336,7 +337,11 @@ impl ProducerWorld {
         for event in events {
             let shard = usize::from(shard_of(*event));
             if has[shard] {
-                if compares && !counts_on && shards[shard].refuses(*event) {
+                // The reader has an event under each number up to `read`. This event is the one that the broker got.
+                let next = shards[shard].last() + 1;
+                let read = sent.as_ref().and_then(|sent| sent[shard].get(&next));
+                let is_same = reuses && read == Some(event);
+                if !is_same && !counts_on && shards[shard].refuses(*event) {
                     continue;
                 }
                 let at_least = if counts_on { shards[shard].read } else { 0 };
@@ -391,7 +396,7 @@ impl ProducerWorld {
                 return self.record_violation(ProducerViolation::Stuck);
             }
             let witnesses = self.state.history.witnesses(self.state.now);
-            let (call, went_back) = self.write(&open, &witnesses, true);
+            let (call, went_back) = self.write(&open, &witnesses, false);
             open.retain(|event| call.iter().all(|written| written.numbered.event != *event));
             let State { history, answered, now, .. } = &mut self.state;
             // `answered` gets only the events that this call added to a shard, because only these events can be
@@ -417,7 +422,7 @@ impl ProducerWorld {
         let State { next, file, history, now, .. } = &self.state;
         if next < file {
             let witnesses = history.witnesses(*now);
-            self.write(&[self.state.next], &witnesses, true);
+            self.write(&[self.state.next], &witnesses, false);
             self.state.published = self.state.published.max(self.state.next + 1);
         }
         self.restart();
@@ -473,8 +478,12 @@ impl ProducerWorld {
             let events = call.iter().map(|written| written.numbered.event);
             let events: Vec<u8> = events.filter(|event| is_lost(*event)).collect();
             if !self.is(ProducerFault::NothingIsWrittenAgain) {
-                let compares = self.is(ProducerFault::RepeatsAreRefused);
-                let (rewritten_call, _) = self.write(&events, &BTreeMap::new(), compares);
+                let reuses = !self.is(ProducerFault::RepeatsAreRefused);
+                let (rewritten_call, _) = self.write(&events, &BTreeMap::new(), reuses);
+                if rewritten_call.len() < events.len() {
+                    // The publisher reports the refused event, and publishes nothing more.
+                    self.record_violation(ProducerViolation::Stuck);
+                }
                 for rewritten in rewritten_call {
                     self.counts.rewritten += u64::from(rewritten.is_new);
                     let of_event = call

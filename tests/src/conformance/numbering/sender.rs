@@ -23,12 +23,14 @@ pub(in crate::conformance) const NUMBERING: NumberingSettings = NumberingSetting
 };
 
 /// A caller that assigns messages for keys of one shard: an owner with an outbox (`origin`), or a producer.
+#[derive(Clone)]
 pub(in crate::conformance) struct Sender {
     pub(in crate::conformance) destination: Destination,
     pub(in crate::conformance) rules: DestinationRules,
     pub(in crate::conformance) origin: Option<OriginOutbox>,
     pub(in crate::conformance) shard: u32,
     pub(in crate::conformance) readers: Vec<Arc<str>>,
+    pub(in crate::conformance) reuses_lost_numbers: bool,
 }
 
 impl Sender {
@@ -47,6 +49,7 @@ impl Sender {
             }),
             shard: shard_of("key-0", store.shards()),
             readers: Vec::new(),
+            reuses_lost_numbers: false,
         }
     }
 
@@ -84,6 +87,7 @@ impl Sender {
             witness: None,
             call: None,
             readers: self.readers.clone(),
+            reuses_lost_numbers: self.reuses_lost_numbers,
             groups,
         };
         store.assign(Arc::new(assign)).await.expect("an answer")

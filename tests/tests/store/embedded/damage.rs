@@ -196,6 +196,7 @@ async fn lost_events_of_a_queue_are_detected() {
             witness: None,
             call: None,
             readers: Vec::new(),
+            reuses_lost_numbers: false,
             groups: vec![AssignGroup { origin: None, chunks: vec![part] }],
         };
         rig.store().assign(Arc::new(assign)).await.expect("an answer");

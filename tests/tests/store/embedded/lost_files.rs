@@ -126,6 +126,7 @@ fn queued() -> AssignRequest {
         witness: None,
         call: None,
         readers: Vec::new(),
+        reuses_lost_numbers: false,
         groups: vec![AssignGroup { origin: None, chunks: vec![chunk] }],
     }
 }

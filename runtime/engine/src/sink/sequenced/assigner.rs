@@ -335,6 +335,7 @@ impl SequenceAssigner {
                 witness: None,
                 call: None,
                 readers: Vec::new(),
+                reuses_lost_numbers: false,
                 groups,
             }),
             cursor_indexes,
