@@ -29,6 +29,10 @@ use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 /// a replaced file must stay unchanged for `FOLLOW_INTERVAL` before the reader delivers it.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
 
+/// Maximum time for which the reader does not read the newer files because a replaced file has an incomplete last line.
+/// A program that keeps writing to a replaced file must not keep the reader from the other files.
+const UNFINISHED_LIMIT: Duration = Duration::from_secs(5);
+
 /// The settings of a file source.
 #[derive(Debug)]
 pub struct FileOptions {
@@ -231,6 +235,7 @@ impl FileReader {
         let tracked = self.set.file(index);
         let rest = tracked.read_to;
         if rest == tracked.progress.position().offset {
+            tracked.unfinished_since = None;
             return Ok(read);
         }
         if !self.follow {
@@ -246,7 +251,8 @@ impl FileReader {
             if seen != rest {
                 tracked.rest_seen = None;
             }
-            return Ok(Visit::Unfinished);
+            let since = tracked.unfinished_since.get_or_insert_with(Instant::now);
+            return Ok(if since.elapsed() < UNFINISHED_LIMIT { Visit::Unfinished } else { read });
         }
         self.deliver_last_line(index, false)
     }
@@ -268,12 +274,16 @@ impl FileReader {
                 self.set.file(index).compare_again();
                 return Ok(Visit::Changed);
             }
+            // This check follows the first read, so it shows that the batch is from the content that the scan found.
+            if self.set.file(index).is_cut_in(&file)? {
+                return self.handle_change(index, "was truncated before it was read");
+            }
             // This check also shows that no program truncated the file during the check for older files.
             if let Some(change) = open.change()? {
                 return self.handle_change(index, &change);
             }
             open.tail = open.splitter.tail();
-            self.record(index, &open);
+            self.record(index, &open, batch.items.is_empty());
             if !batch.items.is_empty() {
                 let progress = Some(self.progress(&progress, index));
                 let visit = self.deliver(index, DeliveryBatch { progress, ..batch })?;
@@ -318,9 +328,10 @@ impl FileReader {
         }
     }
 
-    /// Records how far a file was read.
-    fn record(&mut self, index: usize, open: &OpenFile) {
+    /// Records how far a file was read. `is_blank` is `true` if the last read found only blank lines.
+    fn record(&mut self, index: usize, open: &OpenFile, is_blank: bool) {
         let tracked = self.set.file(index);
+        tracked.has_only_blanks_read = is_blank && tracked.has_no_read_line();
         let progress = tracked.progress.clone();
         tracked.progress = progress.at(open.splitter.position(), open.splitter.fingerprint());
         tracked.read_to = open.tail.end();
@@ -368,7 +379,7 @@ impl FileReader {
             return Ok(Visit::Idle);
         }
         open.tail = open.splitter.tail();
-        self.record(index, &open);
+        self.record(index, &open, batch.items.is_empty());
         if batch.items.is_empty() {
             // The last line is blank, and counts as read.
             return Ok(Visit::Idle);
@@ -470,10 +481,11 @@ impl LineDecoder {
                 }
             };
             bytes += line.len();
+            let start = position.offset - 1 - length;
             if length > line.len() as u64 || !is_blank(line) {
                 let delivered = self.decode(line, length);
                 let delivered =
-                    delivered.map_err(|error| self.letter(error, origin, line, position));
+                    delivered.map_err(|error| self.letter(error, origin, line, position, start));
                 batch.items.push((delivered, position));
             }
         }
@@ -514,7 +526,10 @@ impl LineDecoder {
                 );
                 return None;
             }
-            delivered => delivered.map_err(|error| self.letter(error, origin, line, position)),
+            delivered => {
+                let start = position.offset - length;
+                delivered.map_err(|error| self.letter(error, origin, line, position, start))
+            }
         };
         Some((delivered, position))
     }
@@ -527,17 +542,20 @@ impl LineDecoder {
     }
 
     /// Returns the dead letter of a line that is not an event. The tag of the letter depends on the stream, on the
-    /// first line of the file that is not blank, and on the number and the text of the line that is not an event. If
-    /// the source reads the line again after a crash, the line produces the same letter, even if log rotation has given
-    /// the file another name. Two lines with the same text produce two letters.
+    /// first line of the file that is not blank, and on the position, the number and the text of the line that is not
+    /// an event. `start` is this position: the position of the line's first byte that is not blank, plus 1 if the line
+    /// ends with a carriage return. A line end that a program adds later does not change `start`. If the source reads
+    /// the line again after a crash, the line produces the same letter, even if log rotation has given the file another
+    /// name. Two lines with the same text produce two letters.
     fn letter(
         &self,
         error: DecodeError,
         origin: LineOrigin<'_>,
         line: &[u8],
         position: FilePosition,
+        start: u64,
     ) -> Box<DeadLetter> {
-        let place = format!("{}\0{}", self.stream, position.line);
+        let place = format!("{}\0{}\0{start}", self.stream, position.line);
         let file = origin.file.map_or(0, first_line_digest);
         let tag = (digest(place.as_bytes()) ^ digest(line) ^ file) | 1;
         Box::new(DeadLetter {
@@ -566,11 +584,15 @@ fn first_line_digest(file: &File) -> u64 {
     digest(&[b"first line\0", line].concat())
 }
 
-/// Returns the dead letter about the lost unread rest of a file.
+/// Returns the dead letter about the lost unread rest of a file. A program may truncate a file several times, and the
+/// file then loses several rests at the same position. The tag of the letter therefore also depends on the length of
+/// the file and on the bytes that were read.
 fn loss_letter(stream: &str, progress: &FileProgress, error: String) -> Box<DeadLetter> {
-    let FileProgress { device, inode, created_ns, .. } = progress;
+    let FileProgress { device, inode, created_ns, length, print, .. } = progress;
     let offset = progress.position().offset;
-    let place = format!("{stream}\0lost\0{device}\0{inode}\0{created_ns}\0{offset}");
+    let read = print.digest();
+    let place =
+        format!("{stream}\0lost\0{device}\0{inode}\0{created_ns}\0{offset}\0{length}\0{read}");
     Box::new(DeadLetter {
         id: LetterId { key: "".into(), sequence: 0, tag: digest(place.as_bytes()) | 1 },
         cause: Cause::Unreadable,

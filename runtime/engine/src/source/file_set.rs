@@ -36,7 +36,7 @@ use ordain_util::failure_timer::FailureTimer;
 use ordain_util::file_pattern::FilePattern;
 use ordain_util::log_throttle::LogThrottle;
 
-use identity::{is_denied, open_same};
+use identity::is_denied;
 use tracked_file::TrackedFile;
 
 pub(super) use identity::head;
@@ -213,11 +213,16 @@ impl FileSet {
                 tracked.target = tracked.progress.length;
                 continue;
             };
-            tracked.target = file.metadata()?.len();
-            // If a program has truncated a file before anything of it was read, keep the earlier length: by this
-            // length, the next scan detects the truncation, and then searches for the removed bytes.
-            if !tracked.is_cut_to(tracked.target) {
+            let file = Arc::clone(file);
+            let metadata = file.metadata()?;
+            tracked.target = metadata.len();
+            // If a program has truncated a file before anything of it was read, keep the earlier length: by this length
+            // and the first bytes, the next scan detects the truncation, and then searches for the removed bytes.
+            if tracked.compared == Some((metadata.len(), metadata.modified()?)) {
                 tracked.progress.length = tracked.target;
+            } else if !tracked.is_cut_in(&file)? {
+                tracked.progress.length = tracked.target;
+                tracked.remember_first_bytes(&file)?;
             }
         }
         Ok(())
@@ -228,7 +233,7 @@ impl FileSet {
     pub(super) fn open(&mut self, index: usize) -> io::Result<Option<Arc<File>>> {
         let tracked = &mut self.files[index];
         if tracked.file.is_none() && !tracked.is_missing {
-            match open_same(&tracked.progress) {
+            match tracked.open_at_its_path() {
                 // The next scan cannot compare the file either, and then treats it as missing.
                 Err(error) if is_denied(&error) && !tracked.progress.is_live => {
                     tracked.compared = None;

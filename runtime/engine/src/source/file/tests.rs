@@ -242,3 +242,121 @@ fn second_file_is_copied_and_truncated_while_the_first_is_read() {
     let expected: Vec<u32> = (20..80).collect();
     assert_eq!(steps.read_all(), expected);
 }
+
+/// A program truncates a file after the reader has measured it and before the reader reads it, and the file grows
+/// beyond its earlier length. The reader must report the lost lines.
+#[test]
+fn file_truncated_before_its_first_read_is_reported() {
+    let mut steps = Steps::new("f");
+    steps.append("f", &lines(0..20));
+    steps.scan();
+    File::options().write(true).open(steps.path("f")).expect("the file").set_len(0).expect("cut");
+    steps.append("f", &lines(20..60));
+    assert_eq!(steps.visit(0), [0; 0], "the reader must scan the folder first");
+    steps.scan();
+    assert!(steps.reader.set.file(0).loss.is_some());
+    steps.reader.visit(0).expect("the file");
+    let letter = steps.deliveries.try_recv().expect("the dead letter");
+    assert!(letter.items[0].0.is_err());
+    assert_eq!(steps.read_all(), Vec::from_iter(20..60));
+}
+
+/// Each generation of the file begins with an empty line. The reader has read only this line when the file is copied
+/// and truncated, and the file grows after the reader has scanned the folder.
+#[test]
+fn copy_of_file_with_only_an_empty_line_read_is_read_first() {
+    let mut steps = Steps::new("f");
+    steps.append("f", "\n");
+    assert_eq!(steps.read_all(), [0; 0]);
+    steps.append("f", &lines(0..20));
+    steps.scan();
+    steps.copy_and_truncate("f");
+    steps.append("f", &format!("\n{}", lines(20..60)));
+    assert_eq!(steps.visit(0), [0; 0], "the copy must be read first");
+    assert_eq!(steps.read_all(), Vec::from_iter(0..60));
+}
+
+/// A program keeps writing to a renamed file in blocks that end within a line. The reader must not wait for the end of
+/// this line without a limit before it reads the newer files.
+#[test]
+fn growing_half_line_of_a_replaced_file_does_not_delay_other_files_forever() {
+    let mut steps = Steps::new("f");
+    steps.append("f", &line(0));
+    assert_eq!(steps.read_all(), [0]);
+    fs::rename(steps.path("f"), steps.path("f.1")).expect("the file");
+    steps.append("f", &line(10));
+    let mut text = String::new();
+    for number in 1..4 {
+        text.push_str(&line(number));
+        let rest = text.split_off(text.len() - 20);
+        steps.append("f.1", &std::mem::replace(&mut text, rest));
+        steps.scan();
+        let expected = if number < 3 { Visit::Unfinished } else { Visit::Read };
+        assert_eq!(steps.reader.visit(0).expect("the file"), expected);
+        let tracked = steps.reader.set.file(0);
+        assert!(tracked.unfinished_since.is_some());
+        if number == 2 {
+            tracked.unfinished_since = Instant::now().checked_sub(UNFINISHED_LIMIT);
+        }
+    }
+    assert_eq!(steps.received(), [1, 2]);
+    steps.append("f.1", &text);
+    steps.scan();
+    assert_eq!(steps.visit(0), [3]);
+    assert!(steps.reader.set.file(0).unfinished_since.is_none());
+}
+
+/// A program truncates a file twice, and the reader has read lines of the same length before. Each loss has a letter of
+/// its own.
+#[test]
+fn two_losses_at_one_position_have_two_letters() {
+    let mut steps = Steps::new("f");
+    let mut ids = BTreeSet::new();
+    for number in 10..13 {
+        // The file needs another modification time.
+        thread::sleep(Duration::from_millis(20));
+        fs::write(steps.path("f"), format!("{}half a line", line(number))).expect("the file");
+        loop {
+            steps.scan();
+            let mut batches = Vec::new();
+            for index in 0..steps.reader.set.len() {
+                steps.reader.visit(index).expect("the file");
+                batches.extend(std::iter::from_fn(|| steps.deliveries.try_recv().ok()));
+            }
+            let items = batches.into_iter().flat_map(|batch| batch.items);
+            let (read, lost): (Vec<_>, Vec<_>) = items.partition(|(delivery, _)| delivery.is_ok());
+            ids.extend(
+                lost.into_iter().filter_map(|(letter, _)| letter.err()).map(|letter| letter.id.tag),
+            );
+            if !read.is_empty() {
+                break;
+            }
+        }
+    }
+    assert_eq!(ids.len(), 2);
+}
+
+/// Two files begin with NULs and have the same invalid line. Each line has a letter of its own, and a line end that
+/// follows later does not change the letter.
+#[test]
+fn letter_depends_on_the_position_of_the_line() {
+    let decoder = EventDecoder::new(OrderingMode::Fifo, 1 << 20);
+    let decoder = LineDecoder { stream: "s".into(), decoder };
+    let tag = |text: &str| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("f");
+        fs::write(&path, text).expect("a folder");
+        let file = File::open(path).expect("the file");
+        let origin = LineOrigin { name: "f", file: Some(&file) };
+        let mut lines = LineSplitter::new(&file, 1 << 20);
+        let (mut batch, _) = decoder.read_batch(&mut lines, origin).expect("the file");
+        batch.items.extend(decoder.last_line(&mut lines, origin, false));
+        let (letter, _) = batch.items.pop().expect("a line");
+        letter.expect_err("an invalid line").id.tag
+    };
+    let nuls = "\0".repeat(5_000);
+    let first = tag(&format!("{nuls}garbage\n"));
+    assert_eq!(tag(&format!("{nuls}garbage")), first);
+    assert_ne!(tag(&format!("{nuls}\0garbage\n")), first);
+    assert_eq!(tag("garbage\r\n"), tag("garbage\r"));
+}

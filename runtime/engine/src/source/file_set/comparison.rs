@@ -9,7 +9,7 @@ use ordain_store::checkpoint::FileProgress;
 use ordain_util::file_pattern::FileRole;
 
 use super::FileSet;
-use super::identity::{if_permitted, is_copy_of, is_whole_copy, open_same};
+use super::identity::{if_permitted, is_copy_of, is_whole_copy};
 use super::listed_file::{ListedFile, open_listed};
 
 impl FileSet {
@@ -30,15 +30,19 @@ impl FileSet {
     /// - The path of the source now names `copy`, the tracked file is no longer among the listed files, and `copy`
     ///   begins with the whole content of the tracked file.
     /// - `copy` is an older file that begins with the first bytes that were read, but ends before the last of them: the
-    ///   source read further lines after the copy was made, and before a program truncated the original file.
+    ///   source read further lines after the copy was made, and before a program truncated or removed the original
+    ///   file.
     /// - Nothing of the tracked file was read before a program truncated it, and `copy` is an older file that is at
-    ///   least as long as the tracked file was.
+    ///   least as long as the tracked file was, and that begins with the same bytes, if these bytes are known.
     pub(super) fn original(&self, copy: &File, is_live: bool) -> io::Result<Option<usize>> {
         let length = copy.metadata()?.len();
         let mut best = None::<(usize, (bool, u64))>;
         for (index, tracked) in self.files.iter().enumerate() {
             let FileProgress { print, is_ignored, .. } = &tracked.progress;
-            let is_copied = !is_live && tracked.is_cut && length >= tracked.progress.length;
+            let is_copied = !is_live
+                && tracked.is_cut
+                && length >= tracked.progress.length
+                && tracked.first_bytes.matches(copy)?;
             if *is_ignored || !(tracked.progress.is_begun() || is_copied) {
                 continue;
             }
@@ -47,8 +51,8 @@ impl FileSet {
                 _ if is_copied => true,
                 // If the path names `copy`, then `copy` is a new file that only has the same content as the removed
                 // file.
-                None if tracked.is_remembered() => !is_live && print.matches(copy)?,
                 None if tracked.is_missing && is_shorter => !is_live && print.has_head(copy)?,
+                None if tracked.is_remembered() => !is_live && print.matches(copy)?,
                 None => {
                     let may_be_left = is_live && !tracked.is_listed && !tracked.is_unread();
                     (tracked.is_missing || may_be_left) && print.matches(copy)?
@@ -82,7 +86,7 @@ impl FileSet {
         for tracked in &mut self.files {
             let other = match &tracked.file {
                 Some(other) => Some(Arc::clone(other)),
-                None => if_permitted(open_same(&tracked.progress))?,
+                None => if_permitted(tracked.open_at_its_path())?,
             };
             let Some(other) = other else { continue };
             if is_copy_of(file, &other)? {

@@ -197,3 +197,109 @@ fn missing_folder_is_not_listed() {
     assert_eq!(fixture.files(), [("f".to_owned(), 0)]);
     assert!(!fixture.has_loss());
 }
+
+/// A program truncates a file before the source has read anything of it, and the file grows beyond its earlier length
+/// before the next scan. The unread lines are lost, are in a copy, or were in a copy that is not in the folder beside
+/// another older file.
+#[test]
+fn unread_file_that_grows_after_a_truncation_is_recognised() {
+    for (is_copied, has_other) in [(false, false), (true, false), (false, true)] {
+        let mut fixture = Fixture::new("f");
+        fixture.append("f", "one\ntwo\n");
+        fixture.set.scan().unwrap();
+        fixture.append("f", "three\n");
+        fixture.set.measure().unwrap();
+        if is_copied {
+            fixture.copy("f", "f.1");
+        }
+        if has_other {
+            fixture.append("f.1", "another longer line\n");
+        }
+        fixture.truncate("f");
+        fixture.append("f", "four\nfive\nsix\nseven\n");
+        fixture.set.measure().unwrap();
+        assert_eq!(fixture.set.files[0].progress.length, 14, "the length before the truncation");
+        assert_eq!(fixture.set.scan().unwrap(), ScanResult::Complete);
+        assert_eq!(fixture.has_loss(), !is_copied);
+        let files: &[&str] = if is_copied || has_other { &["f.1", "f"] } else { &["f"] };
+        let files: Vec<_> = files.iter().map(|name| ((*name).to_owned(), 0)).collect();
+        assert_eq!(fixture.files(), files);
+    }
+}
+
+/// The set remembers a removed file that was read to its end. A copy then appears that was made before the last lines
+/// were written.
+#[test]
+fn shorter_copy_of_a_removed_file_is_not_read_again() {
+    let mut fixture = Fixture::new("f");
+    let half = "a line\n".repeat(1_000);
+    fixture.append("backup", &half);
+    fixture.append("f.1", &half.repeat(2));
+    fixture.append("f", "one\n");
+    fixture.set.scan().unwrap();
+    fixture.read(0, 14_000, 2_000);
+    fs::remove_file(fixture.path("f.1")).unwrap();
+    fixture.set.files[0].file = None;
+    fixture.set.scan().unwrap();
+    assert_eq!(fixture.files(), [("f".to_owned(), 0)]);
+    fixture.copy("backup", "f.old");
+    fixture.set.scan().unwrap();
+    assert_eq!(fixture.files(), [("f.old".to_owned(), 7_000), ("f".to_owned(), 0)]);
+    assert!(!fixture.has_loss());
+}
+
+/// The folder of the files has another name, and the link in the path of the source leads to the new name. The source
+/// had closed the file.
+#[test]
+fn closed_file_is_opened_after_its_folder_was_renamed() {
+    let mut fixture = Fixture::new("link/f");
+    fs::create_dir(fixture.path("a")).unwrap();
+    std::os::unix::fs::symlink("a", fixture.path("link")).unwrap();
+    fixture.append("a/f", "one\ntwo\n");
+    fixture.set.scan().unwrap();
+    fixture.read(0, 8, 2);
+    fixture.set.scan().unwrap();
+    fixture.set.files[0].file = None;
+    fs::rename(fixture.path("a"), fixture.path("b")).unwrap();
+    fs::remove_file(fixture.path("link")).unwrap();
+    std::os::unix::fs::symlink("b", fixture.path("link")).unwrap();
+    fixture.copy("b/f", "b/f.1");
+    fixture.set.scan().unwrap();
+    assert_eq!(fixture.files(), [("f".to_owned(), 8)], "the copy has nothing new");
+    assert!(fixture.set.files[0].progress.path.ends_with("/b/f"));
+    fixture.set.files[0].file = None;
+    fixture.set.files[0].progress.path = fixture.path("a/f").display().to_string();
+    assert!(fixture.set.open(0).unwrap().is_some());
+}
+
+/// A compressed file of an earlier generation has the length that was read. The newest compressed file has more bytes,
+/// and may contain unread lines.
+#[test]
+fn older_compressed_file_of_equal_length_hides_no_loss() {
+    for (newest_length, has_loss) in [(8_u32, true), (4, false)] {
+        let mut fixture = Fixture::new("f-*.nd");
+        fixture.append("f-a.nd", "one\n");
+        fixture.append("f-b.nd", "two\n");
+        fixture.set.scan().unwrap();
+        fixture.read(0, 4, 1);
+        fixture.read(1, 4, 1);
+        fixture.set.scan().unwrap();
+        let files = [
+            ("f-a.nd.2.gz", 4_u32, 30),
+            ("f-a.nd.1.gz", newest_length, 20),
+            ("f-b.nd.1.gz", 9, 10),
+        ];
+        for (name, length, age_secs) in files {
+            let content = [[0; 16].as_slice(), &length.to_le_bytes()].concat();
+            fs::write(fixture.path(name), content).unwrap();
+            let modified = std::time::SystemTime::now() - Duration::from_secs(age_secs);
+            let file = File::options().write(true).open(fixture.path(name)).unwrap();
+            file.set_modified(modified).unwrap();
+        }
+        let index = fixture.set.files.iter().position(|tracked| tracked.name.ends_with("a.nd"));
+        fixture.set.files[index.unwrap()].file = None;
+        fs::remove_file(fixture.path("f-a.nd")).unwrap();
+        fixture.set.scan().unwrap();
+        assert_eq!(fixture.has_loss(), has_loss);
+    }
+}

@@ -7,11 +7,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use ordain_store::checkpoint::{FilePosition, FileProgress, created_ns};
+use ordain_store::checkpoint::{FilePosition, FileProgress, ReadFingerprint, created_ns};
 use ordain_util::canonical_path::canonical_path;
 use ordain_util::file_pattern::FileRole;
+use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
-use super::identity::{fingerprint, is_same_inode};
+use super::identity::{fingerprint, head, is_same_inode, open_at, open_same};
 use super::listed_file::{CompressedRest, ListedFile};
 
 /// A file of the source, with the position that the source has reached in it.
@@ -31,11 +32,21 @@ pub(in crate::source) struct TrackedFile {
     pub(in crate::source) target: u64,
     /// The end of the incomplete last line, and the time when the source first found this end.
     pub(in crate::source) rest_seen: Option<(u64, Instant)>,
+    /// The time since which the reader finds an incomplete last line in each visit of the file; `None` if the last line
+    /// was complete in the last visit.
+    pub(in crate::source) unfinished_since: Option<Instant>,
+    /// `true` if the source has read a part of the file since the start of the run, and all that was ever read of the
+    /// file is blank.
+    pub(in crate::source) has_only_blanks_read: bool,
     /// The description of the lost unread rest, until the source delivers the dead letter about it.
     pub(in crate::source) loss: Option<String>,
     /// The length and the modification time of the file when a comparison last showed that the file matches its
     /// fingerprint.
     pub(super) compared: Option<(u64, SystemTime)>,
+    /// The fingerprint of the first bytes that the file had when the source last measured it, at most
+    /// [`TAIL_LIMIT_BYTES`]. By this fingerprint, the source recognises another content of a file of which it has read
+    /// nothing. After a start, the first scan sets this field, because a checkpoint does not contain it.
+    pub(super) first_bytes: ReadFingerprint,
     /// `true` if the last scan found no file with this identity and content, neither among the open files nor in the
     /// folder.
     pub(super) is_missing: bool,
@@ -59,8 +70,11 @@ impl TrackedFile {
             name,
             target: 0,
             rest_seen: None,
+            unfinished_since: None,
+            has_only_blanks_read: false,
             loss: None,
             compared: None,
+            first_bytes: ReadFingerprint::of_nothing(),
             is_missing: false,
             was_missing: false,
             is_cut: false,
@@ -79,6 +93,21 @@ impl TrackedFile {
     pub(super) fn is(&self, metadata: &Metadata) -> bool {
         is_same_inode(&self.progress, metadata)
             && (self.progress.device == metadata.dev() || self.file.is_none())
+    }
+
+    /// Opens the file at its last known path. If a program has changed a link of the configured path, only the
+    /// configured path may still lead to the file: then opens the file there, and records the new canonical path.
+    /// Returns `None` if no path leads to the file.
+    pub(super) fn open_at_its_path(&mut self) -> io::Result<Option<Arc<File>>> {
+        if let Some(file) = open_same(&self.progress)? {
+            return Ok(Some(file));
+        }
+        let path = Path::new(&self.name);
+        let opened = open_at(path, self.progress.device, self.progress.inode)?;
+        if opened.is_some() {
+            self.progress.path = canonical_path(path).display().to_string();
+        }
+        Ok(opened)
     }
 
     /// Replaces the file by another file, such as a copy, that begins with the bytes that were read. The position stays
@@ -146,6 +175,7 @@ impl TrackedFile {
     pub(in crate::source) fn record_loss(&mut self) {
         if self.is_cut {
             self.progress.length = 0;
+            self.first_bytes = ReadFingerprint::of_nothing();
             self.compare_again();
             self.is_missing = false;
             self.is_cut = false;
@@ -157,13 +187,42 @@ impl TrackedFile {
     /// Returns whether the present length of the file shows that a program truncated the file before any line of it was
     /// read: the file had bytes after `read_to`, and `length` is below the last known length.
     pub(in crate::source) fn is_cut_to(&self, length: u64) -> bool {
-        let known = self.progress.length;
-        !self.progress.is_begun() && self.read_to < known && length < known
+        self.may_be_cut() && length < self.progress.length
+    }
+
+    /// Returns whether the length or the first bytes of `file` show that a program truncated the file before any line
+    /// of it was read. The file may have grown beyond its last known length after the truncation.
+    pub(in crate::source) fn is_cut_in(&self, file: &File) -> io::Result<bool> {
+        let length = file.metadata()?.len();
+        Ok(self.may_be_cut() && (self.is_cut_to(length) || !self.first_bytes.matches(file)?))
+    }
+
+    /// Returns whether the file had unread bytes, and no byte of the file counts as read.
+    fn may_be_cut(&self) -> bool {
+        !self.progress.is_begun() && self.read_to < self.progress.length
+    }
+
+    /// Updates `first_bytes` after the file has grown. Keeps the earlier fingerprint if the file is shorter than its
+    /// last known length, or no longer has the first bytes that it had before. The next comparison then shows the
+    /// change.
+    pub(super) fn remember_first_bytes(&mut self, file: &File) -> io::Result<()> {
+        let known = self.first_bytes.end();
+        let limit = self.progress.length.min(TAIL_LIMIT_BYTES as u64);
+        if self.progress.is_begun() || known >= limit {
+            return Ok(());
+        }
+        let head = head(file)?;
+        // These comparisons follow the read, so they also detect a truncation before the read.
+        if file.metadata()?.len() >= self.progress.length && self.first_bytes.matches(file)? {
+            let tail = TailFingerprint::new(head.len() as u64, &head);
+            self.first_bytes = ReadFingerprint::new(&head, &tail);
+        }
+        Ok(())
     }
 
     /// Returns whether a program has truncated or rewritten the file since the last scan found it.
     pub(super) fn has_changed(&self, file: &File) -> io::Result<bool> {
-        Ok(!self.progress.print.matches(file)? || self.is_cut_to(file.metadata()?.len()))
+        Ok(!self.progress.print.matches(file)? || self.is_cut_in(file)?)
     }
 
     /// Returns whether the last scan found the file. A file that a program truncated before the source read anything
@@ -172,10 +231,11 @@ impl TrackedFile {
         !self.is_missing || self.is_cut
     }
 
-    /// Returns whether the source has read no line of the file. The source may have read blanks: many files begin with
-    /// the same blanks after a truncation, so blanks do not identify a file.
+    /// Returns whether the source has read no line of the file that is not blank. The source may have read blanks: many
+    /// files begin with the same blanks after a truncation, so blanks do not identify a file. After a start of Ordain,
+    /// an empty line that an earlier run has read counts as a line.
     pub(in crate::source) fn has_no_read_line(&self) -> bool {
-        self.progress.position().line == 0
+        self.progress.position().line == 0 || self.has_only_blanks_read
     }
 
     /// Returns whether the source reads the file and has read no line of it.
