@@ -268,6 +268,10 @@ impl FileReader {
                 self.set.file(index).compare_again();
                 return Ok(Visit::Changed);
             }
+            // This check follows the first read, so it shows that the batch is from the content that the scan found.
+            if self.set.file(index).is_cut_in(&file)? {
+                return self.handle_change(index, "was truncated before it was read");
+            }
             // This check also shows that no program truncated the file during the check for older files.
             if let Some(change) = open.change()? {
                 return self.handle_change(index, &change);

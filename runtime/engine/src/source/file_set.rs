@@ -213,11 +213,16 @@ impl FileSet {
                 tracked.target = tracked.progress.length;
                 continue;
             };
-            tracked.target = file.metadata()?.len();
-            // If a program has truncated a file before anything of it was read, keep the earlier length: by this
-            // length, the next scan detects the truncation, and then searches for the removed bytes.
-            if !tracked.is_cut_to(tracked.target) {
+            let file = Arc::clone(file);
+            let metadata = file.metadata()?;
+            tracked.target = metadata.len();
+            // If a program has truncated a file before anything of it was read, keep the earlier length: by this length
+            // and the first bytes, the next scan detects the truncation, and then searches for the removed bytes.
+            if tracked.compared == Some((metadata.len(), metadata.modified()?)) {
                 tracked.progress.length = tracked.target;
+            } else if !tracked.is_cut_in(&file)? {
+                tracked.progress.length = tracked.target;
+                tracked.remember_first_bytes(&file)?;
             }
         }
         Ok(())

@@ -242,3 +242,21 @@ fn second_file_is_copied_and_truncated_while_the_first_is_read() {
     let expected: Vec<u32> = (20..80).collect();
     assert_eq!(steps.read_all(), expected);
 }
+
+/// A program truncates a file after the reader has measured it and before the reader reads it, and the file grows
+/// beyond its earlier length. The reader must report the lost lines.
+#[test]
+fn file_truncated_before_its_first_read_is_reported() {
+    let mut steps = Steps::new("f");
+    steps.append("f", &lines(0..20));
+    steps.scan();
+    File::options().write(true).open(steps.path("f")).expect("the file").set_len(0).expect("cut");
+    steps.append("f", &lines(20..60));
+    assert_eq!(steps.visit(0), [0; 0], "the reader must scan the folder first");
+    steps.scan();
+    assert!(steps.reader.set.file(0).loss.is_some());
+    steps.reader.visit(0).expect("the file");
+    let letter = steps.deliveries.try_recv().expect("the dead letter");
+    assert!(letter.items[0].0.is_err());
+    assert_eq!(steps.read_all(), (20..60).collect::<Vec<_>>());
+}

@@ -32,13 +32,16 @@ impl FileSet {
     /// - `copy` is an older file that begins with the first bytes that were read, but ends before the last of them: the
     ///   source read further lines after the copy was made, and before a program truncated the original file.
     /// - Nothing of the tracked file was read before a program truncated it, and `copy` is an older file that is at
-    ///   least as long as the tracked file was.
+    ///   least as long as the tracked file was, and that begins with the same bytes, if these bytes are known.
     pub(super) fn original(&self, copy: &File, is_live: bool) -> io::Result<Option<usize>> {
         let length = copy.metadata()?.len();
         let mut best = None::<(usize, (bool, u64))>;
         for (index, tracked) in self.files.iter().enumerate() {
             let FileProgress { print, is_ignored, .. } = &tracked.progress;
-            let is_copied = !is_live && tracked.is_cut && length >= tracked.progress.length;
+            let is_copied = !is_live
+                && tracked.is_cut
+                && length >= tracked.progress.length
+                && tracked.first_bytes.matches(copy)?;
             if *is_ignored || !(tracked.progress.is_begun() || is_copied) {
                 continue;
             }

@@ -41,7 +41,7 @@ impl FileSet {
             };
             if !self.is_copy(&file, &listed)? && !self.has_read_beginning(&file)? {
                 let at = self.files.len();
-                self.insert(at, found, file);
+                self.insert(at, found, file)?;
             }
             if self.is_listing_outdated {
                 break;
@@ -133,7 +133,7 @@ impl FileSet {
                 continue;
             } else {
                 let index = self.place(at, &positions);
-                self.insert(index, found, Arc::clone(&file));
+                self.insert(index, found, Arc::clone(&file))?;
                 if found.is_ignored {
                     self.files[index].ignore(&file)?;
                 }
@@ -188,14 +188,16 @@ impl FileSet {
     }
 
     /// Inserts a file of which nothing was read.
-    fn insert(&mut self, index: usize, listed: &ListedFile, file: Arc<File>) {
+    fn insert(&mut self, index: usize, listed: &ListedFile, file: Arc<File>) -> io::Result<()> {
         let path = canonical_path(&listed.path).display().to_string();
         let mut progress = FileProgress::unread(path, &listed.metadata);
         progress.is_live = listed.role == FileRole::Live;
         let name = listed.path.display().to_string();
-        let file = (!self.is_full()).then_some(file);
-        let tracked = TrackedFile { is_listed: true, ..TrackedFile::new(progress, name, file) };
+        let mut tracked = TrackedFile { is_listed: true, ..TrackedFile::new(progress, name, None) };
+        tracked.remember_first_bytes(&file)?;
+        tracked.file = (!self.is_full()).then_some(file);
         self.files.insert(index, tracked);
         self.snapshot = None;
+        Ok(())
     }
 }

@@ -149,7 +149,7 @@ impl FileSet {
             tracked.file = None;
             return Ok(());
         }
-        if tracked.is_cut_to(metadata.len()) {
+        if tracked.is_cut_in(&file)? {
             tracked.file = None;
             tracked.is_cut = tracked.is_read();
             return Ok(());
@@ -166,6 +166,7 @@ impl FileSet {
         }
         tracked.progress.device = metadata.dev();
         tracked.progress.length = metadata.len();
+        tracked.remember_first_bytes(&file)?;
         if tracked.progress.is_lost {
             tracked.compare_again();
         }

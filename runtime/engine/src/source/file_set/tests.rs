@@ -197,3 +197,32 @@ fn missing_folder_is_not_listed() {
     assert_eq!(fixture.files(), [("f".to_owned(), 0)]);
     assert!(!fixture.has_loss());
 }
+
+/// A program truncates a file before the source has read anything of it, and the file grows beyond its earlier length
+/// before the next scan. The unread lines are lost, are in a copy, or were in a copy that is not in the folder beside
+/// another older file.
+#[test]
+fn unread_file_that_grows_after_a_truncation_is_recognised() {
+    for (is_copied, has_other) in [(false, false), (true, false), (false, true)] {
+        let mut fixture = Fixture::new("f");
+        fixture.append("f", "one\ntwo\n");
+        fixture.set.scan().unwrap();
+        fixture.append("f", "three\n");
+        fixture.set.measure().unwrap();
+        if is_copied {
+            fixture.copy("f", "f.1");
+        }
+        if has_other {
+            fixture.append("f.1", "another longer line\n");
+        }
+        fixture.truncate("f");
+        fixture.append("f", "four\nfive\nsix\nseven\n");
+        fixture.set.measure().unwrap();
+        assert_eq!(fixture.set.files[0].progress.length, 14, "the length before the truncation");
+        assert_eq!(fixture.set.scan().unwrap(), ScanResult::Complete);
+        assert_eq!(fixture.has_loss(), !is_copied);
+        let files: &[&str] = if is_copied || has_other { &["f.1", "f"] } else { &["f"] };
+        let files: Vec<_> = files.iter().map(|name| ((*name).to_owned(), 0)).collect();
+        assert_eq!(fixture.files(), files);
+    }
+}

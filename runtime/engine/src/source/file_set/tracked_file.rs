@@ -7,11 +7,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use ordain_store::checkpoint::{FilePosition, FileProgress, created_ns};
+use ordain_store::checkpoint::{FilePosition, FileProgress, ReadFingerprint, created_ns};
 use ordain_util::canonical_path::canonical_path;
 use ordain_util::file_pattern::FileRole;
+use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
-use super::identity::{fingerprint, is_same_inode};
+use super::identity::{fingerprint, head, is_same_inode};
 use super::listed_file::{CompressedRest, ListedFile};
 
 /// A file of the source, with the position that the source has reached in it.
@@ -36,6 +37,10 @@ pub(in crate::source) struct TrackedFile {
     /// The length and the modification time of the file when a comparison last showed that the file matches its
     /// fingerprint.
     pub(super) compared: Option<(u64, SystemTime)>,
+    /// The fingerprint of the first bytes that the file had when the source last measured it, at most
+    /// [`TAIL_LIMIT_BYTES`]. By this fingerprint, the source recognises another content of a file of which it has read
+    /// nothing. After a start, the first scan sets this field, because a checkpoint does not contain it.
+    pub(super) first_bytes: ReadFingerprint,
     /// `true` if the last scan found no file with this identity and content, neither among the open files nor in the
     /// folder.
     pub(super) is_missing: bool,
@@ -61,6 +66,7 @@ impl TrackedFile {
             rest_seen: None,
             loss: None,
             compared: None,
+            first_bytes: ReadFingerprint::of_nothing(),
             is_missing: false,
             was_missing: false,
             is_cut: false,
@@ -146,6 +152,7 @@ impl TrackedFile {
     pub(in crate::source) fn record_loss(&mut self) {
         if self.is_cut {
             self.progress.length = 0;
+            self.first_bytes = ReadFingerprint::of_nothing();
             self.compare_again();
             self.is_missing = false;
             self.is_cut = false;
@@ -157,13 +164,46 @@ impl TrackedFile {
     /// Returns whether the present length of the file shows that a program truncated the file before any line of it was
     /// read: the file had bytes after `read_to`, and `length` is below the last known length.
     pub(in crate::source) fn is_cut_to(&self, length: u64) -> bool {
-        let known = self.progress.length;
-        !self.progress.is_begun() && self.read_to < known && length < known
+        self.may_be_cut() && length < self.progress.length
+    }
+
+    /// Returns whether the length or the first bytes of `file` show that a program truncated the file before any line
+    /// of it was read. The file may have grown beyond its last known length after the truncation.
+    pub(in crate::source) fn is_cut_in(&self, file: &File) -> io::Result<bool> {
+        let length = file.metadata()?.len();
+        Ok(self.may_be_cut() && (self.is_cut_to(length) || !self.first_bytes.matches(file)?))
+    }
+
+    /// Returns whether the file had unread bytes, and no byte of the file counts as read.
+    fn may_be_cut(&self) -> bool {
+        !self.progress.is_begun() && self.read_to < self.progress.length
+    }
+
+    /// Updates `first_bytes` after the file has grown. Keeps the earlier fingerprint if the file is shorter than its
+    /// last known length, or no longer has the first bytes that it had before. The next comparison then shows the
+    /// change.
+    pub(super) fn remember_first_bytes(&mut self, file: &File) -> io::Result<()> {
+        let known = self.first_bytes.end();
+        let limit = self.progress.length.min(TAIL_LIMIT_BYTES as u64);
+        if self.progress.is_begun() || known >= limit {
+            return Ok(());
+        }
+        let head = head(file)?;
+        let tail = TailFingerprint::new(head.len() as u64, &head);
+        let first_bytes = ReadFingerprint::new(&head, &tail);
+        // These comparisons follow the read, so they also detect a truncation before the read or during the read.
+        if file.metadata()?.len() >= self.progress.length
+            && self.first_bytes.matches(file)?
+            && first_bytes.matches(file)?
+        {
+            self.first_bytes = first_bytes;
+        }
+        Ok(())
     }
 
     /// Returns whether a program has truncated or rewritten the file since the last scan found it.
     pub(super) fn has_changed(&self, file: &File) -> io::Result<bool> {
-        Ok(!self.progress.print.matches(file)? || self.is_cut_to(file.metadata()?.len()))
+        Ok(!self.progress.print.matches(file)? || self.is_cut_in(file)?)
     }
 
     /// Returns whether the last scan found the file. A file that a program truncated before the source read anything
