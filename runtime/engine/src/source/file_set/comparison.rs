@@ -30,7 +30,8 @@ impl FileSet {
     /// - The path of the source now names `copy`, the tracked file is no longer among the listed files, and `copy`
     ///   begins with the whole content of the tracked file.
     /// - `copy` is an older file that begins with the first bytes that were read, but ends before the last of them: the
-    ///   source read further lines after the copy was made, and before a program truncated the original file.
+    ///   source read further lines after the copy was made, and before a program truncated or removed the original
+    ///   file.
     /// - Nothing of the tracked file was read before a program truncated it, and `copy` is an older file that is at
     ///   least as long as the tracked file was, and that begins with the same bytes, if these bytes are known.
     pub(super) fn original(&self, copy: &File, is_live: bool) -> io::Result<Option<usize>> {
@@ -50,8 +51,8 @@ impl FileSet {
                 _ if is_copied => true,
                 // If the path names `copy`, then `copy` is a new file that only has the same content as the removed
                 // file.
-                None if tracked.is_remembered() => !is_live && print.matches(copy)?,
                 None if tracked.is_missing && is_shorter => !is_live && print.has_head(copy)?,
+                None if tracked.is_remembered() => !is_live && print.matches(copy)?,
                 None => {
                     let may_be_left = is_live && !tracked.is_listed && !tracked.is_unread();
                     (tracked.is_missing || may_be_left) && print.matches(copy)?

@@ -226,3 +226,24 @@ fn unread_file_that_grows_after_a_truncation_is_recognised() {
         assert_eq!(fixture.files(), files);
     }
 }
+
+/// The set remembers a removed file that was read to its end. A copy then appears that was made before the last lines
+/// were written.
+#[test]
+fn shorter_copy_of_a_removed_file_is_not_read_again() {
+    let mut fixture = Fixture::new("f");
+    let half = "a line\n".repeat(1_000);
+    fixture.append("backup", &half);
+    fixture.append("f.1", &half.repeat(2));
+    fixture.append("f", "one\n");
+    fixture.set.scan().unwrap();
+    fixture.read(0, 14_000, 2_000);
+    fs::remove_file(fixture.path("f.1")).unwrap();
+    fixture.set.files[0].file = None;
+    fixture.set.scan().unwrap();
+    assert_eq!(fixture.files(), [("f".to_owned(), 0)]);
+    fixture.copy("backup", "f.old");
+    fixture.set.scan().unwrap();
+    assert_eq!(fixture.files(), [("f.old".to_owned(), 7_000), ("f".to_owned(), 0)]);
+    assert!(!fixture.has_loss());
+}
