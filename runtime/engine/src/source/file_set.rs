@@ -36,7 +36,7 @@ use ordain_util::failure_timer::FailureTimer;
 use ordain_util::file_pattern::FilePattern;
 use ordain_util::log_throttle::LogThrottle;
 
-use identity::{is_denied, open_same};
+use identity::is_denied;
 use tracked_file::TrackedFile;
 
 pub(super) use identity::head;
@@ -233,7 +233,7 @@ impl FileSet {
     pub(super) fn open(&mut self, index: usize) -> io::Result<Option<Arc<File>>> {
         let tracked = &mut self.files[index];
         if tracked.file.is_none() && !tracked.is_missing {
-            match open_same(&tracked.progress) {
+            match tracked.open_at_its_path() {
                 // The next scan cannot compare the file either, and then treats it as missing.
                 Err(error) if is_denied(&error) && !tracked.progress.is_live => {
                     tracked.compared = None;

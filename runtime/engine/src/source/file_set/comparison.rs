@@ -9,7 +9,7 @@ use ordain_store::checkpoint::FileProgress;
 use ordain_util::file_pattern::FileRole;
 
 use super::FileSet;
-use super::identity::{if_permitted, is_copy_of, is_whole_copy, open_same};
+use super::identity::{if_permitted, is_copy_of, is_whole_copy};
 use super::listed_file::{ListedFile, open_listed};
 
 impl FileSet {
@@ -86,7 +86,7 @@ impl FileSet {
         for tracked in &mut self.files {
             let other = match &tracked.file {
                 Some(other) => Some(Arc::clone(other)),
-                None => if_permitted(open_same(&tracked.progress))?,
+                None => if_permitted(tracked.open_at_its_path())?,
             };
             let Some(other) = other else { continue };
             if is_copy_of(file, &other)? {

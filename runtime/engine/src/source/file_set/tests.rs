@@ -247,3 +247,27 @@ fn shorter_copy_of_a_removed_file_is_not_read_again() {
     assert_eq!(fixture.files(), [("f.old".to_owned(), 7_000), ("f".to_owned(), 0)]);
     assert!(!fixture.has_loss());
 }
+
+/// The folder of the files has another name, and the link in the path of the source leads to the new name. The source
+/// had closed the file.
+#[test]
+fn closed_file_is_opened_after_its_folder_was_renamed() {
+    let mut fixture = Fixture::new("link/f");
+    fs::create_dir(fixture.path("a")).unwrap();
+    std::os::unix::fs::symlink("a", fixture.path("link")).unwrap();
+    fixture.append("a/f", "one\ntwo\n");
+    fixture.set.scan().unwrap();
+    fixture.read(0, 8, 2);
+    fixture.set.scan().unwrap();
+    fixture.set.files[0].file = None;
+    fs::rename(fixture.path("a"), fixture.path("b")).unwrap();
+    fs::remove_file(fixture.path("link")).unwrap();
+    std::os::unix::fs::symlink("b", fixture.path("link")).unwrap();
+    fixture.copy("b/f", "b/f.1");
+    fixture.set.scan().unwrap();
+    assert_eq!(fixture.files(), [("f".to_owned(), 8)], "the copy has nothing new");
+    assert!(fixture.set.files[0].progress.path.ends_with("/b/f"));
+    fixture.set.files[0].file = None;
+    fixture.set.files[0].progress.path = fixture.path("a/f").display().to_string();
+    assert!(fixture.set.open(0).unwrap().is_some());
+}

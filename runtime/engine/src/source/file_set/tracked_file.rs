@@ -12,7 +12,7 @@ use ordain_util::canonical_path::canonical_path;
 use ordain_util::file_pattern::FileRole;
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
-use super::identity::{fingerprint, head, is_same_inode};
+use super::identity::{fingerprint, head, is_same_inode, open_at, open_same};
 use super::listed_file::{CompressedRest, ListedFile};
 
 /// A file of the source, with the position that the source has reached in it.
@@ -85,6 +85,21 @@ impl TrackedFile {
     pub(super) fn is(&self, metadata: &Metadata) -> bool {
         is_same_inode(&self.progress, metadata)
             && (self.progress.device == metadata.dev() || self.file.is_none())
+    }
+
+    /// Opens the file at its last known path. If a program has changed a link of the configured path, only the
+    /// configured path may still lead to the file: then opens the file there, and records the new canonical path.
+    /// Returns `None` if no path leads to the file.
+    pub(super) fn open_at_its_path(&mut self) -> io::Result<Option<Arc<File>>> {
+        if let Some(file) = open_same(&self.progress)? {
+            return Ok(Some(file));
+        }
+        let path = Path::new(&self.name);
+        let opened = open_at(path, self.progress.device, self.progress.inode)?;
+        if opened.is_some() {
+            self.progress.path = canonical_path(path).display().to_string();
+        }
+        Ok(opened)
     }
 
     /// Replaces the file by another file, such as a copy, that begins with the bytes that were read. The position stays
