@@ -155,7 +155,8 @@ pub(crate) fn rotated_files(path: &Path) -> io::Result<Vec<FileProgress>> {
 pub(super) enum CompressedRest {
     /// The folder has no compressed files of this source.
     None,
-    /// The content of a compressed file has exactly the length that was read (modulo 2^32), so there is no unread rest.
+    /// The content of the compressed file has exactly the length that was read (modulo 2^32), so there is no unread
+    /// rest.
     IsRead,
     /// The compressed file with this path may contain the rest. The length of its content is unknown: its format does
     /// not state the length, or this process cannot read the file.
@@ -165,21 +166,28 @@ pub(super) enum CompressedRest {
     HasOtherLength(PathBuf),
 }
 
-/// Searches the compressed files for the unread rest of a file of which the source has read `read` bytes. If no
-/// compressed file has content of this length, returns the result for the newest compressed file.
-pub(super) fn compressed_rest(listed: &[ListedFile], read: u64) -> io::Result<CompressedRest> {
-    let compressed = listed.iter().filter(|listed| listed.role == FileRole::Compressed);
-    let mut newest = CompressedRest::None;
-    for listed in compressed {
-        newest = match gzip_length(listed)? {
-            Some(length) if length == read & u64::from(u32::MAX) => {
-                return Ok(CompressedRest::IsRead);
-            }
-            Some(_) => CompressedRest::HasOtherLength(listed.path.clone()),
-            None => CompressedRest::MayBeIn(listed.path.clone()),
-        };
-    }
-    Ok(newest)
+/// Searches the compressed files for the unread rest of a file of which the source has read `read` bytes. Returns the
+/// result for the newest compressed file whose name log rotation can derive from `path`, the path of the file. Without
+/// such a compressed file, returns the result for the newest compressed file. An older compressed file never counts: it
+/// has earlier lines, even if its content has the length that was read.
+pub(super) fn compressed_rest(
+    listed: &[ListedFile],
+    path: &Path,
+    read: u64,
+) -> io::Result<CompressedRest> {
+    let pattern = FilePattern::new(path);
+    let is_derived = |listed: &&&ListedFile| {
+        listed.path.file_name().and_then(|name| pattern.role(name)) == Some(FileRole::Compressed)
+    };
+    let compressed: Vec<_> =
+        listed.iter().filter(|listed| listed.role == FileRole::Compressed).collect();
+    let newest = compressed.iter().rfind(is_derived).or(compressed.last());
+    let Some(newest) = newest else { return Ok(CompressedRest::None) };
+    Ok(match gzip_length(newest)? {
+        Some(length) if length == read & u64::from(u32::MAX) => CompressedRest::IsRead,
+        Some(_) => CompressedRest::HasOtherLength(newest.path.clone()),
+        None => CompressedRest::MayBeIn(newest.path.clone()),
+    })
 }
 
 /// Returns the length of the content of a gzip file modulo 2^32, from the last bytes of the file. Returns `None` for a

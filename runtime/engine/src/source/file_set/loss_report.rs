@@ -1,6 +1,7 @@
 //! The reports about missing files. No unread rest of a file may be lost without a report.
 
 use std::io;
+use std::path::Path;
 
 use ordain_store::checkpoint::reread_advice;
 
@@ -40,7 +41,8 @@ impl FileSet {
                 continue;
             }
             let is_truncated = listed.iter().any(|listed| tracked.is(&listed.metadata));
-            let compressed = compressed_rest(listed, progress.position().offset)?;
+            let compressed =
+                compressed_rest(listed, Path::new(&progress.path), progress.position().offset)?;
             let has_other_length = matches!(compressed, CompressedRest::HasOtherLength(_));
             if unread > 0 || (has_other_length && !is_truncated) {
                 let loss = describe_loss(&tracked, compressed);

@@ -271,3 +271,35 @@ fn closed_file_is_opened_after_its_folder_was_renamed() {
     fixture.set.files[0].progress.path = fixture.path("a/f").display().to_string();
     assert!(fixture.set.open(0).unwrap().is_some());
 }
+
+/// A compressed file of an earlier generation has the length that was read. The newest compressed file has more bytes,
+/// and may contain unread lines.
+#[test]
+fn older_compressed_file_of_equal_length_hides_no_loss() {
+    for (newest_length, has_loss) in [(8_u32, true), (4, false)] {
+        let mut fixture = Fixture::new("f-*.nd");
+        fixture.append("f-a.nd", "one\n");
+        fixture.append("f-b.nd", "two\n");
+        fixture.set.scan().unwrap();
+        fixture.read(0, 4, 1);
+        fixture.read(1, 4, 1);
+        fixture.set.scan().unwrap();
+        let files = [
+            ("f-a.nd.2.gz", 4_u32, 30),
+            ("f-a.nd.1.gz", newest_length, 20),
+            ("f-b.nd.1.gz", 9, 10),
+        ];
+        for (name, length, age_secs) in files {
+            let content = [[0; 16].as_slice(), &length.to_le_bytes()].concat();
+            fs::write(fixture.path(name), content).unwrap();
+            let modified = std::time::SystemTime::now() - Duration::from_secs(age_secs);
+            let file = File::options().write(true).open(fixture.path(name)).unwrap();
+            file.set_modified(modified).unwrap();
+        }
+        let index = fixture.set.files.iter().position(|tracked| tracked.name.ends_with("a.nd"));
+        fixture.set.files[index.unwrap()].file = None;
+        fs::remove_file(fixture.path("f-a.nd")).unwrap();
+        fixture.set.scan().unwrap();
+        assert_eq!(fixture.has_loss(), has_loss);
+    }
+}
