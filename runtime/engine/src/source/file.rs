@@ -277,7 +277,7 @@ impl FileReader {
                 return self.handle_change(index, &change);
             }
             open.tail = open.splitter.tail();
-            self.record(index, &open);
+            self.record(index, &open, batch.items.is_empty());
             if !batch.items.is_empty() {
                 let progress = Some(self.progress(&progress, index));
                 let visit = self.deliver(index, DeliveryBatch { progress, ..batch })?;
@@ -322,9 +322,10 @@ impl FileReader {
         }
     }
 
-    /// Records how far a file was read.
-    fn record(&mut self, index: usize, open: &OpenFile) {
+    /// Records how far a file was read. `is_blank` is `true` if the last read found only blank lines.
+    fn record(&mut self, index: usize, open: &OpenFile, is_blank: bool) {
         let tracked = self.set.file(index);
+        tracked.has_only_blanks_read = is_blank && tracked.has_no_read_line();
         let progress = tracked.progress.clone();
         tracked.progress = progress.at(open.splitter.position(), open.splitter.fingerprint());
         tracked.read_to = open.tail.end();
@@ -372,7 +373,7 @@ impl FileReader {
             return Ok(Visit::Idle);
         }
         open.tail = open.splitter.tail();
-        self.record(index, &open);
+        self.record(index, &open, batch.items.is_empty());
         if batch.items.is_empty() {
             // The last line is blank, and counts as read.
             return Ok(Visit::Idle);

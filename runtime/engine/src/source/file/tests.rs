@@ -260,3 +260,18 @@ fn file_truncated_before_its_first_read_is_reported() {
     assert!(letter.items[0].0.is_err());
     assert_eq!(steps.read_all(), (20..60).collect::<Vec<_>>());
 }
+
+/// Each generation of the file begins with an empty line. The reader has read only this line when the file is copied
+/// and truncated, and the file grows after the reader has scanned the folder.
+#[test]
+fn copy_of_file_with_only_an_empty_line_read_is_read_first() {
+    let mut steps = Steps::new("f");
+    steps.append("f", "\n");
+    assert_eq!(steps.read_all(), [0; 0]);
+    steps.append("f", &lines(0..20));
+    steps.scan();
+    steps.copy_and_truncate("f");
+    steps.append("f", &format!("\n{}", lines(20..60)));
+    assert_eq!(steps.visit(0), [0; 0], "the copy must be read first");
+    assert_eq!(steps.read_all(), (0..60).collect::<Vec<_>>());
+}

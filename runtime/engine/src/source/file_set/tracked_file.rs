@@ -32,6 +32,9 @@ pub(in crate::source) struct TrackedFile {
     pub(in crate::source) target: u64,
     /// The end of the incomplete last line, and the time when the source first found this end.
     pub(in crate::source) rest_seen: Option<(u64, Instant)>,
+    /// `true` if the source has read a part of the file since the start of the run, and all that was ever read of the
+    /// file is blank.
+    pub(in crate::source) has_only_blanks_read: bool,
     /// The description of the lost unread rest, until the source delivers the dead letter about it.
     pub(in crate::source) loss: Option<String>,
     /// The length and the modification time of the file when a comparison last showed that the file matches its
@@ -64,6 +67,7 @@ impl TrackedFile {
             name,
             target: 0,
             rest_seen: None,
+            has_only_blanks_read: false,
             loss: None,
             compared: None,
             first_bytes: ReadFingerprint::of_nothing(),
@@ -227,10 +231,11 @@ impl TrackedFile {
         !self.is_missing || self.is_cut
     }
 
-    /// Returns whether the source has read no line of the file. The source may have read blanks: many files begin with
-    /// the same blanks after a truncation, so blanks do not identify a file.
+    /// Returns whether the source has read no line of the file that is not blank. The source may have read blanks: many
+    /// files begin with the same blanks after a truncation, so blanks do not identify a file. After a start of Ordain,
+    /// an empty line that an earlier run has read counts as a line.
     pub(in crate::source) fn has_no_read_line(&self) -> bool {
-        self.progress.position().line == 0
+        self.progress.position().line == 0 || self.has_only_blanks_read
     }
 
     /// Returns whether the source reads the file and has read no line of it.
