@@ -29,6 +29,10 @@ use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 /// a replaced file must stay unchanged for `FOLLOW_INTERVAL` before the reader delivers it.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
 
+/// Maximum time for which the reader does not read the newer files because a replaced file has an incomplete last line.
+/// A program that keeps writing to a replaced file must not keep the reader from the other files.
+const UNFINISHED_LIMIT: Duration = Duration::from_secs(5);
+
 /// The settings of a file source.
 #[derive(Debug)]
 pub struct FileOptions {
@@ -231,6 +235,7 @@ impl FileReader {
         let tracked = self.set.file(index);
         let rest = tracked.read_to;
         if rest == tracked.progress.position().offset {
+            tracked.unfinished_since = None;
             return Ok(read);
         }
         if !self.follow {
@@ -246,7 +251,8 @@ impl FileReader {
             if seen != rest {
                 tracked.rest_seen = None;
             }
-            return Ok(Visit::Unfinished);
+            let since = tracked.unfinished_since.get_or_insert_with(Instant::now);
+            return Ok(if since.elapsed() < UNFINISHED_LIMIT { Visit::Unfinished } else { read });
         }
         self.deliver_last_line(index, false)
     }

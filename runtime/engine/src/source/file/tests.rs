@@ -275,3 +275,33 @@ fn copy_of_file_with_only_an_empty_line_read_is_read_first() {
     assert_eq!(steps.visit(0), [0; 0], "the copy must be read first");
     assert_eq!(steps.read_all(), (0..60).collect::<Vec<_>>());
 }
+
+/// A program keeps writing to a renamed file in blocks that end within a line. The reader must not wait for the end of
+/// this line without a limit before it reads the newer files.
+#[test]
+fn growing_half_line_of_a_replaced_file_does_not_delay_other_files_forever() {
+    let mut steps = Steps::new("f");
+    steps.append("f", &line(0));
+    assert_eq!(steps.read_all(), [0]);
+    fs::rename(steps.path("f"), steps.path("f.1")).expect("the file");
+    steps.append("f", &line(10));
+    let mut text = String::new();
+    for number in 1..4 {
+        text.push_str(&line(number));
+        let rest = text.split_off(text.len() - 20);
+        steps.append("f.1", &std::mem::replace(&mut text, rest));
+        steps.scan();
+        let expected = if number < 3 { Visit::Unfinished } else { Visit::Read };
+        assert_eq!(steps.reader.visit(0).expect("the file"), expected);
+        let tracked = steps.reader.set.file(0);
+        assert!(tracked.unfinished_since.is_some());
+        if number == 2 {
+            tracked.unfinished_since = Instant::now().checked_sub(UNFINISHED_LIMIT);
+        }
+    }
+    assert_eq!(steps.received(), [1, 2]);
+    steps.append("f.1", &text);
+    steps.scan();
+    assert_eq!(steps.visit(0), [3]);
+    assert!(steps.reader.set.file(0).unfinished_since.is_none());
+}

@@ -32,6 +32,9 @@ pub(in crate::source) struct TrackedFile {
     pub(in crate::source) target: u64,
     /// The end of the incomplete last line, and the time when the source first found this end.
     pub(in crate::source) rest_seen: Option<(u64, Instant)>,
+    /// The time since which the reader finds an incomplete last line in each visit of the file; `None` if the last line
+    /// was complete in the last visit.
+    pub(in crate::source) unfinished_since: Option<Instant>,
     /// `true` if the source has read a part of the file since the start of the run, and all that was ever read of the
     /// file is blank.
     pub(in crate::source) has_only_blanks_read: bool,
@@ -67,6 +70,7 @@ impl TrackedFile {
             name,
             target: 0,
             rest_seen: None,
+            unfinished_since: None,
             has_only_blanks_read: false,
             loss: None,
             compared: None,
