@@ -126,6 +126,12 @@ impl ReadFingerprint {
         }
     }
 
+    /// Returns a digest of the whole fingerprint.
+    pub fn digest(&self) -> u64 {
+        let numbers = [self.end, self.head, self.tail, self.tail_bytes];
+        digest(numbers.map(u64::to_be_bytes).as_flattened())
+    }
+
     /// Returns the offset up to which the file was read, in bytes.
     pub fn end(&self) -> u64 {
         self.end

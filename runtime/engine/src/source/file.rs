@@ -577,11 +577,15 @@ fn first_line_digest(file: &File) -> u64 {
     digest(&[b"first line\0", line].concat())
 }
 
-/// Returns the dead letter about the lost unread rest of a file.
+/// Returns the dead letter about the lost unread rest of a file. A program may truncate a file several times, and the
+/// file then loses several rests at the same position. The tag of the letter therefore also depends on the length of
+/// the file and on the bytes that were read.
 fn loss_letter(stream: &str, progress: &FileProgress, error: String) -> Box<DeadLetter> {
-    let FileProgress { device, inode, created_ns, .. } = progress;
+    let FileProgress { device, inode, created_ns, length, print, .. } = progress;
     let offset = progress.position().offset;
-    let place = format!("{stream}\0lost\0{device}\0{inode}\0{created_ns}\0{offset}");
+    let read = print.digest();
+    let place =
+        format!("{stream}\0lost\0{device}\0{inode}\0{created_ns}\0{offset}\0{length}\0{read}");
     Box::new(DeadLetter {
         id: LetterId { key: "".into(), sequence: 0, tag: digest(place.as_bytes()) | 1 },
         cause: Cause::Unreadable,

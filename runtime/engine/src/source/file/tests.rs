@@ -305,3 +305,33 @@ fn growing_half_line_of_a_replaced_file_does_not_delay_other_files_forever() {
     assert_eq!(steps.visit(0), [3]);
     assert!(steps.reader.set.file(0).unfinished_since.is_none());
 }
+
+/// A program truncates a file twice, and the reader has read lines of the same length before. Each loss has a letter of
+/// its own.
+#[test]
+fn two_losses_at_one_position_have_two_letters() {
+    let mut steps = Steps::new("f");
+    let mut ids = BTreeSet::new();
+    for number in 10..13 {
+        // The file needs another modification time.
+        thread::sleep(Duration::from_millis(20));
+        fs::write(steps.path("f"), format!("{}half a line", line(number))).expect("the file");
+        loop {
+            steps.scan();
+            let mut batches = Vec::new();
+            for index in 0..steps.reader.set.len() {
+                steps.reader.visit(index).expect("the file");
+                batches.extend(std::iter::from_fn(|| steps.deliveries.try_recv().ok()));
+            }
+            let items = batches.into_iter().flat_map(|batch| batch.items);
+            let (read, lost): (Vec<_>, Vec<_>) = items.partition(|(delivery, _)| delivery.is_ok());
+            ids.extend(
+                lost.into_iter().filter_map(|(letter, _)| letter.err()).map(|letter| letter.id.tag),
+            );
+            if !read.is_empty() {
+                break;
+            }
+        }
+    }
+    assert_eq!(ids.len(), 2);
+}
