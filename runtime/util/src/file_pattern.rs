@@ -91,7 +91,7 @@ impl FilePattern {
     pub fn role(&self, name: &OsStr) -> Option<FileRole> {
         let name = name.to_str()?;
         if matches(&self.name, name) {
-            return Some(FileRole::Live);
+            return Some(self.glob_role(name));
         }
         if let Some(number) = self.rotation_number(name) {
             return Some(FileRole::Rotated { number });
@@ -100,6 +100,24 @@ impl FilePattern {
         let is_compressed = COMPRESSED_EXTENSIONS.contains(&extension)
             && (matches(&self.name, plain) || self.rotation_number(plain).is_some());
         is_compressed.then_some(FileRole::Compressed)
+    }
+
+    /// Returns the role of a file whose name matches the pattern. A pattern such as `events*` also matches the names of
+    /// older files: the name of a file with a number, `.old` or the extension of a compressed file after it. If the
+    /// pattern also matches the name without this extension, the file counts as an older file. A date counts as a part
+    /// of the name, because many programs begin a new file on each day and rename no file.
+    fn glob_role(&self, name: &str) -> FileRole {
+        let Some((plain, extension)) = name.rsplit_once('.') else { return FileRole::Live };
+        if !self.is_glob() || !matches(&self.name, plain) {
+            return FileRole::Live;
+        }
+        if COMPRESSED_EXTENSIONS.contains(&extension) {
+            return FileRole::Compressed;
+        }
+        match suffix_number(&name[plain.len()..]) {
+            Some(number) if number > 0 || extension == "old" => FileRole::Rotated { number },
+            _ => FileRole::Live,
+        }
     }
 
     /// Returns the number in the name of an older file; 0 if the rotation added a date or `.old`. Returns `None` if the
@@ -231,6 +249,19 @@ mod tests {
             ("*", "anything", true),
         ] {
             assert_eq!(role(pattern, name) == Some(FileRole::Live), is_live, "{pattern} {name}");
+        }
+        for (pattern, name, expected) in [
+            ("events*", "events.ndjson.1", FileRole::Rotated { number: 1 }),
+            ("events*", "events.ndjson.old", FileRole::Rotated { number: 0 }),
+            ("events*", "events.ndjson.1.gz", FileRole::Compressed),
+            ("events*", "events.ndjson.gz", FileRole::Compressed),
+            ("events*", "events.ndjson", FileRole::Live),
+            ("events*", "events-20261128", FileRole::Live),
+            ("events*", "events.20261128", FileRole::Live),
+            ("events.*", "events.1", FileRole::Live),
+            ("*.gz", "events.gz", FileRole::Live),
+        ] {
+            assert_eq!(role(pattern, name), Some(expected), "{pattern} {name}");
         }
         assert_eq!(role("o-*.ndjson", "o-a.ndjson.3"), Some(FileRole::Rotated { number: 3 }));
         assert_eq!(role("o-*.ndjson", "o-a.ndjson.3.gz"), Some(FileRole::Compressed));
