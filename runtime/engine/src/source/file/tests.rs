@@ -258,7 +258,7 @@ fn file_truncated_before_its_first_read_is_reported() {
     steps.reader.visit(0).expect("the file");
     let letter = steps.deliveries.try_recv().expect("the dead letter");
     assert!(letter.items[0].0.is_err());
-    assert_eq!(steps.read_all(), Vec::from_iter(20..60));
+    assert_eq!(steps.read_all(), (20..60).collect::<Vec<_>>());
 }
 
 /// Each generation of the file begins with an empty line. The reader has read only this line when the file is copied
@@ -273,7 +273,7 @@ fn copy_of_file_with_only_an_empty_line_read_is_read_first() {
     steps.copy_and_truncate("f");
     steps.append("f", &format!("\n{}", lines(20..60)));
     assert_eq!(steps.visit(0), [0; 0], "the copy must be read first");
-    assert_eq!(steps.read_all(), Vec::from_iter(0..60));
+    assert_eq!(steps.read_all(), (0..60).collect::<Vec<_>>());
 }
 
 /// A program keeps writing to a renamed file in blocks that end within a line. The reader must not wait for the end of

@@ -212,10 +212,14 @@ impl TrackedFile {
             return Ok(());
         }
         let head = head(file)?;
-        // These comparisons follow the read, so they also detect a truncation before the read.
-        if file.metadata()?.len() >= self.progress.length && self.first_bytes.matches(file)? {
-            let tail = TailFingerprint::new(head.len() as u64, &head);
-            self.first_bytes = ReadFingerprint::new(&head, &tail);
+        let tail = TailFingerprint::new(head.len() as u64, &head);
+        let first_bytes = ReadFingerprint::new(&head, &tail);
+        // These comparisons follow the read, so they also detect a truncation before the read or during the read.
+        if file.metadata()?.len() >= self.progress.length
+            && self.first_bytes.matches(file)?
+            && first_bytes.matches(file)?
+        {
+            self.first_bytes = first_bytes;
         }
         Ok(())
     }
