@@ -481,11 +481,10 @@ impl LineDecoder {
                 }
             };
             bytes += line.len();
-            let start = position.offset - 1 - length;
             if length > line.len() as u64 || !is_blank(line) {
                 let delivered = self.decode(line, length);
                 let delivered =
-                    delivered.map_err(|error| self.letter(error, origin, line, position, start));
+                    delivered.map_err(|error| self.letter(error, origin, line, position));
                 batch.items.push((delivered, position));
             }
         }
@@ -526,10 +525,7 @@ impl LineDecoder {
                 );
                 return None;
             }
-            delivered => {
-                let start = position.offset - length;
-                delivered.map_err(|error| self.letter(error, origin, line, position, start))
-            }
+            delivered => delivered.map_err(|error| self.letter(error, origin, line, position)),
         };
         Some((delivered, position))
     }
@@ -542,20 +538,17 @@ impl LineDecoder {
     }
 
     /// Returns the dead letter of a line that is not an event. The tag of the letter depends on the stream, on the
-    /// first line of the file that is not blank, and on the position, the number and the text of the line that is not
-    /// an event. `start` is this position: the position of the line's first byte that is not blank, plus 1 if the line
-    /// ends with a carriage return. A line end that a program adds later does not change `start`. If the source reads
-    /// the line again after a crash, the line produces the same letter, even if log rotation has given the file another
-    /// name. Two lines with the same text produce two letters.
+    /// first line of the file that is not blank, and on the number and the text of the line that is not an event. If
+    /// the source reads the line again after a crash, the line produces the same letter, even if log rotation has given
+    /// the file another name. Two lines with the same text produce two letters.
     fn letter(
         &self,
         error: DecodeError,
         origin: LineOrigin<'_>,
         line: &[u8],
         position: FilePosition,
-        start: u64,
     ) -> Box<DeadLetter> {
-        let place = format!("{}\0{}\0{start}", self.stream, position.line);
+        let place = format!("{}\0{}", self.stream, position.line);
         let file = origin.file.map_or(0, first_line_digest);
         let tag = (digest(place.as_bytes()) ^ digest(line) ^ file) | 1;
         Box::new(DeadLetter {

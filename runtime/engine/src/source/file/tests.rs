@@ -335,28 +335,3 @@ fn two_losses_at_one_position_have_two_letters() {
     }
     assert_eq!(ids.len(), 2);
 }
-
-/// Two files begin with NULs and have the same invalid line. Each line has a letter of its own, and a line end that
-/// follows later does not change the letter.
-#[test]
-fn letter_depends_on_the_position_of_the_line() {
-    let decoder = EventDecoder::new(OrderingMode::Fifo, 1 << 20);
-    let decoder = LineDecoder { stream: "s".into(), decoder };
-    let tag = |text: &str| {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("f");
-        fs::write(&path, text).expect("a folder");
-        let file = File::open(path).expect("the file");
-        let origin = LineOrigin { name: "f", file: Some(&file) };
-        let mut lines = LineSplitter::new(&file, 1 << 20);
-        let (mut batch, _) = decoder.read_batch(&mut lines, origin).expect("the file");
-        batch.items.extend(decoder.last_line(&mut lines, origin, false));
-        let (letter, _) = batch.items.pop().expect("a line");
-        letter.expect_err("an invalid line").id.tag
-    };
-    let nuls = "\0".repeat(5_000);
-    let first = tag(&format!("{nuls}garbage\n"));
-    assert_eq!(tag(&format!("{nuls}garbage")), first);
-    assert_ne!(tag(&format!("{nuls}\0garbage\n")), first);
-    assert_eq!(tag("garbage\r\n"), tag("garbage\r"));
-}
