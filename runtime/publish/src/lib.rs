@@ -435,12 +435,12 @@ fn refusal_message(event: &Event, reply: AssignItemReply, reuses: bool) -> Strin
         AssignItemReply::KeyEnded if reuses => format!(
             "key {key:?} has ended, and the stream knows no event of the key with this content (it keeps the contents \
              of the last `digests` events). If the event was published before the end of the key, the stream has \
-             settled it: publish the other lost events without it. If the event is new, publish it again when \
+             settled it: publish the other lost events without it. If the event is new, publish it when \
              `complete_ttl` has passed since the end of the key"
         ),
         AssignItemReply::KeyEnded => format!(
-            "key {key:?} has ended: if the event is new, publish it again when `complete_ttl` has passed since the end \
-             of the key. If the store has lost data (for example by a failover or a restored backup), {REUSE_ADVICE}"
+            "key {key:?} has ended: if the event is new, publish it when `complete_ttl` has passed since the end of \
+             the key. If the store has lost data (for example by a failover or a restored backup), {REUSE_ADVICE}"
         ),
         AssignItemReply::UnprovenRepeat(sequence) => format!(
             "the stream has executed another event as sequence {sequence} of key {key:?}, or no longer knows the \

@@ -109,11 +109,10 @@ impl FileSinkRecovery {
         // kept range, which may be large.
         let has_messages = !outbox.is_empty();
         for RenamedFile { inode, file, range } in renamed.into_iter().filter(|_| has_messages) {
-            let (start, end) = (range.start, range.end);
-            let compared = ComparedLines::read(&file, range, outbox)?;
+            let compared = ComparedLines::read(&file, range.clone(), outbox)?;
             // The last process died while it wrote the last line of this renamed file. Remove the line: the message of
             // the line is written again, to the sink file.
-            if compared.complete_length < end
+            if compared.complete_length < range.end
                 && compared.foreign_end().is_none()
                 && let Err(error) = file.set_len(compared.complete_length)
             {
@@ -125,7 +124,10 @@ impl FileSinkRecovery {
             }
             if !compared.unpublished.is_empty() {
                 file.sync_all()?;
-                sink.older.push(UnmarkedFile { file: OlderFile { inode, start }, end_run: 0 });
+                sink.older.push(UnmarkedFile {
+                    file: OlderFile { inode, start: range.start },
+                    end_run: 0,
+                });
             }
             sink.kept.add(0..0, compared.unpublished);
         }

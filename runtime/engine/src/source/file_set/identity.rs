@@ -94,11 +94,13 @@ pub(super) fn is_whole_copy(file: &File, copy: &File) -> io::Result<bool> {
 /// different files may begin with the same blanks after a truncation, and with the same half of a line. The result is
 /// also `true` if a program truncates one of the files during the comparison; a later scan compares the files again.
 pub(super) fn is_copy_of(file: &File, other: &File) -> io::Result<bool> {
-    let (metadata, other_metadata) = (file.metadata()?, other.metadata()?);
+    let metadata = file.metadata()?;
+    let other_metadata = other.metadata()?;
     if (metadata.dev(), metadata.ino()) == (other_metadata.dev(), other_metadata.ino()) {
         return Ok(false);
     }
-    let (length, other_length) = (metadata.len(), other_metadata.len());
+    let length = metadata.len();
+    let other_length = other_metadata.len();
     let common_length = length.min(other_length);
     let is_whole = length == common_length;
     Ok(match common_beginning(other, file, common_length)? {
