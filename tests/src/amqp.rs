@@ -30,6 +30,8 @@ const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
 const QUIET_TIMEOUT: Duration = Duration::from_mins(1);
 /// The time without a message after which [`Client::take_all`] stops.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The number of messages that [`Client::take_all`] acknowledges together.
+const ACK_COUNT: usize = 500;
 /// The longest time between two deliveries that the client acknowledges together.
 const ACK_DELAY: Duration = Duration::from_millis(100);
 /// The maximum number of messages that the client publishes before it waits for their confirms. Also the upper limit of
@@ -250,20 +252,37 @@ impl Client {
         })
     }
 
-    /// Receives messages of a queue until no message arrives for a second, and then acknowledges all received messages.
+    /// Receives and acknowledges the messages of a queue until the queue has no ready message and no message arrives for
+    /// a second.
     pub fn take_all(&self, queue: &str) -> Result<Vec<Delivery>> {
         self.runtime.block_on(async {
-            let (channel, mut consumer) = self.consume(queue, None).await?;
-            let mut taken = Vec::new();
-            while let Ok(Some(delivery)) = timeout(IDLE_TIMEOUT, consumer.next()).await {
-                let delivery: Delivery = delivery?;
-                taken.push(delivery);
+            let mut taken: Vec<Delivery> = Vec::new();
+            loop {
+                let (channel, mut consumer) = self.consume(queue, None).await?;
+                let mut unacknowledged = 0;
+                loop {
+                    let next = timeout(IDLE_TIMEOUT, consumer.next()).await.ok().flatten();
+                    let is_last = next.is_none();
+                    if let Some(delivery) = next {
+                        taken.push(delivery?);
+                        unacknowledged += 1;
+                    }
+                    // The broker delivers only a limited number of messages that the client has not acknowledged.
+                    if unacknowledged == ACK_COUNT || (is_last && unacknowledged > 0) {
+                        let newest = taken.last().context("an unacknowledged message")?;
+                        newest.ack(BasicAckOptions { multiple: true }).await?;
+                        unacknowledged = 0;
+                    }
+                    if is_last {
+                        break;
+                    }
+                }
+                // When the channel closes, the broker requeues the messages that have not reached the client.
+                channel.close(200, "done".into()).await?;
+                if self.ready_messages(queue).await? == 0 {
+                    return Ok(taken);
+                }
             }
-            if let Some(last) = taken.last() {
-                last.ack(BasicAckOptions { multiple: true }).await?;
-            }
-            channel.close(200, "done".into()).await?;
-            Ok(taken)
         })
     }
 
@@ -295,6 +314,15 @@ impl Client {
 
     /// Subscribes to a queue on a separate channel. Without a prefetch, only the broker limits the number of
     /// unacknowledged deliveries.
+    /// Returns the number of messages in a queue that no consumer has received.
+    async fn ready_messages(&self, queue: &str) -> Result<u32> {
+        let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let channel = self.connection.create_channel().await?;
+        let found = channel.queue_declare(queue.into(), options, FieldTable::default()).await?;
+        channel.close(200, "done".into()).await?;
+        Ok(found.message_count())
+    }
+
     async fn consume(&self, queue: &str, prefetch: Option<u16>) -> Result<(Channel, Consumer)> {
         let channel = self.connection.create_channel().await?;
         if let Some(prefetch) = prefetch {

@@ -117,7 +117,11 @@ fn chaos(minutes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Runs `cargo test`, prints its output, and returns the number of passed tests.
+/// Number of lines that are printed again for each failed test.
+const REPEATED_LINES: usize = 60;
+
+/// Runs `cargo test`, prints its output, and returns the number of passed tests. If tests failed, prints the end of the
+/// output of each failed test again: a failure lies thousands of lines above the end of the whole output.
 fn counted(command: &mut Command) -> Result<u64> {
     let shown = show(command);
     // The error of a test already shows its causes. A backtrace would only make the causes harder to find.
@@ -125,24 +129,52 @@ fn counted(command: &mut Command) -> Result<u64> {
     let started = command.stdout(Stdio::piped()).spawn();
     let mut child = started.with_context(|| format!("cannot start: {shown}"))?;
     let output = child.stdout.take().context("a piped output")?;
-    let passed = add_up(output)?;
+    let Outcome { passed, failures } = read_output(output)?;
     let status = child.wait()?;
-    if !status.success() {
-        bail!("failed ({status}): {shown}");
+    if status.success() {
+        return Ok(passed);
     }
-    Ok(passed)
+    if !failures.is_empty() {
+        announce(&format!("failed tests: {}, with the end of their output", failures.len()));
+    }
+    for failure in failures {
+        let cut = failure.len().saturating_sub(REPEATED_LINES);
+        let omitted = (cut > 0).then(|| format!("[{cut} lines omitted]"));
+        for line in failure[..1].iter().chain(&omitted).chain(&failure[cut.max(1)..]) {
+            println!("{line}");
+        }
+    }
+    bail!("failed ({status}): {shown}");
+}
+
+/// Results of a `cargo test` command.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    passed: u64,
+    /// The lines of the output of each failed test. The first line contains the name of the test.
+    failures: Vec<Vec<String>>,
 }
 
 /// Prints the lines of an output. Adds up the counts of passed tests in lines of the form `test result: ok. 3 passed;
-/// …`.
-fn add_up(output: impl Read) -> Result<u64> {
-    let mut passed = 0;
+/// …`. Collects the output of each failed test, which begins with a line of the form `---- NAME stdout ----`.
+fn read_output(output: impl Read) -> Result<Outcome> {
+    let mut outcome = Outcome { passed: 0, failures: Vec::new() };
+    let mut is_in_failure = false;
     for line in BufReader::new(output).lines() {
         let line = line?;
         println!("{line}");
-        passed += passed_in(&line).unwrap_or(0);
+        outcome.passed += passed_in(&line).unwrap_or(0);
+        if line.starts_with("---- ") && line.ends_with(" stdout ----") {
+            is_in_failure = true;
+            outcome.failures.push(Vec::new());
+        } else if line == "failures:" || line.starts_with("test result: ") {
+            is_in_failure = false;
+        }
+        if let Some(failure) = outcome.failures.last_mut().filter(|_| is_in_failure) {
+            failure.push(line);
+        }
     }
-    Ok(passed)
+    Ok(outcome)
 }
 
 fn passed_in(line: &str) -> Option<u64> {
@@ -151,11 +183,17 @@ fn passed_in(line: &str) -> Option<u64> {
 }
 
 #[test]
-fn passed_tests_are_counted() -> Result<()> {
+fn passed_tests_are_counted_and_failures_collected() -> Result<()> {
     let output = "running 2 tests\ntest a ... ok\n\n\
                   test result: ok. 2 passed; 0 failed; 0 ignored; finished in 0.00s\n\
-                  test result: FAILED. 3 passed; 1 failed; 0 ignored; finished in 0.00s\n";
-    assert_eq!(add_up(output.as_bytes())?, 5);
-    assert_eq!(add_up(&b"running 0 tests\n"[..])?, 0);
+                  failures:\n\n---- b stdout ----\nError: wrong\n---- c stdout ----\nfailures:\n    b\n    c\n\n\
+                  test result: FAILED. 3 passed; 2 failed; 0 ignored; finished in 0.00s\n";
+    let failures = vec![
+        vec!["---- b stdout ----".to_owned(), "Error: wrong".to_owned()],
+        vec!["---- c stdout ----".to_owned()],
+    ];
+    assert_eq!(read_output(output.as_bytes())?, Outcome { passed: 5, failures });
+    let nothing = Outcome { passed: 0, failures: Vec::new() };
+    assert_eq!(read_output(&b"running 0 tests\n"[..])?, nothing);
     Ok(())
 }

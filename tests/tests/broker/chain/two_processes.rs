@@ -119,19 +119,6 @@ impl Pair {
         Ok(self.home.rows(&list)?.len())
     }
 
-    /// Returns all messages of a queue. Calls `take_all` repeatedly, because the broker limits the number of messages
-    /// that it delivers before the first acknowledgement.
-    fn all_messages(&self, queue: &str) -> Result<Vec<Delivery>> {
-        let mut seen = Vec::new();
-        loop {
-            let more = self.client.take_all(queue)?;
-            if more.is_empty() {
-                return Ok(seen);
-            }
-            seen.extend(more);
-        }
-    }
-
     /// Waits until the last stream has emitted all statements, ends the hosts, and checks all results.
     fn check(mut self, ledger: &Ledger) -> Result<()> {
         wait_for_command("all statements", || Ok(self.completed_keys()? >= ledger.statements()))?;
@@ -139,7 +126,7 @@ impl Pair {
             host.end()?;
         }
         check_stages(&self.home, ledger)?;
-        let statements = self.all_messages("seen-statements")?;
+        let statements = self.client.take_all("seen-statements")?;
         let mut rows = Vec::new();
         let mut once = BTreeMap::new();
         for delivery in &statements {
@@ -155,7 +142,7 @@ impl Pair {
         {
             // Without these exchanges in the configuration, the hosts must publish nothing to them.
             let expected = if self.is_over_broker { right } else { BTreeMap::new() };
-            let seen = self.all_messages(exchange)?;
+            let seen = self.client.take_all(exchange)?;
             let rows: Vec<_> = seen.iter().map(row).collect::<Result<_>>()?;
             ensure!(without_holes(rows)? == expected, "{exchange}");
         }
