@@ -327,8 +327,8 @@ impl<'a> PartitionManager<'a> {
             let is_queue = streams
                 .get(&*partition.stream)
                 .is_some_and(|stream| matches!(stream.source, SourceConfig::Amqp(_)));
-            let health = self.status.partition(partition).health();
-            owned.is_driven && is_queue && health.state() == SourceState::Consuming
+            let is_ready = self.status.partition(partition).health().is_ready();
+            owned.is_driven && is_queue && is_ready
         })
     }
 
