@@ -449,6 +449,30 @@ fn priorities_in_a_fifo_stream_are_reported() -> Result<()> {
     Ok(())
 }
 
+/// Each subscription reports only its first message with a priority.
+#[test]
+fn priority_is_reported_once_for_each_subscription() -> Result<()> {
+    let mut rig = Rig::with("", FIFO, "")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    for (subscriptions, lines) in (1..).zip(in_turn(2, 20).chunks(20)) {
+        if subscriptions > 1 {
+            rig.rabbit.close_connections()?;
+            service.until_says("queue consumed again")?;
+            rig.reconnect()?;
+        }
+        let mut messages = lines.iter().map(|line| from_line(line)).collect::<Result<Vec<_>>>()?;
+        for message in &mut messages {
+            message.properties = std::mem::take(&mut message.properties).with_priority(9);
+        }
+        rig.client.publish("cases", &messages)?;
+        rig.until_empty()?;
+        let log = service.stderr();
+        ensure!(log.matches(HAS_PRIORITY).count() == subscriptions, "{log}");
+    }
+    service.end()
+}
+
 /// A part of the error about a queue of type stream.
 const STREAM_REFUSED: &str = "is of type stream, which keeps acknowledged messages";
 
