@@ -43,6 +43,8 @@ const NOT_FOUND_PREFIX: &str = "NOT_FOUND - no ";
 /// The beginning of the text with which RabbitMQ refuses a login. RabbitMQ composes this text for clients without a
 /// login, so the text contains neither names nor addresses.
 const LOGIN_REFUSAL_PREFIX: &str = "ACCESS_REFUSED - Login was refused";
+/// The text by which this module recognises that an exchange exists with another type.
+const OTHER_EXCHANGE_TYPE: &str = "inequivalent arg 'type' for exchange";
 /// The text by which this module recognises a refusal because of the type of an exchange.
 const UNKNOWN_EXCHANGE_TYPE: &str = "unknown exchange type";
 
@@ -126,6 +128,12 @@ impl BrokerError {
     pub(super) fn is_not_found(&self) -> bool {
         use RefusalCause::{ForeignNotFound, NotFound};
         matches!(self, Self::Refused { cause: NotFound | ForeignNotFound, .. })
+    }
+
+    /// Returns whether the broker refused the declaration of an exchange that exists with another type.
+    pub(super) fn is_other_exchange_type(&self) -> bool {
+        let Self::Refused { cause: RefusalCause::OtherForm, reason } = self else { return false };
+        reason.contains(OTHER_EXCHANGE_TYPE)
     }
 
     /// Returns whether the broker has the queue, but cannot use it now, for example because the node of the queue has

@@ -57,6 +57,7 @@ pub fn start(options: ConsumerOptions) -> SourceHandle {
     // The consumer retries after each error, so it never reports a failure.
     let (_, failure) = oneshot::channel();
     let (acknowledge, acknowledged) = latest::channel(AckProgress::default());
+    options.health.set(SourceState::Retrying { reason: "not subscribed yet".to_owned() });
     let task = tokio::spawn(async move { run(&options, &deliver, acknowledged).await });
     let acknowledge = Some(acknowledge);
     let task = Some(task);
@@ -96,7 +97,6 @@ async fn consume(
     // The number of messages that waited in the queue at the last check of the last subscription; `None` if this number
     // is unknown.
     let mut waiting = None;
-    options.health.set(SourceState::Retrying { reason: "not subscribed yet".to_owned() });
     loop {
         tokio::select! {
             () = options.ownership.wait_active() => {}

@@ -3,7 +3,7 @@
 //! subscription and then deliver nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use lapin::options::QueueDeclareOptions;
@@ -298,8 +298,9 @@ fn no_queue_answer(queue: &str) -> BrokerError {
 }
 
 /// Restores the exchange and its bindings, and updates the records of the markers. Logs and counts each difference,
-/// even if a later step fails or exceeds the time limit. Returns a binding whose queue or exchange is missing. With
-/// `declare = false`, only checks that the exchanges exist.
+/// even if a later step fails or exceeds the time limit. Records in the state of the source whether the exchange has
+/// another type than the stream needs. Returns a binding whose queue or exchange is missing. With `declare = false`,
+/// only checks that the exchanges exist.
 pub(super) async fn restore_exchange(
     options: &ConsumerOptions,
 ) -> Result<Option<MissingBinding>, TopologyError> {
@@ -311,9 +312,20 @@ pub(super) async fn restore_exchange(
     let markers = ExchangeMarkers::new(records.store(), stream, topology);
     let before = with_store_timeout(markers.read()).await?;
     let mut marked = before.clone();
-    let report = |change: &TopologyChange| record_change(options, change);
+    let other_type = OnceLock::new();
+    let report = |change: &TopologyChange| {
+        if let TopologyChange::OtherExchangeType(reason) = change {
+            // A restoration declares the exchange once, so it finds at most one other type.
+            other_type.get_or_init(|| reason.clone());
+        }
+        record_change(options, change);
+    };
     let steps = topology.restore_exchange(broker, stream, &mut marked, report);
     let restored = broker.within(shortened(CHECK_TIMEOUT), steps).await;
+    // A restoration that failed may not have reached the declaration of the exchange, so its result changes nothing.
+    if restored.is_ok() {
+        options.health.set_routing_fault(other_type.into_inner());
+    }
     if marked != before {
         with_store_timeout(markers.write(&marked)).await?;
     }
@@ -406,7 +418,7 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
             report_refused_marker(options, exchange, reason);
             return;
         }
-        TopologyChange::Refused(reason) => {
+        TopologyChange::Refused(reason) | TopologyChange::OtherExchangeType(reason) => {
             if allows_line(&options.topology_throttle) {
                 tracing::error!(
                     stream,

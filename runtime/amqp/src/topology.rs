@@ -65,6 +65,9 @@ pub(super) enum TopologyChange {
         /// The broker's words.
         reason: String,
     },
+    /// The stream's exchange exists with another type than the stream needs, so the broker refuses its declaration. The
+    /// exchange then routes no events to the queues, or routes them to the wrong queues.
+    OtherExchangeType(String),
     /// The broker refuses a declaration or binding, for example because the queue or exchange exists in another form,
     /// because the user lacks a permission, or because an exchange of `bind` does not exist.
     Refused(String),
@@ -512,9 +515,15 @@ impl Topology {
         is_own: bool,
         report: impl Fn(&TopologyChange),
     ) -> Result<Option<MissingBinding>, BrokerError> {
-        match self.describe_exchange_error(error, exchange) {
+        let error = self.describe_exchange_error(error, exchange);
+        let is_other_type = error.is_other_exchange_type();
+        match error {
             BrokerError::Refused { cause: RefusalCause::ForeignNotFound, reason } => {
                 Ok(Some(MissingBinding { reason, is_own }))
+            }
+            BrokerError::Refused { reason, .. } if is_other_type => {
+                report(&TopologyChange::OtherExchangeType(reason));
+                Ok(None)
             }
             error => {
                 report(&refused(error)?);

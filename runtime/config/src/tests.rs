@@ -485,6 +485,12 @@ fn streams_share_no_queue_and_no_partitioned_exchange() {
         &two("queue = \"q\"", "queue = \"q\""),
         &[(14, "streams.b.source.queue", "[streams.a] also has the queue \"q\"")],
     );
+    // Two streams cannot share a queue that another program declares either.
+    let foreign = "queue = \"q\"\ndeclare = false";
+    check(
+        &two(foreign, foreign),
+        &[(15, "streams.b.source.queue", "[streams.a] also has the queue \"q\"")],
+    );
     // In the first check, the queue of `b` is also the queue of a partition of `a`. In the second check, the queue of
     // `b` collects the messages that the broker drops from the queue of `a`.
     check(

@@ -23,6 +23,12 @@ pub enum SourceState {
         /// The server's own words, without names and addresses. Empty if these words may contain names or addresses.
         words: String,
     },
+    /// The source is ready to deliver events, but its server routes the events wrongly: the exchange of the stream has
+    /// another type than the stream needs.
+    RoutingFault {
+        /// The difference, and the next step.
+        reason: String,
+    },
     /// The source receives no events until an operator acts.
     Stopped {
         /// The reason, and the next step.
@@ -46,11 +52,41 @@ pub struct SourceHealth(Mutex<HealthRecord>);
 
 #[derive(Debug, Default)]
 struct HealthRecord {
+    /// The state without regard to `routing_fault`.
     state: SourceState,
+    /// The reason why the server routes events wrongly; `None` if the server routes them as the stream needs.
+    routing_fault: Option<String>,
     /// The time when the present interruption began; `None` without an interruption.
     interrupted_at: Option<(Instant, SystemTime)>,
     /// The number of interruptions so far.
     interruptions: u64,
+}
+
+impl HealthRecord {
+    /// Returns the state. While the source is ready to deliver events, a routing fault determines the state.
+    fn state(&self) -> SourceState {
+        match (&self.state, &self.routing_fault) {
+            (SourceState::Consuming, Some(reason)) => {
+                SourceState::RoutingFault { reason: reason.clone() }
+            }
+            (state, _) => state.clone(),
+        }
+    }
+
+    /// Begins or ends an interruption after a change of the state or of the routing fault.
+    fn update_interruption(&mut self) {
+        let is_interrupted = match self.state {
+            SourceState::Inactive => false,
+            SourceState::Consuming => self.routing_fault.is_some(),
+            _ => true,
+        };
+        if !is_interrupted {
+            self.interrupted_at = None;
+        } else if self.interrupted_at.is_none() {
+            self.interrupted_at = Some((Instant::now(), SystemTime::now()));
+            self.interruptions += 1;
+        }
+    }
 }
 
 impl SourceHealth {
@@ -58,27 +94,31 @@ impl SourceHealth {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the state. An interruption ends with [`SourceState::Consuming`] or [`SourceState::Inactive`]. The next
-    /// other state begins an interruption.
+    /// Sets the state. An interruption ends with [`SourceState::Inactive`] or, without a routing fault, with
+    /// [`SourceState::Consuming`]. The next other state begins an interruption.
     pub fn set(&self, state: SourceState) {
         let mut current = self.lock();
-        match state {
-            SourceState::Inactive | SourceState::Consuming => current.interrupted_at = None,
-            SourceState::Retrying { .. }
-            | SourceState::LoginRefused { .. }
-            | SourceState::Stopped { .. } => {
-                if current.interrupted_at.is_none() {
-                    current.interrupted_at = Some((Instant::now(), SystemTime::now()));
-                    current.interruptions += 1;
-                }
-            }
-        }
         current.state = state;
+        current.update_interruption();
+    }
+
+    /// Sets the reason why the server routes events wrongly, or removes the reason. While the state is
+    /// [`SourceState::Consuming`], the fault replaces the state by [`SourceState::RoutingFault`], and begins an
+    /// interruption.
+    pub fn set_routing_fault(&self, reason: Option<String>) {
+        let mut current = self.lock();
+        current.routing_fault = reason;
+        current.update_interruption();
     }
 
     /// Returns the state.
     pub fn state(&self) -> SourceState {
-        self.lock().state.clone()
+        self.lock().state()
+    }
+
+    /// Returns whether the source is ready to deliver events, even if its server routes events wrongly.
+    pub fn is_ready(&self) -> bool {
+        self.lock().state == SourceState::Consuming
     }
 
     /// Returns the present interruption if the source is stopped, or has retried for at least `period`. Otherwise
@@ -88,7 +128,7 @@ impl SourceHealth {
         let (began, since) = current.interrupted_at?;
         let is_stopped = matches!(current.state, SourceState::Stopped { .. });
         (is_stopped || began.elapsed() >= period)
-            .then(|| SourceInterruption { state: current.state.clone(), since })
+            .then(|| SourceInterruption { state: current.state(), since })
     }
 
     /// Returns whether the source is interrupted now.
@@ -133,5 +173,24 @@ mod tests {
         let stopped = SourceState::Stopped { reason: "e".to_owned() };
         health.set(stopped.clone());
         assert_eq!(state(Duration::from_hours(1)), Some(stopped));
+    }
+
+    #[test]
+    fn routing_fault_interrupts_a_source_that_is_ready() {
+        let health = SourceHealth::default();
+        health.set_routing_fault(Some("a".to_owned()));
+        assert_eq!((health.state(), health.is_interrupted()), (SourceState::Inactive, false));
+        health.set(SourceState::Consuming);
+        let fault = SourceState::RoutingFault { reason: "a".to_owned() };
+        assert_eq!((health.state(), health.is_interrupted()), (fault.clone(), true));
+        assert!(health.is_ready());
+        // Another state replaces the fault, and the interruption continues.
+        let retrying = SourceState::Retrying { reason: "b".to_owned() };
+        health.set(retrying.clone());
+        assert_eq!((health.state(), health.is_ready()), (retrying, false));
+        health.set(SourceState::Consuming);
+        assert_eq!((health.state(), health.interruptions()), (fault, 1));
+        health.set_routing_fault(None);
+        assert_eq!((health.state(), health.is_interrupted()), (SourceState::Consuming, false));
     }
 }

@@ -19,7 +19,7 @@ use super::{RunError, RunStatus};
 use crate::driver::{Driver, DriverConfig, DriverError};
 use crate::membership::Heartbeat;
 use ordain_amqp::{BrokerStatus, watch_broker_health};
-use ordain_config::{SourceConfig, StreamConfig};
+use ordain_config::{SourceConfig, StoreConfig, StreamConfig};
 use ordain_store::BrokerHealth;
 use ordain_store::{InstanceId, Lease, LeaseReply, MembershipTable, Partition, StoreError};
 use ordain_store::{InstanceInfo, Ownership, OwnershipPhase};
@@ -306,10 +306,14 @@ impl<'a> PartitionManager<'a> {
             self.heartbeat.set_broker_health(health);
             if health == BrokerHealth::Down {
                 let reason = status.error.as_deref().unwrap_or_default();
-                tracing::warn!(
-                    "broker unusable for longer than the lease: {reason}; other instances that can use the broker, if \
-                     any, take over the partitions of this instance"
-                );
+                // Only one process uses an embedded store.
+                let next = match self.factory.loaded.config.store {
+                    StoreConfig::Embedded(_) => "the process keeps its partitions and retries",
+                    StoreConfig::Redis(_) => {
+                        "other instances that can use the broker, if any, take over the partitions of this instance"
+                    }
+                };
+                tracing::warn!("broker unusable for longer than the lease: {reason}; {next}");
             }
         }
     }
@@ -327,8 +331,8 @@ impl<'a> PartitionManager<'a> {
             let is_queue = streams
                 .get(&*partition.stream)
                 .is_some_and(|stream| matches!(stream.source, SourceConfig::Amqp(_)));
-            let health = self.status.partition(partition).health();
-            owned.is_driven && is_queue && health.state() == SourceState::Consuming
+            let is_ready = self.status.partition(partition).health().is_ready();
+            owned.is_driven && is_queue && is_ready
         })
     }
 

@@ -56,7 +56,10 @@ impl PartitionFactory<'_> {
         handle: &Arc<PartitionHandle>,
     ) -> Result<StartedSource, RunError> {
         let health = metrics.renew_health();
-        health.set(SourceState::Consuming);
+        // The consumer of a queue in the broker sets the state itself: the consumer must first subscribe to the queue.
+        if !matches!(stream.source, SourceConfig::Amqp(_)) {
+            health.set(SourceState::Consuming);
+        }
         match &stream.source {
             SourceConfig::Amqp(config) => {
                 let ownership = &handle.ownership;

@@ -30,6 +30,10 @@ const INTERRUPTION_LIMIT: Duration = Duration::from_secs(2);
 /// The reason why a stream is not ready if the source of at least one of its partitions has stopped.
 const STOPPED_REASON: &str = "stopped until an operator resumes it";
 
+/// The reason why a stream is not ready if its exchange has another type than the stream needs.
+const ROUTING_REASON: &str = "the exchange in the broker has another type than the stream needs, so events are lost or \
+                              reach wrong queues; see the log";
+
 /// The failed health checks of the store since the last successful check. `None` if the last check was successful, and
 /// before the first check.
 #[derive(Default)]
@@ -174,6 +178,10 @@ fn stream_problems(app: &AdminState) -> StreamProblems {
                 // A stopped stream needs an operator, so `STOPPED_REASON` replaces a reason that another partition of
                 // the stream gave.
                 problems.insert(stream, STOPPED_REASON.to_owned());
+                continue;
+            }
+            SourceState::RoutingFault { .. } => {
+                problems.entry(stream).or_insert_with(|| ROUTING_REASON.to_owned());
                 continue;
             }
             SourceState::LoginRefused { words, .. } => Some(words.as_str()),

@@ -188,6 +188,31 @@ fn foreign_queue_is_described() -> Result<()> {
     ensure_contains(&errors, &["the queue \"cases\" is of type stream"])
 }
 
+/// The queue was declared under RabbitMQ 3, without the argument for its delivery limit. RabbitMQ 4 applies a default
+/// limit to this queue. The check must then name the limit, and a command that removes it.
+#[test]
+fn default_delivery_limit_of_a_queue_is_reported() -> Result<()> {
+    let rig = Rig::new()?;
+    let earlier = [
+        ("x-queue-type", text("quorum")),
+        ("x-single-active-consumer", AMQPValue::Boolean(true)),
+        ("x-dead-letter-exchange", text("cases.dropped")),
+    ];
+    rig.client.queue_with("cases", arguments(&earlier))?;
+    let [out, _] = check(&rig.home, 0)?;
+    ensure_contains(&out, &["the queue \"cases\" of stream cases exists"])?;
+    let is_limited = rig.rabbit.version()? >= (4, 0);
+    for part in [
+        "warning: broker: queues of stream cases have no argument x-delivery-limit (cases)",
+        "RabbitMQ 4 delivers each message at most 20 times",
+        "rabbitmqctl set_policy",
+        " ordain-no-delivery-limit-cases '^(cases)$' '{\"delivery-limit\": -1}' --apply-to quorum_queues",
+    ] {
+        ensure!(out.contains(part) == is_limited, "{part:?}: {out}");
+    }
+    Ok(())
+}
+
 /// A wrong login results in exit code 75, because a later attempt may succeed after an operator has corrected the
 /// login. The output must not contain the password.
 #[test]

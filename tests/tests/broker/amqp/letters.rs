@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use lapin::message::Delivery;
 use lapin::types::{FieldTable, ShortString};
 use lapin::{BasicProperties, ExchangeKind};
-use ordain_tests::amqp::{from_line, header};
+use ordain_tests::amqp::{Outgoing, from_line, header};
 use ordain_tests::http::{admin, metric};
 use ordain_tests::log::line;
 use ordain_tests::rig::Rig;
@@ -148,13 +148,44 @@ fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
     Ok(())
 }
 
-/// An operator binds the queue of a stream to the exchange for the stream's dead letters. This binding is not in the
-/// configuration. The host must accept the dead letter of an event as an event once, because an operator can send a
+/// An operator binds the queue of a `fifo` stream to the exchange for the stream's dead letters. This binding is not in
+/// the configuration. The host must accept the dead letter of an event as an event once, because an operator can send a
 /// dead letter again after a correction of the handler. If this event fails too, its dead letter must not return again.
 #[test]
 fn returned_dead_letters_do_not_circulate() -> Result<()> {
+    // The dead letter of the rejected event returns as an event, and the handler rejects this event too (`rejected`
+    // twice). Two dead letters return and must not circulate (`returned` twice): the second dead letter `rejected`, and
+    // the dead letter `no-id`.
+    let expected = ["no-id", "rejected", "rejected", "returned", "returned"];
+    let without_id = from_line(&line("b", 1, &json!({ "do": "ok" })))?;
+    ensure_letters_end("ordering = \"fifo\"", vec![without_properties(without_id)], &expected)
+}
+
+/// The dead letters of a `sequenced` stream return to the stream. The event of the dead letter `rejected` has ended, so
+/// the stream must treat the returned dead letter as a repeat.
+#[test]
+fn returned_dead_letters_of_a_sequenced_stream_do_not_circulate() -> Result<()> {
+    // Two events have no sequence, and only the second of them has an id. The dead letter of the first event must not
+    // circulate (`returned`). The dead letter of the second event returns as an event without a sequence, and becomes a
+    // further dead letter, which must not circulate (`returned`).
+    let expected =
+        ["no-sequence", "no-sequence", "no-sequence", "rejected", "returned", "returned"];
+    let without_id = from_line(&line("b", 1, &json!({ "do": "ok" })))?;
+    let mut with_id = without_properties(from_line(&line("c", 1, &json!({ "do": "ok" })))?);
+    with_id.properties = with_id.properties.with_message_id("c-1".into());
+    ensure_letters_end("", vec![without_properties(without_id), with_id], &expected)
+}
+
+/// Removes the properties of a message: the id, the sequence, and all other headers.
+fn without_properties(message: Outgoing) -> Outgoing {
+    Outgoing { properties: BasicProperties::default(), ..message }
+}
+
+/// Starts a host whose dead letters return to its stream. Publishes an event that the handler rejects, and `others`.
+/// Checks that the stream writes dead letters with exactly these causes.
+fn ensure_letters_end(ordering: &str, others: Vec<Outgoing>, expected: &[&str]) -> Result<()> {
     let admin_section = "[admin]\nlisten = \"127.0.0.1:0\"\n";
-    let rig = Rig::with(admin_section, "ordering = \"fifo\"\ndead_letter = \"dead\"", "")?;
+    let rig = Rig::with(admin_section, &format!("{ordering}\ndead_letter = \"dead\""), "")?;
     rig.client.exchange("letters", ExchangeKind::Fanout)?;
     let sink = "[sinks.dead]\nkind = \"amqp\"\nexchange = \"letters\"\n";
     let config = rig.home.read("ordain.toml").replace("\"tally\"", "\"faulty\"");
@@ -164,10 +195,9 @@ fn returned_dead_letters_do_not_circulate() -> Result<()> {
     rig.client.bind("cases", "letters", "")?;
     let url = format!("http://{}", admin(&mut service)?);
 
-    let rejected = from_line(&line("a", 1, &json!({ "do": "reject" })))?;
-    let mut without_id = from_line(&line("b", 1, &json!({ "do": "ok" })))?;
-    without_id.properties = BasicProperties::default();
-    rig.client.publish("cases", &[rejected, without_id])?;
+    let mut messages = vec![from_line(&line("a", 1, &json!({ "do": "reject" })))?];
+    messages.extend(others);
+    rig.client.publish("cases", &messages)?;
     let causes = || -> Result<Vec<String>> {
         let rows = rig.home.rows(&["dead", "list", "cases", "--json", "--admin", &url])?;
         let mut causes: Vec<String> =
@@ -175,10 +205,6 @@ fn returned_dead_letters_do_not_circulate() -> Result<()> {
         causes.sort();
         Ok(causes)
     };
-    // The dead letter of the rejected event returns as an event, and the handler rejects this event too (`rejected`
-    // twice). Two dead letters return and must not circulate (`returned` twice): the second dead letter `rejected`, and
-    // the dead letter `no-id`.
-    let expected = ["no-id", "rejected", "rejected", "returned", "returned"];
     wait_until("the dead letters", || Ok(causes()? == expected))?;
     std::thread::sleep(Duration::from_secs(2));
     ensure!(causes()? == expected, "{:?}", causes()?);

@@ -6,7 +6,7 @@ use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable};
 use ordain_servers::Rabbit;
 use ordain_tests::amqp::to_line;
-use ordain_tests::http::{admin, get, ready};
+use ordain_tests::http::{admin, get, metric, ready};
 use ordain_tests::log::{in_turn, line};
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
@@ -149,6 +149,7 @@ fn fifo_stream_whose_queue_was_replaced_before_its_start_stops() -> Result<()> {
     // No process runs, so the commands read and write the store themselves.
     let listed = rig.home.printed(&["streams", "list"])?;
     ensure!(listed.contains("was removed"), "{listed}");
+    ensure!(listed.contains("the number of these messages is unknown"), "{listed}");
     let printed = rig.home.printed(&["streams", "resume", "cases"])?;
     ensure!(printed.contains("partition 0 resumed"), "{printed}");
     let printed = rig.home.printed(&["streams", "resume", "cases"])?;
@@ -158,6 +159,33 @@ fn fifo_stream_whose_queue_was_replaced_before_its_start_stops() -> Result<()> {
     let mut out = Vec::new();
     rig.take(&mut out, 30)?;
     service.end()
+}
+
+/// A queue is removed while 20 messages wait in it. The log and the commands must name this number. A handler that does
+/// not end, and a prefetch of one message, keep the messages in the queue.
+#[test]
+fn loss_of_a_queue_names_the_number_of_its_messages() -> Result<()> {
+    const LOSS: &str = "at the last check, 20 messages waited in the queue";
+    let sections = format!("{ADMIN}[plugins]\ntimeout = \"20s\"\n");
+    let rig = Rig::with(&sections, FIFO, "prefetch = 1")?;
+    let config = rig.home.read("ordain.toml").replace("\"tally\"", "\"faulty\"");
+    rig.home.write("ordain.toml", config)?;
+    let mut service = start(&rig)?;
+    rig.until_declared()?;
+    rig.publish(&[line("a", 1, &json!({ "do": "loop" }))])?;
+    rig.publish(&in_turn(1, 20))?;
+    let address = admin(&mut service)?;
+    service.until("20 waiting messages", || {
+        metric(address, "ordain_partition_lag_events").is_ok_and(|waiting| waiting == Some(20))
+    })?;
+    rig.client.delete_queue("cases")?;
+    service.until_lines(1, &[STOPPED, LOSS])?;
+    let url = format!("http://{address}");
+    for command in [&["streams", "list"][..], &["streams", "resume", "cases"]] {
+        let printed = rig.home.printed(&[command, &["--admin", &url]].concat())?;
+        ensure!(printed.contains(LOSS), "{printed}");
+    }
+    service.kill()
 }
 
 /// The queue disappears while the host has no connection to the broker. The host reconnects to an empty virtual host.
@@ -261,15 +289,22 @@ fn sequenced_stream_without_right_to_a_marker_runs() -> Result<()> {
     service.end()
 }
 
+/// Starts a rig whose host logs in as a new user.
+fn rig_of_user(user: &str, ordering: &str) -> Result<Rig> {
+    let rig = Rig::with(ADMIN, ordering, "")?;
+    rig.rabbit.add_user(user, "guest", ".*")?;
+    let url = rig.rabbit.url().replace("guest:guest", &format!("{user}:guest"));
+    rig.home.write("ordain.toml", config(&url, ADMIN, ordering, ""))?;
+    Ok(rig)
+}
+
 /// The broker refuses new connections because of a connection limit. This condition is temporary: the limit must not
-/// stop a stream, and a start must wait and then end with exit code 75.
+/// stop a stream, and a start must wait and then end with exit code 75. A running host must not be ready, and must log
+/// the broker's words when the refusal lasts longer than the lease. No other instance can use its embedded store.
 #[test]
 fn connection_limit_stops_no_stream() -> Result<()> {
     for (user, ordering) in [("limited", FIFO), ("limited-too", "")] {
-        let rig = Rig::with(ADMIN, ordering, "")?;
-        rig.rabbit.add_user(user, "guest", ".*")?;
-        let url = rig.rabbit.url().replace("guest:guest", &format!("{user}:guest"));
-        rig.home.write("ordain.toml", config(&url, ADMIN, ordering, ""))?;
+        let rig = rig_of_user(user, ordering)?;
         rig.rabbit.limit_connections(user, Some(0))?;
         let ended = rig.home.output(&RUN_WITH_SHORT_WAITS)?;
         let stderr = String::from_utf8_lossy(&ended.stderr).into_owned();
@@ -284,12 +319,65 @@ fn connection_limit_stops_no_stream() -> Result<()> {
         rig.rabbit.limit_connections(user, Some(0))?;
         rig.rabbit.close_connections()?;
         service.until_says("limit (0) is reached")?;
+        let address = admin(&mut service)?;
+        service.until("unreadiness", || {
+            get(address, "/readyz").is_ok_and(|page| page.status == 503)
+        })?;
+        let unusable = "broker unusable for longer than the lease";
+        service.until_lines(1, &[unusable, "NOT_ALLOWED", "limit (0) is reached"])?;
+        ensure!(!service.stderr().contains("other instances"), "{}", service.stderr());
         let rig = Rig { client: new_client(&rig.rabbit)?, ..rig };
         rig.publish(&lines[30..])?;
         ensure!(service.is_running()?, "{}", service.stderr());
         rig.rabbit.limit_connections(user, None)?;
         let mut out = Vec::new();
         rig.take(&mut out, 30)?;
+        service.end()?;
+    }
+    Ok(())
+}
+
+/// A connection limit allows only some of the connections that a start opens. This condition is temporary too: the
+/// start of a new stream with a limit of one connection must wait and then end with exit code 75. In the other cases,
+/// the host must start, retry, and consume the queue after the removal of the limit.
+#[test]
+fn connection_limit_reached_during_a_start_is_temporary() -> Result<()> {
+    for (user, ordering, limit) in [
+        ("one-link", "", 1),
+        ("one-link-fifo", FIFO, 1),
+        ("two-links", "", 2),
+        ("two-links-fifo", FIFO, 2),
+    ] {
+        let rig = rig_of_user(user, ordering)?;
+        let refusal = format!("limit ({limit}) is reached");
+        rig.rabbit.limit_connections(user, Some(limit))?;
+        let mut service = start(&rig)?;
+        if limit == 1 {
+            // The preparation of the topology needs two connections at the same time.
+            let status = service.wait()?;
+            let log = service.stderr();
+            ensure!(status.code() == Some(75) && log.contains(&refusal), "{status}: {log}");
+        } else {
+            service.until_says(&refusal)?;
+            service.kill()?;
+        }
+        rig.rabbit.limit_connections(user, None)?;
+        let mut service = start(&rig)?;
+        rig.until_declared()?;
+        let lines = execute_first(&rig)?;
+        service.end()?;
+
+        // The stream has data in the store now.
+        rig.rabbit.limit_connections(user, Some(limit))?;
+        let mut service = start(&rig)?;
+        service.until_says(&refusal)?;
+        if limit == 1 {
+            service.until_lines(1, &["queue not consumed; retrying", &refusal])?;
+            ensure!(!service.stderr().contains("ready: stream"), "{}", service.stderr());
+        }
+        rig.rabbit.limit_connections(user, None)?;
+        rig.publish(&lines[30..])?;
+        rig.take(&mut Vec::new(), 30)?;
         service.end()?;
     }
     Ok(())
@@ -347,7 +435,9 @@ fn queue_of_rabbitmq_3_is_used_under_rabbitmq_4() -> Result<()> {
         let is_limited = service.stderr().contains("queue declared under RabbitMQ 3");
         ensure!(is_limited == (rig.rabbit.version()? >= (4, 0)), "{}", service.stderr());
         let policy = " ordain-no-delivery-limit-cases '^(cases)$' '{\"delivery-limit\": -1}' ";
-        ensure!(is_limited == service.stderr().contains(policy), "{}", service.stderr());
+        for words in ["delivers each message of the queue at most 20 times", policy] {
+            ensure!(is_limited == service.stderr().contains(words), "{}", service.stderr());
+        }
         // The next start must use the same queue too.
         service.end()?;
         let mut service = start(&rig)?;

@@ -139,6 +139,58 @@ fn queue_in_another_form_is_reported() -> Result<()> {
     service.end()
 }
 
+/// Another program replaces the exchange by an exchange of another type. The new exchange routes no event to the queue,
+/// because the binding of the queue matches only an empty routing key. The host must report the difference repeatedly,
+/// and must not be ready. After an operator has deleted the exchange, the host declares it again and continues.
+#[test]
+fn exchange_of_another_type_is_reported_repeatedly() -> Result<()> {
+    for ordering in ["", FIFO] {
+        let rig = Rig::with(ADMIN, ordering, "")?;
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        rig.until_declared()?;
+        rig.until_marked("cases")?;
+        let lines = in_turn(3, 10);
+        let (first, rest) = lines.split_at(15);
+        rig.publish(first)?;
+        let mut out = Vec::new();
+        rig.take(&mut out, first.len())?;
+        rig.until_empty()?;
+        // The test pauses the host, because a check between the two steps would find the exchange missing.
+        service.pause()?;
+        rig.client.delete_exchange("cases")?;
+        rig.client.exchange("cases", ExchangeKind::Topic)?;
+        service.resume()?;
+        let difference = "inequivalent arg 'type' for exchange 'cases'";
+        service.until_lines(2, &["topology not as configured", difference])?;
+        let lost = rest.iter().map(|line| from_line(line)).collect::<Result<Vec<_>>>()?;
+        ensure!(!rig.client.try_publish("cases", &lost)?, "a queue has received each event");
+
+        until_not_ready(&mut service)?;
+        let address = admin(&mut service)?;
+        let reason = "stream cases: the exchange in the broker has another type";
+        let page = get(address, "/readyz")?;
+        ensure!(page.problem()?.contains(reason), "{page:?}");
+        let metrics = get(address, "/metrics")?.body;
+        let row = "ordain_stream_consuming{stream=\"cases\",partition=\"0\"} 0";
+        ensure!(metrics.contains(row), "{metrics}");
+        ensure!(changes(&mut service)? >= 2);
+        let url = format!("http://{address}");
+        let listed = rig.home.printed(&["streams", "list", "--admin", &url])?;
+        ensure!(listed.contains(difference), "{listed}");
+
+        rig.client.delete_exchange("cases")?;
+        service.until_says("exchange missing: declared again")?;
+        service
+            .until("readiness", || get(address, "/readyz").is_ok_and(|page| page.status == 200))?;
+        rig.until_declared()?;
+        rig.publish(rest)?;
+        rig.take(&mut out, lines.len())?;
+        tally::check(&by_key(&lines)?, &out.join("\n"))?;
+        service.end()?;
+    }
+    Ok(())
+}
+
 /// With `declare = false`, the exchange is missing at the start of a stream that has run before. The start must report
 /// an error, because Ordain does not declare the exchange.
 #[test]
@@ -395,6 +447,30 @@ fn priorities_in_a_fifo_stream_are_reported() -> Result<()> {
         ensure!(log.contains(HAS_PRIORITY) == is_reported, "{ordering} {priority}: {log}");
     }
     Ok(())
+}
+
+/// Each subscription reports only its first message with a priority.
+#[test]
+fn priority_is_reported_once_for_each_subscription() -> Result<()> {
+    let mut rig = Rig::with("", FIFO, "")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    for (subscriptions, lines) in (1..).zip(in_turn(2, 20).chunks(20)) {
+        if subscriptions > 1 {
+            rig.rabbit.close_connections()?;
+            service.until_says("queue consumed again")?;
+            rig.reconnect()?;
+        }
+        let mut messages = lines.iter().map(|line| from_line(line)).collect::<Result<Vec<_>>>()?;
+        for message in &mut messages {
+            message.properties = std::mem::take(&mut message.properties).with_priority(9);
+        }
+        rig.client.publish("cases", &messages)?;
+        rig.until_empty()?;
+        let log = service.stderr();
+        ensure!(log.matches(HAS_PRIORITY).count() == subscriptions, "{log}");
+    }
+    service.end()
 }
 
 /// A part of the error about a queue of type stream.
