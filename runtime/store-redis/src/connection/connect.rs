@@ -151,7 +151,8 @@ async fn open_with_login(
             let mut auth = cmd("AUTH");
             auth.arg(address.user.as_ref()).arg(password);
             let answer = auth.query_async::<()>(&mut connection).await;
-            answer.map_err(|error| login_error(error, password))?;
+            let hint = address.refused_login_hint.as_deref();
+            answer.map_err(|error| login_error(error, password, hint))?;
         }
         // HELLO checks whether the server accepts the connection: every user may send HELLO, but a server that refuses
         // the connection also refuses HELLO.
@@ -175,8 +176,9 @@ async fn open_with_login(
 }
 
 /// Converts the error of a login that the server refused. An I/O error is no refusal, and stays unchanged. If the text
-/// of the server contains the password, the new error does not contain this text.
-fn login_error(error: RedisError, password: &str) -> RedisError {
+/// of the server contains the password, the new error does not contain this text. The error ends with
+/// `hint`, the next step.
+fn login_error(error: RedisError, password: &str, hint: Option<&str>) -> RedisError {
     if error.is_io_error() {
         return error;
     }
@@ -186,6 +188,10 @@ fn login_error(error: RedisError, password: &str) -> RedisError {
         "the server refused the login; the server's text is not shown, because it contains the password".to_owned()
     } else {
         error_text(&error)
+    };
+    let words = match hint {
+        Some(hint) => format!("{}. {hint}", words.trim_end_matches('.')),
+        None => words,
     };
     RedisError::from((ErrorKind::AuthenticationFailed, "login refused", words))
 }
@@ -244,7 +250,7 @@ mod tests {
             (&*long, "no such login: shop:hunter2-hunter2-hun…", false),
         ] {
             let refusal = (ErrorKind::AuthenticationFailed, "refused", text.to_owned());
-            let error = login_error(RedisError::from(refusal), password);
+            let error = login_error(RedisError::from(refusal), password, None);
             let words = error_text(&error);
             let (shown, _) = text.split_once(',').unwrap_or((text, ""));
             assert_eq!(words == shown, is_shown, "{words}");

@@ -1,5 +1,6 @@
 //! Tests of exchanges and queues that other programs remove or replace while a stream runs.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -350,6 +351,37 @@ fn rotated_password_in_a_file_is_used() -> Result<()> {
         rig.publish(second)?;
         rig.take(&mut out, lines.len())?;
         tally::check(&by_key(&lines)?, &out.join("\n"))?;
+        service.end()?;
+    }
+    Ok(())
+}
+
+/// A password changes in the broker, and the URL names an environment variable. The running host cannot read the new
+/// value, so its log must advise a restart. After the restart with the new value, the host must continue.
+#[test]
+fn password_in_the_environment_needs_a_restart() -> Result<()> {
+    for (user, ordering) in [("environment", ""), ("environment-fifo", FIFO)] {
+        let rig = Rig::new()?;
+        rig.rabbit.add_user(user, "old", ".*")?;
+        let login = format!("{user}:${{BROKER_PASSWORD}}");
+        let url = rig.rabbit.url().replace("guest:guest", &login);
+        rig.home.write("ordain.toml", config(&url, ADMIN, ordering, ""))?;
+        let start = |password: &str| {
+            let environment = [("BROKER_PASSWORD", PathBuf::from(password))];
+            Service::start_with(&rig.home, &RUN_WITH_SHORT_WAITS, &environment)
+        };
+        let mut service = start("old")?;
+        rig.until_declared()?;
+        rig.rabbit.change_password(user, "new")?;
+        rig.rabbit.close_connections()?;
+        let advice = "if the login in `broker.url` has changed, restart the process";
+        service.until_lines(1, &["queue not consumed", "ACCESS_REFUSED", advice])?;
+        service.end()?;
+        let mut service = start("new")?;
+        let rig = Rig { client: rig.connect()?, ..rig };
+        let lines = in_turn(3, 10);
+        rig.publish(&lines)?;
+        rig.check(&lines)?;
         service.end()?;
     }
     Ok(())
