@@ -79,9 +79,13 @@ pub(super) fn is_login_error(error: &RedisError) -> bool {
 pub(super) async fn mode(connection: &mut MultiplexedConnection) -> RedisResult<String> {
     let info: Value = cmd("INFO").arg("server").query_async(connection).await?;
     let info = bytes(info).unwrap_or_default();
-    let info = String::from_utf8_lossy(&info);
-    let mode = info_field(&info, "redis_mode").or_else(|| info_field(&info, "server_mode"));
-    Ok(mode.unwrap_or("standalone").to_owned())
+    Ok(mode_in(&String::from_utf8_lossy(&info)).to_owned())
+}
+
+/// Returns the mode of a server from its answer to `INFO`.
+fn mode_in(info: &str) -> &str {
+    let mode = info_field(info, "redis_mode").or_else(|| info_field(info, "server_mode"));
+    mode.unwrap_or("standalone")
 }
 
 /// Connects to a replica, and returns its answer to `INFO`.
@@ -233,6 +237,18 @@ pub(super) fn retryable_error(words: String) -> RedisError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mode_of_redis_and_of_valkey_is_recognised() {
+        for mode in ["standalone", "cluster", "sentinel"] {
+            for field in ["redis_mode", "server_mode"] {
+                let info =
+                    format!("# Server\r\nredis_version:7.2.4\r\n{field}:{mode}\r\nos:Linux\r\n");
+                assert_eq!(mode_in(&info), mode, "{info}");
+            }
+        }
+        assert_eq!(mode_in("# Server\r\n"), "standalone");
+    }
 
     /// A server or a proxy may repeat the password in any form.
     #[test]
