@@ -3,6 +3,7 @@
 //! partition wait.
 
 use anyhow::{Result, ensure};
+use ordain_tests::alerts;
 use ordain_tests::host::Home;
 use ordain_tests::http::{get, metric, ready};
 use ordain_tests::log::{by_key, line, text};
@@ -70,6 +71,11 @@ fn full_key_of_a_service_is_reported() -> Result<()> {
         metric(address, "ordain_stream_consuming")? == Some(0),
         "a blocked source must not count as consuming"
     );
+    let page = get(address, "/metrics")?.body;
+    let firing = alerts::firing(&page, &page)?;
+    for alert in ["OrdainKeyFull", "OrdainStreamNotConsuming"] {
+        ensure!(firing.contains(alert), "{alert} is not in {firing:?}");
+    }
     // The process can still serve its other streams.
     ensure!(get(address, "/readyz")?.status == 200, "{}", service.stderr());
     let reason = "key \"a\" is stopped at event 1, and ";

@@ -1,9 +1,12 @@
 //! Tests of `GET /metrics`: the metrics of a run, in the formats that Prometheus reads.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
+use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
+use ordain_tests::alerts;
 use ordain_tests::host::Home;
 use ordain_tests::http::{get, get_with, ready};
 use ordain_tests::log::line;
@@ -82,6 +85,43 @@ fn alerting_rules_name_existing_metrics() -> Result<()> {
         ensure!(named.contains(name), "no rule for {name}");
     }
     Ok(())
+}
+
+/// Prometheus must accept the example of alerting rules. Without `promtool`, a program of Prometheus, the test checks
+/// nothing.
+#[test]
+fn alerting_rules_are_accepted_by_prometheus() -> Result<()> {
+    let rules = root().join("docs/alerts.yaml");
+    match Command::new("promtool").args(["check", "rules"]).arg(&rules).output() {
+        Ok(output) => {
+            let printed = String::from_utf8_lossy(&output.stderr);
+            ensure!(output.status.success(), "{}: {printed}", output.status);
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => println!("promtool is not installed"),
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
+}
+
+/// The stream has parked keys, so one alerting rule must fire. After a further dead letter, a second rule must fire. The
+/// tests of the failures themselves check most other rules.
+#[test]
+fn alerting_rules_fire() -> Result<()> {
+    let home = home()?;
+    let (mut service, address) = at_rest(&home)?;
+    let metrics = || get(address, "/metrics").map(|page| page.body).unwrap_or_default();
+    let parked = BTreeSet::from(["OrdainKeysParked".to_owned()]);
+    let mut earlier = String::new();
+    service.until("an alert about parked keys", || {
+        earlier = metrics();
+        alerts::firing(&earlier, &earlier).is_ok_and(|firing| firing == parked)
+    })?;
+    home.append("events.ndjson", line("other", 1, &json!({ "do": "reject" })) + "\n")?;
+    service.until("an alert about dead letters", || {
+        alerts::firing(&earlier, &metrics())
+            .is_ok_and(|firing| firing.contains("OrdainDeadLetters"))
+    })?;
+    service.end()
 }
 
 /// Returns the samples in the text of the metrics. Each key of the result is the name of a metric with its labels.
