@@ -2,6 +2,7 @@
 
 mod basic;
 mod bind;
+mod bindings;
 mod connect;
 mod forms;
 mod hostile;

@@ -213,6 +213,10 @@ impl PartitionFactory<'_> {
             unchecked_throttle: ordain_amqp::topology_throttle(),
             refused_markers: Mutex::default(),
             missing_exchanges: Mutex::default(),
+            binding_list: self
+                .management
+                .as_ref()
+                .map(|api| Arc::clone(api) as Arc<dyn ordain_amqp::BindingList>),
             health: metrics.health(),
             topology_changes: Arc::clone(&metrics.topology_changes),
         })

@@ -119,6 +119,7 @@ fn consumer(
         unchecked_throttle: ordain_amqp::topology_throttle(),
         refused_markers: std::sync::Mutex::default(),
         missing_exchanges: std::sync::Mutex::default(),
+        binding_list: None,
         health: Arc::default(),
         topology_changes: Arc::default(),
     }
