@@ -231,7 +231,13 @@ impl StreamPublisher {
         let sent = if let Some(producer) = &mut self.producer {
             let numbered =
                 right.iter().zip(&assigned).filter(|(_, result)| has_number(result)).map(
-                    |(event, result)| (Arc::clone(event), is_numbered.then_some(result.sequence())),
+                    |(event, result)| {
+                        if is_numbered {
+                            (Arc::new(event.numbered_by_store()), Some(result.sequence()))
+                        } else {
+                            (Arc::clone(event), None)
+                        }
+                    },
                 );
             producer.publish(&numbered.collect::<Vec<_>>()).await.map_err(PublishError::from)
         } else {

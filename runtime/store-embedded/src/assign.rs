@@ -185,7 +185,7 @@ impl<'a> AssignChanges<'a> {
                 } else {
                     let floor = floors.get(item.event.key()).copied().unwrap_or_default();
                     let own = self.lost_number(item)?.filter(|number| *number > floor);
-                    let sequence = self.put_message(item, own)?.unwrap_or_default();
+                    let sequence = self.put_message(item, own, false)?.unwrap_or_default();
                     answers.push(AssignItemReply::New(sequence));
                     messages.push((item.event.id_digest(), sequence));
                     sequence
@@ -340,7 +340,9 @@ impl<'a> AssignChanges<'a> {
         let to = &self.assign.destination;
         let event = &item.event;
         let Some(numbers) = self.assign.rules.numbering else {
-            return Ok(AssignItemReply::New(self.put_message(item, None)?.unwrap_or_default()));
+            return Ok(AssignItemReply::New(
+                self.put_message(item, None, true)?.unwrap_or_default(),
+            ));
         };
         let [table_key, earlier_key] = match event.sequence() {
             Some(sequence) => {
@@ -363,7 +365,7 @@ impl<'a> AssignChanges<'a> {
         {
             return Ok(refusal);
         }
-        let sequence = self.put_message(item, event.sequence())?.unwrap_or_default();
+        let sequence = self.put_message(item, event.sequence(), true)?.unwrap_or_default();
         if event.sequence().is_none() {
             let until = self.now.saturating_add(numbers.retain);
             let content = event.content().to_be_bytes();
@@ -422,9 +424,9 @@ impl<'a> AssignChanges<'a> {
     }
 
     /// Returns the reply to an event that a producer publishes again because the store lost its number. Returns `None`
-    /// if the store gives the event `next`, the next number of its key: every reader that has this number has there an
-    /// event with the same content. If the key has ended, the store writes nothing, so that the key does not start
-    /// again. The event then counts as settled if the readers have its content at any sequence.
+    /// if the store gives the event `next`, the next number of its key: every reader that has this number has there the
+    /// same event. If the key has ended, the store writes nothing, so that the key does not start
+    /// again. The event then counts as settled if the readers have it at any sequence.
     fn lost_reply(
         &self,
         event: &Event,
@@ -435,12 +437,13 @@ impl<'a> AssignChanges<'a> {
             let is_repeat = self.readers_have(event, next)?;
             return Ok((!is_repeat).then_some(AssignItemReply::UnprovenRepeat(next)));
         }
-        let short = ContentDigests::short(event.content());
+        let digests = event.repeat_digests();
         let mut sequences = vec![next];
         self.each_reader(event.key(), |_, record| {
             if record.status == KeyStatus::Completed {
-                let same = record.settled_digests().filter(|(_, digest)| *digest == short);
-                sequences.extend(same.map(|(sequence, _)| sequence));
+                let same = |(_, stored): &(u64, u32)| ContentDigests::matches(*stored, digests);
+                sequences
+                    .extend(record.settled_digests().filter(same).map(|(sequence, _)| sequence));
             }
             Ok(())
         })?;
@@ -453,9 +456,9 @@ impl<'a> AssignChanges<'a> {
     }
 
     /// Returns whether each reader that has settled or spilled this sequence of the event's key, or a later sequence,
-    /// has there an event with the content of `event`. Returns `false` if no reader has the sequence.
+    /// has there an event of which `event` is a repeat. Returns `false` if no reader has the sequence.
     fn readers_have(&self, event: &Event, sequence: u64) -> Result<bool, AssignFailure> {
-        let short = ContentDigests::short(event.content());
+        let digests = event.repeat_digests();
         let mut is_found = false;
         let mut is_same = true;
         self.each_reader(event.key(), |stream, record| {
@@ -464,11 +467,13 @@ impl<'a> AssignChanges<'a> {
             }
             is_found = true;
             is_same &= if sequence < record.next {
-                record.settled_digests().any(|settled| settled == (sequence, short))
+                let mut settled = record.settled_digests();
+                settled
+                    .any(|(at, stored)| at == sequence && ContentDigests::matches(stored, digests))
             } else {
                 let spilled = self.tables.spill.get(keys::event(stream, event.key(), sequence))?;
                 let spilled = spilled.and_then(|bytes| Event::decode(bytes.into()).ok());
-                spilled.is_some_and(|spilled| spilled.content() == event.content())
+                spilled.is_some_and(|spilled| event.repeats(&spilled))
             };
             Ok(())
         })?;
@@ -529,6 +534,7 @@ impl<'a> AssignChanges<'a> {
         &mut self,
         item: &'a AssignItem,
         own: Option<u64>,
+        is_from_producer: bool,
     ) -> Result<Option<u64>, AssignFailure> {
         let sequence = match self.assign.rules.numbering {
             Some(numbers) => Some(self.assign_number(item, own, &numbers)?),
@@ -536,7 +542,7 @@ impl<'a> AssignChanges<'a> {
         };
         let to = &self.assign.destination;
         let event = &item.event;
-        let value = encode_retained(event, sequence);
+        let value = encode_retained(event, sequence, is_from_producer);
         if let Some(QueueAppend { queue, history, .. }) = self.queues.get_mut(&item.partition)
             && let Destination::Stream(stream) = to
         {

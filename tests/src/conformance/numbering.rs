@@ -604,6 +604,40 @@ pub async fn lost_numbers_of_waiting_events_and_ended_keys(fixture: &mut impl Fi
     assert_eq!(producer.assign(fixture.store(), 0, &[message(&b, "4")]).await, [New(1)]);
 }
 
+/// The store marks an event of a producer to which it gives a number. If a reader has recorded the digest of a marked
+/// event, the store gives the lost number only to an event with the same source and id.
+pub async fn equal_event_with_another_id_gets_no_lost_number(fixture: &mut impl Fixture) {
+    use AssignItemReply::{New, UnprovenRepeat};
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let producer = Sender { readers: vec!["cases".into()], ..Sender::producer(store) };
+    let restoring = Sender { reuses_lost_numbers: true, ..producer.clone() };
+    let own = event(&a, "2", Some(2), "own", false);
+    assert_eq!(producer.assign(store, 0, &[message(&a, "1"), own]).await, [New(1), New(2)]);
+    let kept = store.retained_messages(&producer.destination, &a, &[1..=2], 1 << 20).await;
+    let kept = kept.expect("a read").events;
+    let marks: Vec<bool> = kept.iter().map(|(_, event)| event.is_store_numbered()).collect();
+    assert_eq!(marks, [true, false]);
+
+    // The store has lost the number 3 of key `a`, whose event is settled, and the number 1 of key `b`, whose event
+    // waits in the store for another event.
+    let mut owner = Owner::claim(store, "cases", 0).await;
+    let marked = |key: &str, data: &str| message(key, data).numbered_by_store();
+    let mut record = key_record(4);
+    record.digests.push(marked(&a, "3").repeat_digest(), 4);
+    owner.write(store, record_write(&a, WriteCondition::Absent, record)).await;
+    let mut record = key_record(1);
+    record.spilled.add(1);
+    let write = record_write(&b, WriteCondition::Absent, record);
+    let spill = vec![(1, Arc::new(marked(&b, "1")))];
+    owner.write(store, KeyWrite { spill, due_in: Some(1_000), ..write }).await;
+    for (key, data, number) in [(&a, "3", 3), (&b, "1", 1)] {
+        let other = event(key, data, None, "another id", false);
+        assert_eq!(restoring.assign(store, 0, &[other]).await, [UnprovenRepeat(number)]);
+        assert_eq!(restoring.assign(store, 0, &[message(key, data)]).await, [New(number)]);
+    }
+}
+
 /// Returns the digests of messages of a key with these data.
 fn digests_of(key: &str, data: &[&str]) -> ContentDigests {
     data.iter().map(|data| ContentDigests::short(message(key, data).content())).collect()

@@ -92,9 +92,14 @@ impl NumberingRig {
     /// Runs the host until it has published the messages of two more events. Returns these messages. `known` contains
     /// the messages of earlier events, which the host may publish again.
     fn run(&self, known: &[String]) -> Result<Vec<String>> {
+        self.run_events(known, 2)
+    }
+
+    /// Runs the host as [`Self::run`] does, until it has published the messages of `count` more events.
+    fn run_events(&self, known: &[String], count: usize) -> Result<Vec<String>> {
         let mut service = Service::start(&self.rig.home, &["run"])?;
         let mut out = known.to_vec();
-        self.rig.take(&mut out, known.len() + 2).with_context(|| service.stderr())?;
+        self.rig.take(&mut out, known.len() + count).with_context(|| service.stderr())?;
         self.rig.until_empty()?;
         service.end()?;
         Ok(out.split_off(known.len()))
@@ -134,6 +139,12 @@ fn lines(key: &str, events: RangeInclusive<u64>) -> Vec<String> {
 /// Returns the data of an event.
 fn event_data(number: u64) -> Value {
     json!({ "do": "emit", "sink": "between", "bytes": number })
+}
+
+/// Returns events of one key, as a program publishes them.
+fn program_events(numbers: RangeInclusive<u64>) -> Result<Vec<Event>> {
+    let event = |n: u64| Ok(Event::json("a", "test", &event_data(n))?.id(format!("a-{n}")));
+    numbers.map(event).collect()
 }
 
 /// Returns the numbers of the events that caused the messages.
@@ -229,6 +240,27 @@ fn lost_events_are_refused_after_another_event_took_a_lost_number() -> Result<()
     numbering.rig.until_empty()
 }
 
+/// Redis loses the numbers of events that wait in the broker, and another event gets the number of one of them. The two
+/// events have the same type and data, but other ids. The other event must become a dead letter: it must not count as a
+/// repeat of the lost event.
+#[test]
+fn equal_event_with_a_lost_number_becomes_a_dead_letter() -> Result<()> {
+    let numbering = NumberingRig::start("cases", "", "")?;
+    numbering.publish(KEPT)?;
+    let kept = numbering.run(&[])?;
+    let early = numbering.redis.snapshot()?;
+    numbering.publish(LOST)?;
+    numbering.redis.go_back(&early)?;
+    let file = numbering.write_lines(&[line("a", 9, &event_data(3))])?;
+    let rows = numbering.rig.home.rows(&["publish", "cases", &file, "--json"])?;
+    ensure!(rows[0]["published"] == 1, "{rows:?}");
+    let lost = numbering.run(&kept)?;
+    ensure!(numbers(&lost)? == [3, 4], "{lost:?}");
+    let state = numbering.state_of("a")?;
+    ensure!(state == (Some(5), vec!["conflict".to_owned()]), "{state:?}");
+    numbering.rig.until_empty()
+}
+
 /// Another producer numbers the events of a key itself. With the option, `ordain publish` must refuse an event of this
 /// key without a number, because the event would get the number of another event.
 #[test]
@@ -282,16 +314,12 @@ fn ended_key_does_not_start_again_after_lost_numbers() -> Result<()> {
 fn running_publisher_gets_lost_numbers_of_executed_events_again() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;
     let NumberingRig { redis, rig, .. } = &numbering;
-    let events = |numbers: RangeInclusive<u64>| -> Result<Vec<Event>> {
-        let event = |n: u64| Ok(Event::json("a", "test", &event_data(n))?.id(format!("a-{n}")));
-        numbers.map(event).collect()
-    };
     let runtime = tokio::runtime::Runtime::new()?;
     let config = rig.home.path("ordain.toml");
     let mut publisher = runtime.block_on(Publisher::open(&config, "cases"))?;
-    runtime.block_on(publisher.publish(&events(KEPT)?))?;
+    runtime.block_on(publisher.publish(&program_events(KEPT)?))?;
     let early = redis.snapshot()?;
-    runtime.block_on(publisher.publish(&events(LOST)?))?;
+    runtime.block_on(publisher.publish(&program_events(LOST)?))?;
     redis.go_back(&early)?;
     let mut service = Service::start(&rig.home, &["run"])?;
     let mut first = Vec::new();
@@ -299,7 +327,7 @@ fn running_publisher_gets_lost_numbers_of_executed_events_again() -> Result<()> 
     rig.until_empty()?;
     service.end()?;
 
-    let receipts = runtime.block_on(publisher.publish(&events(OTHER)?))?;
+    let receipts = runtime.block_on(publisher.publish(&program_events(OTHER)?))?;
     let new = |sequence| Receipt { sequence: Some(sequence), is_new: true };
     ensure!(receipts == [new(5), new(6)], "{receipts:?}");
     runtime.block_on(publisher.close())?;

@@ -54,9 +54,10 @@ end
 
 -- The description of a message begins with two flags: whether the message has its own number, and whether the message
 -- is the last of its key. The flags are followed by the partition, the content digest, the digest of the id (for a
--- producer's message, of source and id), the first bytes of the event, the message's own number, and the digest of the
--- id alone, which earlier versions stored. These parts have the following offsets:
-local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN, EARLIER_ID_IN = 3, 7, 15, 23, 25, 33
+-- producer's message, of source and id), the first bytes of the event, the message's own number, the digest of the id
+-- alone, which earlier versions stored, and the digest of type, data, source and id. These parts have the following
+-- offsets:
+local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN, EARLIER_ID_IN, WHOLE_IN = 3, 7, 15, 23, 25, 33, 41
 -- A duration, in ms, that is longer than any retention time.
 local EXPIRY_DELAY_LIMIT_MS = 2 ^ 42
 local NEW, KNOWN, BEHIND = char(0), char(1), char(3) .. NO_NUMBER
@@ -508,18 +509,26 @@ do
     return byte(record, layout.KEY_RECORD + 1) == layout.COMPLETED
   end
 
-  -- Returns a content digest in the form in which a key record keeps the digests of settled events: both halves of the
-  -- digest combined by `xor`, but 1 instead of 0, as four bytes.
-  local function short_digest(content)
+  -- Returns a digest in the form in which a key record keeps the digests of settled events: both halves of the digest
+  -- combined by `xor`, but 1 instead of 0, as four bytes.
+  local function short_digest(long)
     local bytes = {}
     for i = 1, 4 do
-      bytes[i] = char(bit.bxor(byte(content, 9 - i), byte(content, 5 - i)))
+      bytes[i] = char(bit.bxor(byte(long, 9 - i), byte(long, 5 - i)))
     end
     local digest = table.concat(bytes)
     return digest == '\0\0\0\0' and '\1\0\0\0' or digest
   end
 
-  -- Returns the offset of the first content digest in the record of a key, and the number of digests. The last digest
+  -- Returns the two digests of a message under which a reader may have recorded the message: the digest of type and
+  -- data, and the digest of type, data, source and id. `short` maps each of the two in the form of a key record to true.
+  local function digests_of_message(description)
+    local content, whole = sub(description, CONTENT_IN, CONTENT_IN + 7), sub(description, WHOLE_IN, WHOLE_IN + 7)
+    local short = {[short_digest(content)] = true, [short_digest(whole)] = true}
+    return {content = content, whole = whole, short = short}
+  end
+
+  -- Returns the offset of the first digest in the record of a key, and the number of digests. The last digest
   -- belongs to the last settled sequence. Returns two zeros if the record is damaged.
   local function digests_of(record)
     -- The maximum number of runs of ids in a record, each with two numbers.
@@ -565,10 +574,10 @@ do
     return at, size
   end
 
-  -- Returns whether each reader that has settled or spilled the sequence of a key, or a later sequence, has there an
-  -- event with this content. Returns false if no reader has the sequence.
-  local function readers_have(key, content, sequence)
-    local is_found, is_same, digest = false, true, short_digest(content)
+  -- Returns whether each reader that has settled or spilled the sequence of a key, or a later sequence, has there the
+  -- event with these digests. Returns false if no reader has the sequence.
+  local function readers_have(key, digests, sequence)
+    local is_found, is_same = false, true
     each_reader(key, function(data, record, unused)
       if unused <= sequence then
         return
@@ -578,11 +587,12 @@ do
       if sequence < next_sequence then
         local from, size = digests_of(record)
         local index = size - (next_sequence - sequence)
-        is_same = is_same and index >= 0 and sub(record, from + 4 * index, from + 4 * index + 3) == digest
+        is_same = is_same and index >= 0 and digests.short[sub(record, from + 4 * index, from + 4 * index + 3)]
       else
-        -- A spilled event begins with its content digest.
+        -- A spilled event begins with its digest.
         local event = redis.call('HGET', data, 'e' .. key .. pack('>I8', sequence))
-        is_same = is_same and event and sub(event, 1, 8) == content
+        local digest = event and sub(event, 1, 8)
+        is_same = is_same and (digest == digests.content or digest == digests.whole)
       end
     end)
     return is_found and is_same
@@ -592,25 +602,25 @@ do
   local SETTLED = char(7)
 
   -- Returns the result for a message that a producer publishes again because the store lost its number. Returns nil if
-  -- the store gives the message the next number of its key: every reader that has this number has there an event with
-  -- the same content. If the key has ended, the script writes nothing, so that the key does not start again. The
-  -- message then counts as settled if the readers have its content at any sequence.
-  local function lost_result(key, content, has_ended)
+  -- the store gives the message the next number of its key: every reader that has this number has there the same event.
+  -- If the key has ended, the script writes nothing, so that the key does not start again. The message then counts as
+  -- settled if the readers have it at any sequence.
+  local function lost_result(key, digests, has_ended)
     local number = counters[key].next
     if not has_ended then
-      return not readers_have(key, content, number) and char(6) .. pack('<I8', number) or nil
+      return not readers_have(key, digests, number) and char(6) .. pack('<I8', number) or nil
     end
-    local sequences, digest = {number}, short_digest(content)
+    local sequences = {number}
     each_reader(key, function(_, record)
       local from, size = digests_of(record)
       for index = 0, is_completed(record) and size - 1 or -1 do
-        if sub(record, from + 4 * index, from + 4 * index + 3) == digest then
+        if digests.short[sub(record, from + 4 * index, from + 4 * index + 3)] then
           sequences[#sequences + 1] = unpack8('<I8', record, layout.NEXT) - size + index
         end
       end
     end)
     for _, sequence in ipairs(sequences) do
-      if readers_have(key, content, sequence) then
+      if readers_have(key, digests, sequence) then
         return SETTLED .. pack('<I8', sequence)
       end
     end
@@ -621,7 +631,7 @@ do
   -- nil if no reader has such events. Otherwise returns the refusal: the kind of the result, and the sequence after the
   -- highest of these numbers, as eight bytes. If the call publishes lost events again, returns `lost_result` instead of
   -- the refusal.
-  local function numbered_elsewhere(key, content)
+  local function numbered_elsewhere(key, description)
     local highest, has_ended = counters[key].next, false
     each_reader(key, function(_, record, sequence)
       local ends = is_completed(record)
@@ -631,7 +641,7 @@ do
     if highest <= counters[key].next then
       return nil
     elseif ARGV[15] == '1' then
-      return lost_result(key, content, has_ended)
+      return lost_result(key, digests_of_message(description), has_ended)
     end
     return char(has_ended and 5 or 4) .. pack('<I8', highest)
   end
@@ -654,7 +664,7 @@ do
       local number8 = own and own8 or sub(found, 1, 8)
       return char(sub(found, 9, 16) == content and 1 or 2) .. number8
     end
-    local elsewhere = not own and numbered_elsewhere(key, content)
+    local elsewhere = not own and numbered_elsewhere(key, description)
     if elsewhere then
       return elsewhere
     end
