@@ -335,7 +335,8 @@ impl<'a> AssignChanges<'a> {
     }
 
     /// Processes a producer's message. If the producer has numbered the message, the number identifies the message;
-    /// otherwise the id does. If the destination numbers no messages, every message is new.
+    /// otherwise the id does. If the destination numbers no messages, every message is new. Refuses a lost message that
+    /// would get another number than its earlier number.
     fn put_by_id(&mut self, item: &'a AssignItem) -> Result<AssignItemReply, AssignFailure> {
         let to = &self.assign.destination;
         let event = &item.event;
@@ -364,6 +365,12 @@ impl<'a> AssignChanges<'a> {
             && let Some(refusal) = self.numbered_elsewhere(event, &numbers)?
         {
             return Ok(refusal);
+        }
+        if event.sequence().is_none() && item.number > 0 {
+            let next = self.counter(event.key(), &numbers)?.next;
+            if next != item.number {
+                return Ok(AssignItemReply::OtherNumber(next));
+            }
         }
         let sequence = self.put_message(item, event.sequence(), true)?.unwrap_or_default();
         if event.sequence().is_none() {

@@ -638,6 +638,33 @@ pub async fn equal_event_with_another_id_gets_no_lost_number(fixture: &mut impl 
     }
 }
 
+/// A producer that writes a lost event again may name the number that the event had. The store then gives the event
+/// this number or none.
+pub async fn lost_event_of_a_producer_gets_its_earlier_number_or_none(fixture: &mut impl Fixture) {
+    use AssignItemReply::{AfterConflict, Known, New, OtherNumber};
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let producer = Sender::producer(store);
+    let assign_lost = async |key: &str, events: &[(&str, u64)]| {
+        let items: Vec<_> = events.iter().map(|(data, _)| message(key, data)).collect();
+        let mut chunk = chunk(0, 0, &items);
+        for (item, (_, number)) in chunk.items.iter_mut().zip(events) {
+            item.number = *number;
+        }
+        results(producer.send(store, vec![chunk]).await)
+    };
+    assert_eq!(
+        producer.assign(store, 0, &[message(&a, "1"), message(&a, "2")]).await,
+        [New(1), New(2)]
+    );
+    assert_eq!(assign_lost(&a, &[("4", 4), ("3", 3)]).await, [OtherNumber(3), AfterConflict]);
+    assert_eq!(assign_lost(&a, &[("2", 2), ("3", 3)]).await, [Known(2), New(3)]);
+    assert_eq!(assign_lost(&a, &[("other", 3)]).await, [OtherNumber(4)]);
+    assert_eq!(producer.retained(store, &a, 4, 9).await, []);
+    assert_eq!(assign_lost(&a, &[("4", 4)]).await, [New(4)]);
+    assert_eq!(assign_lost(&b, &[("1", 1), ("2", 0)]).await, [New(1), New(2)]);
+}
+
 /// Returns the digests of messages of a key with these data.
 fn digests_of(key: &str, data: &[&str]) -> ContentDigests {
     data.iter().map(|data| ContentDigests::short(message(key, data).content())).collect()

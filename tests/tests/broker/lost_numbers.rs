@@ -5,9 +5,9 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use lapin::ExchangeKind;
-use ordain_publisher::{Event, Publisher, Receipt};
+use ordain_publisher::{Error, Event, Publisher, Receipt};
 use ordain_servers::Redis;
 use ordain_tests::log::{line, text, unnumbered};
 use ordain_tests::rig::Rig;
@@ -334,4 +334,37 @@ fn running_publisher_gets_lost_numbers_of_executed_events_again() -> Result<()> 
     let other = numbering.run(&first)?;
     ensure!(numbers(&other)? == [5, 6], "{other:?}");
     numbering.check_settled(1..=6)
+}
+
+/// Redis loses the numbers of events of a running publisher, and the events still wait in the broker. Another event
+/// gets one of these numbers before the publisher notices the loss. The publisher must fail: under other numbers, its
+/// lost events would take effect twice.
+#[test]
+fn running_publisher_fails_after_another_event_took_a_lost_number() -> Result<()> {
+    let numbering = NumberingRig::start("cases", "", "")?;
+    let NumberingRig { redis, rig, .. } = &numbering;
+    let runtime = tokio::runtime::Runtime::new()?;
+    let config = rig.home.path("ordain.toml");
+    let mut publisher = runtime.block_on(Publisher::open(&config, "cases"))?;
+    runtime.block_on(publisher.publish(&program_events(KEPT)?))?;
+    let kept = numbering.run(&[])?;
+    let early = redis.snapshot()?;
+    runtime.block_on(publisher.publish(&program_events(LOST)?))?;
+    redis.go_back(&early)?;
+    numbering.publish(5..=5)?;
+
+    let fails = |publisher: &mut Publisher| -> Result<()> {
+        let failed = runtime.block_on(publisher.publish(&program_events(6..=6)?));
+        let Err(Error::Failed(words)) = &failed else { bail!("{failed:?}") };
+        ensure!(words.contains("the sequence 3 of key \"a\""), "{words}");
+        ensure!(words.contains("another event has taken"), "{words}");
+        Ok(())
+    };
+    fails(&mut publisher)?;
+    fails(&mut publisher)?;
+    let lost = numbering.run(&kept)?;
+    ensure!(numbers(&lost)? == [3, 4], "{lost:?}");
+    let state = numbering.state_of("a")?;
+    ensure!(state == (Some(5), vec!["conflict".to_owned()]), "{state:?}");
+    rig.until_empty()
 }

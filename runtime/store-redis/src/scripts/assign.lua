@@ -52,8 +52,9 @@ local function next_argument()
   return ARGV[argument]
 end
 
--- The description of a message begins with two flags: whether the message has its own number, and whether the message
--- is the last of its key. The flags are followed by the partition, the content digest, the digest of the id (for a
+-- The description of a message begins with two flags. The first flag is 1 if the message has its own number, and 2 if it
+-- is a producer's message that may get only the number that it had before a loss. The second flag is 1 if the message is
+-- the last of its key. The flags are followed by the partition, the content digest, the digest of the id (for a
 -- producer's message, of source and id), the first bytes of the event, the message's own number, the digest of the id
 -- alone, which earlier versions stored, and the digest of type, data, source and id. These parts have the following
 -- offsets:
@@ -116,6 +117,11 @@ end
 -- Returns whether the description of a message contains the message's own number.
 local function is_own(description)
   return byte(description, 1) == 1
+end
+
+-- Returns whether the description of a message contains the only number that the message may get.
+local function names_lost_number(description)
+  return byte(description, 1) == 2
 end
 
 -- Decodes a number of eight bytes. Fails if the number is `EXACT` or higher; `words` describes a correct value of the
@@ -667,6 +673,10 @@ do
     local elsewhere = not own and numbered_elsewhere(key, description)
     if elsewhere then
       return elsewhere
+    end
+    local next8 = pack('<I8', counters[key].next)
+    if names_lost_number(description) and next8 ~= own8 then
+      return char(8) .. next8
     end
     local number8 = put_message(key, description, rest, own)
     if not own then
