@@ -493,19 +493,17 @@ do
   end
 
   -- Calls `visit` with each record of a key that a reader of the destination has: the Redis key of the reader's data,
-  -- the record, and the sequence after all events that the reader has settled or spilled. A reader is a stream whose
-  -- hash of data is one of the Redis keys after the first Redis key of the call. If an owner has repeated lost commits
-  -- of a reader within the last `retain` ms, the log may have lost numbers that it had given. The function then leaves
-  -- out the record of this reader, so that the script gives the lost numbers again; the reader recognises repeated
-  -- events.
+  -- the record, the sequence after all events that the reader has settled or spilled, and whether an owner has repeated
+  -- lost commits of the reader within the last `retain` ms. In that case, the log may have lost numbers that it had
+  -- given. A reader is a stream whose hash of data is one of the Redis keys after the first Redis key of the call.
   local function each_reader(key, visit)
     for i = 2, #KEYS do
       local found = redis.call('HMGET', KEYS[i], 'r', 'j' .. key)
       local repeated, record = found[1], found[2]
-      local has_all = not repeated or #repeated ~= 8 or unpack8('<I8', repeated) + retain <= now
-      if has_all and record and is_sound(record) and not has_expired(record, now) then
+      local is_lossy = repeated and #repeated == 8 and unpack8('<I8', repeated) + retain > now
+      if record and is_sound(record) and not has_expired(record, now) then
         local spilled = has(byte(record, 2), layout.SPILLED) and spilled_and_first(record) + 1 or 0
-        visit(KEYS[i], record, math.max(unpack8('<I8', record, layout.NEXT), spilled))
+        visit(KEYS[i], record, math.max(unpack8('<I8', record, layout.NEXT), spilled), is_lossy)
       end
     end
   end
@@ -581,25 +579,32 @@ do
   end
 
   -- Returns whether each reader that has settled or spilled the sequence of a key, or a later sequence, has there the
-  -- event with these digests. Returns false if no reader has the sequence.
-  local function readers_have(key, digests, sequence)
+  -- event with these digests. Returns false if no reader has the sequence. With `trusts_lossy`, an event that a reader
+  -- does not know counts as the same event if an owner has repeated lost commits of this reader: the owner knows the
+  -- digests of more events than the record of the key, and recognises a repeat by them.
+  local function readers_have(key, digests, sequence, trusts_lossy)
     local is_found, is_same = false, true
-    each_reader(key, function(data, record, unused)
+    each_reader(key, function(data, record, unused, is_lossy)
       if unused <= sequence then
         return
       end
       is_found = true
       local next_sequence = unpack8('<I8', record, layout.NEXT)
+      local digest, has_event
       if sequence < next_sequence then
         local from, size = digests_of(record)
         local index = size - (next_sequence - sequence)
-        is_same = is_same and index >= 0 and digests.short[sub(record, from + 4 * index, from + 4 * index + 3)]
+        digest = index >= 0 and sub(record, from + 4 * index, from + 4 * index + 3)
+        -- The digest of a sequence whose event never arrived is 0.
+        digest = digest ~= '\0\0\0\0' and digest
+        has_event = digest and digests.short[digest]
       else
         -- A spilled event begins with its digest.
         local event = redis.call('HGET', data, 'e' .. key .. pack('>I8', sequence))
-        local digest = event and sub(event, 1, 8)
-        is_same = is_same and (digest == digests.content or digest == digests.whole)
+        digest = event and sub(event, 1, 8)
+        has_event = digest == digests.content or digest == digests.whole
       end
+      is_same = is_same and (has_event or trusts_lossy and is_lossy and not digest)
     end)
     return is_found and is_same
   end
@@ -607,14 +612,14 @@ do
   -- The kind of the result for a message of an ended key that the readers have settled.
   local SETTLED = char(7)
 
-  -- Returns the result for a message that a producer publishes again because the store lost its number. Returns nil if
+  -- Returns the result for a message whose number the store may have lost. Returns nil if
   -- the store gives the message the next number of its key: every reader that has this number has there the same event.
   -- If the key has ended, the script writes nothing, so that the key does not start again. The message then counts as
-  -- settled if the readers have it at any sequence.
-  local function lost_result(key, digests, has_ended)
+  -- settled if the readers have it at any sequence. `refusal` is the result for any other message.
+  local function lost_result(key, digests, has_ended, refusal)
     local number = counters[key].next
     if not has_ended then
-      return not readers_have(key, digests, number) and char(6) .. pack('<I8', number) or nil
+      return not readers_have(key, digests, number, true) and refusal or nil
     end
     local sequences = {number}
     each_reader(key, function(_, record)
@@ -630,26 +635,33 @@ do
         return SETTLED .. pack('<I8', sequence)
       end
     end
-    return char(5) .. NO_NUMBER
+    return not readers_have(key, digests, number, true) and refusal or nil
   end
 
   -- Checks whether a reader of the destination has events of a key with numbers that the store has not given. Returns
   -- nil if no reader has such events. Otherwise returns the refusal: the kind of the result, and the sequence after the
-  -- highest of these numbers, as eight bytes. If the call publishes lost events again, returns `lost_result` instead of
-  -- the refusal.
+  -- highest of these numbers, as eight bytes. If the call publishes lost events again, or an owner has repeated lost
+  -- commits of a reader that has such events, the store may itself have given these numbers: returns `lost_result`.
   local function numbered_elsewhere(key, description)
     local highest, has_ended = counters[key].next, false
-    each_reader(key, function(_, record, sequence)
+    local reuses, has_lost = ARGV[15] == '1', false
+    each_reader(key, function(_, record, sequence, is_lossy)
       local ends = is_completed(record)
       has_ended = ends and sequence >= highest or has_ended and sequence <= highest
       highest = math.max(highest, sequence)
+      has_lost = has_lost or is_lossy and sequence > counters[key].next
     end)
     if highest <= counters[key].next then
       return nil
-    elseif ARGV[15] == '1' then
-      return lost_result(key, digests_of_message(description), has_ended)
     end
-    return char(has_ended and 5 or 4) .. pack('<I8', highest)
+    local refusal = char(has_ended and 5 or 4) .. pack('<I8', highest)
+    if reuses and not has_ended then
+      refusal = char(6) .. pack('<I8', counters[key].next)
+    end
+    if reuses or has_lost then
+      return lost_result(key, digests_of_message(description), has_ended, refusal)
+    end
+    return refusal
   end
 
   -- Assigns a producer's message, unless the log already has the message, or a reader has events with numbers that the
