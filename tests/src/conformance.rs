@@ -126,6 +126,7 @@ macro_rules! conformance_suite {
                 lost_numbers_of_waiting_events_and_ended_keys,
                 equal_event_with_another_id_gets_no_lost_number,
                 lost_event_of_a_producer_gets_its_earlier_number_or_none,
+                numbers_of_an_ended_key_expire_with_its_record,
                 ended_key_gets_no_number_until_its_record_expires,
                 messages_wait_in_order_until_removed, messages_without_numbers_are_queued,
                 each_message_has_one_number_after_repeats_and_new_owners,

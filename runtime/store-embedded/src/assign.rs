@@ -14,8 +14,7 @@ use super::queue::QueueRecord;
 use super::record::EmbeddedRecord;
 use super::tables::Tables;
 use ordain_store::codec::{
-    AssignedChunk, KeyCounter, KeyRecordView, OriginRecord, decode_assigned, encode_assigned,
-    encode_retained,
+    AssignedChunk, KeyCounter, OriginRecord, decode_assigned, encode_assigned, encode_retained,
 };
 use ordain_store::{
     AssignGroup, AssignGroupReply, AssignItem, AssignItemReply, AssignReply, AssignRequest,
@@ -364,6 +363,9 @@ impl<'a> AssignChanges<'a> {
         if event.sequence().is_none()
             && let Some(refusal) = self.numbered_elsewhere(event, &numbers)?
         {
+            if matches!(refusal, AssignItemReply::KeyEnded | AssignItemReply::Settled(_)) {
+                self.end_counter(event.key(), &numbers)?;
+            }
             return Ok(refusal);
         }
         if event.sequence().is_none() && item.number > 0 {
@@ -409,7 +411,8 @@ impl<'a> AssignChanges<'a> {
     ) -> Result<Option<AssignItemReply>, AssignFailure> {
         let mut highest = 0;
         let mut has_ended = false;
-        self.each_reader(event.key(), |_, record| {
+        self.each_reader(event.key(), |_, found| {
+            let record = &found.key_record;
             let sequence = record.unused_sequence();
             let is_completed = record.status == KeyStatus::Completed;
             has_ended = is_completed && sequence >= highest || has_ended && sequence <= highest;
@@ -446,7 +449,8 @@ impl<'a> AssignChanges<'a> {
         }
         let digests = event.repeat_digests();
         let mut sequences = vec![next];
-        self.each_reader(event.key(), |_, record| {
+        self.each_reader(event.key(), |_, found| {
+            let record = &found.key_record;
             if record.status == KeyStatus::Completed {
                 let same = |(_, stored): &(u64, u32)| ContentDigests::matches(*stored, digests);
                 sequences
@@ -468,7 +472,8 @@ impl<'a> AssignChanges<'a> {
         let digests = event.repeat_digests();
         let mut is_found = false;
         let mut is_same = true;
-        self.each_reader(event.key(), |stream, record| {
+        self.each_reader(event.key(), |stream, found| {
+            let record = &found.key_record;
             if record.unused_sequence() <= sequence {
                 return Ok(());
             }
@@ -487,18 +492,41 @@ impl<'a> AssignChanges<'a> {
         Ok(is_found && is_same)
     }
 
+    /// Lets the counter of an ended key expire with the record of the key that shows the end. Without this time, the
+    /// counter would stay for ever: the store has lost the last event of the key, which would have set the time.
+    fn end_counter(
+        &mut self,
+        key: &'a str,
+        numbers: &NumberingSettings,
+    ) -> Result<(), AssignFailure> {
+        let mut expire_at = 0;
+        self.each_reader(key, |_, found| {
+            if found.key_record.status == KeyStatus::Completed {
+                expire_at = expire_at.max(found.envelope.expire_at);
+            }
+            Ok(())
+        })?;
+        let mut counter = self.counter(key, numbers)?;
+        if expire_at > 0 && counter.end == 0 && counter.next > numbers.first {
+            counter.end = expire_at.min(self.now.saturating_add(numbers.complete_ttl));
+            self.schedule_expiry(counter.end, &keys::key_counter(&self.assign.destination, key));
+            self.counters.insert(key, counter);
+        }
+        Ok(())
+    }
+
     /// Calls `visit` with each unexpired record of a key that a reader of the destination has, and the name of the
     /// reader.
     fn each_reader(
         &self,
         key: &str,
-        mut visit: impl FnMut(&str, &KeyRecordView<'_>) -> Result<(), AssignFailure>,
+        mut visit: impl FnMut(&str, &EmbeddedRecord<'_>) -> Result<(), AssignFailure>,
     ) -> Result<(), AssignFailure> {
         for stream in &self.assign.readers {
             let stored = self.tables.jobs.get(keys::key_record(stream, key))?;
             let record = stored.as_deref().and_then(|bytes| EmbeddedRecord::parse(bytes).ok());
             if let Some(record) = record.filter(|record| !record.envelope.is_expired(self.now)) {
-                visit(stream, &record.key_record)?;
+                visit(stream, &record)?;
             }
         }
         Ok(())

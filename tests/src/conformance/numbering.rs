@@ -509,14 +509,14 @@ pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fi
     assert_eq!(producer.assign(store, 0, &[message(&b, "1")]).await, [NumberedElsewhere(5)]);
 
     // As long as the record of an ended key shows numbers that the store has not given, the store gives the key no
-    // number. When the record has expired, the store continues with its own next number.
+    // number. When the record has expired, the key starts again.
     let mut tombstone = key_record(9);
     tombstone.status = KeyStatus::Completed;
     let write = record_write(&a, WriteCondition::Next(5), tombstone);
     owner.write(store, KeyWrite { expire_in: Some(10_000), ..write }).await;
     assert_eq!(producer.assign(store, 0, &[message(&a, "6")]).await, [KeyEnded]);
     fixture.advance_clock(20_000).await;
-    assert_eq!(producer.assign(fixture.store(), 0, &[message(&a, "6")]).await, [New(8)]);
+    assert_eq!(producer.assign(fixture.store(), 0, &[message(&a, "6")]).await, [New(1)]);
 }
 
 /// A store that went back in time has lost numbers that it gave, but the reader has settled the events with these
@@ -663,6 +663,36 @@ pub async fn lost_event_of_a_producer_gets_its_earlier_number_or_none(fixture: &
     assert_eq!(producer.retained(store, &a, 4, 9).await, []);
     assert_eq!(assign_lost(&a, &[("4", 4)]).await, [New(4)]);
     assert_eq!(assign_lost(&b, &[("1", 1), ("2", 0)]).await, [New(1), New(2)]);
+}
+
+/// The store lost the numbers of the last events of a key, but still has the numbers of earlier events. When a producer
+/// publishes one of the lost events again, the store writes no event, but from then on, the numbers of the key expire
+/// together with the record of the ended key.
+pub async fn numbers_of_an_ended_key_expire_with_its_record(fixture: &mut impl Fixture) {
+    use AssignItemReply::{KeyEnded, New, Settled};
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let producer = Sender { readers: vec!["cases".into()], ..Sender::producer(store) };
+    let restoring = Sender { reuses_lost_numbers: true, ..producer.clone() };
+    let mut owner = Owner::claim(store, "cases", 0).await;
+    for key in [&a, &b] {
+        let items = [message(key, "1"), message(key, "2")];
+        assert_eq!(producer.assign(store, 0, &items).await, [New(1), New(2)]);
+        let mut tombstone = key_record(5);
+        tombstone.status = KeyStatus::Completed;
+        tombstone.digests = digests_of(key, &["1", "2", "3", "4"]);
+        let write = record_write(key, WriteCondition::Absent, tombstone);
+        owner.write(store, KeyWrite { expire_in: Some(COMPLETED_TTL_MS / 2), ..write }).await;
+    }
+    let items = [message(&a, "3"), last_message(&a, "4")];
+    assert_eq!(restoring.assign(store, 0, &items).await, [Settled(3), Settled(4)]);
+    assert_eq!(producer.assign(store, 0, &[message(&b, "5")]).await, [KeyEnded]);
+    fixture.reopen().await;
+    assert_eq!(producer.assign(fixture.store(), 0, &[message(&a, "5")]).await, [KeyEnded]);
+    fixture.advance_clock(COMPLETED_TTL_MS / 2 + 1_000).await;
+    for key in [&a, &b] {
+        assert_eq!(producer.assign(fixture.store(), 0, &[message(key, "6")]).await, [New(1)]);
+    }
 }
 
 /// Returns the digests of messages of a key with these data.

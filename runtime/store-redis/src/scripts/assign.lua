@@ -52,12 +52,12 @@ local function next_argument()
   return ARGV[argument]
 end
 
--- The description of a message begins with two flags. The first flag is 1 if the message has its own number, and 2 if it
--- is a producer's message that may get only the number that it had before a loss. The second flag is 1 if the message is
--- the last of its key. The flags are followed by the partition, the content digest, the digest of the id (for a
--- producer's message, of source and id), the first bytes of the event, the message's own number, the digest of the id
--- alone, which earlier versions stored, and the digest of type, data, source and id. These parts have the following
--- offsets:
+-- The description of a message begins with two flags. The first flag is 1 if the message has its own number, and 2 if
+-- it is a producer's message that may get only the number that it had before a loss. The second flag is 1 if the
+-- message is the last of its key. The flags are followed by the partition, the content digest, the digest of the id
+-- (for a producer's message, of source and id), the first bytes of the event, the message's own number, the digest of
+-- the id alone, which earlier versions stored, and the digest of type, data, source and id. These parts have the
+-- following offsets:
 local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN, EARLIER_ID_IN, WHOLE_IN = 3, 7, 15, 23, 25, 33, 41
 -- A duration, in ms, that is longer than any retention time.
 local EXPIRY_DELAY_LIMIT_MS = 2 ^ 42
@@ -525,7 +525,8 @@ do
   end
 
   -- Returns the two digests of a message under which a reader may have recorded the message: the digest of type and
-  -- data, and the digest of type, data, source and id. `short` maps each of the two in the form of a key record to true.
+  -- data, and the digest of type, data, source and id. `short` maps each of the two in the form of a key record to
+  -- true.
   local function digests_of_message(description)
     local content, whole = sub(description, CONTENT_IN, CONTENT_IN + 7), sub(description, WHOLE_IN, WHOLE_IN + 7)
     local short = {[short_digest(content)] = true, [short_digest(whole)] = true}
@@ -664,6 +665,21 @@ do
     return refusal
   end
 
+  -- Lets the counter of an ended key expire with the record of the key that shows the end. Without this time, the
+  -- counter would stay for ever: the store has lost the last event of the key, which would have set the time.
+  local function end_counter(key)
+    local counter, expires = counters[key], nil
+    each_reader(key, function(_, record)
+      if is_completed(record) and has(byte(record, 2), layout.EXPIRES) then
+        expires = math.max(expires or 0, unpack8('<I8', record, layout.END))
+      end
+    end)
+    if expires and counter.ends == 0 and counter.next > first then
+      counter.ends, counter.is_new = math.min(expires, now + ttl), true
+      append_expiring(endings, 'c', key, '')
+    end
+  end
+
   -- Assigns a producer's message, unless the log already has the message, or a reader has events with numbers that the
   -- store has not given (see `numbered_elsewhere`). The log recognises a message with its own number by this number,
   -- and a message without a number by its id. If the destination numbers no messages, every message is new. Returns the
@@ -684,6 +700,10 @@ do
     end
     local elsewhere = not own and numbered_elsewhere(key, description)
     if elsewhere then
+      local kind = byte(elsewhere, 1)
+      if kind == 5 or kind == 7 then
+        end_counter(key)
+      end
       return elsewhere
     end
     local next8 = pack('<I8', counters[key].next)
