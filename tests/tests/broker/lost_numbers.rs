@@ -261,6 +261,34 @@ fn equal_event_with_a_lost_number_becomes_a_dead_letter() -> Result<()> {
     numbering.rig.until_empty()
 }
 
+/// The stream has executed more lost events of a key than its record of the key has digests. The lost events cannot be
+/// published again. The first new event must be accepted with the sequence that the stream expects next, and the events
+/// after it without a sequence.
+#[test]
+fn new_events_follow_more_lost_events_than_the_stream_has_digests() -> Result<()> {
+    const MANY: RangeInclusive<u64> = 3..=102;
+    let numbering = NumberingRig::start("cases", "", "")?;
+    numbering.publish(KEPT)?;
+    let kept = numbering.run(&[])?;
+    let early = numbering.redis.snapshot()?;
+    numbering.publish(MANY)?;
+    numbering.redis.go_back(&early)?;
+    let lost = numbering.run_events(&kept, 100)?;
+    numbering.check_refused(&numbering.write(MANY)?, &[REUSE], "`digests`")?;
+    numbering.check_refused(&numbering.write(103..=104)?, &[], "did not give")?;
+
+    let (next, _) = numbering.state_of("a")?;
+    ensure!(next == Some(103), "{next:?}");
+    let mut events = lines("a", 103..=103);
+    events.extend(unnumbered(&lines("a", 104..=104))?);
+    numbering.rig.home.write("rest.ndjson", text(&events))?;
+    let rows = numbering.rig.home.rows(&["publish", "cases", "rest.ndjson", "--json"])?;
+    ensure!(rows[0]["published"] == 2, "{rows:?}");
+    let new = numbering.run(&[kept, lost].concat())?;
+    ensure!(numbers(&new)? == [103, 104], "{new:?}");
+    numbering.check_settled(1..=104)
+}
+
 /// Another producer numbers the events of a key itself. With the option, `ordain publish` must refuse an event of this
 /// key without a number, because the event would get the number of another event.
 #[test]
