@@ -19,7 +19,7 @@ use super::encode::{header, id};
 use super::header::{
     ATTRIBUTE_PREFIXES, CAUSE_HEADER, CE_END_HEADER, CE_SEQUENCE_HEADER, DEFAULT_PLACES_HEADER,
     END_HEADER, HTTP_ATTRIBUTE_PREFIX, HTTP_VERSION_HEADER, KEY_HEADER, QUEUE_HEADERS,
-    SEQUENCE_HEADER, SOURCE_HEADER, TIME_MS_HEADER,
+    SEQUENCE_HEADER, SOURCE_HEADER, STORE_NUMBERED_HEADER, TIME_MS_HEADER,
 };
 use super::value::{as_bool, as_integer, as_text, excerpt, json, not_utf8};
 use ordain_cloudevents::{
@@ -91,6 +91,7 @@ struct EventHeaders<'a> {
     ce_sequence: Option<&'a AMQPValue>,
     ce_end: Option<&'a AMQPValue>,
     content_type: Option<&'a AMQPValue>,
+    store_numbered: Option<&'a AMQPValue>,
     others: Vec<(&'a str, &'a AMQPValue)>,
 }
 
@@ -129,6 +130,7 @@ impl<'a> EventHeaders<'a> {
                 "endofsequence" if attribute.is_some() => &mut headers.ce_end,
                 // `specversion` describes the encoding of the event, not the event.
                 "specversion" if attribute.is_some() => continue,
+                STORE_NUMBERED_HEADER if attribute.is_none() => &mut headers.store_numbered,
                 DEFAULT_PLACES_HEADER if attribute.is_none() => continue,
                 name => {
                     headers.others.push((name, value));
@@ -216,7 +218,9 @@ impl DeliveryDecoder {
                 Ok,
             )?,
         };
-        Ok(Event::new(&EventParts {
+        let is_store_numbered = self.has_default_numbers(locations)
+            && headers.store_numbered.and_then(as_bool) == Some(true);
+        let event = Event::new(&EventParts {
             key,
             sequence,
             id: &id,
@@ -230,7 +234,17 @@ impl DeliveryDecoder {
             headers: &others,
             data: &delivery.data,
             end,
-        }))
+        });
+        Ok(event.with_store_mark(is_store_numbered))
+    }
+
+    /// Returns whether the sequence and the id of an event are in the places into which Ordain writes them. Only then,
+    /// the header [`STORE_NUMBERED_HEADER`] applies to them: a stream that names another place of the id may read
+    /// another id at each delivery.
+    fn has_default_numbers(&self, locations: &EventLocations) -> bool {
+        self.ordering == OrderingMode::Sequenced
+            && locations.sequence.is_none()
+            && self.locations.id.is_none()
     }
 
     fn id<'r>(

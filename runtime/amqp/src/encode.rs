@@ -18,7 +18,8 @@ use ordain_core::{DeadLetter, Event, LetterContent, Message};
 
 use super::header::{
     ATTRIBUTE_PREFIXES, DEFAULT_PLACES_HEADER, END_HEADER, HTTP_VERSION_HEADER, KEY_HEADER,
-    LONG_ID_HEADER, QUEUE_HEADERS, SEQUENCE_HEADER, SOURCE_HEADER, TIME_MS_HEADER,
+    LONG_ID_HEADER, QUEUE_HEADERS, SEQUENCE_HEADER, SOURCE_HEADER, STORE_NUMBERED_HEADER,
+    TIME_MS_HEADER,
 };
 use ordain_cloudevents::{REASON_ATTRIBUTES, letter_attributes, message_id, source_of};
 use ordain_config::{EventLocations, KeyLocation, MessageProperty, Place, RoutingKeyTemplate};
@@ -213,6 +214,9 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, form: &EventForm)
     if let Some(sequence) = sequence {
         envelope.headers.insert(SEQUENCE_HEADER.into(), long_string(&sequence.to_string()));
     }
+    if event.is_store_numbered() {
+        envelope.headers.insert(STORE_NUMBERED_HEADER.into(), AMQPValue::Boolean(true));
+    }
     if let Some(time) = event.time_ms().and_then(|ms| i64::try_from(ms).ok()) {
         envelope.headers.insert(TIME_MS_HEADER.into(), AMQPValue::LongLongInt(time));
     }
@@ -317,7 +321,15 @@ impl PropertiesBuilder {
 
 /// Returns whether a header of this name has a meaning for RabbitMQ or for the decoder.
 fn is_reserved(name: &str) -> bool {
-    [KEY_HEADER, SEQUENCE_HEADER, END_HEADER, TIME_MS_HEADER, DEFAULT_PLACES_HEADER].contains(&name)
+    [
+        KEY_HEADER,
+        SEQUENCE_HEADER,
+        END_HEADER,
+        TIME_MS_HEADER,
+        DEFAULT_PLACES_HEADER,
+        STORE_NUMBERED_HEADER,
+    ]
+    .contains(&name)
         || name == HTTP_VERSION_HEADER
         || ROUTING_HEADERS.contains(&name)
         || QUEUE_HEADERS.contains(&name)

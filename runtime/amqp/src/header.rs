@@ -11,6 +11,11 @@ pub(super) const END_HEADER: &str = "X-End-Of-Sequence";
 /// sequence, type or time. The message contains these values in the default places, and the key in [`KEY_HEADER`]. The
 /// value is the CloudEvents source of the stream: other streams on the same exchange read their own places.
 pub(super) const DEFAULT_PLACES_HEADER: &str = "X-Ordain-Event";
+/// The header of a producer's event to which the store gave its sequence ([`Event::is_store_numbered`]). The value is
+/// `true`.
+///
+/// [`Event::is_store_numbered`]: ordain_core::Event::is_store_numbered
+pub(super) const STORE_NUMBERED_HEADER: &str = "X-Ordain-Numbered";
 /// The header that every dead letter has.
 pub(super) const CAUSE_HEADER: &str = "deadcause";
 /// The CloudEvents name of [`SEQUENCE_HEADER`], in binary mode (one header for each CloudEvents attribute).

@@ -332,6 +332,7 @@ async fn receive_events(
             }
             AssignItemReply::NumberedElsewhere(_)
             | AssignItemReply::UnprovenRepeat(_)
+            | AssignItemReply::OtherNumber(_)
             | AssignItemReply::KeyEnded => "the event has no sequence",
             AssignItemReply::AfterConflict => {
                 "this event was not accepted, because an earlier event of the same key in this request is in conflict"

@@ -495,3 +495,28 @@ fn headers_of_the_http_binding_are_attributes() {
     others.sort_unstable();
     assert_eq!(others, [("subject", "s"), ("tenant", "t")]);
 }
+
+/// A stream reads the mark of an event to which the store gave its sequence, unless the stream reads the sequence or
+/// the id from a place of its own. A producer's header of the same name is no mark.
+#[test]
+fn mark_of_store_numbered_events_arrives() {
+    let headers = [("X-Ordain-Numbered", "true"), ("other", "2")];
+    let parts = EventParts { key: "k", id: "1", headers: &headers, ..EventParts::default() };
+    let plain = Event::new(&parts);
+    let marked = plain.numbered_by_store();
+    let is_marked = |event: &Event, ordering, settings: &str| {
+        let decoder = located(ordering, settings);
+        let form = EventForm::new("s", &EventLocations::DEFAULT);
+        let sent = encode::event(&std::sync::Arc::new(event.clone()), Some(7), &form);
+        let mut delivery = message(sent.properties, b"");
+        delivery.routing_key = sent.routing_key;
+        let received = decoder.decode(&delivery).expect("an event");
+        assert!(received.headers().all(|(name, _)| name != "X-Ordain-Numbered"));
+        received.is_store_numbered()
+    };
+    assert!(is_marked(&marked, OrderingMode::Sequenced, ""));
+    assert!(!is_marked(&plain, OrderingMode::Sequenced, ""));
+    assert!(!is_marked(&marked, OrderingMode::Fifo, ""));
+    assert!(!is_marked(&marked, OrderingMode::Sequenced, "id = \"header:other\""));
+    assert!(!is_marked(&marked, OrderingMode::Sequenced, "sequence = \"header:other\""));
+}

@@ -21,7 +21,7 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         let held = lane.held.get(position).expect("the caller found the event at this position");
         let sequence = held.sequence;
-        if held.event.content() != event.content() {
+        if !event.repeats(&held.event) {
             self.dead_letter_conflict(index, sequence, delivery, event);
         } else if held.copy == SpillCopy::Stored {
             self.count_duplicate(delivery);
@@ -49,8 +49,9 @@ impl Sequencer {
             self.settle_late_original(index, sequence, delivery, event);
             return;
         }
-        let differs = lane.record.digests.differs(lane.record.next, sequence, event.content());
-        let differs = differs.or_else(|| self.differs_in_history(index, sequence, event.content()));
+        let digests = event.repeat_digests();
+        let differs = lane.record.digests.differs(lane.record.next, sequence, digests);
+        let differs = differs.or_else(|| self.differs_in_history(index, sequence, digests));
         if differs == Some(true) {
             self.dead_letter_conflict(index, sequence, delivery, &event);
         } else {
@@ -102,7 +103,8 @@ impl Sequencer {
             return;
         }
         let error = format!(
-            "another event with other content has the same sequence or id: event {sequence} of the key"
+            "another event (with other content, or with another id) has the same sequence or id: event {sequence} of \
+             the key"
         );
         let letter = orphan_letter(&self.lanes[index].key, sequence, event, Cause::Conflict, error);
         self.queue_orphan_letter(letter, delivery);

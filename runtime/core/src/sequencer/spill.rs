@@ -136,7 +136,8 @@ impl Sequencer {
             }
             Ok(_) => {
                 let error = format!(
-                    "another event with other content has the same sequence: event {sequence} of the key"
+                    "another event (with other content, or with another id) has the same sequence: event {sequence} \
+                     of the key"
                 );
                 let letter = orphan_letter(&lane.key, sequence, &event, Cause::Conflict, error);
                 self.queue_orphan_letter(letter, 0);

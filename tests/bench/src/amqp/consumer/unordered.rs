@@ -362,7 +362,7 @@ impl Shard {
                 WriteCondition::Next(record.next)
             };
             record.next += 1;
-            record.digests.push(pending.event.content(), digests);
+            record.digests.push(pending.event.repeat_digest(), digests);
             record.rollout = Some(version.clone());
             let place = *places.entry(Arc::clone(&pending.key)).or_insert(writes.len());
             if place == writes.len() {
