@@ -227,8 +227,7 @@ impl Event {
     /// event that the store numbered, the digest covers the type, the data, the source and the id. For any other event,
     /// it covers the type and the data.
     pub fn repeat_digest(&self) -> u64 {
-        let [content, whole] = self.repeat_digests();
-        if self.is_store_numbered { whole } else { content }
+        if self.is_store_numbered { self.whole_digest() } else { self.content }
     }
 
     /// Returns the digests under which an earlier copy of this event may be recorded: without and with the source and
@@ -236,8 +235,12 @@ impl Event {
     /// repeat of that event; otherwise it is another event. The copy is recorded without source and id if it had no
     /// mark, for example because an earlier version of Ordain published it.
     pub fn repeat_digests(&self) -> [u64; 2] {
-        let parts = [self.content, self.identity_digest()].map(u64::to_le_bytes);
-        [self.content, digest(parts.as_flattened())]
+        [self.content, self.whole_digest()]
+    }
+
+    /// Returns a digest of the type, the data, the source and the id.
+    fn whole_digest(&self) -> u64 {
+        digest([self.content, self.identity_digest()].map(u64::to_le_bytes).as_flattened())
     }
 
     /// Returns whether this event is a repeat of an earlier event of the key with the same sequence.
