@@ -1,10 +1,11 @@
-//! Converts a delivery into an event: from AMQP's own properties and headers, or from CloudEvents in binary mode (a
-//! header `cloudEvents:NAME`, `cloudEvents_NAME` or `ce-NAME` for each attribute).
+//! Converts a delivery into an event: from AMQP's own properties and headers, from CloudEvents in binary mode (a header
+//! `cloudEvents:NAME`, `cloudEvents_NAME` or `ce-NAME` for each attribute), or from CloudEvents in structured mode.
 //!
 //! This module validates a delivery before the delivery becomes an event. If this module rejects a delivery, the error
 //! describes the limit or the valid form.
 
 mod place;
+mod structured;
 #[cfg(test)]
 mod tests;
 
@@ -23,13 +24,14 @@ use super::header::{
 };
 use super::value::{as_bool, as_integer, as_text, excerpt, json, not_utf8};
 use ordain_cloudevents::{
-    ATTRIBUTE_LIMIT, DecodeError, HEADERS_LIMIT, HEADERS_SIZE_LIMIT, LocatedId, LocationFault,
-    content_id, describe_missing_id, event_time, in_calendar, located_id, located_key,
-    located_sequence, located_text, located_time, number_time, unique_id,
+    ATTRIBUTE_LIMIT, DecodeError, EventDecoder, HEADERS_LIMIT, HEADERS_SIZE_LIMIT, LocatedId,
+    LocationFault, content_id, describe_missing_id, event_time, in_calendar, located_id,
+    located_key, located_sequence, located_text, located_time, number_time, unique_id,
 };
 use ordain_config::{EventLocations, KeyLocation, Place};
 use ordain_store::KEY_SIZE_LIMIT;
 use place::MessageReader;
+use structured::{structured_decoder, structured_mode};
 
 /// The places of the values in an event with the header [`DEFAULT_PLACES_HEADER`], and in a dead letter of the stream.
 static OWN_LOCATIONS: LazyLock<EventLocations> = LazyLock::new(|| EventLocations {
@@ -42,14 +44,16 @@ static OWN_LOCATIONS: LazyLock<EventLocations> = LazyLock::new(|| EventLocations
 pub struct DeliveryDecoder {
     /// The CloudEvents source of the stream, as [`source_of`](ordain_cloudevents::source_of) returns it. The stream's
     /// own dead letters, and events that Ordain publishes to the stream, contain this source.
-    pub letter_source: String,
+    pub(super) letter_source: String,
     /// The stream's ordering. On a `fifo` stream (ordered by arrival), the decoder treats a sequence header as an
     /// ordinary header.
-    pub ordering: OrderingMode,
+    pub(super) ordering: OrderingMode,
     /// Maximum total size of a message's body and of its headers that have no meaning for Ordain, in bytes.
-    pub event_size: usize,
+    pub(super) event_size: usize,
     /// The places of a message that contain the key, id, sequence, type and time.
-    pub locations: EventLocations,
+    pub(super) locations: EventLocations,
+    /// The decoder of bodies that are CloudEvents in structured mode.
+    structured: EventDecoder,
 }
 
 /// The cause and message of a rejection, before the event's key and sequence are added.
@@ -106,9 +110,7 @@ impl<'a> EventHeaders<'a> {
         let mut headers = Self::default();
         let has_sequence = ordering == OrderingMode::Sequenced && locations.sequence.is_none();
         let has_time = locations.time.is_none();
-        let http_prefix =
-            has_header(delivery, HTTP_VERSION_HEADER).then_some(HTTP_ATTRIBUTE_PREFIX);
-        let prefixes = ATTRIBUTE_PREFIXES.into_iter().chain(http_prefix);
+        let prefixes = attribute_prefixes(delivery);
         let table = delivery.properties.headers().as_ref();
         for (name, value) in table.into_iter().flat_map(FieldTable::inner) {
             let name = name.as_str();
@@ -116,6 +118,10 @@ impl<'a> EventHeaders<'a> {
                 continue;
             }
             let attribute = prefixes.clone().find_map(|prefix| name.strip_prefix(prefix));
+            if attribute.is_some() && matches!(value, AMQPValue::Void) {
+                // In CloudEvents, an attribute without a value is missing.
+                continue;
+            }
             let place = match attribute.unwrap_or(name) {
                 SEQUENCE_HEADER if attribute.is_none() && has_sequence => &mut headers.sequence,
                 END_HEADER if attribute.is_none() => &mut headers.end,
@@ -142,13 +148,30 @@ impl<'a> EventHeaders<'a> {
 }
 
 impl DeliveryDecoder {
+    /// Creates the decoder of a stream that reads the values of its events from `locations`. `letter_source` is the
+    /// CloudEvents source of the stream. `event_size` is the maximum size of an event in bytes. `is_partitioned` states
+    /// whether an exchange divides the messages of the stream among several partitions.
+    pub fn new(
+        letter_source: String,
+        ordering: OrderingMode,
+        event_size: usize,
+        locations: EventLocations,
+        is_partitioned: bool,
+    ) -> Self {
+        let structured = structured_decoder(ordering, event_size, &locations, is_partitioned);
+        Self { letter_source, ordering, event_size, locations, structured }
+    }
+
     /// Decodes one delivery. An event of a `sequenced` stream (ordered by the producer's numbers) may lack its
     /// sequence; the sequencer decides how to handle such an event.
     pub fn decode(&self, delivery: &Delivery) -> Result<Event, DecodeError> {
         let is_published = self.is_published(delivery);
         let is_own = is_published || self.is_letter(delivery);
         let locations = if is_own { &*OWN_LOCATIONS } else { &self.locations };
-        let reader = MessageReader { delivery };
+        let reader = MessageReader { delivery, data: &delivery.data };
+        if let Some(mode) = structured_mode(delivery) {
+            return self.decode_structured(mode, &reader);
+        }
         let key = read_key(&reader, locations);
         let key_header = if is_published {
             // The encoder writes the key into this header too.
@@ -193,9 +216,8 @@ impl DeliveryDecoder {
         headers: &EventHeaders<'_>,
         key: &str,
     ) -> DeliveryResult<Event> {
-        let delivery = reader.delivery;
-        let properties = &delivery.properties;
-        let others = self.other_headers(delivery, headers, key)?;
+        let properties = &reader.delivery.properties;
+        let others = self.other_headers(reader, &headers.others, key)?;
         let others: Vec<(&str, &str)> =
             others.iter().map(|(name, value)| (*name, &**value)).collect();
         let sequence = self.sequence(reader, locations, headers)?;
@@ -228,7 +250,7 @@ impl DeliveryDecoder {
             },
             content_type: content_type.as_deref().unwrap_or_default(),
             headers: &others,
-            data: &delivery.data,
+            data: reader.data,
             end,
         }))
     }
@@ -248,7 +270,7 @@ impl DeliveryDecoder {
                 LocatedId::Text(id) => Some(within_limit("id", id)?),
                 LocatedId::Content => {
                     let kind = kind(reader, locations, headers)?.unwrap_or_default();
-                    Some(content_id(key, &kind, &reader.delivery.data).into())
+                    Some(content_id(key, &kind, reader.data).into())
                 }
                 LocatedId::Unique => Some(
                     letter_id(reader.delivery).map_or_else(|| unique_id().into(), Cow::Borrowed),
@@ -307,18 +329,18 @@ impl DeliveryDecoder {
         }
     }
 
-    /// Returns all headers without a meaning for Ordain, as texts. A value that is neither a text, a number nor a
+    /// Returns headers without a meaning for Ordain, as texts. A value that is neither a text, a number nor a
     /// Boolean becomes JSON. Returns an error if the headers exceed the limit on their number or size, if the headers
     /// and the body together exceed the size limit of an event, or if the name of a header is not UTF-8.
     fn other_headers<'a>(
         &self,
-        delivery: &Delivery,
-        headers: &EventHeaders<'a>,
+        reader: &MessageReader<'_>,
+        headers: &[(&'a str, &'a AMQPValue)],
         key: &str,
     ) -> DeliveryResult<Vec<(&'a str, Cow<'a, str>)>> {
         let mut size = 0;
-        let mut others = Vec::with_capacity(headers.others.len());
-        for (name, value) in &headers.others {
+        let mut others = Vec::with_capacity(headers.len());
+        for (name, value) in headers {
             let value = as_text(value).unwrap_or_else(|| json(value, usize::MAX).into());
             // Ordain writes the key of each message into this header. The event already contains the key.
             if *name == KEY_HEADER && value == key {
@@ -342,7 +364,7 @@ impl DeliveryDecoder {
                 ),
             );
         }
-        let whole = delivery.data.len() + size;
+        let whole = reader.data.len() + size;
         let limit = self.event_size;
         if whole > limit {
             let message =
@@ -351,6 +373,12 @@ impl DeliveryDecoder {
         }
         Ok(others)
     }
+}
+
+/// Returns the prefixes of the headers of a message that contain attributes of a CloudEvent.
+fn attribute_prefixes(delivery: &Delivery) -> impl Iterator<Item = &'static str> + Clone + use<> {
+    let http_prefix = has_header(delivery, HTTP_VERSION_HEADER).then_some(HTTP_ATTRIBUTE_PREFIX);
+    ATTRIBUTE_PREFIXES.into_iter().chain(http_prefix)
 }
 
 fn has_header(delivery: &Delivery, name: &str) -> bool {

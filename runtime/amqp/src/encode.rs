@@ -343,12 +343,14 @@ mod tests {
         let parts = EventParts { key: "k", id: "1", headers: &headers, ..EventParts::default() };
         let form = EventForm::new("s", &EventLocations::DEFAULT);
         let sent = event(&Arc::new(Event::new(&parts)), None, &form);
-        let decoder = DeliveryDecoder {
-            letter_source: "/ordain/s".to_owned(),
-            ordering: OrderingMode::Fifo,
-            event_size: 1 << 20,
-            locations: EventLocations::DEFAULT,
-        };
+        let source = "/ordain/s".to_owned();
+        let decoder = DeliveryDecoder::new(
+            source,
+            OrderingMode::Fifo,
+            1 << 20,
+            EventLocations::DEFAULT,
+            false,
+        );
         let mut delivery = Delivery::mock(1, "x".into(), sent.routing_key, false, Vec::new());
         delivery.properties = sent.properties;
         let received = decoder.decode(&delivery).expect("an event");

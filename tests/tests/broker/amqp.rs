@@ -2,6 +2,7 @@
 
 mod basic;
 mod bind;
+mod cloudevents;
 mod connect;
 mod forms;
 mod hostile;

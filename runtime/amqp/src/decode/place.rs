@@ -10,9 +10,10 @@ use ordain_config::{MessageProperty, Place};
 use crate::value::{EXCERPT_LIMIT, as_text, excerpt, not_utf8};
 use ordain_util::text::truncated;
 
-/// A reader of the places of a message.
+/// A reader of the places of a message. `data` is the body of the message.
 pub(super) struct MessageReader<'a> {
     pub(super) delivery: &'a Delivery,
+    pub(super) data: &'a [u8],
 }
 
 impl<'a> MessageReader<'a> {
@@ -65,7 +66,7 @@ impl PlaceReader for MessageReader<'_> {
                 None => PlaceValue::Missing,
                 Some(value) => as_text(value).map_or(PlaceValue::NotText, PlaceValue::Text),
             },
-            Place::Data(pointer) => match find_value(&self.delivery.data, pointer) {
+            Place::Data(pointer) => match find_value(self.data, pointer) {
                 Ok(raw) => raw.and_then(scalar_text).map_or(PlaceValue::Missing, PlaceValue::Text),
                 Err(NotJsonError) => PlaceValue::NotJson,
             },
@@ -77,11 +78,9 @@ impl PlaceReader for MessageReader<'_> {
     fn show(&self, place: &Place) -> String {
         let found = match place {
             Place::Header(name) => return self.header(name).map_or_else(String::new, excerpt),
-            Place::Data(pointer) => find_value(&self.delivery.data, pointer)
-                .ok()
-                .flatten()
-                .unwrap_or_default()
-                .to_owned(),
+            Place::Data(pointer) => {
+                find_value(self.data, pointer).ok().flatten().unwrap_or_default().to_owned()
+            }
             Place::Property(property) => {
                 self.property(*property).map_or_else(String::new, |text| shown(&text))
             }

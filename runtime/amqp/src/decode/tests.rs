@@ -1,5 +1,7 @@
 //! Tests of the decoder: the default places of an event's values, and the places that the settings of a source name.
 
+mod structured;
+
 use std::path::Path;
 
 use lapin::BasicProperties;
@@ -12,12 +14,7 @@ use crate::encode::{self, EventForm};
 
 /// Decodes a delivery of a `sequenced` stream.
 fn decode(routing_key: &str, properties: BasicProperties) -> Result<Event, DecodeError> {
-    let decoder = DeliveryDecoder {
-        letter_source: "/ordain/s".to_owned(),
-        ordering: OrderingMode::Sequenced,
-        event_size: 1 << 20,
-        locations: EventLocations::DEFAULT,
-    };
+    let decoder = decoder(OrderingMode::Sequenced, EventLocations::DEFAULT);
     let mut delivery = Delivery::mock(1, "x".into(), routing_key.into(), false, Vec::new());
     delivery.properties = properties;
     decoder.decode(&delivery)
@@ -69,12 +66,12 @@ fn located(ordering: OrderingMode, settings: &str) -> DeliveryDecoder {
     let loaded = LoadedConfig::parse(Path::new("ordain.toml"), &text, &|_| None);
     let loaded = loaded.unwrap_or_else(|error| panic!("{settings}: {error}"));
     let SourceConfig::Amqp(source) = &loaded.config.streams["s"].source else { unreachable!() };
-    DeliveryDecoder {
-        letter_source: "/ordain/s".to_owned(),
-        ordering,
-        event_size: 1 << 20,
-        locations: source.locations(),
-    }
+    decoder(ordering, source.locations())
+}
+
+/// Returns a decoder of a stream with one partition.
+fn decoder(ordering: OrderingMode, locations: EventLocations) -> DeliveryDecoder {
+    DeliveryDecoder::new("/ordain/s".to_owned(), ordering, 1 << 20, locations, false)
 }
 
 fn message(properties: BasicProperties, body: &[u8]) -> Delivery {
@@ -351,6 +348,12 @@ fn unreadable_time_or_type_counts_as_missing() {
         (AMQPValue::LongLongInt(1_764_072_000_123), Some(1_764_072_000_123)),
         (text("1764072000123456"), Some(1_764_072_000_123)),
         (AMQPValue::Double(1_764_072_000.123), Some(1_764_072_000_123)),
+        (AMQPValue::Double(1_764_072_000.0), Some(1_764_072_000_000)),
+        (AMQPValue::Double(1_764_072_000_123.0), Some(1_764_072_000_123)),
+        (AMQPValue::Double(1_764_072_000_123_456.0), Some(1_764_072_000_123)),
+        (AMQPValue::Double(1e300), None),
+        (AMQPValue::LongLongInt(1_764_072_000_123_456), Some(1_764_072_000_123)),
+        (AMQPValue::Void, None),
         (decimal(1_764_072_000, 3), Some(1_764_072_000)),
         (text("yesterday"), None),
         (text("10000-01-01T00:00:00Z"), None),
@@ -370,6 +373,14 @@ fn unreadable_time_or_type_counts_as_missing() {
     let list = list();
     let kind = decode("k", with_headers(&[("cloudEvents:type", list)])).expect("an event");
     assert_eq!(kind.kind(), "");
+    // An attribute of the type void is missing, and does not hide the property.
+    let void = with_headers(&[
+        ("cloudEvents:type", AMQPValue::Void),
+        ("cloudEvents:source", AMQPValue::Void),
+        ("cloudEvents:tenant", AMQPValue::Void),
+    ]);
+    let event = decode("k", void.with_type("t".into())).expect("an event");
+    assert_eq!((event.kind(), event.source(), event.headers().count()), ("t", "", 0));
     let decoder =
         located(OrderingMode::Sequenced, "type = \"data:/t\"\ntime = [\"header:t\", \"data:/at\"]");
     let event = decoder.decode(&message(BasicProperties::default(), b"{\"t\":{},\"at\":\"noon\"}"));
