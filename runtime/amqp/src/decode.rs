@@ -20,7 +20,7 @@ use super::encode::{header, id};
 use super::header::{
     ATTRIBUTE_PREFIXES, CAUSE_HEADER, CE_END_HEADER, CE_SEQUENCE_HEADER, DEFAULT_PLACES_HEADER,
     END_HEADER, HTTP_ATTRIBUTE_PREFIX, HTTP_VERSION_HEADER, KEY_HEADER, QUEUE_HEADERS,
-    SEQUENCE_HEADER, SOURCE_HEADER, TIME_MS_HEADER,
+    SEQUENCE_HEADER, SOURCE_HEADER, SUBJECT_HEADER, TIME_MS_HEADER,
 };
 use super::value::{as_bool, as_integer, as_text, excerpt, json, not_utf8};
 use ordain_cloudevents::{
@@ -99,12 +99,13 @@ struct EventHeaders<'a> {
 }
 
 impl<'a> EventHeaders<'a> {
-    /// Sorts the headers of a delivery. Omits the header with the name `key_header`, which contains the key. If a
+    /// Sorts the headers of a delivery. Omits the header with the name `key_header`, which contains the key `key`. If a
     /// location names the places of a value, the default header of this value has no meaning.
     fn of(
         delivery: &'a Delivery,
         locations: &EventLocations,
         ordering: OrderingMode,
+        key: &str,
         key_header: Option<&str>,
     ) -> Self {
         let mut headers = Self::default();
@@ -118,6 +119,10 @@ impl<'a> EventHeaders<'a> {
                 continue;
             }
             let attribute = prefixes.clone().find_map(|prefix| name.strip_prefix(prefix));
+            if name == SUBJECT_HEADER && is_text(value, key) {
+                // Ordain writes the key of each message into this header. The event already contains the key.
+                continue;
+            }
             if attribute.is_some() && matches!(value, AMQPValue::Void) {
                 // In CloudEvents, an attribute without a value is missing.
                 continue;
@@ -179,7 +184,8 @@ impl DeliveryDecoder {
         } else {
             key.as_ref().ok().and_then(|key| key.header)
         };
-        let headers = EventHeaders::of(delivery, locations, self.ordering, key_header);
+        let key_text = key.as_ref().map_or("", |key| &*key.text);
+        let headers = EventHeaders::of(delivery, locations, self.ordering, key_text, key_header);
         let sequence = || self.sequence(&reader, locations, &headers);
         let key = key.map_err(|rejected| rejected.into_error(None, sequence().ok().flatten()))?;
         self.event(&reader, locations, &headers, &key.text).map_err(|rejected| {
@@ -373,6 +379,11 @@ impl DeliveryDecoder {
         }
         Ok(others)
     }
+}
+
+/// Returns whether a header of the AMQP type long string contains a text.
+fn is_text(value: &AMQPValue, text: &str) -> bool {
+    matches!(value, AMQPValue::LongString(found) if found.as_bytes() == text.as_bytes())
 }
 
 /// Returns the prefixes of the headers of a message that contain attributes of a CloudEvent.

@@ -169,7 +169,8 @@ mod tests {
         let locations = EventLocations { id, ..EventLocations::DEFAULT };
         let decoder =
             DeliveryDecoder::new(source_of(to), OrderingMode::Fifo, 1 << 20, locations, false);
-        let message = encode::letter(from, letter, None, &RoutingKeyTemplate("{key}".to_owned()));
+        let message =
+            encode::letter(from, letter, None, &RoutingKeyTemplate("{key}".to_owned()), 7);
         let body = message.body.bytes().to_vec();
         let mut delivery = Delivery::mock(1, "x".into(), message.routing_key, false, body);
         delivery.properties = message.properties;

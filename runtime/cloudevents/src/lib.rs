@@ -43,7 +43,7 @@ pub use located::{
     located_key, located_sequence, located_text, located_time,
 };
 pub use pointer::{NotJsonError, find_value, scalar_text};
-pub use time::{event_time, in_calendar, number_time, parse_time};
+pub use time::{event_time, in_calendar, number_time, parse_time, time_text};
 
 /// Size limit of an id, type, source or content type, in bytes. URLs of some KiB exist; a longer value is probably a
 /// payload in the wrong attribute.

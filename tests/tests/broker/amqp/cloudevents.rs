@@ -1,9 +1,9 @@
 //! Tests of CloudEvents in structured mode, and of the times and texts that clients write.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
-use ordain_tests::amqp::Outgoing;
+use ordain_tests::amqp::{Outgoing, header};
 use ordain_tests::log::in_turn;
 use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
@@ -58,6 +58,37 @@ fn structured_cloud_events_take_effect_in_order() -> Result<()> {
     rig.check(&lines)?;
     rig.until_empty()?;
     service.end()
+}
+
+/// The headers and properties that CloudEvents libraries read.
+#[test]
+fn published_message_is_a_cloud_event_in_binary_mode() -> Result<()> {
+    let rig = Rig::new()?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    rig.publish(&in_turn(1, 1))?;
+    let taken = rig.client.take("out", 1)?;
+    service.end()?;
+    let [message] = &taken[..] else { bail!("{taken:?}") };
+    let properties = &message.properties;
+    let id = properties.message_id().as_ref().context("an id")?.to_string();
+    let kind = properties.kind().as_ref().context("a type")?.to_string();
+    let key = header(message, "X-Key").context("a key")?;
+    for (name, value) in [
+        ("specversion", "1.0"),
+        ("id", &id),
+        ("type", &kind),
+        ("source", "/ordain/cases"),
+        ("subject", &key),
+    ] {
+        let found = header(message, &format!("cloudEvents:{name}"));
+        ensure!(found.as_deref() == Some(value), "{name}: {found:?}");
+    }
+    ensure!(
+        properties.timestamp().is_some_and(|seconds| seconds > 1_764_072_000),
+        "{properties:?}"
+    );
+    Ok(())
 }
 
 /// A message in structured mode can have headers of binary mode too, with other values. A batch cannot be read.
