@@ -19,9 +19,11 @@ use ordain_core::{DeadLetter, Event, LetterContent, Message};
 
 use super::header::{
     ATTRIBUTE_PREFIXES, DEFAULT_PLACES_HEADER, END_HEADER, HTTP_VERSION_HEADER, ID_HEADER,
-    KEY_HEADER, LONG_CONTENT_TYPE_HEADER, QUEUE_HEADERS, SEQUENCE_HEADER, SOURCE_HEADER,
-    SUBJECT_ATTRIBUTE, SUBJECT_HEADER, TIME_HEADER, TIME_MS_HEADER, TYPE_HEADER, VERSION_HEADER,
+    KEY_HEADER, LONG_CONTENT_TYPE_HEADER, QUEUE_HEADERS, RENAMED_PREFIX, SEQUENCE_HEADER,
+    SOURCE_HEADER, SUBJECT_ATTRIBUTE, SUBJECT_HEADER, TIME_HEADER, TIME_MS_HEADER, TYPE_HEADER,
+    VERSION_HEADER,
 };
+use crate::decode::Compression;
 use ordain_cloudevents::{REASON_ATTRIBUTES, letter_attributes, message_id, source_of, time_text};
 use ordain_config::{EventLocations, KeyLocation, MessageProperty, Place, RoutingKeyTemplate};
 use ordain_store::OutboxMessage;
@@ -30,8 +32,9 @@ use ordain_util::text::truncated;
 /// Headers from which RabbitMQ reads an array of additional routing keys. RabbitMQ closes the channel if such a header
 /// has another type.
 const ROUTING_HEADERS: [&str; 2] = ["CC", "BCC"];
-/// The prefix that the encoder adds to a reserved name of a header.
-const RENAMED_PREFIX: &str = "x-original-";
+/// The address with which a client requests a reply on its own channel. RabbitMQ closes the channel of any other client
+/// that publishes a message with this value.
+const DIRECT_REPLY_ADDRESS: &str = "amq.rabbitmq.reply-to";
 /// Maximum size of a header's name, in bytes: a short string of AMQP.
 const NAME_LIMIT: usize = 255;
 /// Approximate maximum size of each header with a part of a dead letter's reason, in bytes. All headers must fit into
@@ -116,7 +119,8 @@ pub(super) fn message(
 ) -> AmqpMessage {
     let inner = &message.emitted.message;
     let key = inner.key().unwrap_or(&message.key);
-    let mut envelope = PropertiesBuilder::new(&source_of(stream), key, inner.headers(), &[]);
+    let mut envelope =
+        PropertiesBuilder::new(&source_of(stream), key, inner.headers(), &[], Sender::Handler);
     envelope.id(&message_id(stream, message));
     envelope.kind(inner.kind());
     envelope.content_type(inner.content_type());
@@ -151,8 +155,13 @@ pub(super) fn letter(
     };
     let attributes = letter_attributes(stream, letter);
     let headers = event.into_iter().flat_map(Event::headers);
-    let mut envelope =
-        PropertiesBuilder::new(&source_of(stream), &letter.id.key, headers, &REASON_ATTRIBUTES);
+    let mut envelope = PropertiesBuilder::new(
+        &source_of(stream),
+        &letter.id.key,
+        headers,
+        &REASON_ATTRIBUTES,
+        Sender::Producer,
+    );
     envelope.id(&attributes.id);
     envelope.kind(attributes.kind);
     envelope.content_type(attributes.content_type);
@@ -203,10 +212,16 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, form: &EventForm)
     let key_place = form.key_place.as_ref();
     let key_header = match key_place {
         Some(Place::Header(name)) => Some(name.as_str()),
+        Some(Place::Property(property)) => Some(property.header_name()),
         _ => None,
     };
-    let mut envelope =
-        PropertiesBuilder::new(event.source(), event.key(), event.headers(), key_header.as_slice());
+    let mut envelope = PropertiesBuilder::new(
+        event.source(),
+        event.key(),
+        event.headers(),
+        key_header.as_slice(),
+        Sender::Producer,
+    );
     if let Some(Place::Property(MessageProperty::MessageId)) = key_place {
         envelope.headers.insert(ID_HEADER.into(), long_string(event.id()));
     } else {
@@ -252,6 +267,15 @@ fn routing_key(template: &RoutingKeyTemplate, stream: &str, key: &str, kind: &st
     filled.into()
 }
 
+/// The author of the headers of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sender {
+    /// A handler, which sets the properties of its message on purpose.
+    Handler,
+    /// The producer of an event that Ordain passes on. The message must not expire, and the data is not compressed.
+    Producer,
+}
+
 /// The properties and headers of a message under construction.
 struct PropertiesBuilder {
     properties: BasicProperties,
@@ -259,13 +283,15 @@ struct PropertiesBuilder {
 }
 
 impl PropertiesBuilder {
-    /// Creates the properties from the source, the key, and the headers of a handler or producer. Renames each of these
-    /// headers whose name is reserved or in `taken`.
+    /// Creates the properties from the source, the key, and the headers of a handler or producer. A header with the
+    /// name of a property becomes the property. Renames each other header whose name is reserved or in `taken`, and
+    /// each header whose property cannot be set.
     fn new<'a>(
         source: &str,
         key: &str,
         headers: impl Iterator<Item = (&'a str, &'a str)>,
         taken: &[&str],
+        sender: Sender,
     ) -> Self {
         let mut envelope = Self {
             properties: BasicProperties::default().with_delivery_mode(PERSISTENT_DELIVERY_MODE),
@@ -274,7 +300,13 @@ impl PropertiesBuilder {
         let mut has_subject = false;
         for (name, value) in headers {
             has_subject |= name == SUBJECT_ATTRIBUTE;
-            let is_taken = is_reserved(name) || taken.contains(&name);
+            let property = MessageProperty::of_header(name);
+            let is_taken = is_reserved(name) || property.is_some() || taken.contains(&name);
+            if let Some(property) = property.filter(|_| !taken.contains(&name))
+                && envelope.handler_property(property, value, sender)
+            {
+                continue;
+            }
             let mut name =
                 if is_taken { format!("{RENAMED_PREFIX}{name}") } else { name.to_owned() };
             name.truncate(name.floor_char_boundary(NAME_LIMIT));
@@ -324,6 +356,33 @@ impl PropertiesBuilder {
         let Ok(value) = ShortString::try_new(value) else { return false };
         self.properties = set(std::mem::take(&mut self.properties), value);
         true
+    }
+
+    /// Sets a property that a header contains. Returns whether the property is set. Omits a value with which the broker
+    /// would refuse the message, because the sink would then publish the message again and again. The broker accepts
+    /// the property `user_id` only from the user with this name.
+    fn handler_property(&mut self, property: MessageProperty, value: &str, sender: Sender) -> bool {
+        let is_handler = sender == Sender::Handler;
+        match property {
+            MessageProperty::ContentEncoding if is_handler || Compression::of(value).is_none() => {
+                self.property(value, BasicProperties::with_content_encoding)
+            }
+            MessageProperty::CorrelationId => {
+                self.property(value, BasicProperties::with_correlation_id)
+            }
+            MessageProperty::ReplyTo if value != DIRECT_REPLY_ADDRESS => {
+                self.property(value, BasicProperties::with_reply_to)
+            }
+            MessageProperty::AppId => self.property(value, BasicProperties::with_app_id),
+            MessageProperty::Priority => value.parse().is_ok_and(|priority| {
+                self.properties = std::mem::take(&mut self.properties).with_priority(priority);
+                true
+            }),
+            MessageProperty::Expiration if is_handler => value
+                .parse::<u32>()
+                .is_ok_and(|ms| self.property(&ms.to_string(), BasicProperties::with_expiration)),
+            _ => false,
+        }
     }
 
     fn timestamp(&mut self, seconds: u64) {
@@ -421,6 +480,50 @@ mod tests {
         let received = decoder.decode(&delivery).expect("an event");
         assert_eq!((received.key(), received.id()), ("k/1", "s/k%2F1/5/3/0"));
         assert_eq!(received.headers().collect::<Vec<_>>(), headers);
+    }
+
+    #[test]
+    fn headers_with_names_of_properties_become_properties() {
+        let headers = [
+            ("property:content_encoding", "utf-8"),
+            ("property:correlation_id", "c-1"),
+            ("property:reply_to", "replies"),
+            ("property:app_id", "shop"),
+            ("property:priority", "7"),
+            ("property:expiration", "60000"),
+            ("property:user_id", "root"),
+        ];
+        let build = |headers: &[(&'static str, &'static str)], sender| {
+            PropertiesBuilder::new("/s", "k", headers.iter().copied(), &[], sender).properties()
+        };
+        let text = |text: &Option<ShortString>| text.as_ref().map(ToString::to_string);
+        let sent = build(&headers, Sender::Handler);
+        assert_eq!(text(sent.content_encoding()).as_deref(), Some("utf-8"));
+        assert_eq!(text(sent.correlation_id()).as_deref(), Some("c-1"));
+        assert_eq!(text(sent.reply_to()).as_deref(), Some("replies"));
+        assert_eq!(text(sent.app_id()).as_deref(), Some("shop"));
+        assert_eq!(sent.priority(), &Some(7));
+        assert_eq!(text(sent.expiration()).as_deref(), Some("60000"));
+        assert_eq!(sent.user_id(), &None);
+        assert_eq!(header(&sent, "x-original-property:user_id"), b"root");
+        // The broker would refuse these values.
+        let wrong = [
+            ("property:reply_to", "amq.rabbitmq.reply-to"),
+            ("property:priority", "256"),
+            ("property:expiration", "soon"),
+        ];
+        let sent = build(&wrong, Sender::Handler);
+        assert_eq!((sent.reply_to(), sent.priority(), sent.expiration()), (&None, &None, &None));
+        for (name, value) in wrong {
+            assert_eq!(header(&sent, &format!("x-original-{name}")), value.as_bytes());
+        }
+        // An event or dead letter must neither expire nor be decompressed.
+        let gzip = [("property:expiration", "1"), ("property:content_encoding", "gzip")];
+        let sent = build(&gzip, Sender::Producer);
+        assert_eq!((sent.expiration(), sent.content_encoding()), (&None, &None));
+        let sent = build(&headers, Sender::Producer);
+        assert_eq!(text(sent.correlation_id()).as_deref(), Some("c-1"));
+        assert_eq!(text(sent.content_encoding()).as_deref(), Some("utf-8"));
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub(super) const LONG_CONTENT_TYPE_HEADER: &str = "cloudEvents:datacontenttype";
 pub(super) const SUBJECT_ATTRIBUTE: &str = "subject";
 /// The header with the attribute [`SUBJECT_ATTRIBUTE`].
 pub(super) const SUBJECT_HEADER: &str = "cloudEvents:subject";
+/// The prefix that Ordain adds to a reserved name of a header.
+pub(super) const RENAMED_PREFIX: &str = "x-original-";
 /// Headers that a queue adds to redelivered messages. The decoder omits these headers, because the event must be the
 /// same at each delivery.
 pub(super) const QUEUE_HEADERS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];

@@ -25,6 +25,14 @@ pub(super) fn not_utf8(text: &str) -> Option<&str> {
     std::str::from_utf8(&bytes).is_err().then_some(digits)
 }
 
+/// Returns a short text. A text that was not UTF-8 is Latin-1.
+pub(super) fn short_text(text: Cow<'_, str>) -> Cow<'_, str> {
+    match not_utf8(&text).and_then(decode_hex) {
+        Some(bytes) => Cow::Owned(latin1_text(&bytes)),
+        None => text,
+    }
+}
+
 /// Decodes pairs of lowercase hexadecimal digits. Returns `None` for any other text.
 fn decode_hex(digits: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| match byte {
@@ -38,8 +46,8 @@ fn decode_hex(digits: &str) -> Option<Vec<u8>> {
 }
 
 /// Returns a text value, the digits of a number, or `true` or `false`. A text that is not UTF-8 is Latin-1, which some
-/// clients write. Returns `None` for a byte array that is not UTF-8, and for a value of any other type. AMQP has no type
-/// for a short text as the value of a header, so the text never has the mark that [`not_utf8`] detects.
+/// clients write. Returns `None` for a byte array that is not UTF-8, and for a value of any other type. AMQP has no
+/// type for a short text as the value of a header, so the text never has the mark that [`not_utf8`] detects.
 pub(super) fn as_text(value: &AMQPValue) -> Option<Cow<'_, str>> {
     match value {
         AMQPValue::LongString(text) => Some(match std::str::from_utf8(text.as_bytes()) {

@@ -152,7 +152,8 @@ impl EventDecoder {
     }
 
     /// Returns the event of an envelope. `body` is the data of an event in binary mode. In the other modes, `body` is
-    /// `None`, and the envelope contains the data. `carrier` is the message that contains the envelope, if there is one.
+    /// `None`, and the envelope contains the data. `carrier` is the message that contains the envelope, if there is
+    /// one.
     fn decode_envelope(
         &self,
         envelope: &EventEnvelope<'_>,

@@ -10,10 +10,12 @@ use ordain_config::{MessageProperty, Place};
 use crate::value::{EXCERPT_LIMIT, as_text, excerpt, not_utf8};
 use ordain_util::text::truncated;
 
-/// A reader of the places of a message. `data` is the body of the message.
+/// A reader of the places of a message. `data` is the body of the message, without its compression.
 pub(super) struct MessageReader<'a> {
     pub(super) delivery: &'a Delivery,
     pub(super) data: &'a [u8],
+    /// The property `content_encoding` without the compression that `data` no longer has.
+    pub(super) encoding: Option<&'a str>,
 }
 
 impl<'a> MessageReader<'a> {
@@ -23,7 +25,7 @@ impl<'a> MessageReader<'a> {
         headers.inner().get(name).filter(|value| !matches!(value, AMQPValue::Void))
     }
 
-    fn property(&self, property: MessageProperty) -> Option<Cow<'a, str>> {
+    pub(super) fn property(&self, property: MessageProperty) -> Option<Cow<'a, str>> {
         let properties = &self.delivery.properties;
         let text = match property {
             MessageProperty::MessageId => properties.message_id(),

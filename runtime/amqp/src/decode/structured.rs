@@ -12,8 +12,8 @@ use super::{DeliveryDecoder, attribute_prefixes, has_header};
 use crate::header::{KEY_HEADER, QUEUE_HEADERS, VERSION_HEADER};
 
 /// The fault of a message with several events. The AMQP binding of CloudEvents has no batches.
-const BATCH: &str = "the message is a batch of CloudEvents (application/cloudevents-batch+json), and the AMQP binding of \
-                     CloudEvents has no batches: publish each event as a message of its own, with the content type \
+const BATCH: &str = "the message is a batch of CloudEvents (application/cloudevents-batch+json), and the AMQP binding \
+                     of CloudEvents has no batches: publish each event as a message of its own, with the content type \
                      application/cloudevents+json";
 
 /// Returns the decoder of the bodies of a stream's messages in structured mode. If no setting names the place of the
@@ -72,7 +72,7 @@ impl DeliveryDecoder {
             .filter(|(name, _)| !QUEUE_HEADERS.contains(name))
             .collect();
         let headers = self
-            .other_headers(reader, &headers, "")
+            .other_headers(reader, &headers, "", None)
             .map_err(|rejection| rejection.into_error(None, None))?;
         let headers: Vec<(&str, &str)> =
             headers.iter().map(|(name, value)| (&**name, &**value)).collect();

@@ -506,3 +506,46 @@ fn headers_of_the_http_binding_are_attributes() {
     others.sort_unstable();
     assert_eq!(others, [("subject", "s"), ("tenant", "t")]);
 }
+
+/// The handler reads the properties that are no part of the event as headers. Only the property itself has this name.
+#[test]
+fn properties_are_headers() {
+    let properties = with_headers(&[("property:user_id", text("forged"))])
+        .with_content_encoding("utf-8".into())
+        .with_correlation_id("c-1".into())
+        .with_reply_to("replies".into())
+        .with_app_id("shop".into())
+        .with_user_id("guest".into())
+        .with_priority(0)
+        .with_expiration("60000".into());
+    let expected = [
+        ("property:app_id", "shop"),
+        ("property:content_encoding", "utf-8"),
+        ("property:correlation_id", "c-1"),
+        ("property:expiration", "60000"),
+        ("property:priority", "0"),
+        ("property:reply_to", "replies"),
+        ("property:user_id", "guest"),
+        ("x-original-property:user_id", "forged"),
+    ];
+    let headers = |event: &Event| {
+        let mut headers: Vec<(String, String)> =
+            event.headers().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        headers.sort_unstable();
+        headers
+    };
+    let event = decode("k", properties.clone()).expect("an event");
+    assert_eq!(headers(&event), expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    // A property that contains the key is no header.
+    let decoder = located(OrderingMode::Sequenced, "key = \"property:correlation_id\"");
+    let event = decoder.decode(&message(properties, b"")).expect("an event");
+    assert_eq!((event.key(), event.headers().count()), ("c-1", expected.len() - 1));
+    let event = decoder.decode(&message(
+        BasicProperties::default()
+            .with_correlation_id("c".into())
+            .with_content_encoding("gzip".into()),
+        b"no gzip",
+    ));
+    let error = event.expect_err("no gzip");
+    assert_eq!((error.cause, error.key.as_deref()), (Cause::Unreadable, Some("c")));
+}

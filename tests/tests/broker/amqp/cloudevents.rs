@@ -1,4 +1,4 @@
-//! Tests of CloudEvents in structured mode, and of the times and texts that clients write.
+//! Tests of CloudEvents in structured mode, of the times and texts that clients write, and of AMQP properties.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use lapin::BasicProperties;
@@ -8,6 +8,10 @@ use ordain_tests::log::in_turn;
 use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 use serde_json::{Value, json};
+
+/// The JSON `{"do":"reject"}`, compressed with gzip.
+const GZIP: &[u8] = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\xab\x56\x4a\xc9\x57\xb2\x52\
+    \x2a\x4a\xcd\x4a\x4d\x2e\x51\xaa\x05\x00\xdd\xfc\xf0\x86\x0f\x00\x00\x00";
 
 /// Returns the body and the content type of an event in structured mode. The message has no id, and all messages have
 /// the same routing key.
@@ -76,10 +80,10 @@ fn published_message_is_a_cloud_event_in_binary_mode() -> Result<()> {
     let key = header(message, "X-Key").context("a key")?;
     for (name, value) in [
         ("specversion", "1.0"),
-        ("id", &id),
-        ("type", &kind),
+        ("id", id.as_str()),
+        ("type", kind.as_str()),
         ("source", "/ordain/cases"),
-        ("subject", &key),
+        ("subject", key.as_str()),
     ] {
         let found = header(message, &format!("cloudEvents:{name}"));
         ensure!(found.as_deref() == Some(value), "{name}: {found:?}");
@@ -156,5 +160,55 @@ fn times_of_all_types_are_read() -> Result<()> {
         ensure!(event["time"].as_str() == time, "{key}: {event}");
         ensure!(event["headers"] == json!([["city", "Köln"]]), "{key}: {event}");
     }
+    Ok(())
+}
+
+/// A compressed body becomes plain data. The properties become headers of the event, and properties of its dead letter
+/// in an exchange.
+#[test]
+fn properties_reach_the_handler_and_the_dead_letter() -> Result<()> {
+    let rig = Rig::with("", "ordering = \"fifo\"\ndead_letter = \"dead\"", "")?;
+    let config = rig.home.read("ordain.toml").replace("tally", "faulty");
+    let dead = "[sinks.dead]\nkind = \"amqp\"\nexchange = \"out\"\n";
+    rig.home.write("ordain.toml", config + dead)?;
+    let properties = BasicProperties::default()
+        .with_message_id("1".into())
+        .with_content_type("application/json".into())
+        .with_content_encoding("gzip".into())
+        .with_correlation_id("c-1".into())
+        .with_reply_to("replies".into())
+        .with_app_id("shop".into())
+        .with_user_id("guest".into())
+        .with_expiration("3600000".into());
+    let message = |key: &str, body: &[u8]| Outgoing {
+        routing_key: key.to_owned(),
+        properties: properties.clone(),
+        body: body.to_vec(),
+    };
+    let sent = [message("packed", GZIP), message("broken", b"{\"do\":\"reject\"}")];
+    let letters = letters(&rig, &sent)?;
+    let event = event_of(&letters, "packed")?;
+    ensure!(event["data"] == json!({ "do": "reject" }), "{event}");
+    let headers = json!([
+        ["property:correlation_id", "c-1"],
+        ["property:reply_to", "replies"],
+        ["property:app_id", "shop"],
+        ["property:user_id", "guest"],
+        ["property:expiration", "3600000"],
+    ]);
+    ensure!(event["headers"] == headers, "{event}");
+    let broken = letters.iter().find(|letter| letter["key"] == "broken").context("a letter")?;
+    ensure!(broken["cause"] == "unreadable", "{broken}");
+    let taken = rig.client.take("out", 2)?;
+    let packed = taken.iter().find(|message| message.routing_key.as_str() == "packed");
+    let packed = packed.context("a published letter")?;
+    let properties = &packed.properties;
+    ensure!(packed.data == b"{\"do\":\"reject\"}", "{packed:?}");
+    ensure!(properties.content_encoding().is_none(), "{properties:?}");
+    let correlation_id = properties.correlation_id().as_ref().map(ToString::to_string);
+    ensure!(correlation_id.as_deref() == Some("c-1"), "{properties:?}");
+    ensure!(properties.expiration().is_none(), "{properties:?}");
+    let original = header(packed, "x-original-property:user_id");
+    ensure!(original.as_deref() == Some("guest"), "{packed:?}");
     Ok(())
 }

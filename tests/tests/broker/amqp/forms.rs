@@ -43,8 +43,8 @@ fn binary(line: &str, prefix: &str) -> Result<Outgoing> {
     Ok(Outgoing { routing_key, properties, body: event["data"].to_string().into_bytes() })
 }
 
-/// Converts lines to CloudEvents in binary mode. The names of the headers begin with one of the valid prefixes. The prefix
-/// changes from event to event.
+/// Converts lines to CloudEvents in binary mode. The names of the headers begin with one of the valid prefixes. The
+/// prefix changes from event to event.
 fn all_binary(lines: &[String]) -> Result<Vec<Outgoing>> {
     let prefixes = ["cloudEvents:", "cloudEvents_", "ce-"].into_iter().cycle();
     lines.iter().zip(prefixes).map(|(line, prefix)| binary(line, prefix)).collect()
