@@ -3,6 +3,7 @@
 mod basic;
 mod bind;
 mod bindings;
+mod cloudevents;
 mod connect;
 mod forms;
 mod hostile;

@@ -199,12 +199,13 @@ impl PartitionFactory<'_> {
             last_prefetch: Arc::clone(
                 self.last_windows.borrow_mut().entry(name.shared()).or_default(),
             ),
-            decoder: ordain_amqp::DeliveryDecoder {
-                letter_source: ordain_cloudevents::source_of(name),
-                ordering: stream.ordering,
-                event_size: self.loaded.config.runtime.event_size.bytes(),
-                locations: config.locations(),
-            },
+            decoder: ordain_amqp::DeliveryDecoder::new(
+                ordain_cloudevents::source_of(name),
+                stream.ordering,
+                self.loaded.config.runtime.event_size.bytes(),
+                config.locations(),
+                config.partitions > 1,
+            ),
             ownership: Arc::clone(ownership),
             lag: Arc::clone(&metrics.lag),
             dropped: Arc::clone(&metrics.dropped),

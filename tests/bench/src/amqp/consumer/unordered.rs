@@ -95,12 +95,13 @@ fn consumer(
     let SourceConfig::Amqp(source) = &stream.source else {
         unreachable!("`broker_of` accepts no other source")
     };
-    let decoder = DeliveryDecoder {
-        letter_source: String::new(),
-        ordering: OrderingMode::Sequenced,
+    let decoder = DeliveryDecoder::new(
+        String::new(),
+        OrderingMode::Sequenced,
         event_size,
-        locations: source.locations(),
-    };
+        source.locations(),
+        source.partitions > 1,
+    );
     ConsumerOptions {
         ownership: Arc::new(Ownership::permanent()),
         broker,
