@@ -4,7 +4,7 @@
 
 use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
-use ordain_tests::http::{get, metric, ready};
+use ordain_tests::http::{LINES, get, ingress, metric, post, ready};
 use ordain_tests::log::{by_key, line, text};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
@@ -92,4 +92,60 @@ fn full_key_of_a_service_is_reported() -> Result<()> {
     ensure!(metric(address, "ordain_full_keys")? == Some(0), "a key still counts as full");
     service.end()?;
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
+}
+
+/// Over HTTP, events of the full key `a` fill the queue of the stream, so Ordain cannot accept event 1 of `a`. The
+/// answer must name the key, and `keys why` must name a remedy that helps.
+#[test]
+fn full_key_over_http_has_a_remedy() -> Result<()> {
+    let config = |rest: &str| {
+        format!(
+            "[ingress]\nlisten = \"127.0.0.1:0\"\n[streams.cases]\nhandler = \"tally\"\n\
+             source = {{ kind = \"http\", prefetch = 4, queue = 20 }}\n\
+             lane_buffer = 1\nspill_after = \"1ms\"\n\
+             gap = {{ timeout = \"10ms\", attempts = 1 }}\n{rest}\n\
+             [sinks.tally]\nkind = \"file\"\npath = \"out.ndjson\"\n"
+        )
+    };
+    let event = |sequence: u64| line("a", sequence, &json!({ "n": sequence }));
+    for remedy in ["spill_limit = 1000", "spill_limit = 2\noverflow = \"dead-letter\""] {
+        let home = Home::new(&["tally"], &config("spill_limit = 2"))?;
+        let mut service = Service::start(&home, &["run"])?;
+        let events = ingress(&mut service)?;
+        let mut accepted = Vec::new();
+        let mut sequence = 2;
+        let words = "the limit `source.queue`: try again. A partition of the stream receives no events: key \"a\" is \
+                     stopped at event 1, and ";
+        service.until("an answer that names the key", || {
+            let Ok(answer) = post(events, LINES, &(event(sequence) + "\n")) else { return false };
+            if answer.status == 202 {
+                accepted.push(event(sequence));
+                sequence += 1;
+                return false;
+            }
+            answer.status == 429 && answer.problem().is_ok_and(|detail| detail.contains(words))
+        })?;
+        let answer = post(events, LINES, &(event(1) + "\n"))?;
+        ensure!(answer.status == 429 && answer.problem()?.contains(words), "{answer:?}");
+        let named =
+            "remedy: raise `spill_limit`, or set `overflow = \"dead-letter\"`, and start Ordain ";
+        let from_process = home.printed(&["keys", "why", "cases", "a"])?;
+        service.end()?;
+        let from_store = home.printed(&["keys", "why", "cases", "a"])?;
+        for why in [&from_process, &from_store] {
+            ensure!(why.contains(named) && why.contains("; then send event 1 again from"), "{why}");
+        }
+
+        home.write("ordain.toml", config(remedy))?;
+        let mut service = Service::start(&home, &["run"])?;
+        let events = ingress(&mut service)?;
+        service.until("the missing event", || {
+            post(events, LINES, &(event(1) + "\n")).is_ok_and(|answer| answer.status == 202)
+        })?;
+        accepted.push(event(1));
+        service.until("all messages", || home.lines("out.ndjson") == accepted.len())?;
+        service.end()?;
+        tally::check(&by_key(&accepted)?, &home.read("out.ndjson"))?;
+    }
+    Ok(())
 }
