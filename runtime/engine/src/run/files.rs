@@ -15,6 +15,7 @@ use ordain_publish::incident::{IncidentSubject, MessagesLost, record};
 use ordain_store::{Partition, Store, StoreError};
 use ordain_util::canonical_path::canonical_path;
 use ordain_util::file_pattern::{FilePattern, FileRole};
+use ordain_util::standard_output;
 use tokio::task::block_in_place;
 
 /// Maximum number of commits whose messages one read of the outbox returns. The outbox is the store's record of
@@ -33,6 +34,9 @@ pub(super) async fn open_sinks(
     status: &RunStatus,
 ) -> Result<Sinks, RunError> {
     let CheckedFiles { sink_paths, mut written } = check_all(loaded)?;
+    if let Some((name, _)) = sink_paths.iter().find(|(_, sink_path)| sink_path.is_none()) {
+        check_standard_output(loaded, name)?;
+    }
     let mut sinks = Sinks::default();
     for (name, sink_path) in sink_paths {
         let Some(sink_path) = sink_path else {
@@ -66,6 +70,19 @@ pub(super) async fn open_sinks(
     }
     store.flush().await?;
     Ok(sinks)
+}
+
+/// Rejects a closed standard output, because the messages of the sink would count as published and would be lost. The
+/// error is temporary, because another start of the same configuration may have an open standard output.
+fn check_standard_output(loaded: &LoadedConfig, sink: &str) -> Result<(), ConfigError> {
+    if !standard_output::is_closed() {
+        return Ok(());
+    }
+    let message = "standard output is closed, so the messages of the sink would be lost. Start Ordain with an open \
+                   standard output, or set the path of a file. To discard the messages, start Ordain with \
+                   `> /dev/null`, which opens /dev/null only for writing";
+    let error = loaded.setting_error(&format!("sinks.{sink}.path"), message);
+    Err(error.caused_by(&ErrorKind::BrokenPipe.into()))
 }
 
 /// Logs that the store lacks messages of a stream that are in a sink file.
