@@ -1,7 +1,8 @@
 //! The files of a configuration. The process checks all files before it reads or writes any of them. No file may be
-//! both read and written, or written by two sinks, even under different names.
+//! both read and written, or written by two sinks, even under different names. No sink may write to the configuration
+//! or to a handler.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -117,6 +118,7 @@ fn check_all(loaded: &LoadedConfig) -> Result<CheckedFiles<'_>, ConfigError> {
     for (name, path) in source_paths(loaded) {
         read.add(loaded, name, path)?;
     }
+    let own = OwnFiles::new(loaded);
     for (name, sink) in &loaded.config.sinks {
         let SinkConfig::File(file) = sink else { continue };
         let sink_path = match &file.path {
@@ -124,7 +126,7 @@ fn check_all(loaded: &LoadedConfig) -> Result<CheckedFiles<'_>, ConfigError> {
             FileOrStdio::File(path) => {
                 let sink_path =
                     FileSinkPath { loaded, setting: format!("sinks.{name}.path"), path };
-                sink_path.check(&read, &mut checked.written)?;
+                sink_path.check(&read, &own, &mut checked.written)?;
                 Some(sink_path)
             }
         };
@@ -224,6 +226,49 @@ impl ReadFiles {
     }
 }
 
+/// The files that the process itself needs, and to which no sink may write: the configuration and the handlers.
+struct OwnFiles {
+    config: Option<FileIdentity>,
+    /// The identities of the handler files. A handler file may have another name outside the folder of handlers.
+    handlers: BTreeSet<FileIdentity>,
+    /// The canonical path of the folder of handlers.
+    handler_folder: PathBuf,
+}
+
+impl OwnFiles {
+    /// Finds the files. Leaves out files and folders that cannot be read, because the load of the handlers reports
+    /// them.
+    fn new(loaded: &LoadedConfig) -> Self {
+        let identity = |path: &Path| std::fs::metadata(path).ok().as_ref().map(file_identity);
+        let folder: &Path = &loaded.config.plugins.dir;
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let files = entries.map(|entry| entry.path()).filter(|path| is_handler_name(path));
+        Self {
+            config: identity(&loaded.file),
+            handlers: files.filter_map(|path| identity(&path)).collect(),
+            handler_folder: canonical_path(folder),
+        }
+    }
+
+    /// Returns the purpose of a file; `None` if the process does not need the file. A missing file with the name of a
+    /// handler also has a purpose, because the process would load the new file.
+    fn purpose(&self, path: &Path, metadata: Option<&Metadata>) -> Option<&'static str> {
+        let identity = metadata.map(file_identity);
+        if identity.is_some() && identity == self.config {
+            return Some("the configuration");
+        }
+        let is_known = identity.is_some_and(|identity| self.handlers.contains(&identity));
+        let path = canonical_path(path);
+        let is_inside = path.parent() == Some(&self.handler_folder) && is_handler_name(&path);
+        (is_known || is_inside).then_some("a handler")
+    }
+}
+
+/// Returns whether the name of a file ends like the name of a handler.
+fn is_handler_name(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "wasm")
+}
+
 /// Returns whether log rotation has left an older file in the folder of a source or, if the path of the source is a
 /// link, in the folder of the file to which the link leads.
 fn has_older_file(pattern: &FilePattern) -> bool {
@@ -256,12 +301,13 @@ impl FileSinkPath<'_> {
         .caused_by(error)
     }
 
-    /// Rejects a path that does not lead to a regular file, or that leads to the file of a source or of another sink.
-    /// Also rejects a file to which this process cannot write. This method checks the kind of the file before it opens
-    /// the file, because opening a pipe might block.
+    /// Rejects a path that does not lead to a regular file, or that leads to the file of a source or of another sink,
+    /// to the configuration, or to a handler. Also rejects a file to which this process cannot write. This method checks
+    /// the kind of the file before it opens the file, because opening a pipe might block.
     fn check(
         &self,
         read: &ReadFiles,
+        own: &OwnFiles,
         written: &mut BTreeMap<FileIdentity, String>,
     ) -> Result<(), ConfigError> {
         let metadata = std::fs::metadata(self.path);
@@ -269,6 +315,11 @@ impl FileSinkPath<'_> {
             return Err(
                 self.error(&format!("is the same file as {input}: the source would never end"))
             );
+        }
+        if let Some(purpose) = own.purpose(self.path, metadata.as_ref().ok()) {
+            return Err(self.error(&format!(
+                "is the file of {purpose}: the sink would destroy it. Use another file"
+            )));
         }
         let metadata = match metadata {
             Ok(metadata) => metadata,
