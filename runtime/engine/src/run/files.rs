@@ -66,7 +66,7 @@ pub(super) async fn open_sinks(
         // This check also finds a file that an earlier pass of this loop has created under another name.
         let metadata =
             std::fs::metadata(sink_path.path).map_err(|error| sink_path.unwritable(&error))?;
-        sink_path.register(&metadata, &mut written)?;
+        sink_path.register(file_identity(&metadata), &mut written.existing)?;
         sinks.add_lines(&name, LineSink::File(Box::new(sink)));
     }
     store.flush().await?;
@@ -105,15 +105,23 @@ pub fn check_files(loaded: &LoadedConfig) -> Result<(), ConfigError> {
     check_all(loaded).map(drop)
 }
 
-/// The file sinks, each with its path (`None` for standard output), and the existing sink files, each with the setting
-/// that names it.
+/// The file sinks, each with its path (`None` for standard output), and the sink files.
 struct CheckedFiles<'a> {
     sink_paths: Vec<(String, Option<FileSinkPath<'a>>)>,
-    written: BTreeMap<FileIdentity, String>,
+    written: WrittenFiles,
+}
+
+/// The files of all sinks, each with the setting that names it.
+#[derive(Default)]
+struct WrittenFiles {
+    /// The files that exist.
+    existing: BTreeMap<FileIdentity, String>,
+    /// The canonical paths of the files that do not exist yet.
+    missing: BTreeMap<PathBuf, String>,
 }
 
 fn check_all(loaded: &LoadedConfig) -> Result<CheckedFiles<'_>, ConfigError> {
-    let mut checked = CheckedFiles { sink_paths: Vec::new(), written: BTreeMap::new() };
+    let mut checked = CheckedFiles { sink_paths: Vec::new(), written: WrittenFiles::default() };
     let mut read = ReadFiles::default();
     for (name, path) in source_paths(loaded) {
         read.add(loaded, name, path)?;
@@ -308,7 +316,7 @@ impl FileSinkPath<'_> {
         &self,
         read: &ReadFiles,
         own: &OwnFiles,
-        written: &mut BTreeMap<FileIdentity, String>,
+        written: &mut WrittenFiles,
     ) -> Result<(), ConfigError> {
         let metadata = std::fs::metadata(self.path);
         if let Some(input) = read.setting(self.path, metadata.as_ref().ok()) {
@@ -327,7 +335,8 @@ impl FileSinkPath<'_> {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
                 let folder = std::fs::metadata(folder.unwrap_or(Path::new(".")));
-                return folder.map(drop).map_err(|error| self.unwritable(&error));
+                folder.map_err(|error| self.unwritable(&error))?;
+                return self.register(canonical_path(self.path), &mut written.missing);
             }
             Err(error) => return Err(self.unwritable(&error)),
         };
@@ -338,17 +347,16 @@ impl FileSinkPath<'_> {
         }
         let opened = File::options().write(true).open(self.path);
         opened.map_err(|error| self.unwritable(&error))?;
-        self.register(&metadata, written)
+        self.register(file_identity(&metadata), &mut written.existing)
     }
 
-    /// Records the file. Rejects a file that already belongs to another sink.
-    fn register(
+    /// Records the file under its identity or path. Rejects a file that already belongs to another sink.
+    fn register<I: Ord>(
         &self,
-        metadata: &Metadata,
-        written: &mut BTreeMap<FileIdentity, String>,
+        file: I,
+        written: &mut BTreeMap<I, String>,
     ) -> Result<(), ConfigError> {
-        let setting =
-            written.entry(file_identity(metadata)).or_insert_with(|| self.setting.clone());
+        let setting = written.entry(file).or_insert_with(|| self.setting.clone());
         if *setting == self.setting {
             return Ok(());
         }
