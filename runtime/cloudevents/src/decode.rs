@@ -3,12 +3,13 @@
 mod attribute;
 mod data;
 mod http;
+mod names;
 mod place;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use ordain_config::{EventLocations, IdPlace, Place, ValueLocation};
+use ordain_config::{EventLocations, Place, ValueLocation};
 use ordain_core::{Cause, Event, EventParts, OrderingMode};
 
 use super::blank::trim_blanks;
@@ -178,6 +179,7 @@ impl EventDecoder {
             let name = truncated(name.to_string(), EXCERPT_LIMIT);
             return unreadable(format!("`{name}` occurs twice: it must occur once"));
         }
+        self.check_names(envelope)?;
         match envelope.raw(EnvelopeMember::SpecVersion) {
             Some("\"1.0\"") => {}
             Some(other) => {
@@ -294,18 +296,12 @@ impl EventDecoder {
             }
             Ok(())
         };
-        let is_numbered = self.ordering == OrderingMode::Sequenced
-            && is_default_place(locations.sequence.as_ref(), "sequence");
-        let id = locations.id.as_ref().map(|id| id.0.first());
-        let is_default_id = id.is_none_or(
-            |first| matches!(first, Some(IdPlace::Place(Place::Attribute(name))) if name == "id"),
-        );
         let is_key = |name| key_attribute == Some(name);
         for (name, member, is_interpreted) in [
             ("subject", EnvelopeMember::Subject, is_key("subject")),
             ("partitionkey", EnvelopeMember::PartitionKey, is_key("partitionkey")),
-            ("sequence", EnvelopeMember::Sequence, is_numbered),
-            ("id", EnvelopeMember::Id, is_default_id),
+            ("sequence", EnvelopeMember::Sequence, self.is_numbered()),
+            ("id", EnvelopeMember::Id, self.is_default_id()),
             ("type", EnvelopeMember::Type, is_default_place(locations.kind.as_ref(), "type")),
             ("time", EnvelopeMember::Time, is_default_place(locations.time.as_ref(), "time")),
         ] {
