@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use ordain_config::{EventLocations, Place, ValueLocation};
 use ordain_core::{Cause, Event, EventParts, OrderingMode};
+use serde::de::IgnoredAny;
 
 use super::blank::trim_blanks;
 use super::envelope::{EnvelopeMember, EventEnvelope};
@@ -170,7 +171,8 @@ impl EventDecoder {
             // For an event on one line, the parser always reports line 1. Remove that number, because the dead letter
             // states the number of the line in the file.
             let error = error.to_string().replace(" at line 1 column ", " at byte ");
-            unreadable(truncated(format!("not a CloudEvent in JSON: {error}"), ERROR_LIMIT))
+            let error = truncated(format!("not a CloudEvent in JSON: {error}"), ERROR_LIMIT);
+            unreadable(error + hint_of_second_event(text))
         })
     }
 
@@ -328,6 +330,26 @@ impl EventDecoder {
         }
         Ok(headers)
     }
+}
+
+/// Returns a hint if the text contains a whole JSON object and then the beginning of another object; otherwise an empty
+/// text. `curl -d @FILE` removes the line ends of a file, so that all its events are on one line.
+fn hint_of_second_event(text: &str) -> &'static str {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
+    if !text.starts_with('{') || !matches!(values.next(), Some(Ok(_))) {
+        return "";
+    }
+    let rest = &text[values.byte_offset()..];
+    let second = rest.trim_ascii_start();
+    if !second.starts_with('{') {
+        return "";
+    }
+    if rest[..rest.len() - second.len()].contains('\n') {
+        return ". A second event follows: to send several events, one per line, use the content type \
+                application/x-ndjson";
+    }
+    ". A second event follows on the same line: write each event on a line of its own. `curl -d` removes the line ends \
+     of a file: use `curl --data-binary`"
 }
 
 /// Returns whether the decoder reads a value first from the attribute `name`, its default place.

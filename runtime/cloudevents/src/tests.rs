@@ -225,6 +225,25 @@ fn invalid_event_is_rejected_with_a_valid_form() {
 }
 
 #[test]
+fn second_event_on_a_line_is_explained() {
+    let rejection = |text: &str| {
+        SEQUENCED_DECODER.decode(text.as_bytes()).expect_err("no single event").message
+    };
+    let event = line("");
+    for both in [event.clone() + &event, format!("{event} {event}"), format!("{event}{{")] {
+        let error = rejection(&both);
+        assert!(error.contains("trailing characters at byte"), "{error}");
+        assert!(error.ends_with("ends of a file: use `curl --data-binary`"), "{error}");
+    }
+    let error = rejection(&format!("{event}\r\n{event}"));
+    assert!(error.ends_with("use the content type application/x-ndjson"), "{error}");
+    for text in [event.clone() + "}", format!("[] {event}"), event.clone() + ",1"] {
+        let error = rejection(&text);
+        assert!(!error.contains("second event"), "{error}");
+    }
+}
+
+#[test]
 fn wrong_case_of_an_interpreted_name_is_rejected() {
     for (more, right) in [
         (r#""EndOfSequence":true"#, "`endofsequence` instead of `EndOfSequence`"),
