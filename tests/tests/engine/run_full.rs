@@ -2,10 +2,13 @@
 //! must report the key and end. A service (a run without `--once`) must report the key, because all keys of its
 //! partition wait.
 
+use std::fs;
+
 use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
 use ordain_tests::http::{LINES, get, ingress, metric, post, ready};
 use ordain_tests::log::{by_key, line, text};
+use ordain_tests::plugins::plugin;
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::json;
@@ -92,6 +95,25 @@ fn full_key_of_a_service_is_reported() -> Result<()> {
     ensure!(metric(address, "ordain_full_keys")? == Some(0), "a key still counts as full");
     service.end()?;
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
+}
+
+/// Another handler version accepts the event at which the full key has stopped. The log must show when the stream
+/// continues.
+#[test]
+fn end_of_a_block_is_logged() -> Result<()> {
+    let text_of_config = config("park", 2).replace("\"tally\"", "\"faulty\"");
+    let home = Home::new(&["faulty"], &text_of_config)?;
+    let event = |sequence, action| line("a", sequence, &json!({ "do": action }));
+    let mut lines = vec![event(1, "trap")];
+    lines.extend((2..=20).map(|sequence| event(sequence, "ok")));
+    home.write("events.ndjson", text(&lines))?;
+    let mut service = Service::start(&home, &["run"])?;
+    service.until_says("stream blocked: key \"a\" is stopped at event 1, and ")?;
+    ensure!(!service.stderr().contains("stream unblocked"), "{}", service.stderr());
+    fs::copy(plugin("tally")?, home.path("plugins/faulty@1.0.0.wasm"))?;
+    service.until_says("stream unblocked: the partition accepts events again")?;
+    service.until("all messages", || home.lines("out.ndjson") == lines.len())?;
+    service.end()
 }
 
 /// Over HTTP, events of the full key `a` fill the queue of the stream, so Ordain cannot accept event 1 of `a`. The
