@@ -9,6 +9,7 @@ use ordain_tests::host::Home;
 use ordain_tests::http::{LINES, get, ingress, metric, post, ready};
 use ordain_tests::log::{by_key, line, text};
 use ordain_tests::plugins::plugin;
+use ordain_tests::printed::run_all;
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::json;
@@ -85,6 +86,10 @@ fn full_key_of_a_service_is_reported() -> Result<()> {
         let line = format!("a partition of the stream receives no events: {reason}");
         ensure!(why.contains(&line) && why.contains("`ordain keys why cases a`"), "{why}");
     }
+    // The reason in the list of streams contains a command.
+    let outputs = run_all(&home, &home.printed(&["streams", "list"])?)?;
+    let explains = |(_, shown): &(String, String)| shown.starts_with("key a: parked at event 1\n");
+    ensure!(outputs.iter().any(explains), "{outputs:?}");
     ensure!(home.lines("out.ndjson") == 1, "{}", home.read("out.ndjson"));
     service.end()?;
 
