@@ -3,13 +3,15 @@
 mod attribute;
 mod data;
 mod http;
+mod names;
 mod place;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use ordain_config::{EventLocations, IdPlace, Place, ValueLocation};
+use ordain_config::{EventLocations, Place, ValueLocation};
 use ordain_core::{Cause, Event, EventParts, OrderingMode};
+use serde::de::IgnoredAny;
 
 use super::blank::trim_blanks;
 use super::envelope::{EnvelopeMember, EventEnvelope};
@@ -197,7 +199,8 @@ impl EventDecoder {
             // For an event on one line, the parser always reports line 1. Remove that number, because the dead letter
             // states the number of the line in the file.
             let error = error.to_string().replace(" at line 1 column ", " at byte ");
-            unreadable(truncated(format!("not a CloudEvent in JSON: {error}"), ERROR_LIMIT))
+            let error = truncated(format!("not a CloudEvent in JSON: {error}"), ERROR_LIMIT);
+            unreadable(error + hint_of_second_event(text))
         })
     }
 
@@ -211,6 +214,7 @@ impl EventDecoder {
             let name = truncated(name.to_string(), EXCERPT_LIMIT);
             return unreadable(format!("`{name}` occurs twice: it must occur once"));
         }
+        self.check_names(envelope)?;
         match envelope.raw(EnvelopeMember::SpecVersion) {
             Some("\"1.0\"") => {}
             Some(other) => {
@@ -333,18 +337,12 @@ impl EventDecoder {
             }
             Ok(())
         };
-        let is_numbered = self.ordering == OrderingMode::Sequenced
-            && is_default_place(locations.sequence.as_ref(), "sequence");
-        let id = locations.id.as_ref().map(|id| id.0.first());
-        let is_default_id = id.is_none_or(
-            |first| matches!(first, Some(IdPlace::Place(Place::Attribute(name))) if name == "id"),
-        );
         let is_key = |name| key.attribute == Some(name);
         for (name, member, is_interpreted) in [
             ("subject", EnvelopeMember::Subject, is_key("subject")),
             ("partitionkey", EnvelopeMember::PartitionKey, is_key("partitionkey")),
-            ("sequence", EnvelopeMember::Sequence, is_numbered),
-            ("id", EnvelopeMember::Id, is_default_id),
+            ("sequence", EnvelopeMember::Sequence, self.is_numbered()),
+            ("id", EnvelopeMember::Id, self.is_default_id()),
             ("type", EnvelopeMember::Type, is_default_place(locations.kind.as_ref(), "type")),
             ("time", EnvelopeMember::Time, is_default_place(locations.time.as_ref(), "time")),
         ] {
@@ -373,6 +371,26 @@ impl EventDecoder {
         }
         Ok(headers)
     }
+}
+
+/// Returns a hint if the text contains a whole JSON object and then the beginning of another object; otherwise an empty
+/// text. `curl -d @FILE` removes the line ends of a file, so that all its events are on one line.
+fn hint_of_second_event(text: &str) -> &'static str {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
+    if !text.starts_with('{') || !matches!(values.next(), Some(Ok(_))) {
+        return "";
+    }
+    let rest = &text[values.byte_offset()..];
+    let second = rest.trim_ascii_start();
+    if !second.starts_with('{') {
+        return "";
+    }
+    if rest[..rest.len() - second.len()].contains('\n') {
+        return ". A second event follows: to send several events, one per line, use the content type \
+                application/x-ndjson";
+    }
+    ". A second event follows on the same line: write each event on a line of its own. `curl -d` removes the line ends \
+     of a file: use `curl --data-binary`"
 }
 
 /// Returns whether the decoder reads a value first from the attribute `name`, its default place.

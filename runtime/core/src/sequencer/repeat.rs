@@ -10,6 +10,10 @@ use super::letters::{orphan_letter, settling_letter};
 use crate::event::{DeliveryNumber, Event};
 use crate::letter::{Cause, LetterId};
 
+/// Maximum size of the source of an event in the error of a dead letter, in bytes. The error leaves out a longer
+/// source.
+const SOURCE_TEXT_LIMIT: usize = 512;
+
 impl Sequencer {
     pub(super) fn repeat_of_held(
         &mut self,
@@ -98,15 +102,28 @@ impl Sequencer {
         delivery: DeliveryNumber,
         event: &Arc<Event>,
     ) {
-        if self.lanes[index].absence_assumed {
+        let lane = &self.lanes[index];
+        if lane.absence_assumed {
             self.defer(index, delivery, Arc::clone(event));
             return;
         }
-        let error = format!(
-            "another event (with other content, or with another id) has the same sequence or id: event {sequence} of \
-             the key"
+        let difference = if event.is_store_numbered() { "content or id" } else { "content" };
+        let mut error = format!(
+            "another event with other {difference} has the same sequence or id: event {sequence} of the key"
         );
-        let letter = orphan_letter(&self.lanes[index].key, sequence, event, Cause::Conflict, error);
+        // The lane has only a digest of a settled event, so the source is unknown.
+        let other = lane.held.find(sequence).ok().and_then(|position| lane.held.get(position));
+        error += &other.map_or_else(String::new, |held| source_text(held.event.source()));
+        let letter = orphan_letter(&lane.key, sequence, event, Cause::Conflict, error);
         self.queue_orphan_letter(letter, delivery);
     }
+}
+
+/// Returns a text with the source of an event, for the end of an error. The text is empty if the event has no source,
+/// or if the source is too long.
+fn source_text(source: &str) -> String {
+    if source.is_empty() || source.len() > SOURCE_TEXT_LIMIT {
+        return String::new();
+    }
+    format!(", from the source {source:?}")
 }

@@ -30,6 +30,10 @@ fn events_take_effect_once_while_instances_change() -> Result<()> {
         let mut second = fleet.start()?;
         fleet.until_shared(&[&first, &second])?;
         second.service.until_says("processing partitions: their last owner released them")?;
+        // The log quotes the name of the new owner, which ends with the process id.
+        let new_owner = format!("/{}\"", second.service.id());
+        let reason = "partition no longer assigned to this process: an instance has started";
+        first.service.until_lines(1, &[reason, "new_owner=", &new_owner])?;
         let mut third = fleet.start()?;
         fleet.until_shared(&[&first, &second, &third])?;
         first.service.end()?;
