@@ -358,19 +358,129 @@ fn rest_in_compressed_file_is_reported() -> Result<()> {
     writer.check_output()
 }
 
-/// A rotation may compress a file that the host has read to its end.
+/// A rotation may compress a file that the host has read to its end, or a copy of such a file.
 #[test]
 fn compressed_file_without_rest_is_not_reported() -> Result<()> {
+    for is_copied in [false, true] {
+        let mut writer = Writer::new(EVENTS, 40)?;
+        writer.create(EVENTS, 50)?;
+        writer.home.run_once()?;
+        for _ in 0..2 {
+            if is_copied {
+                writer.copy_and_truncate()?;
+            } else {
+                writer.rotate()?;
+                writer.home.write(EVENTS, "")?;
+            }
+            gzip(&writer.home.path("events.ndjson.1"), "-f")?;
+            writer.append(EVENTS, 10)?;
+            writer.home.run_once()?;
+        }
+        writer.check().with_context(|| format!("copied: {is_copied}"))?;
+    }
+    Ok(())
+}
+
+/// A rotation copies the file, compresses the copy and truncates the file, before the host has read the last lines.
+#[test]
+fn rest_in_compressed_copy_is_reported() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 40)?;
     writer.create(EVENTS, 50)?;
     writer.home.run_once()?;
-    for _ in 0..2 {
-        writer.rotate()?;
-        gzip(&writer.home.path("events.ndjson.1"), "-f")?;
-        writer.create(EVENTS, 10)?;
-        writer.home.run_once()?;
+    writer.append(EVENTS, 10)?;
+    let length = writer.home.read(EVENTS).len();
+    writer.copy_and_truncate()?;
+    gzip(&writer.home.path("events.ndjson.1"), "-f")?;
+    let log = run_strictly(&writer.home)?;
+    let words = format!("events.ndjson.1.gz, which is compressed and contains {length} bytes");
+    ensure!(log.contains(&words), "the log lacks {words:?}: {log}");
+    ensure!(writer.home.run_once()?["dead_total"] == 0);
+    let letters = writer.home.rows(&["dead", "list", "cases", "--json"])?;
+    ensure!(letters.len() == 1, "{letters:?}");
+    gzip(&writer.home.path("events.ndjson.1.gz"), "-d")?;
+    writer.append(EVENTS, 10)?;
+    writer.home.run_once()?;
+    writer.check_output()
+}
+
+/// While the host is paused, a rotation compresses the file that the host reads, and two files that the host has never
+/// found. The host reads the rest of the first file, and reports the two other files. When these files are uncompressed
+/// again, the host reads their lines.
+#[test]
+fn compressed_files_that_were_never_read_are_reported() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 40)?;
+    // This file was compressed before the first start.
+    writer.home.write("events.ndjson.7", "no event\n")?;
+    gzip(&writer.home.path("events.ndjson.7"), "-f")?;
+    writer.create(EVENTS, 20)?;
+    let mut service = writer.start()?;
+    writer.until_all(&mut service)?;
+    service.pause()?;
+    writer.append(EVENTS, 10)?;
+    compress_as(&writer, 4)?;
+    for number in [3, 2] {
+        writer.create(EVENTS, 20)?;
+        compress_as(&writer, number)?;
     }
-    writer.check()
+    writer.home.write(EVENTS, "")?;
+    service.resume()?;
+    service.until("the rest of the first file", || writer.home.lines(OUT) == 30)?;
+    for name in ["events.ndjson.3.gz", "events.ndjson.2.gz"] {
+        service.until_lines(1, &["unread lines lost", name])?;
+    }
+    for number in [3, 2] {
+        gzip(&writer.home.path(&format!("{EVENTS}.{number}.gz")), "-d")?;
+    }
+    writer.until_all(&mut service)?;
+    service.end()?;
+    // The host has read these lines now.
+    for number in [3, 2] {
+        gzip(&writer.home.path(&format!("{EVENTS}.{number}")), "-f")?;
+    }
+    ensure!(writer.home.run_once()?["dead_total"] == 0);
+    let letters = writer.home.rows(&["dead", "list", "cases", "--json"])?;
+    ensure!(letters.len() == 2, "{letters:?}");
+    writer.check_output()
+}
+
+/// Gives the file of events a number, and compresses the file.
+fn compress_as(writer: &Writer, number: usize) -> Result<()> {
+    let name = format!("{EVENTS}.{number}");
+    writer.rename(EVENTS, &name)?;
+    gzip(&writer.home.path(&name), "-f")
+}
+
+/// A stopped host has not read the rest of one file and the whole of two other files before a rotation compresses these
+/// files. Each file has a dead letter of its own.
+#[test]
+fn each_compressed_file_with_unread_lines_is_named() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 40)?;
+    writer.create(EVENTS, 50)?;
+    writer.home.run_once()?;
+    let inode = fs::metadata(writer.home.path(EVENTS))?.ino();
+    writer.append(EVENTS, 10)?;
+    compress_as(&writer, 3)?;
+    for number in [2, 1] {
+        writer.create(EVENTS, 20)?;
+        compress_as(&writer, number)?;
+    }
+    writer.home.write(EVENTS, "")?;
+    run_strictly(&writer.home)?;
+    let letters = writer.home.rows(&["dead", "list", "cases", "--json"])?;
+    ensure!(letters.len() == 3, "{letters:?}");
+    let errors: Vec<_> = letters.iter().filter_map(|letter| letter["error"].as_str()).collect();
+    for number in 1..=3 {
+        let name = format!("{EVENTS}.{number}.gz");
+        let named: Vec<_> = errors.iter().filter(|error| error.contains(&name)).collect();
+        ensure!(named.len() == 1, "{name}: {errors:?}");
+        ensure!((number == 3) == named[0].contains(&format!("inode {inode}: ")), "{named:?}");
+    }
+    ensure!(writer.home.run_once()?["dead_total"] == 0);
+    for number in 1..=3 {
+        gzip(&writer.home.path(&format!("{EVENTS}.{number}.gz")), "-d")?;
+    }
+    writer.home.run_once()?;
+    writer.check_output()
 }
 
 fn gzip(path: &Path, option: &str) -> Result<()> {
@@ -607,10 +717,11 @@ fn copy_of_an_unread_file_is_read_first() -> Result<()> {
     Ok(())
 }
 
-/// The host knows the length of the file `e-b.ndjson`, but has read nothing of this file when the test truncates it.
+/// The host knows the length of the file `e-b.ndjson`, but has read nothing of this file when the test truncates it. In
+/// the last part of the test, the file then grows beyond its earlier length.
 #[test]
 fn truncated_unread_file_is_reported_unless_copied() -> Result<()> {
-    for is_copied in [true, false] {
+    for (is_copied, has_grown) in [(true, false), (false, false), (false, true)] {
         let mut writer = Writer::slow("e-*.ndjson", 4_000)?;
         writer.create("e-a.ndjson", 3_500)?;
         let unread = if is_copied { writer.next(20) } else { "a line that is lost\n".repeat(20) };
@@ -623,6 +734,9 @@ fn truncated_unread_file_is_reported_unless_copied() -> Result<()> {
             fs::copy(file, copy)?;
         }
         writer.truncate("e-b.ndjson")?;
+        if has_grown {
+            writer.append("e-b.ndjson", 10)?;
+        }
         if is_copied {
             writer.home.run_once()?;
         } else {

@@ -296,7 +296,7 @@ impl PartitionFactory<'_> {
             tracing::info!(stream = %name, line, "reading the file from its checkpoint");
         }
         // Replace the checkpoint now, for two reasons. First, the checkpoint must contain all files that the source
-        // tracks now, because a file that is not in the checkpoint counts as new at the next start. Second, after a
+        // knows now, because a file that is not in the checkpoint counts as new at the next start. Second, after a
         // loss of commits, later commits get the numbers of the lost commits; the old checkpoint would then seem valid
         // at the next start.
         let mut known = files.progress();
@@ -305,11 +305,12 @@ impl PartitionFactory<'_> {
             && !file.is_begun()
         {
             // The source begins this file at once. If the file contains only blank lines, the source reads these lines,
-            // and no further checkpoint follows. With the length 0, the blank lines do not count as unread if a program
-            // then rewrites the file.
-            file.length = 0;
+            // and no further checkpoint follows. Without a known content, the blank lines do not count as unread if a
+            // program then rewrites the file.
+            file.forget_content();
         }
-        let beginning = Checkpoint::new(known, handle.claimed_commits.to_vec());
+        let beginning = Checkpoint::new(known, handle.claimed_commits.to_vec())
+            .with_compressed(files.known_compressed());
         let mark = Mark { name: mark_name.clone(), value: beginning.encode().into() };
         let put = async || {
             let disconnects = self.store.disconnects();

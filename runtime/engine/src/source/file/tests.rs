@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 
 use ordain_core::OrderingMode;
+use ordain_store::checkpoint::Checkpoint;
 use ordain_util::file_pattern::FilePattern;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -262,18 +263,28 @@ fn file_truncated_before_its_first_read_is_reported() {
 }
 
 /// Each generation of the file begins with an empty line. The reader has read only this line when the file is copied
-/// and truncated, and the file grows after the reader has scanned the folder.
+/// and truncated, and the file grows after the reader has scanned the folder. In the second part of the test, the
+/// reader ends after the empty line, and another reader continues from the checkpoint.
 #[test]
 fn copy_of_file_with_only_an_empty_line_read_is_read_first() {
-    let mut steps = Steps::new("f");
-    steps.append("f", "\n");
-    assert_eq!(steps.read_all(), [0; 0]);
-    steps.append("f", &lines(0..20));
-    steps.scan();
-    steps.copy_and_truncate("f");
-    steps.append("f", &format!("\n{}", lines(20..60)));
-    assert_eq!(steps.visit(0), [0; 0], "the copy must be read first");
-    assert_eq!(steps.read_all(), (0..60).collect::<Vec<_>>());
+    for is_restarted in [false, true] {
+        let mut steps = Steps::new("f");
+        steps.append("f", "\n");
+        assert_eq!(steps.read_all(), [0; 0]);
+        if is_restarted {
+            let checkpoint = Checkpoint::new(steps.reader.set.progress(), Vec::new()).encode();
+            let checkpoint = Checkpoint::decode(&checkpoint).expect("decoded");
+            let pattern = FilePattern::new(&steps.path("f"));
+            steps.reader.set = FileSet::resume(pattern, "s", OrderingMode::Fifo, &checkpoint);
+            steps.reader.open = None;
+        }
+        steps.append("f", &lines(0..20));
+        steps.scan();
+        steps.copy_and_truncate("f");
+        steps.append("f", &format!("\n{}", lines(20..60)));
+        assert_eq!(steps.visit(0), [0; 0], "the copy must be read first");
+        assert_eq!(steps.read_all(), (0..60).collect::<Vec<_>>());
+    }
 }
 
 /// A program keeps writing to a renamed file in blocks that end within a line. The reader must not wait for the end of
@@ -334,4 +345,52 @@ fn two_losses_at_one_position_have_two_letters() {
         }
     }
     assert_eq!(ids.len(), 2);
+}
+
+/// A program truncates a file twice before the reader has read anything of it, and the contents have the same length.
+/// Each loss has a letter of its own.
+#[test]
+fn two_losses_of_an_unread_file_have_two_letters() {
+    let mut steps = Steps::new("f");
+    let mut ids = BTreeSet::new();
+    fs::write(steps.path("f"), lines(10..20)).expect("the file");
+    steps.scan();
+    for number in [20, 30] {
+        // The file needs another modification time.
+        thread::sleep(Duration::from_millis(20));
+        fs::write(steps.path("f"), lines(number..number + 10)).expect("the file");
+        steps.scan();
+        steps.reader.visit(0).expect("the file");
+        let batch = steps.deliveries.try_recv().expect("the dead letter");
+        let letters = batch.items.into_iter().filter_map(|(delivery, _)| delivery.err());
+        ids.extend(letters.map(|letter| letter.id.tag));
+        steps.scan();
+    }
+    assert_eq!(ids.len(), 2);
+}
+
+/// A program writes to an empty file, copies and truncates it, and writes again, before the reader measures the file.
+#[test]
+fn copy_made_before_the_measurement_is_read_first() {
+    let mut steps = Steps::new("f");
+    steps.append("f", "");
+    steps.scan();
+    steps.append("f", &lines(0..5));
+    steps.copy_and_truncate("f");
+    steps.append("f", &lines(5..10));
+    steps.reader.set.measure().expect("the files");
+    assert_eq!(steps.visit(0), [0; 0], "the copy must be read first");
+    assert_eq!(steps.read_all(), (0..10).collect::<Vec<_>>());
+}
+
+/// The first line of an unread file was known before the last listing. The reader then needs no further listing before
+/// it reads the file, so it reads the file although the folder is missing now.
+#[test]
+fn file_with_a_known_first_line_needs_no_further_listing() {
+    let mut steps = Steps::new("f");
+    steps.append("f", &lines(0..5));
+    steps.scan();
+    steps.scan();
+    fs::remove_dir_all(steps.folder.path()).expect("the folder");
+    assert_eq!(steps.visit(0), (0..5).collect::<Vec<_>>());
 }

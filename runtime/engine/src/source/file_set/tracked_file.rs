@@ -12,8 +12,9 @@ use ordain_util::canonical_path::canonical_path;
 use ordain_util::file_pattern::FileRole;
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
-use super::identity::{fingerprint, head, is_same_inode, open_at, open_same};
-use super::listed_file::{CompressedRest, ListedFile};
+use super::compressed::CompressedFile;
+use super::identity::{fingerprint, has_whole_line, head, is_same_inode, open_at, open_same};
+use super::listed_file::ListedFile;
 
 /// A file of the source, with the position that the source has reached in it.
 #[derive(Debug)]
@@ -35,18 +36,22 @@ pub(in crate::source) struct TrackedFile {
     /// The time since which the reader finds an incomplete last line in each visit of the file; `None` if the last line
     /// was complete in the last visit.
     pub(in crate::source) unfinished_since: Option<Instant>,
-    /// `true` if the source has read a part of the file since the start of the run, and all that was ever read of the
-    /// file is blank.
-    pub(in crate::source) has_only_blanks_read: bool,
     /// The description of the lost unread rest, until the source delivers the dead letter about it.
     pub(in crate::source) loss: Option<String>,
+    /// The digest of the new compressed file that `loss` names.
+    pub(in crate::source) loss_in: Option<u64>,
     /// The length and the modification time of the file when a comparison last showed that the file matches its
     /// fingerprint.
     pub(super) compared: Option<(u64, SystemTime)>,
-    /// The fingerprint of the first bytes that the file had when the source last measured it, at most
-    /// [`TAIL_LIMIT_BYTES`]. By this fingerprint, the source recognises another content of a file of which it has read
-    /// nothing. After a start, the first scan sets this field, because a checkpoint does not contain it.
-    pub(super) first_bytes: ReadFingerprint,
+    /// `true` if `progress.first_bytes` contain a whole line that is not blank. Other files do not begin with this
+    /// line.
+    pub(super) has_known_line: bool,
+    /// `true` if the first bytes already contained such a line before the last listing of the folder. This listing had
+    /// no unknown older file, so as long as the file has these first bytes, no older file has earlier lines of it.
+    pub(super) is_identified: bool,
+    /// The first bytes of the file, at most [`COMPARED_BYTES`](super::comparison::COMPARED_BYTES). `None` if no
+    /// comparison has read them since the last listing of the folder.
+    pub(super) start: Option<Vec<u8>>,
     /// `true` if the last scan found no file with this identity and content, neither among the open files nor in the
     /// folder.
     pub(super) is_missing: bool,
@@ -59,22 +64,27 @@ pub(in crate::source) struct TrackedFile {
     pub(super) has_old_path: bool,
     /// `true` if the last listing of the folder had this file.
     pub(super) is_listed: bool,
+    /// `true` if the file was gone (see [`is_gone`](Self::is_gone)) at the end of the last complete scan.
+    pub(super) was_gone: bool,
 }
 
 impl TrackedFile {
     pub(super) fn new(progress: FileProgress, name: String, file: Option<Arc<File>>) -> Self {
         Self {
             read_to: progress.position().offset,
+            was_gone: progress.is_lost,
             progress,
             file,
             name,
             target: 0,
             rest_seen: None,
             unfinished_since: None,
-            has_only_blanks_read: false,
             loss: None,
+            loss_in: None,
             compared: None,
-            first_bytes: ReadFingerprint::of_nothing(),
+            has_known_line: false,
+            is_identified: false,
+            start: None,
             is_missing: false,
             was_missing: false,
             is_cut: false,
@@ -127,17 +137,22 @@ impl TrackedFile {
         progress.length = metadata.len();
         progress.is_live = is_live;
         progress.is_lost = false;
+        progress.is_compressed = false;
         self.name = path.display().to_string();
         self.file = Some(file);
         self.read_to = self.progress.position().offset;
         self.rest_seen = None;
         self.loss = None;
         self.compared = None;
+        self.has_known_line = false;
+        self.is_identified = false;
+        self.start = None;
         self.is_missing = false;
         self.was_missing = false;
         self.is_cut = false;
         self.has_old_path = false;
         self.is_listed = true;
+        self.was_gone = false;
     }
 
     /// Adapts the entry to a copy that ends before the last byte that was read: the position is then at most the end of
@@ -167,6 +182,7 @@ impl TrackedFile {
             self.name = name;
         }
         self.progress.is_live = listed.role == FileRole::Live;
+        self.progress.is_compressed = false;
     }
 
     /// Records that the stream gets a dead letter about the unread rest. If a program truncated the file in place
@@ -174,13 +190,15 @@ impl TrackedFile {
     /// as lost.
     pub(in crate::source) fn record_loss(&mut self) {
         if self.is_cut {
-            self.progress.length = 0;
-            self.first_bytes = ReadFingerprint::of_nothing();
+            self.progress.forget_content();
+            self.has_known_line = false;
+            self.is_identified = false;
             self.compare_again();
             self.is_missing = false;
             self.is_cut = false;
         } else {
             self.progress.is_lost = true;
+            self.progress.is_compressed |= self.loss_in.is_some();
         }
     }
 
@@ -194,7 +212,8 @@ impl TrackedFile {
     /// of it was read. The file may have grown beyond its last known length after the truncation.
     pub(in crate::source) fn is_cut_in(&self, file: &File) -> io::Result<bool> {
         let length = file.metadata()?.len();
-        Ok(self.may_be_cut() && (self.is_cut_to(length) || !self.first_bytes.matches(file)?))
+        Ok(self.may_be_cut()
+            && (self.is_cut_to(length) || !self.progress.first_bytes.matches(file)?))
     }
 
     /// Returns whether the file had unread bytes, and no byte of the file counts as read.
@@ -202,13 +221,14 @@ impl TrackedFile {
         !self.progress.is_begun() && self.read_to < self.progress.length
     }
 
-    /// Updates `first_bytes` after the file has grown. Keeps the earlier fingerprint if the file is shorter than its
-    /// last known length, or no longer has the first bytes that it had before. The next comparison then shows the
-    /// change.
+    /// Updates `progress.first_bytes` after the file has grown. Keeps the earlier fingerprint if the file is shorter
+    /// than its last known length, or no longer has the first bytes that it had before. The next comparison then shows
+    /// the change.
     pub(super) fn remember_first_bytes(&mut self, file: &File) -> io::Result<()> {
-        let known = self.first_bytes.end();
+        let known = self.progress.first_bytes.end();
         let limit = self.progress.length.min(TAIL_LIMIT_BYTES as u64);
-        if self.progress.is_begun() || known >= limit {
+        let is_known = known >= limit && (self.has_known_line || limit == 0);
+        if self.progress.is_begun() || is_known {
             return Ok(());
         }
         let head = head(file)?;
@@ -216,12 +236,27 @@ impl TrackedFile {
         let first_bytes = ReadFingerprint::new(&head, &tail);
         // These comparisons follow the read, so they also detect a truncation before the read or during the read.
         if file.metadata()?.len() >= self.progress.length
-            && self.first_bytes.matches(file)?
+            && self.progress.first_bytes.matches(file)?
             && first_bytes.matches(file)?
         {
-            self.first_bytes = first_bytes;
+            self.progress.first_bytes = first_bytes;
+            // In a longer file, the first bytes count as a whole line even if the line has no end within these bytes.
+            let end = self.progress.length.max(head.len() as u64);
+            self.has_known_line = has_whole_line(&TailFingerprint::new(end, &head));
         }
         Ok(())
+    }
+
+    /// Records that a listing of the folder has no unknown older file. The first bytes of the file were known before
+    /// the listing.
+    pub(super) fn record_listing(&mut self) {
+        self.is_identified = self.has_known_line;
+    }
+
+    /// Returns whether the first bytes of the file show that no older file has earlier lines of this file. The caller
+    /// must check that the file still has these first bytes (see [`is_cut_in`](Self::is_cut_in)).
+    pub(in crate::source) fn is_identified(&self) -> bool {
+        self.is_identified && self.may_be_cut()
     }
 
     /// Returns whether a program has truncated or rewritten the file since the last scan found it.
@@ -236,10 +271,9 @@ impl TrackedFile {
     }
 
     /// Returns whether the source has read no line of the file that is not blank. The source may have read blanks: many
-    /// files begin with the same blanks after a truncation, so blanks do not identify a file. After a start of Ordain,
-    /// an empty line that an earlier run has read counts as a line.
+    /// files begin with the same blanks after a truncation, so blanks do not identify a file.
     pub(in crate::source) fn has_no_read_line(&self) -> bool {
-        self.progress.position().line == 0 || self.has_only_blanks_read
+        self.progress.position().line == 0 || self.progress.has_only_blanks
     }
 
     /// Returns whether the source reads the file and has read no line of it.
@@ -250,6 +284,29 @@ impl TrackedFile {
     /// Returns whether the file is missing, and the source had read it to its end.
     pub(super) fn is_remembered(&self) -> bool {
         self.progress.is_lost && self.progress.unread_bytes() == 0
+    }
+
+    /// Returns whether the folder no longer has the file with the content that was read.
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_missing || !self.is_listed
+    }
+
+    /// Returns whether the file may have become a compressed file that the source has not explained yet.
+    pub(super) fn may_be_compressed(&self) -> bool {
+        self.is_gone() && !self.progress.is_compressed && self.loss.is_none()
+    }
+
+    /// Returns whether the file has become missing, and has an unread rest or may have had one: only a file that the
+    /// path of the source named can have grown.
+    pub(super) fn may_have_unknown_rest(&self) -> bool {
+        let is_reported = self.progress.is_lost || self.loss.is_some();
+        let may_have_grown = self.progress.unread_bytes() > 0 || self.progress.is_live;
+        self.is_missing && !is_reported && !self.progress.is_ignored && may_have_grown
+    }
+
+    /// Returns the digest of the new compressed file that the next dead letter about this file names.
+    pub(super) fn unreported_rest(&self) -> Option<u64> {
+        self.loss_in.filter(|_| self.loss.is_some())
     }
 
     /// Returns whether the source has already tried to read the incomplete last line up to this end.
@@ -285,7 +342,7 @@ impl TrackedFile {
     }
 }
 
-pub(super) fn describe_loss(tracked: &TrackedFile, compressed: CompressedRest) -> String {
+pub(super) fn describe_loss(tracked: &TrackedFile, compressed: Option<&CompressedFile>) -> String {
     let FileProgress { device, inode, .. } = tracked.progress;
     let from = tracked.progress.position().offset;
     let bytes = match tracked.progress.unread_bytes() {
@@ -293,12 +350,11 @@ pub(super) fn describe_loss(tracked: &TrackedFile, compressed: CompressedRest) -
         unread => format!("at least {unread} bytes"),
     };
     let place = match compressed {
-        CompressedRest::MayBeIn(path) | CompressedRest::HasOtherLength(path) => format!(
-            "The bytes may be in {}, which is compressed: uncompress this file in its folder, and Ordain reads the \
-             rest",
-            path.display()
+        Some(file) => format!(
+            "The bytes may be in {}: uncompress this file in its folder, and Ordain reads the rest",
+            file.description()
         ),
-        _ => "Put the file back into its folder, and Ordain reads the rest".to_owned(),
+        None => "Put the file back into its folder, and Ordain reads the rest".to_owned(),
     };
     format!(
         "{}, device {device}, inode {inode}: {bytes} from byte {from} on were not read, because the file was removed, \
