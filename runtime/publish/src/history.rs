@@ -25,6 +25,12 @@ const HISTORY_BYTES: usize = 16 << 20;
 /// `retain`.
 const HISTORY_AGE: Duration = Duration::from_mins(2);
 
+/// The time for which a publisher waits until other publishers have written their lost events again: longer than the
+/// interval at which a publisher checks whether the store has lost events.
+const OTHER_PUBLISHERS_LIMIT: Duration = Duration::from_secs(30);
+/// The time between two attempts to write lost events again while the publisher waits for other publishers.
+const OTHER_PUBLISHERS_INTERVAL: Duration = Duration::from_millis(500);
+
 /// A call that wrote events to the store.
 struct PublishCall {
     items: Vec<AssignItem>,
@@ -185,14 +191,8 @@ impl PublishedCalls {
             if matches!(assigner.policy.destination, Destination::Exchange(_)) {
                 name_lost_numbers(&mut items, &result.assigned);
             }
-            let first = AssignResult {
-                assigned: result.assigned.clone(),
-                entries: result.entries.clone(),
-                ..AssignResult::default()
-            };
             let renewed = self.history.renewed();
-            let mut reassigned =
-                assigner.reassign_lost(&items, first, Some(shards), &renewed).await;
+            let mut reassigned = reassign(assigner, &items, result, shards, &renewed).await;
             // A settled event of an ended key keeps its first number.
             let is_changed = |(before, now): &(&AssignItemReply, &AssignItemReply)| {
                 before.sequence() != now.sequence() && !matches!(now, AssignItemReply::Settled(_))
@@ -271,13 +271,47 @@ impl PublishedCalls {
     }
 }
 
+/// Writes the lost events of an earlier call again. `result` is the result of the call. If the store would give an
+/// event a lower number than before, waits for at most [`OTHER_PUBLISHERS_LIMIT`]: the store may have lost earlier events
+/// of the key that another publisher writes again soon.
+async fn reassign(
+    assigner: &EventAssigner,
+    items: &[AssignItem],
+    result: &AssignResult,
+    shards: &BTreeSet<u32>,
+    witnesses: &BTreeMap<u32, Witness>,
+) -> AssignResult {
+    let started = Instant::now();
+    let mut rewritten = 0;
+    loop {
+        let first = AssignResult {
+            assigned: result.assigned.clone(),
+            entries: result.entries.clone(),
+            rewritten,
+            ..AssignResult::default()
+        };
+        let reassigned = assigner.reassign_lost(items, first, Some(shards), witnesses).await;
+        let mut pairs = items.iter().zip(&reassigned.assigned);
+        let lacks_earlier_events = pairs.any(|(item, reply)| {
+            matches!(*reply, AssignItemReply::OtherNumber(next) if next < item.number)
+        });
+        if !lacks_earlier_events || started.elapsed() > OTHER_PUBLISHERS_LIMIT {
+            return reassigned;
+        }
+        rewritten = reassigned.rewritten;
+        tokio::time::sleep(OTHER_PUBLISHERS_INTERVAL).await;
+    }
+}
+
 /// Names, in the items of a call that is repeated, the numbers that the store gave to the events. The store then gives
 /// an event its earlier number or none: the first copy of the event may still be in the broker, and under another
 /// number the event would take effect twice. A queue in the store has no such copy, because the store loses the entry
 /// of the queue together with the number.
 fn name_lost_numbers(items: &mut [AssignItem], assigned: &[AssignItemReply]) {
     for (item, reply) in items.iter_mut().zip(assigned) {
-        if item.event.sequence().is_none() {
+        // If the call was repeated before, the item already names the first number. The reply to the repetition may
+        // name the number of another event.
+        if item.event.sequence().is_none() && item.number == 0 {
             item.number = reply.sequence();
         }
     }

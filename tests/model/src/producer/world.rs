@@ -33,7 +33,8 @@ pub struct ProducerCounts {
     pub changed: u64,
     /// Number of times that the producer started again.
     pub restarts: u64,
-    /// Number of times that the producer ended because the store could not give a lost event its earlier number.
+    /// Number of times that the producer ended because the store could not give a lost event its earlier number, or
+    /// because the reader had executed a lost event of the other producer.
     pub stopped: u64,
     /// Number of times that the producer read the file again from its oldest checkpoint, because a shard had gone back.
     pub reread: u64,
@@ -437,6 +438,11 @@ impl ProducerWorld {
             history.add(call, 1, newest, *now);
             if went_back {
                 self.rewrite_lost_events();
+            } else if !open.is_empty() && self.state.other_events > 0 {
+                // The reader has executed a lost event of the other producer. The store refuses new events of the shard
+                // until the other producer has written this event again.
+                self.state.is_stopped = true;
+                self.counts.stopped += 1;
             }
         }
         self.state.next = self.state.next.max(end);
