@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use lapin::ExchangeKind;
@@ -361,6 +362,45 @@ fn running_publisher_gets_lost_numbers_of_executed_events_again() -> Result<()> 
     runtime.block_on(publisher.close())?;
     let other = numbering.run(&first)?;
     ensure!(numbers(&other)? == [5, 6], "{other:?}");
+    numbering.check_settled(1..=6)
+}
+
+/// Redis loses the events of two running publishers, which publish events of the same key in turn. The publisher of the
+/// later event detects the loss first. It waits until the other publisher has written the earlier event again, so that
+/// each event gets its number again.
+#[test]
+fn publishers_of_a_key_get_their_lost_numbers_again() -> Result<()> {
+    let numbering = NumberingRig::start("cases", "", "")?;
+    let NumberingRig { redis, rig, .. } = &numbering;
+    let runtime = tokio::runtime::Runtime::new()?;
+    let config = rig.home.path("ordain.toml");
+    let mut earlier = runtime.block_on(Publisher::open(&config, "cases"))?;
+    let mut later = runtime.block_on(Publisher::open(&config, "cases"))?;
+    runtime.block_on(earlier.publish(&program_events(KEPT)?))?;
+    let snapshot = redis.snapshot()?;
+    runtime.block_on(earlier.publish(&program_events(3..=3)?))?;
+    runtime.block_on(later.publish(&program_events(4..=4)?))?;
+    redis.go_back(&snapshot)?;
+
+    let receipts = runtime.block_on(async {
+        let first = program_events(6..=6)?;
+        let second = program_events(5..=5)?;
+        let publish_later = later.publish(&first);
+        let publish_earlier = async {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            earlier.publish(&second).await
+        };
+        let (later, earlier) = tokio::join!(publish_later, publish_earlier);
+        anyhow::Ok([later?, earlier?].concat())
+    })?;
+    let mut sequences: Vec<_> = receipts.iter().map(|receipt| receipt.sequence).collect();
+    sequences.sort_unstable();
+    ensure!(sequences == [Some(5), Some(6)], "{receipts:?}");
+    runtime.block_on(earlier.close())?;
+    runtime.block_on(later.close())?;
+    let executed = numbers(&numbering.run(&[])?)?;
+    ensure!(executed[..4] == [1, 2, 3, 4], "{executed:?}");
+    ensure!(executed[4..] == [5, 6] || executed[4..] == [6, 5], "{executed:?}");
     numbering.check_settled(1..=6)
 }
 
