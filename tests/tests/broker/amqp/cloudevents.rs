@@ -132,7 +132,7 @@ fn times_of_all_types_are_read() -> Result<()> {
     let text = |text: &str| AMQPValue::LongString(text.into());
     let cases = [
         ("text", text("2025-11-25T12:00:00.125Z"), Some("2025-11-25T12:00:00.125Z")),
-        ("timestamp", AMQPValue::Timestamp(1_764_072_000), Some("2025-11-25T12:00:00Z")),
+        ("timestamp", AMQPValue::Timestamp(1_764_072_000), Some("2025-11-25T12:00:00.000Z")),
         ("ms", AMQPValue::LongLongInt(1_764_072_000_125), Some("2025-11-25T12:00:00.125Z")),
         ("double", AMQPValue::Double(1_764_072_000_125.0), Some("2025-11-25T12:00:00.125Z")),
         ("us", AMQPValue::LongLongInt(1_764_072_000_125_000), Some("2025-11-25T12:00:00.125Z")),

@@ -51,7 +51,8 @@ fn values_are_read_from_the_named_places() -> Result<()> {
         let event = &letter["event"];
         ensure!(event["id"] == id && event["type"] == "orders.pay", "{event}");
         ensure!(event["time"] == "2025-11-25T12:00:00.125Z", "{event}");
-        ensure!(event["headers"] == json!([["task", "orders.pay"]]), "{event}");
+        let headers = json!([["task", "orders.pay"], ["property:correlation_id", id]]);
+        ensure!(event["headers"] == headers, "{event}");
     }
     let without = by_key.get("").context("a letter without a key")?;
     ensure!(without["cause"] == "no-key", "{without}");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use lapin::ExchangeKind;
 use lapin::message::Delivery;
-use lapin::types::AMQPValue;
+use lapin::types::{AMQPValue, ShortString};
 use ordain_servers::{Rabbit, RabbitOptions, Redis, wait_until};
 use ordain_tests::amqp::{Outgoing, from_line, header};
 use ordain_tests::host::Home;
@@ -76,6 +76,8 @@ fn producer_headers_replace_no_reserved_header() -> Result<()> {
         .iter()
         .find(|message| message.routing_key.as_str() == "a")
         .context("no dead letter arrived")?;
+    let own_id = letter.properties.message_id().as_ref().map(ShortString::as_str);
+    ensure!(own_id.is_some_and(|id| id.starts_with("cases/a/dead/")), "{letter:?}");
     for (name, value) in [
         ("x-original-CC", Some("elsewhere")),
         ("x-original-BCC", Some("elsewhere")),
@@ -88,7 +90,7 @@ fn producer_headers_replace_no_reserved_header() -> Result<()> {
         ("X-Sequence-ID", Some("1")),
         ("CC", None),
         ("BCC", None),
-        ("cloudEvents:id", None),
+        ("cloudEvents:id", own_id),
     ] {
         let found = header(letter, name);
         ensure!(found.as_deref() == value, "{name} is {found:?} in {letter:?}");
