@@ -432,7 +432,7 @@ fn password_in_the_environment_needs_a_restart() -> Result<()> {
             Service::start_with(&rig.home, &RUN_WITH_SHORT_WAITS, &environment)
         };
         let mut service = start("old")?;
-        rig.until_declared()?;
+        service.until_says("ready: stream cases receives events")?;
         rig.rabbit.change_password(user, "new")?;
         rig.rabbit.close_connections()?;
         let advice = "if the login in `broker.url` has changed, restart the process";
