@@ -87,6 +87,12 @@ struct DeliveryKey<'a> {
     place: Option<&'a Place>,
 }
 
+/// The id and the source of an event.
+struct EventIdentity<'a> {
+    id: &'a str,
+    source: &'a str,
+}
+
 /// The values of the headers that have a meaning for Ordain, and all other headers.
 #[derive(Default)]
 struct EventHeaders<'a> {
@@ -226,9 +232,30 @@ impl DeliveryDecoder {
     /// Returns whether a message is a dead letter of this stream, with the values in [`OWN_LOCATIONS`]. If the stream
     /// reads the default places, no message counts as such a letter.
     fn is_letter(&self, delivery: &Delivery) -> bool {
-        !self.locations.is_default()
-            && has_header(delivery, CAUSE_HEADER)
-            && self.has_own_source(delivery, SOURCE_HEADER)
+        !self.locations.is_default() && self.has_own_cause(delivery)
+    }
+
+    /// Returns whether a message has the headers of a dead letter of this stream.
+    fn has_own_cause(&self, delivery: &Delivery) -> bool {
+        has_header(delivery, CAUSE_HEADER) && self.has_own_source(delivery, SOURCE_HEADER)
+    }
+
+    /// Returns the id and the source of the event in a returned dead letter of this stream. The letter has an id and a
+    /// source of its own. In a `sequenced` stream, its event must remain a repeat of the first delivery. Returns `None`
+    /// for any other message. Also returns `None` if the letter does not have the sequence of its event, because a
+    /// sequenced sink has numbered the letter.
+    fn returned_identity<'a>(
+        &self,
+        delivery: &'a Delivery,
+        sequence: Option<u64>,
+    ) -> Option<EventIdentity<'a>> {
+        let text = |name| std::str::from_utf8(header(&delivery.properties, name)).ok();
+        if self.ordering != OrderingMode::Sequenced || !self.has_own_cause(delivery) {
+            return None;
+        }
+        let event_sequence: u64 = text("deadsequence")?.parse().ok()?;
+        let id = text("deadid").filter(|id| !id.is_empty() && sequence == Some(event_sequence))?;
+        Some(EventIdentity { id, source: text("deadsource")? })
     }
 
     /// Returns whether a header contains the CloudEvents source of this stream, and another header contains the key.
@@ -250,7 +277,15 @@ impl DeliveryDecoder {
         let others: Vec<(&str, &str)> =
             others.iter().map(|(name, value)| (&**name, &**value)).collect();
         let sequence = self.sequence(reader, locations, headers)?;
-        let id = self.id(reader, locations, headers, key, sequence)?;
+        let returned = self.returned_identity(reader.delivery, sequence);
+        let id = match &returned {
+            Some(event) => Cow::Borrowed(event.id),
+            None => self.id(reader, locations, headers, key, sequence)?,
+        };
+        let source = match &returned {
+            Some(event) => Cow::Borrowed(event.source),
+            None => attribute("source", headers.source, None)?.unwrap_or_default(),
+        };
         let kind = kind(reader, locations, headers)?;
         let content_type = optional_attribute(
             "datacontenttype",
@@ -274,7 +309,7 @@ impl DeliveryDecoder {
             sequence,
             id: &id,
             kind: kind.as_deref().unwrap_or_default(),
-            source: attribute("source", headers.source, None)?.as_deref().unwrap_or_default(),
+            source: &source,
             time_ms: match &locations.time {
                 Some(location) => located_time(reader, location),
                 None => default_time(headers, *properties.timestamp()),

@@ -91,9 +91,9 @@ pub async fn prepare_topology(
     let is_exchange_missing =
         has_marker && topology.is_exchange_missing(broker, &connection).await?;
     if topology.is_declared() {
-        // A replaced exchange has lost its bindings, so only the replacement is logged.
+        // A missing or replaced exchange has lost its bindings, so only the exchange is logged.
         let mut needed = topology.bindings_without(&replaced);
-        needed.retain(|binding| earlier.contains(binding));
+        needed.retain(|binding| !is_exchange_missing && earlier.contains(binding));
         log_missing_bindings(topology, broker, &connection, stream, list, needed).await;
     }
     let prepared = topology.prepare(broker, &connection, is_known).await;

@@ -14,7 +14,7 @@ use super::consumer_options::ConsumerOptions;
 use super::prefetch::AdaptivePrefetch;
 use super::queue_monitor::ConsumerProgress;
 use super::unreadable::decode_or_letter;
-use super::weight::weight;
+use super::weight::memory;
 use ordain_cloudevents::{
     AckProgress, BATCH_BYTES_LIMIT, BATCH_EVENTS_LIMIT, DecodedDelivery, DeliveryBatch,
     FilePosition,
@@ -54,7 +54,7 @@ pub(super) struct Subscription<'a> {
     received: u64,
     /// Number of acknowledged deliveries.
     acknowledged_count: u64,
-    /// Deliveries that the receiver has not taken, and the size of each in bytes.
+    /// Deliveries that the receiver has not taken, and the memory of each in bytes.
     unsent: VecDeque<(DecodedDelivery, usize)>,
     unsent_bytes: usize,
     /// The current window; `None` after the subscription has notified the receiver of this window.
@@ -143,12 +143,16 @@ impl<'a> Subscription<'a> {
                             return Ok(SubscriptionEnd::StreamSuspected);
                         }
                         self.buffer(&delivery)?;
+                        // Deliveries above the memory limit reduce the window at once, even before an acknowledgement.
+                        // The events of the remaining batch may be much larger than its messages, so the loop decodes
+                        // no further message.
+                        if self.prefetch.shrink_if_over_limit(self.unsent_bytes) {
+                            return Ok(SubscriptionEnd::Resized);
+                        }
                     }
                     // Adjust the window only after an acknowledgement. Otherwise, with messages of alternating sizes,
-                    // one subscription could follow another without any progress. Deliveries above the memory limit
-                    // reduce the window even before an acknowledgement.
-                    let needs_resize = self.acknowledged_count > 0 && self.prefetch.adjust();
-                    if needs_resize || self.prefetch.shrink_if_over_limit(self.unsent_bytes) {
+                    // one subscription could follow another without any progress.
+                    if self.acknowledged_count > 0 && self.prefetch.adjust() {
                         return Ok(SubscriptionEnd::Resized);
                     }
                 }
@@ -174,11 +178,10 @@ impl<'a> Subscription<'a> {
             return Err(BrokerError::Unavailable(reason));
         }
         self.report_priority(delivery);
-        let headers = delivery.properties.headers().as_ref().map_or(0, weight);
-        let bytes = delivery.data.len() + headers;
+        let decoded = decode_or_letter(&self.options.decoder, self.queue, delivery);
+        let bytes = memory(delivery, &decoded);
         self.prefetch.record(bytes, delivery.redelivered);
-        self.unsent
-            .push_back((decode_or_letter(&self.options.decoder, self.queue, delivery), bytes));
+        self.unsent.push_back((decoded, bytes));
         self.unsent_bytes += bytes;
         Ok(())
     }

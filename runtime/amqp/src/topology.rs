@@ -257,17 +257,20 @@ impl Topology {
             return Ok(None);
         };
         let connection = broker.connect(&format!("ordain {stream} topology")).await?;
-        match self.check_exchange(broker, &connection).await {
+        let is_missing = match self.check_exchange(broker, &connection).await {
             Err(error) if error.is_not_found() => {
                 report(&TopologyChange::ExchangeMissing(exchange.clone()));
                 marked.remove(exchange);
+                true
             }
-            Ok(()) | Err(BrokerError::Refused { .. }) => {}
+            Ok(()) | Err(BrokerError::Refused { .. }) => false,
             Err(error) => return Err(error),
-        }
+        };
         let replaced = self.replaced_exchanges(broker, &connection, marked).await?;
-        // A replaced exchange has lost its bindings, so only the replacement is reported.
-        let needed = self.bindings_without(&replaced);
+        // A missing or replaced exchange has lost its bindings, so only the exchange is reported. A check of each
+        // binding of a missing exchange could exceed the time limit before the declaration of the exchange.
+        let needed =
+            if is_missing { BTreeSet::new() } else { self.bindings_without(&replaced) };
         for name in replaced {
             marked.remove(&name);
             report(&TopologyChange::ExchangeReplaced(name));

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::decode::DeliveryDecoder;
 use super::encode::{header, id};
-use super::header::{CAUSE_HEADER, QUEUE_HEADERS, SOURCE_HEADER};
+use super::header::{CAUSE_HEADER, ID_HEADER, QUEUE_HEADERS, SOURCE_HEADER};
 use super::value::table;
 
 /// Decodes a delivery into an event, or into a dead letter whose origin names the queue.
@@ -33,7 +33,7 @@ pub(super) fn decode_or_letter(
     // If the body exceeds the size limit of an event, the dead letter keeps only the beginning of the body. A file
     // source treats a long line in the same way.
     let (body, rest) = split_at_limit(&delivery.data, decoder.event_size);
-    let raw = || Bytes::from(message_json(delivery, body));
+    let raw = || Bytes::from(message_json(delivery, body, *delivery.properties.timestamp()));
     if let Some(tag) = returned_tag(delivery, &decoder.letter_source) {
         let error = "a dead letter of this stream has returned to the stream, which does not process it again. If a \
                      binding leads from the exchange of `dead_letter` to the queue of this stream, remove the binding. \
@@ -52,7 +52,8 @@ pub(super) fn decode_or_letter(
             let id = LetterId { key: "".into(), sequence: 0, tag };
             return letter(id, error.cause, error.message, raw);
         }
-        let tag = if rest.is_empty() { digest(&raw) } else { digest(&raw) ^ digest(rest) };
+        let message = identity_bytes(delivery, body, &raw);
+        let tag = if rest.is_empty() { digest(&message) } else { digest(&message) ^ digest(rest) };
         let key = error.key.unwrap_or_default().into();
         let id = LetterId { key, sequence: error.sequence.unwrap_or_default(), tag };
         letter(id, error.cause, error.message, raw)
@@ -106,8 +107,22 @@ fn split_at_limit(body: &[u8], limit: usize) -> (&[u8], &[u8]) {
     body.split_at(limit.min(body.len()))
 }
 
-/// Encodes a message with its properties, its headers and the kept part of its body as JSON.
-fn message_json(delivery: &Delivery, body: &[u8]) -> Vec<u8> {
+/// Returns the bytes that identify a message: `raw`, or `raw` without the timestamp if the message has an id of
+/// CloudEvents. Ordain writes the time of publishing into the timestamp, so a message that Ordain publishes twice can
+/// have two timestamps.
+fn identity_bytes(delivery: &Delivery, body: &[u8], raw: &Bytes) -> Bytes {
+    let properties = &delivery.properties;
+    let has_id = !header(properties, ID_HEADER).is_empty();
+    if has_id && properties.timestamp().is_some() {
+        message_json(delivery, body, None).into()
+    } else {
+        raw.clone()
+    }
+}
+
+/// Encodes a message with its properties, its headers and the kept part of its body as JSON. `timestamp` is the
+/// property of this name.
+fn message_json(delivery: &Delivery, body: &[u8], timestamp: Option<u64>) -> Vec<u8> {
     let properties = &delivery.properties;
     let text =
         |property: &Option<lapin::types::ShortString>| property.as_ref().map(ToString::to_string);
@@ -133,7 +148,7 @@ fn message_json(delivery: &Delivery, body: &[u8]) -> Vec<u8> {
             "reply_to": text(properties.reply_to()),
             "expiration": text(properties.expiration()),
             "message_id": text(properties.message_id()),
-            "timestamp": properties.timestamp(),
+            "timestamp": timestamp,
             "type": text(properties.kind()),
             "user_id": text(properties.user_id()),
             "app_id": text(properties.app_id()),
@@ -151,6 +166,8 @@ mod tests {
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
+    use lapin::BasicProperties;
+    use lapin::types::{AMQPValue, FieldTable};
     use ordain_cloudevents::source_of;
     use ordain_config::{EventLocations, IdLocation, IdPlace, RoutingKeyTemplate};
     use ordain_core::{EventParts, OrderingMode};
@@ -189,6 +206,29 @@ mod tests {
             version: None,
             content: LetterContent::Event(Arc::new(event)),
         }
+    }
+
+    /// Ordain may publish a message twice, with two times of publishing. An unreadable message must nevertheless become
+    /// one dead letter, which contains the timestamp. Without an id, the timestamp may distinguish two messages.
+    #[test]
+    fn timestamp_does_not_identify_a_message_with_an_id() {
+        let locations = EventLocations::DEFAULT;
+        let decoder =
+            DeliveryDecoder::new(source_of("s"), OrderingMode::Fifo, 1 << 20, locations, false);
+        let letter = |id: &str, timestamp: u64| {
+            let mut headers = FieldTable::default();
+            headers.insert(ID_HEADER.into(), AMQPValue::LongString(id.into()));
+            // The event has no key.
+            let mut delivery = Delivery::mock(1, "x".into(), "".into(), false, b"{}".to_vec());
+            delivery.properties = BasicProperties::default()
+                .with_headers(if id.is_empty() { FieldTable::default() } else { headers })
+                .with_timestamp(timestamp);
+            *decode_or_letter(&decoder, "q", &delivery).expect_err("no key")
+        };
+        assert_eq!(letter("1", 7).id, letter("1", 8).id);
+        assert_ne!(letter("1", 7).content, letter("1", 8).content);
+        assert_ne!(letter("1", 7).id, letter("2", 7).id);
+        assert_ne!(letter("", 7).id, letter("", 8).id);
     }
 
     /// The store identifies dead letters by their ids, and forwards each letter once. If dead letters circulate between

@@ -1,12 +1,25 @@
-//! Estimates the memory that the headers of a delivery take.
+//! Estimates the memory that a delivery takes.
 
+use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable};
+use ordain_cloudevents::DecodedDelivery;
 
 /// Approximate memory, in bytes, that each header and each value inside a header takes in addition to its texts.
 const HEADER_BYTES: usize = 64;
 
+/// Returns the approximate memory of a delivery, or of its decoded form if this form takes more memory, in bytes. The
+/// event of a compressed message can be much larger than the message.
+pub(super) fn memory(delivery: &Delivery, decoded: &DecodedDelivery) -> usize {
+    let headers = delivery.properties.headers().as_ref().map_or(0, weight);
+    let decoded = match decoded {
+        Ok(event) => event.memory(),
+        Err(letter) => letter.memory(),
+    };
+    decoded.max(delivery.data.len() + headers)
+}
+
 /// Returns the approximate size of a table in memory, in bytes.
-pub(super) fn weight(table: &FieldTable) -> usize {
+fn weight(table: &FieldTable) -> usize {
     table.inner().iter().map(|(name, value)| name.as_str().len() + value_weight(value)).sum()
 }
 
@@ -20,4 +33,41 @@ fn value_weight(value: &AMQPValue) -> usize {
             AMQPValue::ShortString(text) => text.as_str().len(),
             _ => 0,
         }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use lapin::BasicProperties;
+    use ordain_config::EventLocations;
+    use ordain_core::OrderingMode;
+
+    use super::*;
+    use crate::decode::DeliveryDecoder;
+    use crate::unreadable::decode_or_letter;
+
+    #[test]
+    fn compressed_message_counts_with_the_size_of_its_event() {
+        const SIZE: usize = 100_000;
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(&vec![b'x'; SIZE]).expect("memory");
+        let body = encoder.finish().expect("memory");
+        assert!(body.len() < SIZE / 100);
+        let decoder = DeliveryDecoder::new(
+            "/ordain/s".to_owned(),
+            OrderingMode::Sequenced,
+            1 << 20,
+            EventLocations::DEFAULT,
+            false,
+        );
+        let mut delivery = Delivery::mock(1, "x".into(), "k".into(), false, body);
+        let counted =
+            |delivery: &Delivery| memory(delivery, &decode_or_letter(&decoder, "q", delivery));
+        assert!(counted(&delivery) < SIZE / 10, "the body remains compressed");
+        delivery.properties = BasicProperties::default().with_content_encoding("gzip".into());
+        assert!(counted(&delivery) >= SIZE);
+    }
 }

@@ -1,5 +1,6 @@
 //! Tests of decoding and encoding lines. Property tests also cover `compact`.
 
+use ordain_config::{EventLocations, KeyLocation, KeyPlace, Place};
 use ordain_core::{
     Cause, DeadLetter, EmittedMessage, Event, LetterContent, LetterId, Message, MessageParts,
     OrderingMode,
@@ -277,6 +278,25 @@ fn wrong_case_of_an_interpreted_name_is_rejected() {
     let headers: Vec<_> = event.headers().filter(|(name, _)| *name != "subject").collect();
     assert_eq!((event.key(), headers), ("a", vec![("SUBJECT", "b"), ("TraceParent", "c")]));
     assert_eq!(decode(r#","EndOfSequence":null"#).headers().count(), 0);
+}
+
+/// A setting names the places of the key. The decoder reads the key from the first attribute that is present.
+#[test]
+fn wrong_case_of_a_named_key_is_rejected() {
+    let decode = |names: &[&str], more: &str| {
+        let places = names.iter().map(|name| KeyPlace::Place(Place::Attribute((*name).to_owned())));
+        let key = Some(KeyLocation(places.collect()));
+        let locations = EventLocations { key, ..EventLocations::DEFAULT };
+        SEQUENCED_DECODER.clone().with_locations(locations).decode(line(more).as_bytes())
+    };
+    let error = decode(&["partitionkey", "subject"], r#","partitionKey":"b""#);
+    let error = error.expect_err("the wrong case of partitionkey");
+    assert!(error.message.contains("write `partitionkey` instead of `partitionKey`"), "{error}");
+    // The decoder does not read these attributes.
+    let event = decode(&["subject", "partitionkey"], r#","partitionKey":"b""#);
+    assert_eq!(event.expect("an event").key(), "o-1");
+    let event = decode(&["customer"], r#","customer":"c","Subject":"a","partitionKey":"b""#);
+    assert_eq!(event.expect("an event").key(), "c");
 }
 
 #[test]

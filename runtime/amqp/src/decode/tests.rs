@@ -3,10 +3,12 @@
 mod structured;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use lapin::BasicProperties;
 use lapin::types::DecimalValue;
-use ordain_config::{LoadedConfig, SourceConfig};
+use ordain_config::{LoadedConfig, RoutingKeyTemplate, SourceConfig};
+use ordain_core::{DeadLetter, LetterContent, LetterId};
 use serde_json::json;
 
 use super::*;
@@ -405,7 +407,7 @@ fn published_event_is_read_from_the_default_places() {
         data: b"{\"k\":\"other\"}",
         ..EventParts::default()
     };
-    let event = std::sync::Arc::new(Event::new(&parts));
+    let event = Arc::new(Event::new(&parts));
     for settings in [
         "",
         "key = \"header:order\"",
@@ -479,7 +481,7 @@ fn header_with_the_key_replaces_no_header_of_the_event() {
         EventParts { key: "k", id: "1", headers: &[("order", "first")], ..EventParts::default() };
     let decoder = located(OrderingMode::Fifo, "key = \"header:order\"");
     let form = EventForm::new("s", &decoder.locations);
-    let sent = encode::event(&std::sync::Arc::new(Event::new(&parts)), None, &form);
+    let sent = encode::event(&Arc::new(Event::new(&parts)), None, &form);
     let received = decoder.decode(&message(sent.properties, b"")).expect("an event");
     assert_eq!(received.key(), "k");
     assert_eq!(received.headers().collect::<Vec<_>>(), [("x-original-order", "first")]);
@@ -518,7 +520,7 @@ fn mark_of_store_numbered_events_arrives() {
     let is_marked = |event: &Event, ordering, settings: &str| {
         let decoder = located(ordering, settings);
         let form = EventForm::new("s", &EventLocations::DEFAULT);
-        let sent = encode::event(&std::sync::Arc::new(event.clone()), Some(7), &form);
+        let sent = encode::event(&Arc::new(event.clone()), Some(7), &form);
         let mut delivery = message(sent.properties, b"");
         delivery.routing_key = sent.routing_key;
         let received = decoder.decode(&delivery).expect("an event");
@@ -530,6 +532,50 @@ fn mark_of_store_numbered_events_arrives() {
     assert!(!is_marked(&marked, OrderingMode::Fifo, ""));
     assert!(!is_marked(&marked, OrderingMode::Sequenced, "id = \"header:other\""));
     assert!(!is_marked(&marked, OrderingMode::Sequenced, "sequence = \"header:other\""));
+}
+
+/// The event in a returned dead letter of a `sequenced` stream is a repeat of the event that became the letter, even if
+/// the store numbered the event. A letter with another sequence than its event is an event of its own.
+#[test]
+fn returned_letter_contains_a_repeat() {
+    let parts = EventParts {
+        key: "k",
+        sequence: Some(5),
+        id: "1",
+        source: "/shop",
+        kind: "t",
+        data: b"x",
+        ..EventParts::default()
+    };
+    let event = Event::new(&parts).with_store_mark(true);
+    let letter = DeadLetter {
+        id: LetterId { key: "k".into(), sequence: 5, tag: 1 },
+        cause: Cause::Rejected,
+        error: "no".to_owned(),
+        origin: None,
+        version: None,
+        content: LetterContent::Event(Arc::new(event.clone())),
+    };
+    let template = RoutingKeyTemplate("{key}".to_owned());
+    for settings in ["", "key = \"header:other\""] {
+        for (stream, number, is_repeat) in
+            [("s", None, true), ("s", Some(9), false), ("other", None, false)]
+        {
+            // The place of the key in another stream's letters is unknown to a stream with a place of its own.
+            if stream != "s" && !settings.is_empty() {
+                continue;
+            }
+            let sent = encode::letter(stream, &letter, number, &template, 7);
+            let mut delivery = message(sent.properties, sent.body.bytes());
+            delivery.routing_key = sent.routing_key;
+            let received = located(OrderingMode::Sequenced, settings).decode(&delivery);
+            let received = received.unwrap_or_else(|error| panic!("{settings} {stream}: {error}"));
+            assert_eq!(received.sequence(), number.or(Some(5)));
+            assert_eq!(received.repeats(&event), is_repeat, "{settings} {stream} {number:?}");
+            let source = if is_repeat { "/shop".to_owned() } else { format!("/ordain/{stream}") };
+            assert_eq!(received.source(), source);
+        }
+    }
 }
 
 /// The handler reads the properties that are no part of the event as headers. Only the property itself has this name.

@@ -2,7 +2,7 @@
 //! such as `EndOfSequence` as an extension without a meaning, so the event would have another effect than the producer
 //! intended.
 
-use ordain_config::{IdPlace, Place};
+use ordain_config::{IdPlace, KeyPlace, Place};
 use ordain_core::OrderingMode;
 
 use super::super::envelope::{EnvelopeMember, EventEnvelope};
@@ -41,12 +41,23 @@ impl EventDecoder {
             EnvelopeMember::Type => is_default_place(locations.kind.as_ref(), "type"),
             EnvelopeMember::Time => is_default_place(locations.time.as_ref(), "time"),
             EnvelopeMember::Sequence => self.is_numbered(),
-            EnvelopeMember::PartitionKey => locations.key.is_none(),
-            EnvelopeMember::Subject => {
-                let has_other_key = envelope.raw(EnvelopeMember::PartitionKey).is_some();
-                locations.key.is_none() && !has_other_key
-            }
+            EnvelopeMember::PartitionKey => self.reads_key_from(envelope, "partitionkey"),
+            EnvelopeMember::Subject => self.reads_key_from(envelope, "subject"),
         }
+    }
+
+    /// Returns whether the decoder would read the key of the event from an attribute with this name. The decoder reads
+    /// the key from the first place that is present. Of the earlier places, this method checks only the attributes.
+    fn reads_key_from(&self, envelope: &EventEnvelope<'_>, name: &str) -> bool {
+        let names = match &self.locations().key {
+            Some(key) => key.0.iter().filter_map(attribute_name).collect(),
+            None => vec!["partitionkey", "subject"],
+        };
+        let is_present = |name: &str| {
+            EnvelopeMember::of(name).is_some_and(|member| envelope.raw(member).is_some())
+        };
+        let first = names.into_iter().find(|found| *found == name || is_present(found));
+        first == Some(name)
     }
 
     /// Returns whether the decoder reads the sequence first from the attribute `sequence`.
@@ -61,5 +72,13 @@ impl EventDecoder {
         first.is_none_or(
             |first| matches!(first, Some(IdPlace::Place(Place::Attribute(name))) if name == "id"),
         )
+    }
+}
+
+/// Returns the name of the attribute that contains the whole key; `None` if the place is no attribute.
+fn attribute_name(place: &KeyPlace) -> Option<&str> {
+    match place {
+        KeyPlace::Place(Place::Attribute(name)) => Some(name),
+        _ => None,
     }
 }

@@ -107,16 +107,24 @@ impl Sequencer {
             self.defer(index, delivery, Arc::clone(event));
             return;
         }
-        let difference = if event.is_store_numbered() { "content or id" } else { "content" };
+        // The lane has only a digest of a settled event, so its source and its mark are unknown.
+        let other = lane.held.find(sequence).ok().and_then(|position| lane.held.get(position));
+        let difference = difference(event, other.map(|held| &*held.event));
         let mut error = format!(
             "another event with other {difference} has the same sequence or id: event {sequence} of the key"
         );
-        // The lane has only a digest of a settled event, so the source is unknown.
-        let other = lane.held.find(sequence).ok().and_then(|position| lane.held.get(position));
         error += &other.map_or_else(String::new, |held| source_text(held.event.source()));
         let letter = orphan_letter(&lane.key, sequence, event, Cause::Conflict, error);
         self.queue_orphan_letter(letter, delivery);
     }
+}
+
+/// Returns the text for the error of a dead letter that names the possible differences between two events with the same
+/// sequence. `other` is `None` if the other event is unknown.
+pub(super) fn difference(event: &Event, other: Option<&Event>) -> &'static str {
+    let is_store_numbered =
+        event.is_store_numbered() || other.is_some_and(Event::is_store_numbered);
+    if is_store_numbered { "content or id" } else { "content" }
 }
 
 /// Returns a text with the source of an event, for the end of an error. The text is empty if the event has no source,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::delivery_window::NO_LANE;
 use super::held::{HeldEvent, SpillCopy};
 use super::letters::{orphan_letter, settling_letter};
+use super::repeat::difference;
 use super::{Sequencer, ShardState};
 use crate::effect::Effect;
 use crate::event::Event;
@@ -134,9 +135,9 @@ impl Sequencer {
                     self.finish_stored(index, position);
                 }
             }
-            Ok(_) => {
-                let difference =
-                    if event.is_store_numbered() { "content or id" } else { "content" };
+            Ok(position) => {
+                let other = lane.held.get(position).map(|held| &*held.event);
+                let difference = difference(&event, other);
                 let error = format!(
                     "another event with other {difference} has the same sequence: event {sequence} of the key"
                 );

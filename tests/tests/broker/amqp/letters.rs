@@ -176,6 +176,33 @@ fn returned_dead_letters_of_a_sequenced_stream_do_not_circulate() -> Result<()> 
     ensure_letters_end("", vec![without_properties(without_id), with_id], &expected)
 }
 
+/// The store numbers an event of `ordain publish`, and the handler rejects the event. The dead letter has an id and a
+/// source of its own, and returns to the stream. Its event must nevertheless be a repeat, and not a conflict.
+#[test]
+fn returned_dead_letter_of_a_store_numbered_event_is_a_repeat() -> Result<()> {
+    let admin_section = "[admin]\nlisten = \"127.0.0.1:0\"\n";
+    let rig = Rig::with(admin_section, "dead_letter = \"dead\"", "")?;
+    rig.client.exchange("letters", ExchangeKind::Fanout)?;
+    let sink = "[sinks.dead]\nkind = \"amqp\"\nexchange = \"letters\"\n";
+    let config = rig.home.read("ordain.toml").replace("\"tally\"", "\"faulty\"");
+    rig.home.write("ordain.toml", config + sink)?;
+    // The command declares the queue, because no host of the stream has run yet.
+    let data = json!({ "do": "reject" }).to_string();
+    let event = ["--key", "a", "--type", "test", "--data", &data, "--id", "one"];
+    rig.home.rows(&[&["publish", "cases"], &event[..], &["--json"]].concat())?;
+    rig.client.bind("cases", "letters", "")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    let address = admin(&mut service)?;
+    let duplicates = r#"ordain_events_total{stream="cases",outcome="duplicate"}"#;
+    service.until("the repeat", || metric(address, duplicates).ok().flatten() == Some(1))?;
+    rig.until_empty()?;
+    service.end()?;
+    let stored = rig.home.rows(&["dead", "list", "cases", "--json"])?;
+    let causes: Vec<&str> = stored.iter().filter_map(|row| row["cause"].as_str()).collect();
+    ensure!(causes == ["rejected"], "{causes:?}");
+    Ok(())
+}
+
 /// Removes the properties of a message: the id, the sequence, and all other headers.
 fn without_properties(message: Outgoing) -> Outgoing {
     Outgoing { properties: BasicProperties::default(), ..message }

@@ -30,6 +30,30 @@ fn attributes_are_read_from_the_body() {
     assert_eq!(event.headers().collect::<Vec<_>>(), [("flag", "true"), ("tenant", "blue")]);
 }
 
+/// An attribute with a wrong case would be an extension, and the routing key would become the key.
+#[test]
+fn wrong_case_of_the_key_is_rejected() {
+    for (settings, members, right) in [
+        ("", r#""partitionKey":"p","#, Some("partitionkey")),
+        ("", r#""subject":"s","partitionKey":"p","#, Some("partitionkey")),
+        ("", r#""Subject":"s","#, Some("subject")),
+        ("", r#""partitionkey":"p","Subject":"s","#, None),
+        ("key = \"header:order\"", r#""Subject":"s","partitionKey":"p","#, None),
+    ] {
+        let properties = with_headers(&[("order", text("o-9"))]);
+        let delivery = structured(properties, members);
+        let decoded = located(OrderingMode::Sequenced, settings).decode(&delivery);
+        match (decoded, right) {
+            (Err(error), Some(right)) => {
+                assert_eq!(error.cause, Cause::Unreadable, "{settings} {members}");
+                assert!(error.message.contains(&format!("write `{right}`")), "{error}");
+            }
+            (Ok(_), None) => {}
+            (decoded, _) => panic!("{settings} {members}: {decoded:?}"),
+        }
+    }
+}
+
 #[test]
 fn key_is_an_attribute_or_the_routing_key_or_in_a_named_place() {
     let properties = || with_headers(&[("order", text("o-9"))]).with_correlation_id("c".into());
