@@ -39,12 +39,18 @@ pub struct Checkpoint {
     /// source wrote the checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     run: Option<u64>,
+    /// Digests of the compressed files that need no report: the files existed at the first start, the source had read
+    /// their lines before a program compressed them, or the stream has a dead letter about them. `None` if a publisher
+    /// or an earlier version of Ordain wrote the checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    compressed: Option<Vec<u64>>,
 }
 
 /// The position up to which a source has read one file, with the identity of the file. In a checkpoint, all events
 /// before this position are processed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[allow(clippy::struct_excessive_bools, reason = "the flags are independent of each other")]
 pub struct FileProgress {
     /// The last known path.
     pub path: String,
@@ -74,6 +80,10 @@ pub struct FileProgress {
     /// file returns, the source reads only the bytes after the position.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_lost: bool,
+    /// `true` if the source has found a compressed file that this file may have become. A file becomes at most one
+    /// compressed file, so the source looks for the origin of a further compressed file elsewhere.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_compressed: bool,
 }
 
 /// A position between two lines of a file.
@@ -188,6 +198,7 @@ impl FileProgress {
             is_live: true,
             is_ignored: false,
             is_lost: false,
+            is_compressed: false,
         }
     }
 
@@ -239,6 +250,9 @@ pub struct SourceProgress {
     pub index: usize,
     /// The progress in the file of the batch, at the end of the batch.
     pub current: FileProgress,
+    /// Digests of the compressed files that need no report after the batch; `None` if the source does not search for
+    /// compressed files.
+    pub compressed: Option<Arc<[u64]>>,
 }
 
 impl SourceProgress {
@@ -260,7 +274,7 @@ impl SourceProgress {
         if let Some(file) = files.get_mut(self.index) {
             *file = self.current.clone().at(position, self.current.print);
         }
-        Checkpoint::new(files, commits)
+        Checkpoint::new(files, commits).with_compressed(self.compressed.as_deref())
     }
 }
 
@@ -268,7 +282,13 @@ impl Checkpoint {
     /// Creates a checkpoint of the files of a source. `commits` contains, for each shard, the number of the last commit
     /// on which the positions depend. `commits` is empty if the positions depend on no commit.
     pub fn new(files: Vec<FileProgress>, commits: Vec<u64>) -> Self {
-        Self { format: FORMAT, files, commits, run: None }
+        Self { format: FORMAT, files, commits, run: None, compressed: None }
+    }
+
+    /// Sets the digests of the compressed files that need no report.
+    #[must_use]
+    pub fn with_compressed(self, compressed: Option<&[u64]>) -> Self {
+        Self { compressed: compressed.map(<[u64]>::to_vec), ..self }
     }
 
     /// Sets the number of the run (one execution of `ordain publish`) that writes the checkpoint. The number
@@ -290,6 +310,11 @@ impl Checkpoint {
     /// Returns the files in the order in which the source reads them.
     pub fn files(&self) -> &[FileProgress] {
         &self.files
+    }
+
+    /// Returns the digests of the compressed files that need no report; `None` if the checkpoint does not contain them.
+    pub fn compressed(&self) -> Option<&[u64]> {
+        self.compressed.as_deref()
     }
 
     /// Returns the name of the mark (a named record in the store) that contains the checkpoint of a stream. The name
@@ -382,6 +407,19 @@ mod tests {
         assert_eq!(checkpoint.shards_that_lost_commits(&[6, 5, 0]), [0, 2]);
         let of_a_publisher = Checkpoint::new(Vec::new(), Vec::new());
         assert!(of_a_publisher.shards_that_lost_commits(&[0, 0, 0]).is_empty());
+    }
+
+    /// A checkpoint of an earlier version has no digests of compressed files.
+    #[test]
+    fn digests_of_compressed_files_are_optional() {
+        let checkpoint = Checkpoint::new(Vec::new(), vec![7]);
+        let text = String::from_utf8(checkpoint.encode()).expect("JSON");
+        assert!(!text.contains("compressed"), "{text}");
+        assert_eq!(Checkpoint::decode(text.as_bytes()).expect("decoded").compressed(), None);
+        let digests = [u64::MAX, 1];
+        let checkpoint = checkpoint.with_compressed(Some(&digests));
+        let decoded = Checkpoint::decode(&checkpoint.encode()).expect("decoded");
+        assert_eq!(decoded.compressed(), Some(&digests[..]));
     }
 
     #[test]

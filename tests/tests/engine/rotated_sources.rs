@@ -373,6 +373,86 @@ fn compressed_file_without_rest_is_not_reported() -> Result<()> {
     writer.check()
 }
 
+/// While the host is paused, a rotation compresses the file that the host reads, and two files that the host has never
+/// found. The host reads the rest of the first file, and reports the two other files. When these files are uncompressed
+/// again, the host reads their lines.
+#[test]
+fn compressed_files_that_were_never_read_are_reported() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 40)?;
+    // This file was compressed before the first start.
+    writer.home.write("events.ndjson.7", "no event\n")?;
+    gzip(&writer.home.path("events.ndjson.7"), "-f")?;
+    writer.create(EVENTS, 20)?;
+    let mut service = writer.start()?;
+    writer.until_all(&mut service)?;
+    service.pause()?;
+    writer.append(EVENTS, 10)?;
+    compress_as(&writer, 4)?;
+    for number in [3, 2] {
+        writer.create(EVENTS, 20)?;
+        compress_as(&writer, number)?;
+    }
+    writer.home.write(EVENTS, "")?;
+    service.resume()?;
+    service.until("the rest of the first file", || writer.home.lines(OUT) == 30)?;
+    for name in ["events.ndjson.3.gz", "events.ndjson.2.gz"] {
+        service.until_lines(1, &["unread lines lost", name])?;
+    }
+    for number in [3, 2] {
+        gzip(&writer.home.path(&format!("{EVENTS}.{number}.gz")), "-d")?;
+    }
+    writer.until_all(&mut service)?;
+    service.end()?;
+    // The host has read these lines now.
+    for number in [3, 2] {
+        gzip(&writer.home.path(&format!("{EVENTS}.{number}")), "-f")?;
+    }
+    ensure!(writer.home.run_once()?["dead_total"] == 0);
+    let letters = writer.home.rows(&["dead", "list", "cases", "--json"])?;
+    ensure!(letters.len() == 2, "{letters:?}");
+    writer.check_output()
+}
+
+/// Gives the file of events a number, and compresses the file.
+fn compress_as(writer: &Writer, number: usize) -> Result<()> {
+    let name = format!("{EVENTS}.{number}");
+    writer.rename(EVENTS, &name)?;
+    gzip(&writer.home.path(&name), "-f")
+}
+
+/// A stopped host has not read the rest of one file and the whole of two other files before a rotation compresses these
+/// files. Each file has a dead letter of its own.
+#[test]
+fn each_compressed_file_with_unread_lines_is_named() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 40)?;
+    writer.create(EVENTS, 50)?;
+    writer.home.run_once()?;
+    let inode = fs::metadata(writer.home.path(EVENTS))?.ino();
+    writer.append(EVENTS, 10)?;
+    compress_as(&writer, 3)?;
+    for number in [2, 1] {
+        writer.create(EVENTS, 20)?;
+        compress_as(&writer, number)?;
+    }
+    writer.home.write(EVENTS, "")?;
+    run_strictly(&writer.home)?;
+    let letters = writer.home.rows(&["dead", "list", "cases", "--json"])?;
+    ensure!(letters.len() == 3, "{letters:?}");
+    let errors: Vec<_> = letters.iter().filter_map(|letter| letter["error"].as_str()).collect();
+    for number in 1..=3 {
+        let name = format!("{EVENTS}.{number}.gz");
+        let named: Vec<_> = errors.iter().filter(|error| error.contains(&name)).collect();
+        ensure!(named.len() == 1, "{name}: {errors:?}");
+        ensure!((number == 3) == named[0].contains(&format!("inode {inode}: ")), "{named:?}");
+    }
+    ensure!(writer.home.run_once()?["dead_total"] == 0);
+    for number in 1..=3 {
+        gzip(&writer.home.path(&format!("{EVENTS}.{number}.gz")), "-d")?;
+    }
+    writer.home.run_once()?;
+    writer.check_output()
+}
+
 fn gzip(path: &Path, option: &str) -> Result<()> {
     let status = Command::new("gzip").arg(option).arg(path).status()?;
     ensure!(status.success(), "gzip {}: {status}", path.display());

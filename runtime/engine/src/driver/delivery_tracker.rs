@@ -242,7 +242,7 @@ mod tests {
         let offset = read.len() as u64;
         let current = FileProgress::unread("events".to_owned(), &metadata)
             .at(FilePosition { offset, line: 0 }, print);
-        SourceProgress { files: [current.clone()].into(), index: 0, current }
+        SourceProgress { files: [current.clone()].into(), index: 0, current, compressed: None }
     }
 
     #[test]

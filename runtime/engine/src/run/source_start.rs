@@ -291,7 +291,7 @@ impl PartitionFactory<'_> {
             tracing::info!(stream = %name, line, "reading the file from its checkpoint");
         }
         // Replace the checkpoint now, for two reasons. First, the checkpoint must contain all files that the source
-        // tracks now, because a file that is not in the checkpoint counts as new at the next start. Second, after a
+        // knows now, because a file that is not in the checkpoint counts as new at the next start. Second, after a
         // loss of commits, later commits get the numbers of the lost commits; the old checkpoint would then seem valid
         // at the next start.
         let mut known = files.progress();
@@ -304,7 +304,8 @@ impl PartitionFactory<'_> {
             // then rewrites the file.
             file.length = 0;
         }
-        let beginning = Checkpoint::new(known, handle.claimed_commits.to_vec());
+        let beginning = Checkpoint::new(known, handle.claimed_commits.to_vec())
+            .with_compressed(files.known_compressed());
         let mark = Mark { name: mark_name.clone(), value: beginning.encode().into() };
         let put = async || {
             let disconnects = self.store.disconnects();

@@ -14,7 +14,7 @@ use ordain_core::{Cause, DeadLetter, Event, LetterContent, LetterId, digest};
 use tokio::sync::{mpsc, oneshot};
 
 use super::FileSet;
-use super::file_set::{ScanResult, head};
+use super::file_set::{CompressedFile, ScanResult, head};
 use super::line_splitter::{LineSplitter, NextLine};
 use ordain_cloudevents::{
     BATCH_BYTES_LIMIT, BATCH_EVENTS_LIMIT, DeliveryBatch, FilePosition, READ_AHEAD_BATCHES,
@@ -185,6 +185,9 @@ impl FileReader {
                 continue;
             }
             self.set.measure()?;
+            if self.deliver_losses()? == Visit::Closed {
+                return Ok(());
+            }
             let mut was_idle = true;
             for index in 0..self.set.len() {
                 let visit = self.visit(index)?;
@@ -209,12 +212,35 @@ impl FileReader {
         }
     }
 
+    /// Delivers a dead letter for each compressed file whose lines were never read.
+    fn deliver_losses(&mut self) -> io::Result<Visit> {
+        while let Some((file, progress)) = self.set.take_unreported() {
+            let loss = file.describe_loss();
+            let stream = &self.lines.stream;
+            tracing::error!(stream, "unread lines lost: {loss}");
+            let letter = compressed_letter(stream, &file, loss);
+            let position = progress.current.position();
+            let batch = DeliveryBatch {
+                items: vec![(Err(letter), position)],
+                progress: Some(progress),
+                ..Default::default()
+            };
+            if self.deliver(0, batch)? == Visit::Closed {
+                return Ok(Visit::Closed);
+            }
+        }
+        Ok(Visit::Read)
+    }
+
     fn visit(&mut self, index: usize) -> io::Result<Visit> {
         let tracked = self.set.file(index);
         if let Some(loss) = tracked.loss.take() {
             let letter = loss_letter(&self.lines.stream, &tracked.progress, loss);
             let position = tracked.progress.position();
             tracked.record_loss();
+            if let Some(digest) = tracked.loss_in.take() {
+                self.set.record_reported(digest);
+            }
             let batch =
                 DeliveryBatch { items: vec![(Err(letter), position)], ..Default::default() };
             return self.deliver(index, batch);
@@ -341,7 +367,7 @@ impl FileReader {
     /// beginning of the visit.
     fn progress(&mut self, before: &SourceProgress, index: usize) -> SourceProgress {
         let current = self.set.file(index).progress.clone();
-        SourceProgress { current, files: Arc::clone(&before.files), index }
+        SourceProgress { current, index, ..before.clone() }
     }
 
     /// Handles a change of the data that was already read. If the set scans the folder, the next scan compares the file
@@ -591,6 +617,21 @@ fn loss_letter(stream: &str, progress: &FileProgress, error: String) -> Box<Dead
         cause: Cause::Unreadable,
         error,
         origin: Some(format!("byte {offset} of {}, inode {inode}", progress.path)),
+        version: None,
+        content: LetterContent::Nothing,
+    })
+}
+
+/// Returns the dead letter about a compressed file whose lines were never read. The tag of the letter depends on the
+/// content of the compressed file, because log rotation gives the file further names.
+fn compressed_letter(stream: &str, file: &CompressedFile, error: String) -> Box<DeadLetter> {
+    let FileProgress { path, inode, .. } = &file.progress;
+    let place = format!("{stream}\0compressed\0{}", file.digest);
+    Box::new(DeadLetter {
+        id: LetterId { key: "".into(), sequence: 0, tag: digest(place.as_bytes()) | 1 },
+        cause: Cause::Unreadable,
+        error,
+        origin: Some(format!("{path}, inode {inode}")),
         version: None,
         content: LetterContent::Nothing,
     })

@@ -5,12 +5,14 @@
 //! therefore finds the file again in the folder, and reads it to its end before it reads newer files. A rotation that
 //! copies the file and truncates it (`copytruncate`) leaves the unread rest in the copy. The copy begins with the bytes
 //! that were read, so the set continues in the copy instead of the truncated file. If an unread rest cannot be found,
-//! the set reports a loss: no rest may be skipped silently.
+//! the set reports a loss: no rest may be skipped silently. The set also reports compressed files whose lines the source
+//! has never read.
 //!
 //! The set holds unread files open, up to [`OPEN_FILES_LIMIT`] open files in all, so that the source can still read a
 //! file that was removed while the source runs.
 
 mod comparison;
+mod compressed;
 mod identity;
 mod listed_file;
 mod listing;
@@ -24,7 +26,7 @@ mod tracked_file;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,9 +38,11 @@ use ordain_util::failure_timer::FailureTimer;
 use ordain_util::file_pattern::FilePattern;
 use ordain_util::log_throttle::LogThrottle;
 
+use compressed::CompressedFiles;
 use identity::is_denied;
 use tracked_file::TrackedFile;
 
+pub(super) use compressed::CompressedFile;
 pub(super) use identity::head;
 pub(crate) use identity::{find_by_identity, is_same_inode};
 pub(crate) use listed_file::rotated_files;
@@ -70,6 +74,7 @@ pub struct FileSet {
     /// The time since which a folder is missing, or another device is mounted there.
     folder_failures: FailureTimer,
     denied_throttle: LogThrottle,
+    compressed: CompressedFiles,
     /// `true` if, after the last listing, the path of a listed file no longer led to the file, or a tracked file no
     /// longer had the bytes that were read.
     is_listing_outdated: bool,
@@ -107,6 +112,7 @@ impl FileSet {
             folder_throttle: LogThrottle::new(WARN_INTERVAL),
             folder_failures: FailureTimer::default(),
             denied_throttle: LogThrottle::new(WARN_INTERVAL),
+            compressed: CompressedFiles::default(),
             is_listing_outdated: false,
         }
     }
@@ -122,7 +128,18 @@ impl FileSet {
             TrackedFile::new(progress.clone(), progress.path.clone(), None)
         };
         let files = checkpoint.files().iter().map(entry).collect();
-        Self { files, ..Self::new(pattern, stream, ordering, false) }
+        // If the settings now name another path, the compressed files of its folder do not belong to the files of the
+        // checkpoint.
+        let target = pattern.target();
+        let is_named = |file: &FileProgress| {
+            let path = Path::new(&file.path);
+            pattern.names(path) || target.as_ref().is_some_and(|target| target.names(path))
+        };
+        let has_same_path =
+            checkpoint.files().is_empty() || checkpoint.files().iter().any(is_named);
+        let known = checkpoint.compressed().filter(|_| has_same_path);
+        let compressed = CompressedFiles::resume(known);
+        Self { files, compressed, ..Self::new(pattern, stream, ordering, false) }
     }
 
     /// Creates the set of one open file, which the source reads from the position in `progress`. The set does not
@@ -144,6 +161,7 @@ impl FileSet {
             folder_throttle: LogThrottle::new(WARN_INTERVAL),
             folder_failures: FailureTimer::default(),
             denied_throttle: LogThrottle::new(WARN_INTERVAL),
+            compressed: CompressedFiles::default(),
             is_listing_outdated: false,
         }
     }
@@ -181,6 +199,7 @@ impl FileSet {
             current: files[index].progress.clone(),
             files: Arc::clone(snapshot),
             index,
+            compressed: self.compressed.known().cloned(),
         }
     }
 

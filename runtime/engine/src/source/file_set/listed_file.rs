@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
 use std::io;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use ordain_store::checkpoint::FileProgress;
 use ordain_util::file_pattern::{FilePattern, FileRole};
 
-use super::identity::{is_denied, is_gone, open_at};
+use super::identity::{is_gone, open_at};
 
 /// A file of the source in the last listing of the folder.
 pub(super) struct ListedFile {
@@ -115,13 +115,25 @@ fn list_matching(
 pub(super) fn sort_in_reading_order(listed: &mut [ListedFile], pattern: &FilePattern) {
     listed.sort_by_cached_key(|listed| {
         let is_last = listed.role == FileRole::Live && !pattern.is_glob();
-        let number = match listed.role {
-            FileRole::Rotated { number } => number,
-            _ => 0,
-        };
+        let number = rotation_number(listed, pattern);
         let modified = listed.metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
         (is_last, modified, u64::MAX - number, listed.path.clone())
     });
+}
+
+/// Returns the number that log rotation gave to a file, also if the file is compressed; 0 if the name has no number.
+fn rotation_number(listed: &ListedFile, pattern: &FilePattern) -> u64 {
+    let role = match listed.role {
+        FileRole::Compressed => {
+            let plain = listed.path.with_extension("");
+            plain.file_name().and_then(|name| pattern.role(name))
+        }
+        role => Some(role),
+    };
+    match role {
+        Some(FileRole::Rotated { number }) => number,
+        _ => 0,
+    }
 }
 
 /// Returns the older files to which log rotation has given other names than `path`, in reading order. Returns no
@@ -148,65 +160,6 @@ pub(crate) fn rotated_files(path: &Path) -> io::Result<Vec<FileProgress>> {
         FileProgress::unread(listed.path.display().to_string(), &listed.metadata)
     };
     Ok(listed.iter().map(progress).collect())
-}
-
-/// The result of the search for an unread rest among the compressed files of the folder.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum CompressedRest {
-    /// The folder has no compressed files of this source.
-    None,
-    /// The content of the compressed file has exactly the length that was read (modulo 2^32), so there is no unread
-    /// rest.
-    IsRead,
-    /// The compressed file with this path may contain the rest. The length of its content is unknown: its format does
-    /// not state the length, or this process cannot read the file.
-    MayBeIn(PathBuf),
-    /// The compressed file with this path may contain the rest. Its content has another length than the bytes that were
-    /// read.
-    HasOtherLength(PathBuf),
-}
-
-/// Searches the compressed files for the unread rest of a file of which the source has read `read` bytes. Returns the
-/// result for the newest compressed file whose name log rotation can derive from `path`, the path of the file. Without
-/// such a compressed file, returns the result for the newest compressed file. An older compressed file never counts: it
-/// has earlier lines, even if its content has the length that was read.
-pub(super) fn compressed_rest(
-    listed: &[ListedFile],
-    path: &Path,
-    read: u64,
-) -> io::Result<CompressedRest> {
-    let pattern = FilePattern::new(path);
-    let is_derived = |listed: &&&ListedFile| {
-        listed.path.file_name().and_then(|name| pattern.role(name)) == Some(FileRole::Compressed)
-    };
-    let compressed: Vec<_> =
-        listed.iter().filter(|listed| listed.role == FileRole::Compressed).collect();
-    let newest = compressed.iter().rfind(is_derived).or(compressed.last());
-    let Some(newest) = newest else { return Ok(CompressedRest::None) };
-    Ok(match gzip_length(newest)? {
-        Some(length) if length == read & u64::from(u32::MAX) => CompressedRest::IsRead,
-        Some(_) => CompressedRest::HasOtherLength(newest.path.clone()),
-        None => CompressedRest::MayBeIn(newest.path.clone()),
-    })
-}
-
-/// Returns the length of the content of a gzip file modulo 2^32, from the last bytes of the file. Returns `None` for a
-/// file of another kind, and for a file that this process cannot read.
-pub(super) fn gzip_length(listed: &ListedFile) -> io::Result<Option<u64>> {
-    let length = listed.metadata.len();
-    if listed.path.extension().is_none_or(|extension| extension != "gz") || length < 18 {
-        return Ok(None);
-    }
-    let file = match open_listed(listed) {
-        Err(error) if is_denied(&error) => return Ok(None),
-        opened => opened?,
-    };
-    let Some(file) = file else { return Ok(None) };
-    let mut bytes = [0; 4];
-    match file.read_exact_at(&mut bytes, length - 4) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-        read => read.map(|()| Some(u32::from_le_bytes(bytes).into())),
-    }
 }
 
 /// Opens a listed file. Returns `None` if the path no longer leads to the file.

@@ -1,26 +1,30 @@
 //! The reports about missing files. No unread rest of a file may be lost without a report.
 
-use std::io;
-use std::path::Path;
-
 use ordain_store::checkpoint::reread_advice;
 
 use super::FileSet;
-use super::listed_file::{CompressedRest, ListedFile, compressed_rest};
+use super::compressed::CompressedFile;
+use super::listed_file::ListedFile;
 use super::tracked_file::{TrackedFile, describe_loss};
 
 /// Maximum number of missing files of each kind that the checkpoint keeps: files with an unread rest, and files that
-/// were read to their end. If such a file returns, the source reads only the bytes that it has not read yet.
-const LOST_FILES_LIMIT: usize = 16;
+/// were read to their end. If such a file returns, the source reads only the bytes that it has not read yet. Also the
+/// maximum number of compressed files that the checkpoint keeps after they have left the folder.
+pub(super) const LOST_FILES_LIMIT: usize = 16;
 
 impl FileSet {
-    /// Handles the files that have become missing. Reports the unread rest of a file as lost. Also reports a loss if
-    /// the path of the source named the file, and a compressed file may have more bytes than were read. Marks each
-    /// other file that was read to its end as lost, so that the source does not read it again if it returns. Removes
-    /// the remaining missing files from the set.
-    pub(super) fn report_missing(&mut self, listed: &[ListedFile]) -> io::Result<()> {
+    /// Handles the files that have become missing. `rests` contains, for each file of the set, the new compressed file
+    /// that this file may have become. Reports the unread rest of a file as lost. Also reports a loss if the path of
+    /// the source named the file, and the content of the compressed file is longer than the bytes that were read. Marks
+    /// each other file that was read to its end as lost, so that the source does not read it again if it returns.
+    /// Removes the remaining missing files from the set.
+    pub(super) fn report_missing(
+        &mut self,
+        listed: &[ListedFile],
+        rests: Vec<Option<CompressedFile>>,
+    ) {
         let mut kept = Vec::with_capacity(self.files.len());
-        for mut tracked in std::mem::take(&mut self.files) {
+        for (mut tracked, rest) in std::mem::take(&mut self.files).into_iter().zip(rests) {
             let progress = &tracked.progress;
             let is_reported = progress.is_lost || tracked.loss.is_some();
             if !tracked.is_missing || is_reported {
@@ -41,38 +45,45 @@ impl FileSet {
                 continue;
             }
             let is_truncated = listed.iter().any(|listed| tracked.is(&listed.metadata));
-            let compressed =
-                compressed_rest(listed, Path::new(&progress.path), progress.position().offset)?;
-            let has_other_length = matches!(compressed, CompressedRest::HasOtherLength(_));
+            let has_other_length =
+                rest.as_ref().is_some_and(|rest| rest.has_other_length_than(&tracked));
             if unread > 0 || (has_other_length && !is_truncated) {
-                let loss = describe_loss(&tracked, compressed);
+                let any_rest = rest.as_ref().or_else(|| self.compressed.any_rest_of(&tracked));
+                let loss = describe_loss(&tracked, any_rest);
                 tracing::error!(stream = self.stream, "unread lines lost: {loss}");
                 tracked.loss = Some(loss);
+                tracked.loss_in = rest.map(|rest| rest.digest);
+                // If the process ends before it delivers the dead letter, the next start repeats this report.
+                tracked.progress.is_compressed = false;
                 kept.push(tracked);
                 continue;
             }
-            self.report_read(&tracked, is_truncated, &compressed);
+            self.report_read(&tracked, is_truncated, rest.as_ref());
             if is_begun {
                 tracked.progress.is_lost = true;
                 kept.push(tracked);
             }
         }
         self.files = kept;
-        Ok(())
     }
 
     /// Logs a warning about a missing file that was read to its last known end, if the file may have had more lines.
-    fn report_read(&self, tracked: &TrackedFile, is_truncated: bool, compressed: &CompressedRest) {
+    fn report_read(
+        &self,
+        tracked: &TrackedFile,
+        is_truncated: bool,
+        compressed: Option<&CompressedFile>,
+    ) {
         let progress = &tracked.progress;
         match compressed {
-            CompressedRest::IsRead if !is_truncated => {}
-            CompressedRest::MayBeIn(compressed) if !is_truncated => tracing::warn!(
+            Some(compressed) if compressed.has_length_of(tracked) => {}
+            Some(compressed) if !is_truncated => tracing::warn!(
                 stream = self.stream,
                 path = tracked.name,
                 device = progress.device,
                 inode = progress.inode,
                 read_bytes = progress.position().offset,
-                compressed = %compressed.display(),
+                compressed = compressed.progress.path,
                 "the file is missing, and Ordain had read it to its last known end: a program may have compressed it. \
                  If lines were appended to the file after the bytes that were read, uncompress the file in its folder, \
                  and Ordain reads these lines"

@@ -44,6 +44,7 @@ impl FileSet {
             };
             self.find_tracked(&pattern, &listed)?;
             self.add_unknown(&listed)?;
+            self.find_compressed(&listed)?;
             self.forget_old_paths();
             if self.is_listing_outdated {
                 continue;
@@ -53,9 +54,14 @@ impl FileSet {
                 tracked.is_missing && !tracked.progress.is_lost && !tracked.was_missing
             };
             if !self.files.iter().any(is_newly_missing) {
-                self.report_missing(&listed)?;
+                let rests = self.explain_compressed();
+                self.report_missing(&listed, rests);
+                self.record_known_compressed();
                 self.close_idle();
                 self.forget_oldest();
+                for tracked in &mut self.files {
+                    tracked.was_gone = tracked.is_gone();
+                }
                 return Ok(ScanResult::Complete);
             }
             // A program may have renamed or copied a file after the listing. Only a second listing, which begins after

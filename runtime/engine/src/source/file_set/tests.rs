@@ -67,6 +67,24 @@ impl Fixture {
 
     fn has_loss(&self) -> bool {
         self.set.files.iter().any(|tracked| tracked.loss.is_some())
+            || !self.set.compressed.unreported.is_empty()
+    }
+
+    /// Writes the last part of a gzip file whose content has this length, with a modification time in the past.
+    fn compress(&self, name: &str, length: u32, age_secs: u64) {
+        let content = [[0; 16].as_slice(), &length.to_le_bytes()].concat();
+        fs::write(self.path(name), content).unwrap();
+        let modified = std::time::SystemTime::now() - Duration::from_secs(age_secs);
+        let file = File::options().write(true).open(self.path(name)).unwrap();
+        file.set_modified(modified).unwrap();
+    }
+
+    /// Returns the names of the compressed files with lines that were never read.
+    fn unreported(&self) -> Vec<String> {
+        let paths = self.set.compressed.unreported.iter().map(|file| &file.progress.path);
+        let name =
+            |path: &String| Path::new(path).file_name().unwrap().to_str().unwrap().to_owned();
+        paths.map(name).collect()
     }
 }
 
@@ -280,26 +298,90 @@ fn older_compressed_file_of_equal_length_hides_no_loss() {
         let mut fixture = Fixture::new("f-*.nd");
         fixture.append("f-a.nd", "one\n");
         fixture.append("f-b.nd", "two\n");
+        fixture.compress("f-a.nd.2.gz", 4, 30);
+        fixture.compress("f-b.nd.1.gz", 9, 10);
         fixture.set.scan().unwrap();
         fixture.read(0, 4, 1);
         fixture.read(1, 4, 1);
         fixture.set.scan().unwrap();
-        let files = [
-            ("f-a.nd.2.gz", 4_u32, 30),
-            ("f-a.nd.1.gz", newest_length, 20),
-            ("f-b.nd.1.gz", 9, 10),
-        ];
-        for (name, length, age_secs) in files {
-            let content = [[0; 16].as_slice(), &length.to_le_bytes()].concat();
-            fs::write(fixture.path(name), content).unwrap();
-            let modified = std::time::SystemTime::now() - Duration::from_secs(age_secs);
-            let file = File::options().write(true).open(fixture.path(name)).unwrap();
-            file.set_modified(modified).unwrap();
-        }
+        fixture.compress("f-a.nd.1.gz", newest_length, 20);
         let index = fixture.set.files.iter().position(|tracked| tracked.name.ends_with("a.nd"));
         fixture.set.files[index.unwrap()].file = None;
         fs::remove_file(fixture.path("f-a.nd")).unwrap();
         fixture.set.scan().unwrap();
         assert_eq!(fixture.has_loss(), has_loss);
     }
+}
+
+/// The set has read three files of the same length. Three compressed files appear, and later a fourth compressed file
+/// of this length.
+#[test]
+fn file_explains_one_compressed_file() {
+    let mut fixture = Fixture::new("f");
+    for (name, text) in [("f.2", "one\n"), ("f.1", "two\n"), ("f", "six\n")] {
+        fixture.append(name, text);
+    }
+    fixture.set.scan().unwrap();
+    for index in 0..3 {
+        fixture.read(index, 4, 1);
+    }
+    fixture.set.scan().unwrap();
+    for (compressed, name) in [("f.4.gz", "f.2"), ("f.3.gz", "f.1"), ("f.2.gz", "f")] {
+        fs::remove_file(fixture.path(name)).unwrap();
+        // The checksum of each content is another.
+        let content = [name.repeat(16).as_bytes(), &4_u32.to_le_bytes()].concat();
+        fs::write(fixture.path(compressed), content).unwrap();
+    }
+    fixture.set.scan().unwrap();
+    assert_eq!(fixture.unreported(), [""; 0]);
+    fixture.compress("f.1.gz", 4, 0);
+    fixture.set.scan().unwrap();
+    assert_eq!(fixture.unreported(), ["f.1.gz"]);
+}
+
+/// The set knows the compressed files of its first scan. After a restart, the set recognises these files under other
+/// names and as copies, and distinguishes them from a new file.
+#[test]
+fn known_compressed_files_are_recognised_after_a_restart() {
+    let mut fixture = Fixture::new("f");
+    fixture.append("f", "one\n");
+    fixture.compress("f.1.gz", 5, 30);
+    fixture.compress("f.2.gz", 6, 40);
+    fixture.set.scan().unwrap();
+    assert_eq!(fixture.unreported(), [""; 0]);
+    let checkpoint = Checkpoint::new(fixture.set.progress(), Vec::new())
+        .with_compressed(fixture.set.known_compressed());
+    let pattern = fixture.pattern.clone();
+    fixture.set = FileSet::resume(pattern, "s", OrderingMode::Fifo, &checkpoint);
+    fs::rename(fixture.path("f.2.gz"), fixture.path("f.3.gz")).unwrap();
+    fixture.copy("f.1.gz", "f.2.gz");
+    fixture.compress("f.1.gz", 7, 20);
+    fixture.set.scan().unwrap();
+    assert_eq!(fixture.unreported(), ["f.1.gz"]);
+    // A further scan finds the same file, and the set knows the file as soon as the stream gets the dead letter.
+    fixture.set.scan().unwrap();
+    assert_eq!(fixture.unreported(), ["f.1.gz"]);
+    let known = fixture.set.known_compressed().unwrap().len();
+    let (_, progress) = fixture.set.take_unreported().unwrap();
+    assert_eq!(progress.compressed.unwrap().len(), known + 1);
+    fixture.set.scan().unwrap();
+    assert_eq!(fixture.unreported(), [""; 0]);
+}
+
+/// A program has not finished the compressed file while the folder still has the uncompressed file.
+#[test]
+fn unfinished_compressed_file_is_no_loss() {
+    let mut fixture = Fixture::new("f");
+    fixture.append("f.1", "one\n");
+    fixture.append("f", "second\n");
+    fixture.set.scan().unwrap();
+    fixture.read(0, 4, 1);
+    fixture.set.scan().unwrap();
+    fs::write(fixture.path("f.1.gz"), "half").unwrap();
+    fixture.set.scan().unwrap();
+    assert!(!fixture.has_loss());
+    fixture.compress("f.1.gz", 4, 0);
+    fs::remove_file(fixture.path("f.1")).unwrap();
+    fixture.set.scan().unwrap();
+    assert!(!fixture.has_loss());
 }

@@ -12,8 +12,9 @@ use ordain_util::canonical_path::canonical_path;
 use ordain_util::file_pattern::FileRole;
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
+use super::compressed::CompressedFile;
 use super::identity::{fingerprint, head, is_same_inode, open_at, open_same};
-use super::listed_file::{CompressedRest, ListedFile};
+use super::listed_file::ListedFile;
 
 /// A file of the source, with the position that the source has reached in it.
 #[derive(Debug)]
@@ -40,6 +41,8 @@ pub(in crate::source) struct TrackedFile {
     pub(in crate::source) has_only_blanks_read: bool,
     /// The description of the lost unread rest, until the source delivers the dead letter about it.
     pub(in crate::source) loss: Option<String>,
+    /// The digest of the new compressed file that `loss` names.
+    pub(in crate::source) loss_in: Option<u64>,
     /// The length and the modification time of the file when a comparison last showed that the file matches its
     /// fingerprint.
     pub(super) compared: Option<(u64, SystemTime)>,
@@ -59,12 +62,15 @@ pub(in crate::source) struct TrackedFile {
     pub(super) has_old_path: bool,
     /// `true` if the last listing of the folder had this file.
     pub(super) is_listed: bool,
+    /// `true` if the file was gone (see [`is_gone`](Self::is_gone)) at the end of the last complete scan.
+    pub(super) was_gone: bool,
 }
 
 impl TrackedFile {
     pub(super) fn new(progress: FileProgress, name: String, file: Option<Arc<File>>) -> Self {
         Self {
             read_to: progress.position().offset,
+            was_gone: progress.is_lost,
             progress,
             file,
             name,
@@ -73,6 +79,7 @@ impl TrackedFile {
             unfinished_since: None,
             has_only_blanks_read: false,
             loss: None,
+            loss_in: None,
             compared: None,
             first_bytes: ReadFingerprint::of_nothing(),
             is_missing: false,
@@ -127,6 +134,7 @@ impl TrackedFile {
         progress.length = metadata.len();
         progress.is_live = is_live;
         progress.is_lost = false;
+        progress.is_compressed = false;
         self.name = path.display().to_string();
         self.file = Some(file);
         self.read_to = self.progress.position().offset;
@@ -138,6 +146,7 @@ impl TrackedFile {
         self.is_cut = false;
         self.has_old_path = false;
         self.is_listed = true;
+        self.was_gone = false;
     }
 
     /// Adapts the entry to a copy that ends before the last byte that was read: the position is then at most the end of
@@ -167,6 +176,7 @@ impl TrackedFile {
             self.name = name;
         }
         self.progress.is_live = listed.role == FileRole::Live;
+        self.progress.is_compressed = false;
     }
 
     /// Records that the stream gets a dead letter about the unread rest. If a program truncated the file in place
@@ -181,6 +191,7 @@ impl TrackedFile {
             self.is_cut = false;
         } else {
             self.progress.is_lost = true;
+            self.progress.is_compressed |= self.loss_in.is_some();
         }
     }
 
@@ -252,6 +263,29 @@ impl TrackedFile {
         self.progress.is_lost && self.progress.unread_bytes() == 0
     }
 
+    /// Returns whether the folder no longer has the file with the content that was read.
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_missing || !self.is_listed
+    }
+
+    /// Returns whether the file may have become a compressed file that the source has not explained yet.
+    pub(super) fn may_be_compressed(&self) -> bool {
+        self.is_gone() && !self.progress.is_compressed && self.loss.is_none()
+    }
+
+    /// Returns whether the file has become missing, and has an unread rest or may have had one: only a file that the
+    /// path of the source named can have grown.
+    pub(super) fn may_have_unknown_rest(&self) -> bool {
+        let is_reported = self.progress.is_lost || self.loss.is_some();
+        let may_have_grown = self.progress.unread_bytes() > 0 || self.progress.is_live;
+        self.is_missing && !is_reported && !self.progress.is_ignored && may_have_grown
+    }
+
+    /// Returns the digest of the new compressed file that the next dead letter about this file names.
+    pub(super) fn unreported_rest(&self) -> Option<u64> {
+        self.loss_in.filter(|_| self.loss.is_some())
+    }
+
     /// Returns whether the source has already tried to read the incomplete last line up to this end.
     pub(in crate::source) fn has_tried(&self, end: u64) -> bool {
         self.rest_seen.is_some_and(|(seen, _)| seen == end)
@@ -285,7 +319,7 @@ impl TrackedFile {
     }
 }
 
-pub(super) fn describe_loss(tracked: &TrackedFile, compressed: CompressedRest) -> String {
+pub(super) fn describe_loss(tracked: &TrackedFile, compressed: Option<&CompressedFile>) -> String {
     let FileProgress { device, inode, .. } = tracked.progress;
     let from = tracked.progress.position().offset;
     let bytes = match tracked.progress.unread_bytes() {
@@ -293,12 +327,11 @@ pub(super) fn describe_loss(tracked: &TrackedFile, compressed: CompressedRest) -
         unread => format!("at least {unread} bytes"),
     };
     let place = match compressed {
-        CompressedRest::MayBeIn(path) | CompressedRest::HasOtherLength(path) => format!(
-            "The bytes may be in {}, which is compressed: uncompress this file in its folder, and Ordain reads the \
-             rest",
-            path.display()
+        Some(file) => format!(
+            "The bytes may be in {}: uncompress this file in its folder, and Ordain reads the rest",
+            file.description()
         ),
-        _ => "Put the file back into its folder, and Ordain reads the rest".to_owned(),
+        None => "Put the file back into its folder, and Ordain reads the rest".to_owned(),
     };
     format!(
         "{}, device {device}, inode {inode}: {bytes} from byte {from} on were not read, because the file was removed, \

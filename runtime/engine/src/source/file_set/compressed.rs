@@ -1,0 +1,311 @@
+//! The compressed files of a source. The source cannot read a compressed file. If a compressed file appears, either a
+//! file of the set has become this compressed file, or the source has never read its lines. No such lines may be lost
+//! without a report.
+//!
+//! A compressed file does not show which file it was. The set knows only the length of the content, from the last bytes
+//! of a gzip file. A file of the set therefore explains at most one compressed file.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use ordain_core::digest;
+use ordain_store::checkpoint::{FileProgress, SourceProgress};
+use ordain_util::file_pattern::{FilePattern, FileRole};
+use ordain_util::tail_fingerprint::TailFingerprint;
+
+use super::FileSet;
+use super::identity::is_denied;
+use super::listed_file::{ListedFile, open_listed};
+use super::loss_report::LOST_FILES_LIMIT;
+use super::tracked_file::TrackedFile;
+
+/// Smallest number of bytes of a gzip file: the header and the trailer.
+const GZIP_BYTES: u64 = 18;
+/// The trailer of a gzip file contains the length of the content modulo this number.
+const GZIP_MODULUS: u64 = 1 << 32;
+
+/// A compressed file of the source.
+#[derive(Debug, Clone)]
+pub(in crate::source) struct CompressedFile {
+    /// The path and the identity of the file. Nothing of the file is read.
+    pub(in crate::source) progress: FileProgress,
+    /// The digest by which the source recognises the file, also under another name and in a copy of the folder.
+    pub(in crate::source) digest: u64,
+    /// The length of the content modulo [`GZIP_MODULUS`]. `None` if the format of the file does not state the length,
+    /// or if this process cannot read the file.
+    content_bytes: Option<u64>,
+    /// `true` if the file needs no report, because it existed before the path of the source led to its folder.
+    is_ignored: bool,
+    /// `true` if the folder also has the uncompressed file. A program may still be writing the compressed file.
+    is_incomplete: bool,
+}
+
+impl CompressedFile {
+    /// Returns whether the content has exactly the length of the file `tracked`, as the source last measured it.
+    pub(super) fn has_length_of(&self, tracked: &TrackedFile) -> bool {
+        self.content_bytes == Some(tracked.progress.length % GZIP_MODULUS)
+    }
+
+    /// Returns whether the content may be longer than the file `tracked`, as the source last measured it.
+    fn may_be_longer_than(&self, tracked: &TrackedFile) -> bool {
+        let length = tracked.progress.length;
+        self.content_bytes.is_none_or(|bytes| bytes > length || length >= GZIP_MODULUS)
+    }
+
+    /// Returns whether the length of the content shows that the content is not only the file `tracked`, as the source
+    /// last measured it.
+    pub(super) fn has_other_length_than(&self, tracked: &TrackedFile) -> bool {
+        self.content_bytes.is_some() && !self.has_length_of(tracked)
+    }
+
+    /// Returns whether log rotation can derive the name of the file from the path of `pattern`.
+    fn is_derived_from(&self, pattern: &FilePattern) -> bool {
+        let name = Path::new(&self.progress.path).file_name();
+        name.and_then(|name| pattern.role(name)) == Some(FileRole::Compressed)
+    }
+
+    /// Returns a description of the file for a dead letter about the rest of another file.
+    pub(super) fn description(&self) -> String {
+        let content = self.content_bytes.map(|bytes| format!(" and contains {bytes} bytes"));
+        format!("{}, which is compressed{}", self.progress.path, content.unwrap_or_default())
+    }
+
+    /// Returns the text of the dead letter about this file, whose lines the source has never read.
+    pub(in crate::source) fn describe_loss(&self) -> String {
+        let FileProgress { path, device, inode, .. } = &self.progress;
+        let bytes =
+            self.content_bytes.map_or("the".to_owned(), |bytes| format!("{bytes} bytes of"));
+        format!(
+            "{path}, device {device}, inode {inode}: {bytes} lines in this compressed file were not read, because no \
+             file that Ordain knows became this file: a program compressed the lines before Ordain could read them. \
+             Uncompress the file in its folder, and Ordain reads the lines. If the file is a copy of lines that Ordain \
+             has read, no step is necessary"
+        )
+    }
+}
+
+/// The inode, the length and the modification time of a compressed file. The set reads a file again only if one of them
+/// has changed.
+type FileState = (u64, u64, i64, i64);
+
+/// The compressed files of a source.
+#[derive(Debug, Default)]
+pub(super) struct CompressedFiles {
+    /// The digests of the files that need no report. First the last [`LOST_FILES_LIMIT`] files that are no longer in
+    /// the folder, and then the files of the folder. `None` if the next scan must treat all files as known.
+    known: Option<Arc<[u64]>>,
+    /// The files of the last listing, in reading order.
+    listed: Vec<CompressedFile>,
+    /// The digest and the length of the content of each file of the last listing.
+    contents: BTreeMap<FileState, (u64, Option<u64>)>,
+    /// The files of the last listing with lines that the source has never read. The stream has no dead letter about
+    /// these files yet.
+    pub(super) unreported: VecDeque<CompressedFile>,
+}
+
+impl CompressedFiles {
+    pub(super) fn resume(known: Option<&[u64]>) -> Self {
+        Self { known: known.map(Arc::from), ..Self::default() }
+    }
+
+    /// Returns the digests of the files that need no report.
+    pub(super) fn known(&self) -> Option<&Arc<[u64]>> {
+        self.known.as_ref()
+    }
+
+    /// Replaces the digests of the files in the folder that need no report. Keeps the digests of the last files that
+    /// have left the folder.
+    fn set_known(&mut self, present: &BTreeSet<u64>) {
+        let before = self.known.as_deref().unwrap_or_default();
+        let left: Vec<u64> =
+            before.iter().copied().filter(|digest| !present.contains(digest)).collect();
+        let surplus = left.len().saturating_sub(LOST_FILES_LIMIT);
+        let known: Vec<u64> = left[surplus..].iter().chain(present).copied().collect();
+        if self.known.as_deref() != Some(&known[..]) {
+            self.known = Some(known.into());
+        }
+    }
+
+    /// Records that the stream gets a dead letter about a compressed file.
+    pub(super) fn record_reported(&mut self, digest: u64) {
+        let before = self.known.as_deref().unwrap_or_default();
+        if !before.contains(&digest) {
+            self.known = Some(before.iter().copied().chain([digest]).collect());
+        }
+    }
+
+    /// Searches for the compressed file that `tracked` may have become, also among the files that need no report:
+    /// first for a file whose content has the same length, then for the newest file whose name log rotation can derive
+    /// from the path of `tracked`, and then for the newest file.
+    pub(super) fn any_rest_of(&self, tracked: &TrackedFile) -> Option<&CompressedFile> {
+        let pattern = FilePattern::new(Path::new(&tracked.progress.path));
+        let equal = self.listed.iter().rfind(|file| file.has_length_of(tracked));
+        let derived = || self.listed.iter().rfind(|file| file.is_derived_from(&pattern));
+        equal.or_else(derived).or(self.listed.last())
+    }
+}
+
+impl FileSet {
+    /// Returns the digests of the compressed files that need no report.
+    pub fn known_compressed(&self) -> Option<&[u64]> {
+        self.compressed.known().map(|known| &**known)
+    }
+
+    /// Reads the compressed files of a listing. Sets `is_listing_outdated` if a file is no longer at its path.
+    pub(super) fn find_compressed(&mut self, listed: &[ListedFile]) -> io::Result<()> {
+        let mut files = Vec::new();
+        let mut contents = BTreeMap::new();
+        let has_compressed = listed.iter().any(|found| found.role == FileRole::Compressed);
+        let paths = listed.iter().filter(|_| has_compressed).map(|found| &*found.path);
+        let paths: BTreeSet<&Path> = paths.collect();
+        for found in listed.iter().filter(|found| found.role == FileRole::Compressed) {
+            let metadata = &found.metadata;
+            let state = (metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec());
+            let content = match self.compressed.contents.get(&state) {
+                Some(content) => *content,
+                None => match read_content(found) {
+                    Err(error) if is_denied(&error) => (digest_of(state), None),
+                    content => {
+                        let Some(content) = content? else {
+                            self.is_listing_outdated = true;
+                            continue;
+                        };
+                        content
+                    }
+                },
+            };
+            contents.insert(state, content);
+            let path = found.path.display().to_string();
+            files.push(CompressedFile {
+                progress: FileProgress::unread(path, metadata),
+                digest: content.0,
+                content_bytes: content.1,
+                is_ignored: found.is_ignored,
+                is_incomplete: paths.contains(&*found.path.with_extension("")),
+            });
+        }
+        self.compressed.listed = files;
+        self.compressed.contents = contents;
+        Ok(())
+    }
+
+    /// Searches the set for the origins of the compressed files that appeared since the last scan. Returns, for each
+    /// file of the set, the compressed file that this file may have become. The compressed files without an origin in
+    /// the set have lines that the source has never read.
+    pub(super) fn explain_compressed(&mut self) -> Vec<Option<CompressedFile>> {
+        let mut rests = vec![None; self.files.len()];
+        self.compressed.unreported.clear();
+        let Some(known) = self.compressed.known() else { return rests };
+        let mut known: BTreeSet<u64> = known.iter().copied().collect();
+        known.extend(self.files.iter().filter_map(TrackedFile::unreported_rest));
+        let is_new = |file: &&CompressedFile| {
+            let is_empty = file.content_bytes == Some(0);
+            !(file.is_ignored || file.is_incomplete || is_empty || known.contains(&file.digest))
+        };
+        let mut new: VecDeque<_> = self.compressed.listed.iter().filter(is_new).cloned().collect();
+        // A file that was in the folder at the last scan is a more probable origin than a file that was not.
+        for was_gone in [false, true] {
+            for (tracked, rest) in self.files.iter_mut().zip(&mut rests) {
+                if tracked.may_be_compressed() && tracked.was_gone == was_gone {
+                    take(&mut new, tracked, rest, |file, tracked| file.has_length_of(tracked));
+                }
+            }
+        }
+        for (tracked, rest) in self.files.iter_mut().zip(&mut rests) {
+            if !tracked.may_be_compressed() || tracked.was_gone {
+                continue;
+            }
+            // A program may have appended lines to the file after the source last measured it.
+            if tracked.may_have_unknown_rest() {
+                let pattern = FilePattern::new(Path::new(&tracked.progress.path));
+                take(&mut new, tracked, rest, |file, tracked| {
+                    file.is_derived_from(&pattern) && file.may_be_longer_than(tracked)
+                });
+                take(&mut new, tracked, rest, CompressedFile::may_be_longer_than);
+            } else {
+                take(&mut new, tracked, rest, |file, _| file.content_bytes.is_none());
+            }
+        }
+        self.compressed.unreported = new;
+        rests
+    }
+
+    /// Records that the compressed files of the last listing need no report, except the files that need a dead letter
+    /// and the files that a program may still be writing.
+    pub(super) fn record_known_compressed(&mut self) {
+        let rests = self.files.iter().filter_map(TrackedFile::unreported_rest);
+        let unreported = self.compressed.unreported.iter().map(|file| file.digest);
+        let unreported: BTreeSet<u64> = unreported.chain(rests).collect();
+        let is_first = self.compressed.known.is_none();
+        let known = self.compressed.known.as_deref().unwrap_or_default();
+        let known: BTreeSet<u64> = known.iter().copied().collect();
+        let is_known = |file: &&CompressedFile| {
+            is_first
+                || known.contains(&file.digest)
+                || !(file.is_incomplete || unreported.contains(&file.digest))
+        };
+        let listed = self.compressed.listed.iter();
+        let present = listed.filter(is_known).map(|file| file.digest).collect();
+        self.compressed.set_known(&present);
+    }
+
+    /// Records that the stream gets a dead letter that names the compressed file with this digest.
+    pub(in crate::source) fn record_reported(&mut self, digest: u64) {
+        self.compressed.record_reported(digest);
+    }
+
+    /// Removes the next compressed file whose lines the source has never read, and records that the stream gets a dead
+    /// letter about this file. Also returns the progress of the source.
+    pub(in crate::source) fn take_unreported(
+        &mut self,
+    ) -> Option<(CompressedFile, SourceProgress)> {
+        let file = self.compressed.unreported.pop_front()?;
+        self.compressed.record_reported(file.digest);
+        let progress = if self.files.is_empty() {
+            // The checkpoint does not contain the compressed file, because the list of files is empty.
+            let compressed = self.compressed.known().cloned();
+            let current = file.progress.clone();
+            SourceProgress { files: Vec::new().into(), index: 0, current, compressed }
+        } else {
+            self.source_progress(0)
+        };
+        Some((file, progress))
+    }
+}
+
+/// Moves the first file of `new` that matches to `rest`, if `rest` is `None`. Records in `tracked` that it has become
+/// this file.
+fn take(
+    new: &mut VecDeque<CompressedFile>,
+    tracked: &mut TrackedFile,
+    rest: &mut Option<CompressedFile>,
+    matches: impl Fn(&CompressedFile, &TrackedFile) -> bool,
+) {
+    if rest.is_none()
+        && let Some(at) = new.iter().position(|file| matches(file, tracked))
+    {
+        *rest = new.remove(at);
+        tracked.progress.is_compressed = true;
+    }
+}
+
+fn digest_of((inode, length, seconds, nanoseconds): FileState) -> u64 {
+    let numbers = [inode, length, seconds.cast_unsigned(), nanoseconds.cast_unsigned()];
+    digest(numbers.map(u64::to_be_bytes).as_flattened())
+}
+
+/// Returns the digest and the length of the content of a compressed file. The digest covers the length of the
+/// compressed data and its last bytes, which contain a checksum of the content in most formats. Returns `None` if the
+/// path no longer leads to the file, or if a program has truncated the file.
+fn read_content(found: &ListedFile) -> io::Result<Option<(u64, Option<u64>)>> {
+    let Some(file) = open_listed(found)? else { return Ok(None) };
+    let length = found.metadata.len();
+    let Some(tail) = TailFingerprint::read_if_whole(&file, length)? else { return Ok(None) };
+    let digest = digest(&[&length.to_be_bytes()[..], tail.bytes()].concat());
+    let is_gzip = found.path.extension().is_some_and(|extension| extension == "gz");
+    let bytes = tail.bytes().last_chunk::<4>().filter(|_| is_gzip && length >= GZIP_BYTES);
+    Ok(Some((digest, bytes.map(|bytes| u32::from_le_bytes(*bytes).into()))))
+}
