@@ -358,19 +358,49 @@ fn rest_in_compressed_file_is_reported() -> Result<()> {
     writer.check_output()
 }
 
-/// A rotation may compress a file that the host has read to its end.
+/// A rotation may compress a file that the host has read to its end, or a copy of such a file.
 #[test]
 fn compressed_file_without_rest_is_not_reported() -> Result<()> {
+    for is_copied in [false, true] {
+        let mut writer = Writer::new(EVENTS, 40)?;
+        writer.create(EVENTS, 50)?;
+        writer.home.run_once()?;
+        for _ in 0..2 {
+            if is_copied {
+                writer.copy_and_truncate()?;
+            } else {
+                writer.rotate()?;
+                writer.home.write(EVENTS, "")?;
+            }
+            gzip(&writer.home.path("events.ndjson.1"), "-f")?;
+            writer.append(EVENTS, 10)?;
+            writer.home.run_once()?;
+        }
+        writer.check().with_context(|| format!("copied: {is_copied}"))?;
+    }
+    Ok(())
+}
+
+/// A rotation copies the file, compresses the copy and truncates the file, before the host has read the last lines.
+#[test]
+fn rest_in_compressed_copy_is_reported() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 40)?;
     writer.create(EVENTS, 50)?;
     writer.home.run_once()?;
-    for _ in 0..2 {
-        writer.rotate()?;
-        gzip(&writer.home.path("events.ndjson.1"), "-f")?;
-        writer.create(EVENTS, 10)?;
-        writer.home.run_once()?;
-    }
-    writer.check()
+    writer.append(EVENTS, 10)?;
+    let length = writer.home.read(EVENTS).len();
+    writer.copy_and_truncate()?;
+    gzip(&writer.home.path("events.ndjson.1"), "-f")?;
+    let log = run_strictly(&writer.home)?;
+    let words = format!("events.ndjson.1.gz, which is compressed and contains {length} bytes");
+    ensure!(log.contains(&words), "the log lacks {words:?}: {log}");
+    ensure!(writer.home.run_once()?["dead_total"] == 0);
+    let letters = writer.home.rows(&["dead", "list", "cases", "--json"])?;
+    ensure!(letters.len() == 1, "{letters:?}");
+    gzip(&writer.home.path("events.ndjson.1.gz"), "-d")?;
+    writer.append(EVENTS, 10)?;
+    writer.home.run_once()?;
+    writer.check_output()
 }
 
 /// While the host is paused, a rotation compresses the file that the host reads, and two files that the host has never

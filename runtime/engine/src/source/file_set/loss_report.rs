@@ -4,7 +4,6 @@ use ordain_store::checkpoint::reread_advice;
 
 use super::FileSet;
 use super::compressed::CompressedFile;
-use super::listed_file::ListedFile;
 use super::tracked_file::{TrackedFile, describe_loss};
 
 /// Maximum number of missing files of each kind that the checkpoint keeps: files with an unread rest, and files that
@@ -18,11 +17,7 @@ impl FileSet {
     /// the source named the file, and the content of the compressed file is longer than the bytes that were read. Marks
     /// each other file that was read to its end as lost, so that the source does not read it again if it returns.
     /// Removes the remaining missing files from the set.
-    pub(super) fn report_missing(
-        &mut self,
-        listed: &[ListedFile],
-        rests: Vec<Option<CompressedFile>>,
-    ) {
+    pub(super) fn report_missing(&mut self, rests: Vec<Option<CompressedFile>>) {
         let mut kept = Vec::with_capacity(self.files.len());
         for (mut tracked, rest) in std::mem::take(&mut self.files).into_iter().zip(rests) {
             let progress = &tracked.progress;
@@ -44,10 +39,9 @@ impl FileSet {
                 }
                 continue;
             }
-            let is_truncated = listed.iter().any(|listed| tracked.is(&listed.metadata));
             let has_other_length =
                 rest.as_ref().is_some_and(|rest| rest.has_other_length_than(&tracked));
-            if unread > 0 || (has_other_length && !is_truncated) {
+            if unread > 0 || has_other_length {
                 let any_rest = rest.as_ref().or_else(|| self.compressed.any_rest_of(&tracked));
                 let loss = describe_loss(&tracked, any_rest);
                 tracing::error!(stream = self.stream, "unread lines lost: {loss}");
@@ -58,7 +52,7 @@ impl FileSet {
                 kept.push(tracked);
                 continue;
             }
-            self.report_read(&tracked, is_truncated, rest.as_ref());
+            self.report_read(&tracked, rest.as_ref());
             if is_begun {
                 tracked.progress.is_lost = true;
                 kept.push(tracked);
@@ -68,28 +62,23 @@ impl FileSet {
     }
 
     /// Logs a warning about a missing file that was read to its last known end, if the file may have had more lines.
-    fn report_read(
-        &self,
-        tracked: &TrackedFile,
-        is_truncated: bool,
-        compressed: Option<&CompressedFile>,
-    ) {
+    fn report_read(&self, tracked: &TrackedFile, compressed: Option<&CompressedFile>) {
         let progress = &tracked.progress;
         match compressed {
             Some(compressed) if compressed.has_length_of(tracked) => {}
-            Some(compressed) if !is_truncated => tracing::warn!(
+            Some(compressed) => tracing::warn!(
                 stream = self.stream,
                 path = tracked.name,
                 device = progress.device,
                 inode = progress.inode,
                 read_bytes = progress.position().offset,
                 compressed = compressed.progress.path,
-                "the file is missing, and Ordain had read it to its last known end: a program may have compressed it. \
-                 If lines were appended to the file after the bytes that were read, uncompress the file in its folder, \
-                 and Ordain reads these lines"
+                "the file is missing or was truncated, and Ordain had read it to its last known end: a program may have \
+                 compressed it. If lines were appended to the file after the bytes that were read, uncompress the \
+                 compressed file in its folder, and Ordain reads these lines"
             ),
-            _ if !progress.is_begun() => {}
-            _ => tracing::warn!(
+            None if !progress.is_begun() => {}
+            None => tracing::warn!(
                 stream = self.stream,
                 path = tracked.name,
                 device = progress.device,

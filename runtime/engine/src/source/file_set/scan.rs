@@ -55,7 +55,7 @@ impl FileSet {
             };
             if !self.files.iter().any(is_newly_missing) {
                 let rests = self.explain_compressed();
-                self.report_missing(&listed, rests);
+                self.report_missing(rests);
                 self.record_known_compressed();
                 self.close_idle();
                 self.forget_oldest();
