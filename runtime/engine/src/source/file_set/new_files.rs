@@ -53,13 +53,11 @@ impl FileSet {
     /// Returns whether the folder has an older file that is neither tracked nor a copy of a tracked file. A tracked
     /// file counts as another file after a program has overwritten the bytes that were read. Such an older file may
     /// contain the unread lines of a tracked file that a program has copied and then truncated. Returns `true` also if
-    /// programs rename or truncate files of the folder during this call. If a program truncates the file that the
-    /// caller reads, the result may be wrong.
+    /// the folder is missing, and if programs rename or truncate files of the folder during this call: the caller must
+    /// then wait for a complete scan. If a program truncates the file that the caller reads, the result may be wrong.
     pub(in crate::source) fn has_unknown_older_file(&mut self) -> io::Result<bool> {
         let Some(pattern) = self.pattern.clone() else { return Ok(false) };
-        let Some(listed) = self.list(&pattern, is_rotated)? else {
-            return Ok(self.is_listing_outdated);
-        };
+        let Some(listed) = self.list(&pattern, is_rotated)? else { return Ok(true) };
         for found in listed.iter().filter(|found| !found.is_ignored) {
             if self.is_known(found)? {
                 continue;

@@ -214,6 +214,7 @@ fn missing_folder_is_not_listed() {
     assert_eq!(fixture.set.scan().unwrap(), ScanResult::NotListed);
     assert_eq!(fixture.files(), [("f".to_owned(), 0)]);
     assert!(!fixture.has_loss());
+    assert!(fixture.set.has_unknown_older_file().unwrap(), "no file may be read before a scan");
 }
 
 /// A program truncates a file before the source has read anything of it, and the file grows beyond its earlier length
