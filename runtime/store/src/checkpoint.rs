@@ -67,6 +67,14 @@ pub struct FileProgress {
     pub length: u64,
     /// The fingerprint of the bytes that were read.
     pub print: ReadFingerprint,
+    /// The fingerprint of the first bytes that the file had when the source last measured it, at most
+    /// [`TAIL_LIMIT_BYTES`]. By this fingerprint, the source recognises another content of a file of which it has read
+    /// nothing. The fingerprint is empty as soon as the source has read a part of the file.
+    #[serde(
+        default = "ReadFingerprint::of_nothing",
+        skip_serializing_if = "ReadFingerprint::is_of_nothing"
+    )]
+    pub first_bytes: ReadFingerprint,
     /// `true` if the path in the setting of the source named the file at the last scan of the folder; `false` if, for
     /// example, log rotation had given the file another name.
     pub is_live: bool,
@@ -152,6 +160,10 @@ impl ReadFingerprint {
         Self::new(b"", &TailFingerprint::new(0, b""))
     }
 
+    fn is_of_nothing(&self) -> bool {
+        self.end == 0
+    }
+
     /// Returns whether a file begins with the bytes that this fingerprint describes, that is, with the bytes that the
     /// source had read. Compares only the first and the last of these bytes.
     pub fn matches(&self, file: &File) -> io::Result<bool> {
@@ -195,6 +207,7 @@ impl FileProgress {
             line: 0,
             length: metadata.len(),
             print: ReadFingerprint::of_nothing(),
+            first_bytes: ReadFingerprint::of_nothing(),
             is_live: true,
             is_ignored: false,
             is_lost: false,
@@ -220,7 +233,16 @@ impl FileProgress {
         self.set_position(position);
         self.print = print;
         self.length = self.length.max(print.end);
+        if self.is_begun() {
+            self.first_bytes = ReadFingerprint::of_nothing();
+        }
         self
+    }
+
+    /// Forgets the length and the first bytes of a file of which nothing was read.
+    pub fn forget_content(&mut self) {
+        self.length = 0;
+        self.first_bytes = ReadFingerprint::of_nothing();
     }
 
     /// Returns the number of bytes from the position to the end of the file, as the source last measured the file.

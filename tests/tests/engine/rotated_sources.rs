@@ -717,10 +717,11 @@ fn copy_of_an_unread_file_is_read_first() -> Result<()> {
     Ok(())
 }
 
-/// The host knows the length of the file `e-b.ndjson`, but has read nothing of this file when the test truncates it.
+/// The host knows the length of the file `e-b.ndjson`, but has read nothing of this file when the test truncates it. In
+/// the last part of the test, the file then grows beyond its earlier length.
 #[test]
 fn truncated_unread_file_is_reported_unless_copied() -> Result<()> {
-    for is_copied in [true, false] {
+    for (is_copied, has_grown) in [(true, false), (false, false), (false, true)] {
         let mut writer = Writer::slow("e-*.ndjson", 4_000)?;
         writer.create("e-a.ndjson", 3_500)?;
         let unread = if is_copied { writer.next(20) } else { "a line that is lost\n".repeat(20) };
@@ -733,6 +734,9 @@ fn truncated_unread_file_is_reported_unless_copied() -> Result<()> {
             fs::copy(file, copy)?;
         }
         writer.truncate("e-b.ndjson")?;
+        if has_grown {
+            writer.append("e-b.ndjson", 10)?;
+        }
         if is_copied {
             writer.home.run_once()?;
         } else {

@@ -300,9 +300,9 @@ impl PartitionFactory<'_> {
             && !file.is_begun()
         {
             // The source begins this file at once. If the file contains only blank lines, the source reads these lines,
-            // and no further checkpoint follows. With the length 0, the blank lines do not count as unread if a program
-            // then rewrites the file.
-            file.length = 0;
+            // and no further checkpoint follows. Without a known content, the blank lines do not count as unread if a
+            // program then rewrites the file.
+            file.forget_content();
         }
         let beginning = Checkpoint::new(known, handle.claimed_commits.to_vec())
             .with_compressed(files.known_compressed());

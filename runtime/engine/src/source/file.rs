@@ -605,10 +605,11 @@ fn first_line_digest(file: &File) -> u64 {
 
 /// Returns the dead letter about the lost unread rest of a file. A program may truncate a file several times, and the
 /// file then loses several rests at the same position. The tag of the letter therefore also depends on the length of
-/// the file and on the bytes that were read.
+/// the file and on the bytes that were read. If nothing was read, the tag depends on the first bytes of the file.
 fn loss_letter(stream: &str, progress: &FileProgress, error: String) -> Box<DeadLetter> {
-    let FileProgress { device, inode, created_ns, length, print, .. } = progress;
+    let FileProgress { device, inode, created_ns, length, .. } = progress;
     let offset = progress.position().offset;
+    let print = if progress.is_begun() { &progress.print } else { &progress.first_bytes };
     let read = print.digest();
     let place =
         format!("{stream}\0lost\0{device}\0{inode}\0{created_ns}\0{offset}\0{length}\0{read}");

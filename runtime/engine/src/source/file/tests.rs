@@ -335,3 +335,25 @@ fn two_losses_at_one_position_have_two_letters() {
     }
     assert_eq!(ids.len(), 2);
 }
+
+/// A program truncates a file twice before the reader has read anything of it, and the contents have the same length.
+/// Each loss has a letter of its own.
+#[test]
+fn two_losses_of_an_unread_file_have_two_letters() {
+    let mut steps = Steps::new("f");
+    let mut ids = BTreeSet::new();
+    fs::write(steps.path("f"), lines(10..20)).expect("the file");
+    steps.scan();
+    for number in [20, 30] {
+        // The file needs another modification time.
+        thread::sleep(Duration::from_millis(20));
+        fs::write(steps.path("f"), lines(number..number + 10)).expect("the file");
+        steps.scan();
+        steps.reader.visit(0).expect("the file");
+        let batch = steps.deliveries.try_recv().expect("the dead letter");
+        let letters = batch.items.into_iter().filter_map(|(delivery, _)| delivery.err());
+        ids.extend(letters.map(|letter| letter.id.tag));
+        steps.scan();
+    }
+    assert_eq!(ids.len(), 2);
+}

@@ -42,7 +42,7 @@ impl FileSet {
             let is_copied = !is_live
                 && tracked.is_cut
                 && length >= tracked.progress.length
-                && tracked.first_bytes.matches(copy)?;
+                && tracked.progress.first_bytes.matches(copy)?;
             if *is_ignored || !(tracked.progress.is_begun() || is_copied) {
                 continue;
             }

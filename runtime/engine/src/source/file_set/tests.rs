@@ -386,3 +386,20 @@ fn unfinished_compressed_file_is_no_loss() {
     fixture.set.scan().unwrap();
     assert!(!fixture.has_loss());
 }
+
+/// The set has found a file but read nothing of it when the process ends. Before the next start, a program truncates
+/// the file, and the file grows beyond its earlier length.
+#[test]
+fn unread_file_truncated_while_stopped_is_recognised() {
+    let mut fixture = Fixture::new("f");
+    fixture.append("f", "one\ntwo\n");
+    fixture.set.scan().unwrap();
+    let checkpoint = Checkpoint::new(fixture.set.progress(), Vec::new()).encode();
+    let checkpoint = Checkpoint::decode(&checkpoint).unwrap();
+    fixture.truncate("f");
+    fixture.append("f", "three\nfour\n");
+    let pattern = fixture.pattern.clone();
+    fixture.set = FileSet::resume(pattern, "s", OrderingMode::Fifo, &checkpoint);
+    fixture.set.scan().unwrap();
+    assert!(fixture.has_loss());
+}

@@ -46,10 +46,6 @@ pub(in crate::source) struct TrackedFile {
     /// The length and the modification time of the file when a comparison last showed that the file matches its
     /// fingerprint.
     pub(super) compared: Option<(u64, SystemTime)>,
-    /// The fingerprint of the first bytes that the file had when the source last measured it, at most
-    /// [`TAIL_LIMIT_BYTES`]. By this fingerprint, the source recognises another content of a file of which it has read
-    /// nothing. After a start, the first scan sets this field, because a checkpoint does not contain it.
-    pub(super) first_bytes: ReadFingerprint,
     /// `true` if the last scan found no file with this identity and content, neither among the open files nor in the
     /// folder.
     pub(super) is_missing: bool,
@@ -81,7 +77,6 @@ impl TrackedFile {
             loss: None,
             loss_in: None,
             compared: None,
-            first_bytes: ReadFingerprint::of_nothing(),
             is_missing: false,
             was_missing: false,
             is_cut: false,
@@ -184,8 +179,7 @@ impl TrackedFile {
     /// as lost.
     pub(in crate::source) fn record_loss(&mut self) {
         if self.is_cut {
-            self.progress.length = 0;
-            self.first_bytes = ReadFingerprint::of_nothing();
+            self.progress.forget_content();
             self.compare_again();
             self.is_missing = false;
             self.is_cut = false;
@@ -205,7 +199,8 @@ impl TrackedFile {
     /// of it was read. The file may have grown beyond its last known length after the truncation.
     pub(in crate::source) fn is_cut_in(&self, file: &File) -> io::Result<bool> {
         let length = file.metadata()?.len();
-        Ok(self.may_be_cut() && (self.is_cut_to(length) || !self.first_bytes.matches(file)?))
+        Ok(self.may_be_cut()
+            && (self.is_cut_to(length) || !self.progress.first_bytes.matches(file)?))
     }
 
     /// Returns whether the file had unread bytes, and no byte of the file counts as read.
@@ -213,11 +208,11 @@ impl TrackedFile {
         !self.progress.is_begun() && self.read_to < self.progress.length
     }
 
-    /// Updates `first_bytes` after the file has grown. Keeps the earlier fingerprint if the file is shorter than its
-    /// last known length, or no longer has the first bytes that it had before. The next comparison then shows the
-    /// change.
+    /// Updates `progress.first_bytes` after the file has grown. Keeps the earlier fingerprint if the file is shorter
+    /// than its last known length, or no longer has the first bytes that it had before. The next comparison then shows
+    /// the change.
     pub(super) fn remember_first_bytes(&mut self, file: &File) -> io::Result<()> {
-        let known = self.first_bytes.end();
+        let known = self.progress.first_bytes.end();
         let limit = self.progress.length.min(TAIL_LIMIT_BYTES as u64);
         if self.progress.is_begun() || known >= limit {
             return Ok(());
@@ -227,10 +222,10 @@ impl TrackedFile {
         let first_bytes = ReadFingerprint::new(&head, &tail);
         // These comparisons follow the read, so they also detect a truncation before the read or during the read.
         if file.metadata()?.len() >= self.progress.length
-            && self.first_bytes.matches(file)?
+            && self.progress.first_bytes.matches(file)?
             && first_bytes.matches(file)?
         {
-            self.first_bytes = first_bytes;
+            self.progress.first_bytes = first_bytes;
         }
         Ok(())
     }
