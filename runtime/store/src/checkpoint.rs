@@ -92,6 +92,9 @@ pub struct FileProgress {
     /// compressed file, so the source looks for the origin of a further compressed file elsewhere.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_compressed: bool,
+    /// `true` if all that was ever read of the file is blank.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_only_blanks: bool,
 }
 
 /// A position between two lines of a file.
@@ -212,6 +215,7 @@ impl FileProgress {
             is_ignored: false,
             is_lost: false,
             is_compressed: false,
+            has_only_blanks: false,
         }
     }
 

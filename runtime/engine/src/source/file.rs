@@ -357,9 +357,10 @@ impl FileReader {
     /// Records how far a file was read. `is_blank` is `true` if the last read found only blank lines.
     fn record(&mut self, index: usize, open: &OpenFile, is_blank: bool) {
         let tracked = self.set.file(index);
-        tracked.has_only_blanks_read = is_blank && tracked.has_no_read_line();
+        let has_only_blanks = is_blank && tracked.has_no_read_line();
         let progress = tracked.progress.clone();
         tracked.progress = progress.at(open.splitter.position(), open.splitter.fingerprint());
+        tracked.progress.has_only_blanks = has_only_blanks;
         tracked.read_to = open.tail.end();
     }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 
 use ordain_core::OrderingMode;
+use ordain_store::checkpoint::Checkpoint;
 use ordain_util::file_pattern::FilePattern;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -262,18 +263,28 @@ fn file_truncated_before_its_first_read_is_reported() {
 }
 
 /// Each generation of the file begins with an empty line. The reader has read only this line when the file is copied
-/// and truncated, and the file grows after the reader has scanned the folder.
+/// and truncated, and the file grows after the reader has scanned the folder. In the second part of the test, the
+/// reader ends after the empty line, and another reader continues from the checkpoint.
 #[test]
 fn copy_of_file_with_only_an_empty_line_read_is_read_first() {
-    let mut steps = Steps::new("f");
-    steps.append("f", "\n");
-    assert_eq!(steps.read_all(), [0; 0]);
-    steps.append("f", &lines(0..20));
-    steps.scan();
-    steps.copy_and_truncate("f");
-    steps.append("f", &format!("\n{}", lines(20..60)));
-    assert_eq!(steps.visit(0), [0; 0], "the copy must be read first");
-    assert_eq!(steps.read_all(), (0..60).collect::<Vec<_>>());
+    for is_restarted in [false, true] {
+        let mut steps = Steps::new("f");
+        steps.append("f", "\n");
+        assert_eq!(steps.read_all(), [0; 0]);
+        if is_restarted {
+            let checkpoint = Checkpoint::new(steps.reader.set.progress(), Vec::new()).encode();
+            let checkpoint = Checkpoint::decode(&checkpoint).expect("decoded");
+            let pattern = FilePattern::new(&steps.path("f"));
+            steps.reader.set = FileSet::resume(pattern, "s", OrderingMode::Fifo, &checkpoint);
+            steps.reader.open = None;
+        }
+        steps.append("f", &lines(0..20));
+        steps.scan();
+        steps.copy_and_truncate("f");
+        steps.append("f", &format!("\n{}", lines(20..60)));
+        assert_eq!(steps.visit(0), [0; 0], "the copy must be read first");
+        assert_eq!(steps.read_all(), (0..60).collect::<Vec<_>>());
+    }
 }
 
 /// A program keeps writing to a renamed file in blocks that end within a line. The reader must not wait for the end of

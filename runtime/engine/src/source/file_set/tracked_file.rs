@@ -36,9 +36,6 @@ pub(in crate::source) struct TrackedFile {
     /// The time since which the reader finds an incomplete last line in each visit of the file; `None` if the last line
     /// was complete in the last visit.
     pub(in crate::source) unfinished_since: Option<Instant>,
-    /// `true` if the source has read a part of the file since the start of the run, and all that was ever read of the
-    /// file is blank.
-    pub(in crate::source) has_only_blanks_read: bool,
     /// The description of the lost unread rest, until the source delivers the dead letter about it.
     pub(in crate::source) loss: Option<String>,
     /// The digest of the new compressed file that `loss` names.
@@ -73,7 +70,6 @@ impl TrackedFile {
             target: 0,
             rest_seen: None,
             unfinished_since: None,
-            has_only_blanks_read: false,
             loss: None,
             loss_in: None,
             compared: None,
@@ -242,10 +238,9 @@ impl TrackedFile {
     }
 
     /// Returns whether the source has read no line of the file that is not blank. The source may have read blanks: many
-    /// files begin with the same blanks after a truncation, so blanks do not identify a file. After a start of Ordain,
-    /// an empty line that an earlier run has read counts as a line.
+    /// files begin with the same blanks after a truncation, so blanks do not identify a file.
     pub(in crate::source) fn has_no_read_line(&self) -> bool {
-        self.progress.position().line == 0 || self.has_only_blanks_read
+        self.progress.position().line == 0 || self.progress.has_only_blanks
     }
 
     /// Returns whether the source reads the file and has read no line of it.
