@@ -183,6 +183,12 @@ impl ReadFingerprint {
         Ok(head.digest() == self.head && digest(&tail.bytes()[from..]) == self.tail)
     }
 
+    /// Returns whether the first bytes that were read are the beginning of `bytes`, the first bytes of a file. The
+    /// caller must read at least [`TAIL_LIMIT_BYTES`] bytes, or the whole file.
+    pub fn begins(&self, bytes: &[u8]) -> bool {
+        bytes.get(..head_length(self.end)).is_some_and(|head| digest(head) == self.head)
+    }
+
     /// Returns whether a file begins with the first bytes that were read. The result is `false` if all these bytes are
     /// zero: zeros do not identify a file, because many files begin with zeros after a program has truncated them.
     pub fn has_head(&self, file: &File) -> io::Result<bool> {

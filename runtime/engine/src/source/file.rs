@@ -296,7 +296,10 @@ impl FileReader {
             let (batch, is_end) = self.lines.read_batch(&mut open.splitter, origin)?;
             // If no line of the file was read before, no comparison shows whether a program has truncated the file and
             // has written other lines to it. The earlier lines are then in a copy, which this process must read first.
-            if self.set.file(index).has_no_read_line() && self.set.has_unknown_older_file()? {
+            // If the first line was known before the last listing, the check below detects such a truncation.
+            let tracked = self.set.file(index);
+            let is_unknown = tracked.has_no_read_line() && !tracked.is_identified();
+            if is_unknown && self.set.has_unknown_older_file()? {
                 self.set.file(index).compare_again();
                 return Ok(Visit::Changed);
             }

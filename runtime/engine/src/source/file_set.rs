@@ -5,8 +5,8 @@
 //! therefore finds the file again in the folder, and reads it to its end before it reads newer files. A rotation that
 //! copies the file and truncates it (`copytruncate`) leaves the unread rest in the copy. The copy begins with the bytes
 //! that were read, so the set continues in the copy instead of the truncated file. If an unread rest cannot be found,
-//! the set reports a loss: no rest may be skipped silently. The set also reports compressed files whose lines the source
-//! has never read.
+//! the set reports a loss: no rest may be skipped silently. The set also reports compressed files whose lines the
+//! source has never read.
 //!
 //! The set holds unread files open, up to [`OPEN_FILES_LIMIT`] open files in all, so that the source can still read a
 //! file that was removed while the source runs.

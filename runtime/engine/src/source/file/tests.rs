@@ -368,3 +368,29 @@ fn two_losses_of_an_unread_file_have_two_letters() {
     }
     assert_eq!(ids.len(), 2);
 }
+
+/// A program writes to an empty file, copies and truncates it, and writes again, before the reader measures the file.
+#[test]
+fn copy_made_before_the_measurement_is_read_first() {
+    let mut steps = Steps::new("f");
+    steps.append("f", "");
+    steps.scan();
+    steps.append("f", &lines(0..5));
+    steps.copy_and_truncate("f");
+    steps.append("f", &lines(5..10));
+    steps.reader.set.measure().expect("the files");
+    assert_eq!(steps.visit(0), [0; 0], "the copy must be read first");
+    assert_eq!(steps.read_all(), (0..10).collect::<Vec<_>>());
+}
+
+/// The first line of an unread file was known before the last listing. The reader then needs no further listing before
+/// it reads the file, so it reads the file although the folder is missing now.
+#[test]
+fn file_with_a_known_first_line_needs_no_further_listing() {
+    let mut steps = Steps::new("f");
+    steps.append("f", &lines(0..5));
+    steps.scan();
+    steps.scan();
+    fs::remove_dir_all(steps.folder.path()).expect("the folder");
+    assert_eq!(steps.visit(0), (0..5).collect::<Vec<_>>());
+}

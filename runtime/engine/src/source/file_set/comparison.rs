@@ -1,22 +1,30 @@
 //! The comparison of a new file with the files of the set. The comparison must find each copy of a file of the set, so
 //! that the source reads no line twice.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 
 use ordain_store::checkpoint::FileProgress;
 use ordain_util::file_pattern::FileRole;
 
 use super::FileSet;
-use super::identity::{if_permitted, is_copy_of, is_whole_copy};
+use super::identity::{head, if_permitted, is_copy_of, is_whole_copy};
 use super::listed_file::{ListedFile, open_listed};
+use super::tracked_file::TrackedFile;
+
+/// Number of first bytes of two files that a comparison in memory covers. Only if these bytes are equal, the set
+/// compares the files themselves. The set may have thousands of files, and compares each new file with all of them.
+pub(super) const COMPARED_BYTES: usize = 1 << 10;
 
 impl FileSet {
     /// Returns whether `file` begins with all bytes that were read of one of the tracked files.
     pub(super) fn has_read_beginning(&self, file: &File) -> io::Result<bool> {
+        let head = head(file)?;
         for tracked in self.files.iter().filter(|tracked| tracked.progress.is_begun()) {
-            if tracked.progress.print.matches(file)? {
+            if tracked.progress.print.begins(&head) && tracked.progress.print.matches(file)? {
                 return Ok(true);
             }
         }
@@ -36,6 +44,7 @@ impl FileSet {
     ///   least as long as the tracked file was, and that begins with the same bytes, if these bytes are known.
     pub(super) fn original(&self, copy: &File, is_live: bool) -> io::Result<Option<usize>> {
         let length = copy.metadata()?.len();
+        let head = head(copy)?;
         let mut best = None::<(usize, (bool, u64))>;
         for (index, tracked) in self.files.iter().enumerate() {
             let FileProgress { print, is_ignored, .. } = &tracked.progress;
@@ -43,7 +52,8 @@ impl FileSet {
                 && tracked.is_cut
                 && length >= tracked.progress.length
                 && tracked.progress.first_bytes.matches(copy)?;
-            if *is_ignored || !(tracked.progress.is_begun() || is_copied) {
+            let is_begun = !is_ignored && tracked.progress.is_begun() && print.begins(&head);
+            if *is_ignored || !(is_begun || is_copied) {
                 continue;
             }
             let is_shorter = length < print.end();
@@ -80,15 +90,23 @@ impl FileSet {
     /// since the scan found this file, `file` may be its copy, but a comparison with the truncated file cannot show
     /// this. The method then sets `is_listing_outdated` and returns `true`, so that the caller begins another scan.
     pub(super) fn is_copy(&mut self, file: &File, listed: &[ListedFile]) -> io::Result<bool> {
-        if file.metadata()?.len() == 0 {
+        let length = file.metadata()?.len();
+        if length == 0 {
             return Ok(true);
         }
+        let start = start_of(file)?;
         for tracked in &mut self.files {
+            // The start of the tracked file was read after the scan found the file, so a later truncation of the
+            // tracked file does not matter.
+            if tracked.start.as_ref().is_some_and(|other| !has_common_start(other, &start)) {
+                continue;
+            }
             let other = match &tracked.file {
                 Some(other) => Some(Arc::clone(other)),
                 None => if_permitted(tracked.open_at_its_path())?,
             };
             let Some(other) = other else { continue };
+            let other_start = start_of(&other)?;
             if is_copy_of(file, &other)? {
                 return Ok(true);
             }
@@ -98,10 +116,15 @@ impl FileSet {
                 self.is_listing_outdated = true;
                 return Ok(true);
             }
+            // The source finds the content of a missing file elsewhere, so the file at its path may change at any time.
+            tracked.start = (!tracked.is_missing).then_some(other_start);
         }
+        let inodes: BTreeSet<u64> =
+            self.files.iter().map(|tracked| tracked.progress.inode).collect();
         let is_unknown = |found: &&ListedFile| {
+            let is_tracked = |tracked: &TrackedFile| tracked.is(&found.metadata);
             found.role == FileRole::Live
-                && !self.files.iter().any(|tracked| tracked.is(&found.metadata))
+                && !(inodes.contains(&found.metadata.ino()) && self.files.iter().any(is_tracked))
         };
         for found in listed.iter().filter(is_unknown) {
             let other = if_permitted(open_listed(found))?;
@@ -109,6 +132,21 @@ impl FileSet {
                 return Ok(true);
             }
         }
-        Ok(false)
+        // A program may have replaced the content of `file` during the comparisons in memory.
+        Ok(file.metadata()?.len() < length || !start_of(file)?.starts_with(&start))
     }
+}
+
+/// Returns the first bytes of a file, at most [`COMPARED_BYTES`].
+fn start_of(file: &File) -> io::Result<Vec<u8>> {
+    let mut bytes = head(file)?;
+    bytes.truncate(COMPARED_BYTES);
+    bytes.shrink_to_fit();
+    Ok(bytes)
+}
+
+/// Returns whether two files are equal as far as both of these beginnings reach.
+fn has_common_start(one: &[u8], two: &[u8]) -> bool {
+    let length = one.len().min(two.len());
+    one[..length] == two[..length]
 }

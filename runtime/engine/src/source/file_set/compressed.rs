@@ -210,7 +210,7 @@ impl FileSet {
         for was_gone in [false, true] {
             for (tracked, rest) in self.files.iter_mut().zip(&mut rests) {
                 if tracked.may_be_compressed() && tracked.was_gone == was_gone {
-                    take(&mut new, tracked, rest, |file, tracked| file.has_length_of(tracked));
+                    take(&mut new, tracked, rest, CompressedFile::has_length_of);
                 }
             }
         }

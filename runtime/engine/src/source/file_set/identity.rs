@@ -112,7 +112,7 @@ pub(super) fn is_copy_of(file: &File, other: &File) -> io::Result<bool> {
 /// Returns whether the bytes that two files have in common contain a whole line. `last` contains the last of these
 /// bytes. A line that is blank does not count. If the files have more than [`TAIL_LIMIT_BYTES`] bytes in common, a part
 /// of a line counts as a whole line.
-fn has_whole_line(last: &TailFingerprint) -> bool {
+pub(super) fn has_whole_line(last: &TailFingerprint) -> bool {
     let bytes = last.bytes();
     let mut end = bytes.len();
     if last.end() <= TAIL_LIMIT_BYTES as u64 {

@@ -25,6 +25,9 @@ impl FileSet {
         is_wanted: impl Fn(FileRole) -> bool,
     ) -> io::Result<Option<Vec<ListedFile>>> {
         self.is_listing_outdated = false;
+        for tracked in &mut self.files {
+            tracked.start = None;
+        }
         if !self.is_available(pattern.folder())? {
             return Ok(None);
         }

@@ -73,8 +73,8 @@ impl FileSet {
                 inode = progress.inode,
                 read_bytes = progress.position().offset,
                 compressed = compressed.progress.path,
-                "the file is missing or was truncated, and Ordain had read it to its last known end: a program may have \
-                 compressed it. If lines were appended to the file after the bytes that were read, uncompress the \
+                "the file is missing or was truncated, and Ordain had read it to its last known end: a program may \
+                 have compressed it. If lines were appended to the file after the bytes that were read, uncompress the \
                  compressed file in its folder, and Ordain reads these lines"
             ),
             None if !progress.is_begun() => {}

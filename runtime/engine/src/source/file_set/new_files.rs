@@ -70,6 +70,9 @@ impl FileSet {
                 },
             }
         }
+        if !self.is_listing_outdated {
+            self.files.iter_mut().for_each(TrackedFile::record_listing);
+        }
         Ok(self.is_listing_outdated)
     }
 

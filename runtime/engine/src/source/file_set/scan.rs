@@ -42,6 +42,7 @@ impl FileSet {
                 }
                 return Ok(ScanResult::NotListed);
             };
+            self.files.iter_mut().for_each(TrackedFile::record_listing);
             self.find_tracked(&pattern, &listed)?;
             self.add_unknown(&listed)?;
             self.find_compressed(&listed)?;

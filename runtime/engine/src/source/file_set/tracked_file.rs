@@ -13,7 +13,7 @@ use ordain_util::file_pattern::FileRole;
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
 use super::compressed::CompressedFile;
-use super::identity::{fingerprint, head, is_same_inode, open_at, open_same};
+use super::identity::{fingerprint, has_whole_line, head, is_same_inode, open_at, open_same};
 use super::listed_file::ListedFile;
 
 /// A file of the source, with the position that the source has reached in it.
@@ -43,6 +43,15 @@ pub(in crate::source) struct TrackedFile {
     /// The length and the modification time of the file when a comparison last showed that the file matches its
     /// fingerprint.
     pub(super) compared: Option<(u64, SystemTime)>,
+    /// `true` if `progress.first_bytes` contain a whole line that is not blank. Other files do not begin with this
+    /// line.
+    pub(super) has_known_line: bool,
+    /// `true` if the first bytes already contained such a line before the last listing of the folder. This listing had
+    /// no unknown older file, so as long as the file has these first bytes, no older file has earlier lines of it.
+    pub(super) is_identified: bool,
+    /// The first bytes of the file, at most [`COMPARED_BYTES`](super::comparison::COMPARED_BYTES). `None` if no
+    /// comparison has read them since the last listing of the folder.
+    pub(super) start: Option<Vec<u8>>,
     /// `true` if the last scan found no file with this identity and content, neither among the open files nor in the
     /// folder.
     pub(super) is_missing: bool,
@@ -73,6 +82,9 @@ impl TrackedFile {
             loss: None,
             loss_in: None,
             compared: None,
+            has_known_line: false,
+            is_identified: false,
+            start: None,
             is_missing: false,
             was_missing: false,
             is_cut: false,
@@ -132,6 +144,9 @@ impl TrackedFile {
         self.rest_seen = None;
         self.loss = None;
         self.compared = None;
+        self.has_known_line = false;
+        self.is_identified = false;
+        self.start = None;
         self.is_missing = false;
         self.was_missing = false;
         self.is_cut = false;
@@ -176,6 +191,8 @@ impl TrackedFile {
     pub(in crate::source) fn record_loss(&mut self) {
         if self.is_cut {
             self.progress.forget_content();
+            self.has_known_line = false;
+            self.is_identified = false;
             self.compare_again();
             self.is_missing = false;
             self.is_cut = false;
@@ -210,7 +227,8 @@ impl TrackedFile {
     pub(super) fn remember_first_bytes(&mut self, file: &File) -> io::Result<()> {
         let known = self.progress.first_bytes.end();
         let limit = self.progress.length.min(TAIL_LIMIT_BYTES as u64);
-        if self.progress.is_begun() || known >= limit {
+        let is_known = known >= limit && (self.has_known_line || limit == 0);
+        if self.progress.is_begun() || is_known {
             return Ok(());
         }
         let head = head(file)?;
@@ -222,8 +240,23 @@ impl TrackedFile {
             && first_bytes.matches(file)?
         {
             self.progress.first_bytes = first_bytes;
+            // In a longer file, the first bytes count as a whole line even if the line has no end within these bytes.
+            let end = self.progress.length.max(head.len() as u64);
+            self.has_known_line = has_whole_line(&TailFingerprint::new(end, &head));
         }
         Ok(())
+    }
+
+    /// Records that a listing of the folder has no unknown older file. The first bytes of the file were known before
+    /// the listing.
+    pub(super) fn record_listing(&mut self) {
+        self.is_identified = self.has_known_line;
+    }
+
+    /// Returns whether the first bytes of the file show that no older file has earlier lines of this file. The caller
+    /// must check that the file still has these first bytes (see [`is_cut_in`](Self::is_cut_in)).
+    pub(in crate::source) fn is_identified(&self) -> bool {
+        self.is_identified && self.may_be_cut()
     }
 
     /// Returns whether a program has truncated or rewritten the file since the last scan found it.
