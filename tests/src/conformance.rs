@@ -85,7 +85,8 @@ macro_rules! conformance_suite {
                 commit_with_a_wrong_number_is_rejected, repeated_commit_gets_its_first_reply,
                 repeated_commit_gets_its_first_reply_after_reopening,
                 shards_number_their_commits_independently;
-            spill: spilled_event_is_not_overwritten, large_sequences_are_distinguished,
+            spill: spilled_event_is_not_overwritten, marked_spilled_event_is_compared_by_its_id,
+                large_sequences_are_distinguished,
                 reads_return_exactly_the_remaining_events, read_stops_at_its_limits,
                 settled_events_are_removed, missing_events_are_found;
             due: due_entries_are_returned_in_order_of_time, every_write_replaces_the_due_entry,
@@ -123,6 +124,9 @@ macro_rules! conformance_suite {
                 source_and_id_identify_a_message, number_of_another_producer_is_not_given_again,
                 lost_numbers_are_given_again_to_the_same_events,
                 lost_numbers_of_waiting_events_and_ended_keys,
+                equal_event_with_another_id_gets_no_lost_number,
+                lost_event_of_a_producer_gets_its_earlier_number_or_none,
+                numbers_of_an_ended_key_expire_with_its_record,
                 ended_key_gets_no_number_until_its_record_expires,
                 messages_wait_in_order_until_removed, messages_without_numbers_are_queued,
                 each_message_has_one_number_after_repeats_and_new_owners,

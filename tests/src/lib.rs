@@ -1,5 +1,6 @@
 //! Helpers that the test programs in `tests/tests` share, and the conformance suite of the stores.
 
+pub mod alerts;
 pub mod amqp;
 pub mod archive;
 pub mod conformance;

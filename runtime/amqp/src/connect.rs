@@ -334,6 +334,10 @@ impl BrokerEndpoint {
             BrokerError::Refused { cause: RefusalCause::Access, reason } if is_login => {
                 let words = error_words(error);
                 let is_public = words.starts_with(LOGIN_REFUSAL_PREFIX);
+                let reason = match self.url.refused_login_hint() {
+                    Some(hint) => format!("{}. {hint}", reason.trim_end_matches('.')),
+                    None => reason,
+                };
                 BrokerError::LoginRefused {
                     words: if is_public { words } else { String::new() },
                     reason,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::connect::BrokerEndpoint;
 use super::decode::DeliveryDecoder;
 use super::prefetch::LastPrefetch;
-use super::topology::Topology;
+use super::topology::{BindingList, Topology};
 use ordain_core::OrderingMode;
 use ordain_store::{Ownership, QueueRecords};
 use ordain_util::gauge::BacklogGauge;
@@ -60,11 +60,14 @@ pub struct ConsumerOptions {
     pub refused_markers: Mutex<BTreeSet<String>>,
     /// With `declare = false`: the exchanges that were missing at the last check.
     pub missing_exchanges: Mutex<BTreeSet<String>>,
+    /// The list of the broker's bindings, which shows missing bindings; `None` if the configuration names no management
+    /// API of the broker.
+    pub binding_list: Option<Arc<dyn BindingList>>,
     /// The state of the consumer, for status reports.
     pub health: Arc<SourceHealth>,
     /// The number of differences that this process found in the broker while the stream ran. The number counts each
-    /// missing or replaced exchange or queue, each queue that was possibly replaced, and each refusal of the broker to
-    /// declare or bind an exchange or a queue.
+    /// missing or replaced exchange or queue, each missing binding, each queue that was possibly replaced, and each
+    /// refusal of the broker to declare or bind an exchange or a queue.
     pub topology_changes: Arc<AtomicU64>,
 }
 

@@ -1,10 +1,12 @@
-//! Converts a delivery into an event: from AMQP's own properties and headers, or from CloudEvents in binary mode (a
-//! header `cloudEvents:NAME`, `cloudEvents_NAME` or `ce-NAME` for each attribute).
+//! Converts a delivery into an event: from AMQP's own properties and headers, from CloudEvents in binary mode (a header
+//! `cloudEvents:NAME`, `cloudEvents_NAME` or `ce-NAME` for each attribute), or from CloudEvents in structured mode.
 //!
 //! This module validates a delivery before the delivery becomes an event. If this module rejects a delivery, the error
 //! describes the limit or the valid form.
 
+mod encoding;
 mod place;
+mod structured;
 #[cfg(test)]
 mod tests;
 
@@ -19,17 +21,21 @@ use super::encode::{header, id};
 use super::header::{
     ATTRIBUTE_PREFIXES, CAUSE_HEADER, CE_END_HEADER, CE_SEQUENCE_HEADER, DEFAULT_PLACES_HEADER,
     END_HEADER, HTTP_ATTRIBUTE_PREFIX, HTTP_VERSION_HEADER, KEY_HEADER, QUEUE_HEADERS,
-    SEQUENCE_HEADER, SOURCE_HEADER, TIME_MS_HEADER,
+    RENAMED_PREFIX, SEQUENCE_HEADER, SOURCE_HEADER, STORE_NUMBERED_HEADER, SUBJECT_HEADER,
+    TIME_MS_HEADER,
 };
-use super::value::{as_bool, as_integer, as_text, excerpt, json, not_utf8};
+use super::value::{as_bool, as_integer, as_text, excerpt, json, not_utf8, short_text};
+pub(crate) use encoding::Compression;
+use encoding::plain_body;
 use ordain_cloudevents::{
-    ATTRIBUTE_LIMIT, DecodeError, HEADERS_LIMIT, HEADERS_SIZE_LIMIT, LocatedId, LocationFault,
-    content_id, describe_missing_id, event_time, in_calendar, located_id, located_key,
-    located_sequence, located_text, located_time, number_time, unique_id,
+    ATTRIBUTE_LIMIT, DecodeError, EventDecoder, HEADERS_LIMIT, HEADERS_SIZE_LIMIT, LocatedId,
+    LocationFault, content_id, describe_missing_id, event_time, in_calendar, located_id,
+    located_key, located_sequence, located_text, located_time, number_time, unique_id,
 };
-use ordain_config::{EventLocations, KeyLocation, Place};
+use ordain_config::{EventLocations, KeyLocation, MessageProperty, Place};
 use ordain_store::KEY_SIZE_LIMIT;
 use place::MessageReader;
+use structured::{structured_decoder, structured_mode};
 
 /// The places of the values in an event with the header [`DEFAULT_PLACES_HEADER`], and in a dead letter of the stream.
 static OWN_LOCATIONS: LazyLock<EventLocations> = LazyLock::new(|| EventLocations {
@@ -42,14 +48,16 @@ static OWN_LOCATIONS: LazyLock<EventLocations> = LazyLock::new(|| EventLocations
 pub struct DeliveryDecoder {
     /// The CloudEvents source of the stream, as [`source_of`](ordain_cloudevents::source_of) returns it. The stream's
     /// own dead letters, and events that Ordain publishes to the stream, contain this source.
-    pub letter_source: String,
+    pub(super) letter_source: String,
     /// The stream's ordering. On a `fifo` stream (ordered by arrival), the decoder treats a sequence header as an
     /// ordinary header.
-    pub ordering: OrderingMode,
+    pub(super) ordering: OrderingMode,
     /// Maximum total size of a message's body and of its headers that have no meaning for Ordain, in bytes.
-    pub event_size: usize,
+    pub(super) event_size: usize,
     /// The places of a message that contain the key, id, sequence, type and time.
-    pub locations: EventLocations,
+    pub(super) locations: EventLocations,
+    /// The decoder of bodies that are CloudEvents in structured mode.
+    structured: EventDecoder,
 }
 
 /// The cause and message of a rejection, before the event's key and sequence are added.
@@ -72,10 +80,11 @@ fn reject<T>(cause: Cause, message: impl Into<String>) -> DeliveryResult<T> {
     Err(DeliveryRejection(cause, message.into()))
 }
 
-/// The key of an event, and the name of the header that contains the whole key; `None` if no header does.
+/// The key of an event, and the place that a setting names and that contains the whole key; `None` if no single place
+/// does.
 struct DeliveryKey<'a> {
     text: Cow<'a, str>,
-    header: Option<&'a str>,
+    place: Option<&'a Place>,
 }
 
 /// The values of the headers that have a meaning for Ordain, and all other headers.
@@ -91,24 +100,28 @@ struct EventHeaders<'a> {
     ce_sequence: Option<&'a AMQPValue>,
     ce_end: Option<&'a AMQPValue>,
     content_type: Option<&'a AMQPValue>,
+    store_numbered: Option<&'a AMQPValue>,
     others: Vec<(&'a str, &'a AMQPValue)>,
 }
 
 impl<'a> EventHeaders<'a> {
-    /// Sorts the headers of a delivery. Omits the header with the name `key_header`, which contains the key. If a
+    /// Sorts the headers of a delivery. Omits the header in `key_place`, which contains the key `key`. If a
     /// location names the places of a value, the default header of this value has no meaning.
     fn of(
         delivery: &'a Delivery,
         locations: &EventLocations,
         ordering: OrderingMode,
-        key_header: Option<&str>,
+        key: &str,
+        key_place: Option<&Place>,
     ) -> Self {
+        let key_header = match key_place {
+            Some(Place::Header(name)) => Some(name.as_str()),
+            _ => None,
+        };
         let mut headers = Self::default();
         let has_sequence = ordering == OrderingMode::Sequenced && locations.sequence.is_none();
         let has_time = locations.time.is_none();
-        let http_prefix =
-            has_header(delivery, HTTP_VERSION_HEADER).then_some(HTTP_ATTRIBUTE_PREFIX);
-        let prefixes = ATTRIBUTE_PREFIXES.into_iter().chain(http_prefix);
+        let prefixes = attribute_prefixes(delivery);
         let table = delivery.properties.headers().as_ref();
         for (name, value) in table.into_iter().flat_map(FieldTable::inner) {
             let name = name.as_str();
@@ -116,6 +129,14 @@ impl<'a> EventHeaders<'a> {
                 continue;
             }
             let attribute = prefixes.clone().find_map(|prefix| name.strip_prefix(prefix));
+            if name == SUBJECT_HEADER && is_text(value, key) {
+                // Ordain writes the key of each message into this header. The event already contains the key.
+                continue;
+            }
+            if attribute.is_some() && matches!(value, AMQPValue::Void) {
+                // In CloudEvents, an attribute without a value is missing.
+                continue;
+            }
             let place = match attribute.unwrap_or(name) {
                 SEQUENCE_HEADER if attribute.is_none() && has_sequence => &mut headers.sequence,
                 END_HEADER if attribute.is_none() => &mut headers.end,
@@ -129,6 +150,7 @@ impl<'a> EventHeaders<'a> {
                 "endofsequence" if attribute.is_some() => &mut headers.ce_end,
                 // `specversion` describes the encoding of the event, not the event.
                 "specversion" if attribute.is_some() => continue,
+                STORE_NUMBERED_HEADER if attribute.is_none() => &mut headers.store_numbered,
                 DEFAULT_PLACES_HEADER if attribute.is_none() => continue,
                 name => {
                     headers.others.push((name, value));
@@ -142,24 +164,53 @@ impl<'a> EventHeaders<'a> {
 }
 
 impl DeliveryDecoder {
+    /// Creates the decoder of a stream that reads the values of its events from `locations`. `letter_source` is the
+    /// CloudEvents source of the stream. `event_size` is the maximum size of an event in bytes. `is_partitioned` states
+    /// whether an exchange divides the messages of the stream among several partitions.
+    pub fn new(
+        letter_source: String,
+        ordering: OrderingMode,
+        event_size: usize,
+        locations: EventLocations,
+        is_partitioned: bool,
+    ) -> Self {
+        let structured = structured_decoder(ordering, event_size, &locations, is_partitioned);
+        Self { letter_source, ordering, event_size, locations, structured }
+    }
+
     /// Decodes one delivery. An event of a `sequenced` stream (ordered by the producer's numbers) may lack its
     /// sequence; the sequencer decides how to handle such an event.
     pub fn decode(&self, delivery: &Delivery) -> Result<Event, DecodeError> {
         let is_published = self.is_published(delivery);
         let is_own = is_published || self.is_letter(delivery);
         let locations = if is_own { &*OWN_LOCATIONS } else { &self.locations };
-        let reader = MessageReader { delivery };
-        let key = read_key(&reader, locations);
-        let key_header = if is_published {
-            // The encoder writes the key into this header too.
-            self.locations.key.as_ref().and_then(KeyLocation::single_header)
-        } else {
-            key.as_ref().ok().and_then(|key| key.header)
+        let body = plain_body(delivery, self.event_size);
+        let (data, encoding) = match &body {
+            Ok(body) => (&*body.data, body.encoding.as_deref()),
+            Err(_) => (&[][..], None),
         };
-        let headers = EventHeaders::of(delivery, locations, self.ordering, key_header);
+        let reader = MessageReader { delivery, data, encoding };
+        if let Some(mode) = structured_mode(delivery).filter(|_| body.is_ok()) {
+            return self.decode_structured(mode, &reader);
+        }
+        let key = read_key(&reader, locations);
+        let key_place = if is_published {
+            // The encoder writes the key into this place too.
+            self.locations.key.as_ref().and_then(KeyLocation::single)
+        } else {
+            key.as_ref().ok().and_then(|key| key.place)
+        };
+        let key_text = key.as_ref().map_or("", |key| &*key.text);
+        let headers = EventHeaders::of(delivery, locations, self.ordering, key_text, key_place);
         let sequence = || self.sequence(&reader, locations, &headers);
+        if let Err(message) = &body {
+            let message = message.clone();
+            let key = key.ok().map(|key| key.text.into_owned());
+            let sequence = sequence().ok().flatten();
+            return Err(DecodeError { cause: Cause::Unreadable, message, key, sequence });
+        }
         let key = key.map_err(|rejected| rejected.into_error(None, sequence().ok().flatten()))?;
-        self.event(&reader, locations, &headers, &key.text).map_err(|rejected| {
+        self.event(&reader, locations, &headers, &key.text, key_place).map_err(|rejected| {
             rejected.into_error(Some(key.text.clone().into_owned()), sequence().ok().flatten())
         })
     }
@@ -192,12 +243,12 @@ impl DeliveryDecoder {
         locations: &EventLocations,
         headers: &EventHeaders<'_>,
         key: &str,
+        key_place: Option<&Place>,
     ) -> DeliveryResult<Event> {
-        let delivery = reader.delivery;
-        let properties = &delivery.properties;
-        let others = self.other_headers(delivery, headers, key)?;
+        let properties = &reader.delivery.properties;
+        let others = self.other_headers(reader, &headers.others, key, key_place)?;
         let others: Vec<(&str, &str)> =
-            others.iter().map(|(name, value)| (*name, &**value)).collect();
+            others.iter().map(|(name, value)| (&**name, &**value)).collect();
         let sequence = self.sequence(reader, locations, headers)?;
         let id = self.id(reader, locations, headers, key, sequence)?;
         let kind = kind(reader, locations, headers)?;
@@ -216,7 +267,9 @@ impl DeliveryDecoder {
                 Ok,
             )?,
         };
-        Ok(Event::new(&EventParts {
+        let is_store_numbered = self.has_default_numbers(locations)
+            && headers.store_numbered.and_then(as_bool) == Some(true);
+        let event = Event::new(&EventParts {
             key,
             sequence,
             id: &id,
@@ -228,9 +281,19 @@ impl DeliveryDecoder {
             },
             content_type: content_type.as_deref().unwrap_or_default(),
             headers: &others,
-            data: &delivery.data,
+            data: reader.data,
             end,
-        }))
+        });
+        Ok(event.with_store_mark(is_store_numbered))
+    }
+
+    /// Returns whether the sequence and the id of an event are in the places into which Ordain writes them. Only then,
+    /// the header [`STORE_NUMBERED_HEADER`] applies to them: a stream that names another place of the id may read
+    /// another id at each delivery.
+    fn has_default_numbers(&self, locations: &EventLocations) -> bool {
+        self.ordering == OrderingMode::Sequenced
+            && locations.sequence.is_none()
+            && self.locations.id.is_none()
     }
 
     fn id<'r>(
@@ -248,7 +311,7 @@ impl DeliveryDecoder {
                 LocatedId::Text(id) => Some(within_limit("id", id)?),
                 LocatedId::Content => {
                     let kind = kind(reader, locations, headers)?.unwrap_or_default();
-                    Some(content_id(key, &kind, &reader.delivery.data).into())
+                    Some(content_id(key, &kind, reader.data).into())
                 }
                 LocatedId::Unique => Some(
                     letter_id(reader.delivery).map_or_else(|| unique_id().into(), Cow::Borrowed),
@@ -307,18 +370,20 @@ impl DeliveryDecoder {
         }
     }
 
-    /// Returns all headers without a meaning for Ordain, as texts. A value that is neither a text, a number nor a
+    /// Returns headers without a meaning for Ordain, as texts, and the properties that a handler reads as headers. The
+    /// property in `key_place` contains the key, and is no header. A value that is neither a text, a number nor a
     /// Boolean becomes JSON. Returns an error if the headers exceed the limit on their number or size, if the headers
     /// and the body together exceed the size limit of an event, or if the name of a header is not UTF-8.
     fn other_headers<'a>(
         &self,
-        delivery: &Delivery,
-        headers: &EventHeaders<'a>,
+        reader: &MessageReader<'a>,
+        headers: &[(&'a str, &'a AMQPValue)],
         key: &str,
-    ) -> DeliveryResult<Vec<(&'a str, Cow<'a, str>)>> {
+        key_place: Option<&Place>,
+    ) -> DeliveryResult<Vec<(Cow<'a, str>, Cow<'a, str>)>> {
         let mut size = 0;
-        let mut others = Vec::with_capacity(headers.others.len());
-        for (name, value) in &headers.others {
+        let mut others = Vec::with_capacity(headers.len() + MessageProperty::HANDLER_HEADERS.len());
+        for (name, value) in headers {
             let value = as_text(value).unwrap_or_else(|| json(value, usize::MAX).into());
             // Ordain writes the key of each message into this header. The event already contains the key.
             if *name == KEY_HEADER && value == key {
@@ -329,8 +394,24 @@ impl DeliveryDecoder {
                     format!("the name of a header must be UTF-8, found the bytes {bytes}");
                 return reject(Cause::Unreadable, message);
             }
+            let name = match MessageProperty::of_header(name) {
+                // Only the property itself has this name, because the broker checks some properties.
+                Some(_) => Cow::Owned(format!("{RENAMED_PREFIX}{name}")),
+                None => Cow::Borrowed(*name),
+            };
             size += name.len() + value.len();
-            others.push((*name, value));
+            others.push((name, value));
+        }
+        for property in MessageProperty::HANDLER_HEADERS {
+            let value = match property {
+                MessageProperty::ContentEncoding => reader.encoding.map(Cow::Borrowed),
+                property => reader.property(property),
+            };
+            let value = value.filter(|_| key_place != Some(&Place::Property(property)));
+            if let Some(value) = value.map(short_text) {
+                size += property.header_name().len() + value.len();
+                others.push((property.header_name().into(), value));
+            }
         }
         if others.len() > HEADERS_LIMIT || size > HEADERS_SIZE_LIMIT {
             let count = others.len();
@@ -342,7 +423,7 @@ impl DeliveryDecoder {
                 ),
             );
         }
-        let whole = delivery.data.len() + size;
+        let whole = reader.data.len() + size;
         let limit = self.event_size;
         if whole > limit {
             let message =
@@ -351,6 +432,17 @@ impl DeliveryDecoder {
         }
         Ok(others)
     }
+}
+
+/// Returns whether a header of the AMQP type long string contains a text.
+fn is_text(value: &AMQPValue, text: &str) -> bool {
+    matches!(value, AMQPValue::LongString(found) if found.as_bytes() == text.as_bytes())
+}
+
+/// Returns the prefixes of the headers of a message that contain attributes of a CloudEvent.
+fn attribute_prefixes(delivery: &Delivery) -> impl Iterator<Item = &'static str> + Clone + use<> {
+    let http_prefix = has_header(delivery, HTTP_VERSION_HEADER).then_some(HTTP_ATTRIBUTE_PREFIX);
+    ATTRIBUTE_PREFIXES.into_iter().chain(http_prefix)
 }
 
 fn has_header(delivery: &Delivery, name: &str) -> bool {
@@ -376,14 +468,10 @@ fn read_key<'r>(
         if key.is_empty() {
             return reject(Cause::NoKey, format!("there is no key: {place} must contain the key"));
         }
-        return Ok(DeliveryKey { text: key, header: None });
+        return Ok(DeliveryKey { text: key, place: None });
     };
     let key = located_key(reader, location).map_err(DeliveryRejection::of)?;
-    let header = match key.place {
-        Some(Place::Header(name)) => Some(name.as_str()),
-        _ => None,
-    };
-    Ok(DeliveryKey { text: key.text, header })
+    Ok(DeliveryKey { text: key.text, place: key.place })
 }
 
 /// Returns the id of a dead letter of any stream; `None` for any other message. With a new id at each delivery, dead

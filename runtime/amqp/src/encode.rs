@@ -1,8 +1,9 @@
 //! Converts a message, a dead letter or a producer's event into an AMQP message. The same input must always become the
-//! same AMQP message, so this module must never read a clock.
+//! same AMQP message, so this module must never read a clock: the time of publishing is an argument.
 //!
-//! The body is the data. AMQP properties are short texts of up to 255 bytes; a longer value becomes a header with its
-//! CloudEvents name, which the decoder also reads.
+//! The body is the data. The headers are those of CloudEvents in binary mode, so that any CloudEvents library reads the
+//! message, and some of Ordain's own. The id, the type and the content type are also AMQP properties, which are short
+//! texts of up to 255 bytes: a longer value is only in its header.
 //!
 //! If the name of a header from a handler or producer has a meaning for RabbitMQ or for the decoder, the encoder
 //! renames the header. Only Ordain can therefore set the id or the sequence of a message, and no header makes the
@@ -17,10 +18,13 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use ordain_core::{DeadLetter, Event, LetterContent, Message};
 
 use super::header::{
-    ATTRIBUTE_PREFIXES, DEFAULT_PLACES_HEADER, END_HEADER, HTTP_VERSION_HEADER, KEY_HEADER,
-    LONG_ID_HEADER, QUEUE_HEADERS, SEQUENCE_HEADER, SOURCE_HEADER, TIME_MS_HEADER,
+    ATTRIBUTE_PREFIXES, DEFAULT_PLACES_HEADER, END_HEADER, HTTP_VERSION_HEADER, ID_HEADER,
+    KEY_HEADER, LONG_CONTENT_TYPE_HEADER, QUEUE_HEADERS, RENAMED_PREFIX, SEQUENCE_HEADER,
+    SOURCE_HEADER, STORE_NUMBERED_HEADER, SUBJECT_ATTRIBUTE, SUBJECT_HEADER, TIME_HEADER,
+    TIME_MS_HEADER, TYPE_HEADER, VERSION_HEADER,
 };
-use ordain_cloudevents::{REASON_ATTRIBUTES, letter_attributes, message_id, source_of};
+use crate::decode::Compression;
+use ordain_cloudevents::{REASON_ATTRIBUTES, letter_attributes, message_id, source_of, time_text};
 use ordain_config::{EventLocations, KeyLocation, MessageProperty, Place, RoutingKeyTemplate};
 use ordain_store::OutboxMessage;
 use ordain_util::text::truncated;
@@ -28,8 +32,9 @@ use ordain_util::text::truncated;
 /// Headers from which RabbitMQ reads an array of additional routing keys. RabbitMQ closes the channel if such a header
 /// has another type.
 const ROUTING_HEADERS: [&str; 2] = ["CC", "BCC"];
-/// The prefix that the encoder adds to a reserved name of a header.
-const RENAMED_PREFIX: &str = "x-original-";
+/// The address with which a client requests a reply on its own channel. RabbitMQ closes the channel of any other client
+/// that publishes a message with this value.
+const DIRECT_REPLY_ADDRESS: &str = "amq.rabbitmq.reply-to";
 /// Maximum size of a header's name, in bytes: a short string of AMQP.
 const NAME_LIMIT: usize = 255;
 /// Approximate maximum size of each header with a part of a dead letter's reason, in bytes. All headers must fit into
@@ -66,10 +71,10 @@ impl AmqpMessage {
     }
 }
 
-/// Returns the id of a message that Ordain published; empty if the message has no id. If the property `message_id`
-/// contains the key, a header contains the id.
+/// Returns the id of a message that Ordain published; empty if the message has no id. The property `message_id` may
+/// contain the key instead of the id.
 pub(super) fn id(properties: &BasicProperties) -> &[u8] {
-    match (header(properties, LONG_ID_HEADER), properties.message_id()) {
+    match (header(properties, ID_HEADER), properties.message_id()) {
         ([], Some(id)) => id.as_str().as_bytes(),
         (id, _) => id,
     }
@@ -103,19 +108,23 @@ impl MessageBody {
     }
 }
 
-/// Encodes a message of `stream`, with its sequence if it has one.
+/// Encodes a message of `stream`, with its sequence if it has one. `published_at` is the time of publishing, in seconds
+/// since the Unix epoch.
 pub(super) fn message(
     stream: &str,
     message: &OutboxMessage,
     sequence: Option<u64>,
     template: &RoutingKeyTemplate,
+    published_at: u64,
 ) -> AmqpMessage {
     let inner = &message.emitted.message;
     let key = inner.key().unwrap_or(&message.key);
-    let mut envelope = PropertiesBuilder::new(&source_of(stream), key, inner.headers(), &[]);
-    envelope.attribute("id", &message_id(stream, message), BasicProperties::with_message_id);
-    envelope.attribute("type", inner.kind(), BasicProperties::with_type);
-    envelope.attribute("datacontenttype", inner.content_type(), BasicProperties::with_content_type);
+    let mut envelope =
+        PropertiesBuilder::new(&source_of(stream), key, inner.headers(), &[], Sender::Handler);
+    envelope.id(&message_id(stream, message));
+    envelope.kind(inner.kind());
+    envelope.content_type(inner.content_type());
+    envelope.timestamp(published_at);
     if let Some(sequence) = sequence {
         envelope.headers.insert(SEQUENCE_HEADER.into(), long_string(&sequence.to_string()));
     }
@@ -131,12 +140,14 @@ pub(super) fn message(
 
 /// Encodes a dead letter of `stream`: the headers and data of the event as they were received, and the reason in
 /// additional headers. The letter has an id and a source of its own. A letter without an event contains the raw bytes
-/// of the message, or no data. If `sequence` is `None`, the encoded letter has the event's own sequence.
+/// of the message, or no data. If `sequence` is `None`, the encoded letter has the event's own sequence. `published_at`
+/// is the time of publishing, in seconds since the Unix epoch.
 pub(super) fn letter(
     stream: &str,
     letter: &DeadLetter,
     sequence: Option<u64>,
     template: &RoutingKeyTemplate,
+    published_at: u64,
 ) -> AmqpMessage {
     let event: Option<&Event> = match &letter.content {
         LetterContent::Event(event) => Some(event),
@@ -144,15 +155,17 @@ pub(super) fn letter(
     };
     let attributes = letter_attributes(stream, letter);
     let headers = event.into_iter().flat_map(Event::headers);
-    let mut envelope =
-        PropertiesBuilder::new(&source_of(stream), &letter.id.key, headers, &REASON_ATTRIBUTES);
-    envelope.attribute("id", &attributes.id, BasicProperties::with_message_id);
-    envelope.attribute("type", attributes.kind, BasicProperties::with_type);
-    envelope.attribute(
-        "datacontenttype",
-        attributes.content_type,
-        BasicProperties::with_content_type,
+    let mut envelope = PropertiesBuilder::new(
+        &source_of(stream),
+        &letter.id.key,
+        headers,
+        &REASON_ATTRIBUTES,
+        Sender::Producer,
     );
+    envelope.id(&attributes.id);
+    envelope.kind(attributes.kind);
+    envelope.content_type(attributes.content_type);
+    envelope.timestamp(published_at);
     for (name, value) in &attributes.reason {
         envelope
             .headers
@@ -199,22 +212,31 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, form: &EventForm)
     let key_place = form.key_place.as_ref();
     let key_header = match key_place {
         Some(Place::Header(name)) => Some(name.as_str()),
+        Some(Place::Property(property)) => Some(property.header_name()),
         _ => None,
     };
-    let mut envelope =
-        PropertiesBuilder::new(event.source(), event.key(), event.headers(), key_header.as_slice());
+    let mut envelope = PropertiesBuilder::new(
+        event.source(),
+        event.key(),
+        event.headers(),
+        key_header.as_slice(),
+        Sender::Producer,
+    );
     if let Some(Place::Property(MessageProperty::MessageId)) = key_place {
-        envelope.headers.insert(LONG_ID_HEADER.into(), long_string(event.id()));
+        envelope.headers.insert(ID_HEADER.into(), long_string(event.id()));
     } else {
-        envelope.attribute("id", event.id(), BasicProperties::with_message_id);
+        envelope.id(event.id());
     }
-    envelope.attribute("type", event.kind(), BasicProperties::with_type);
-    envelope.attribute("datacontenttype", event.content_type(), BasicProperties::with_content_type);
+    envelope.kind(event.kind());
+    envelope.content_type(event.content_type());
     if let Some(sequence) = sequence {
         envelope.headers.insert(SEQUENCE_HEADER.into(), long_string(&sequence.to_string()));
     }
-    if let Some(time) = event.time_ms().and_then(|ms| i64::try_from(ms).ok()) {
-        envelope.headers.insert(TIME_MS_HEADER.into(), AMQPValue::LongLongInt(time));
+    if event.is_store_numbered() {
+        envelope.headers.insert(STORE_NUMBERED_HEADER.into(), AMQPValue::Boolean(true));
+    }
+    if let Some(ms) = event.time_ms() {
+        envelope.time(ms, key_place != Some(&Place::Property(MessageProperty::Timestamp)));
     }
     if event.end() {
         envelope.headers.insert(END_HEADER.into(), AMQPValue::Boolean(true));
@@ -248,6 +270,15 @@ fn routing_key(template: &RoutingKeyTemplate, stream: &str, key: &str, kind: &st
     filled.into()
 }
 
+/// The author of the headers of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sender {
+    /// A handler, which sets the properties of its message on purpose.
+    Handler,
+    /// The producer of an event that Ordain passes on. The message must not expire, and the data is not compressed.
+    Producer,
+}
+
 /// The properties and headers of a message under construction.
 struct PropertiesBuilder {
     properties: BasicProperties,
@@ -255,46 +286,122 @@ struct PropertiesBuilder {
 }
 
 impl PropertiesBuilder {
-    /// Creates the properties from the source, the key, and the headers of a handler or producer. Renames each of these
-    /// headers whose name is reserved or in `taken`.
+    /// Creates the properties from the source, the key, and the headers of a handler or producer. A header with the
+    /// name of a property becomes the property. Renames each other header whose name is reserved or in `taken`, and
+    /// each header whose property cannot be set.
     fn new<'a>(
         source: &str,
         key: &str,
         headers: impl Iterator<Item = (&'a str, &'a str)>,
         taken: &[&str],
+        sender: Sender,
     ) -> Self {
         let mut envelope = Self {
             properties: BasicProperties::default().with_delivery_mode(PERSISTENT_DELIVERY_MODE),
             headers: FieldTable::default(),
         };
+        let mut has_subject = false;
         for (name, value) in headers {
-            let is_taken = is_reserved(name) || taken.contains(&name);
+            has_subject |= name == SUBJECT_ATTRIBUTE;
+            let property = MessageProperty::of_header(name);
+            let is_taken = is_reserved(name) || property.is_some() || taken.contains(&name);
+            if let Some(property) = property.filter(|_| !taken.contains(&name))
+                && envelope.handler_property(property, value, sender)
+            {
+                continue;
+            }
             let mut name =
                 if is_taken { format!("{RENAMED_PREFIX}{name}") } else { name.to_owned() };
             name.truncate(name.floor_char_boundary(NAME_LIMIT));
             envelope.headers.insert(name.into(), long_string(value));
         }
+        envelope.headers.insert(VERSION_HEADER.into(), long_string("1.0"));
         envelope.headers.insert(KEY_HEADER.into(), long_string(key));
+        // CloudEvents forbids attributes with an empty value.
+        if !key.is_empty() && !has_subject {
+            envelope.headers.insert(SUBJECT_HEADER.into(), long_string(key));
+        }
         if !source.is_empty() {
             envelope.headers.insert(SOURCE_HEADER.into(), long_string(source));
         }
         envelope
     }
 
-    fn attribute(
+    fn id(&mut self, id: &str) {
+        if !id.is_empty() {
+            self.headers.insert(ID_HEADER.into(), long_string(id));
+            self.property(id, BasicProperties::with_message_id);
+        }
+    }
+
+    fn kind(&mut self, kind: &str) {
+        if !kind.is_empty() {
+            self.headers.insert(TYPE_HEADER.into(), long_string(kind));
+            self.property(kind, BasicProperties::with_type);
+        }
+    }
+
+    /// Writes the media type of the data. CloudEvents has no header for the media type.
+    fn content_type(&mut self, content_type: &str) {
+        let is_set = content_type.is_empty()
+            || self.property(content_type, BasicProperties::with_content_type);
+        if !is_set {
+            self.headers.insert(LONG_CONTENT_TYPE_HEADER.into(), long_string(content_type));
+        }
+    }
+
+    /// Sets a property if the value fits. Returns whether the value fits.
+    fn property(
         &mut self,
-        name: &str,
         value: &str,
         set: impl Fn(BasicProperties, ShortString) -> BasicProperties,
-    ) {
-        if value.is_empty() {
-            return;
+    ) -> bool {
+        let Ok(value) = ShortString::try_new(value) else { return false };
+        self.properties = set(std::mem::take(&mut self.properties), value);
+        true
+    }
+
+    /// Sets a property that a header contains. Returns whether the property is set. Omits a value with which the broker
+    /// would refuse the message, because the sink would then publish the message again and again. The broker accepts
+    /// the property `user_id` only from the user with this name.
+    fn handler_property(&mut self, property: MessageProperty, value: &str, sender: Sender) -> bool {
+        let is_handler = sender == Sender::Handler;
+        match property {
+            MessageProperty::ContentEncoding if is_handler || Compression::of(value).is_none() => {
+                self.property(value, BasicProperties::with_content_encoding)
+            }
+            MessageProperty::CorrelationId => {
+                self.property(value, BasicProperties::with_correlation_id)
+            }
+            MessageProperty::ReplyTo if value != DIRECT_REPLY_ADDRESS => {
+                self.property(value, BasicProperties::with_reply_to)
+            }
+            MessageProperty::AppId => self.property(value, BasicProperties::with_app_id),
+            MessageProperty::Priority => value.parse().is_ok_and(|priority| {
+                self.properties = std::mem::take(&mut self.properties).with_priority(priority);
+                true
+            }),
+            MessageProperty::Expiration if is_handler => value
+                .parse::<u32>()
+                .is_ok_and(|ms| self.property(&ms.to_string(), BasicProperties::with_expiration)),
+            _ => false,
         }
-        if let Ok(value) = ShortString::try_new(value) {
-            self.properties = set(std::mem::take(&mut self.properties), value);
-        } else {
-            let name = ShortString::from(format!("cloudEvents:{name}"));
-            self.headers.insert(name, long_string(value));
+    }
+
+    fn timestamp(&mut self, seconds: u64) {
+        self.properties = std::mem::take(&mut self.properties).with_timestamp(seconds);
+    }
+
+    /// Writes the time of an event, in ms since the Unix epoch. The AMQP property contains only whole seconds.
+    fn time(&mut self, ms: u64, has_timestamp: bool) {
+        if let Ok(ms) = i64::try_from(ms) {
+            self.headers.insert(TIME_MS_HEADER.into(), AMQPValue::LongLongInt(ms));
+        }
+        if let Some(text) = time_text(ms) {
+            self.headers.insert(TIME_HEADER.into(), long_string(&text));
+        }
+        if has_timestamp {
+            self.timestamp(ms / 1_000);
         }
     }
 
@@ -317,7 +424,15 @@ impl PropertiesBuilder {
 
 /// Returns whether a header of this name has a meaning for RabbitMQ or for the decoder.
 fn is_reserved(name: &str) -> bool {
-    [KEY_HEADER, SEQUENCE_HEADER, END_HEADER, TIME_MS_HEADER, DEFAULT_PLACES_HEADER].contains(&name)
+    [
+        KEY_HEADER,
+        SEQUENCE_HEADER,
+        END_HEADER,
+        TIME_MS_HEADER,
+        DEFAULT_PLACES_HEADER,
+        STORE_NUMBERED_HEADER,
+    ]
+    .contains(&name)
         || name == HTTP_VERSION_HEADER
         || ROUTING_HEADERS.contains(&name)
         || QUEUE_HEADERS.contains(&name)
@@ -330,10 +445,117 @@ fn long_string(text: &str) -> AMQPValue {
 
 #[cfg(test)]
 mod tests {
-    use ordain_core::{EventParts, OrderingMode};
+    use ordain_core::{EmittedMessage, EventParts, MessageParts, OrderingMode};
 
     use super::*;
     use crate::decode::DeliveryDecoder;
+
+    /// CloudEvents libraries need these headers to read a message in binary mode. Ordain's own decoder reads the same
+    /// values, and no further header.
+    #[test]
+    fn message_has_all_attributes_of_a_cloud_event() {
+        let headers = [("tenant", "blue")];
+        let parts = MessageParts { kind: "paid", headers: &headers, ..MessageParts::default() };
+        let emitted = EmittedMessage {
+            sequence: 3,
+            index: 0,
+            event_digest: 0,
+            message: Message::new(&parts),
+        };
+        let outbox = OutboxMessage { key: "k/1".into(), incarnation: 5, emitted };
+        let template = RoutingKeyTemplate("{key}".to_owned());
+        let sent = message("s", &outbox, None, &template, 1_764_072_000);
+        for (name, value) in [
+            ("cloudEvents:specversion", "1.0"),
+            ("cloudEvents:id", "s/k%2F1/5/3/0"),
+            ("cloudEvents:type", "paid"),
+            ("cloudEvents:source", "/ordain/s"),
+            ("cloudEvents:subject", "k/1"),
+            ("X-Key", "k/1"),
+            ("tenant", "blue"),
+        ] {
+            assert_eq!(header(&sent.properties, name), value.as_bytes(), "{name}");
+        }
+        let properties = &sent.properties;
+        assert_eq!(
+            properties.message_id().as_ref().map(ShortString::as_str),
+            Some("s/k%2F1/5/3/0")
+        );
+        assert_eq!(properties.kind().as_ref().map(ShortString::as_str), Some("paid"));
+        assert_eq!(properties.timestamp(), &Some(1_764_072_000));
+        let locations = EventLocations::DEFAULT;
+        let source = "/ordain/t".to_owned();
+        let decoder = DeliveryDecoder::new(source, OrderingMode::Fifo, 1 << 20, locations, false);
+        let mut delivery = Delivery::mock(1, "x".into(), sent.routing_key, false, Vec::new());
+        delivery.properties = sent.properties;
+        let received = decoder.decode(&delivery).expect("an event");
+        assert_eq!((received.key(), received.id()), ("k/1", "s/k%2F1/5/3/0"));
+        assert_eq!(received.headers().collect::<Vec<_>>(), headers);
+    }
+
+    #[test]
+    fn headers_with_names_of_properties_become_properties() {
+        let headers = [
+            ("property:content_encoding", "utf-8"),
+            ("property:correlation_id", "c-1"),
+            ("property:reply_to", "replies"),
+            ("property:app_id", "shop"),
+            ("property:priority", "7"),
+            ("property:expiration", "60000"),
+            ("property:user_id", "root"),
+        ];
+        let build = |headers: &[(&'static str, &'static str)], sender| {
+            PropertiesBuilder::new("/s", "k", headers.iter().copied(), &[], sender).properties()
+        };
+        let text = |text: &Option<ShortString>| text.as_ref().map(ToString::to_string);
+        let sent = build(&headers, Sender::Handler);
+        assert_eq!(text(sent.content_encoding()).as_deref(), Some("utf-8"));
+        assert_eq!(text(sent.correlation_id()).as_deref(), Some("c-1"));
+        assert_eq!(text(sent.reply_to()).as_deref(), Some("replies"));
+        assert_eq!(text(sent.app_id()).as_deref(), Some("shop"));
+        assert_eq!(sent.priority(), &Some(7));
+        assert_eq!(text(sent.expiration()).as_deref(), Some("60000"));
+        assert_eq!(sent.user_id(), &None);
+        assert_eq!(header(&sent, "x-original-property:user_id"), b"root");
+        // The broker would refuse these values.
+        let wrong = [
+            ("property:reply_to", "amq.rabbitmq.reply-to"),
+            ("property:priority", "256"),
+            ("property:expiration", "soon"),
+        ];
+        let sent = build(&wrong, Sender::Handler);
+        assert_eq!((sent.reply_to(), sent.priority(), sent.expiration()), (&None, &None, &None));
+        for (name, value) in wrong {
+            assert_eq!(header(&sent, &format!("x-original-{name}")), value.as_bytes());
+        }
+        // An event or dead letter must neither expire nor be decompressed.
+        let gzip = [("property:expiration", "1"), ("property:content_encoding", "gzip")];
+        let sent = build(&gzip, Sender::Producer);
+        assert_eq!((sent.expiration(), sent.content_encoding()), (&None, &None));
+        let sent = build(&headers, Sender::Producer);
+        assert_eq!(text(sent.correlation_id()).as_deref(), Some("c-1"));
+        assert_eq!(text(sent.content_encoding()).as_deref(), Some("utf-8"));
+    }
+
+    #[test]
+    fn event_has_its_time_and_subject() {
+        let headers = [("subject", "other")];
+        let parts = EventParts {
+            key: "k",
+            id: "1",
+            source: "/s",
+            time_ms: Some(1_764_072_000_125),
+            headers: &headers,
+            ..EventParts::default()
+        };
+        let form = EventForm::new("s", &EventLocations::DEFAULT);
+        let sent = event(&Arc::new(Event::new(&parts)), None, &form).properties;
+        assert_eq!(header(&sent, "cloudEvents:time"), b"2025-11-25T12:00:00.125Z");
+        assert_eq!(sent.timestamp(), &Some(1_764_072_000));
+        // The event has a header of this name, so the key is not the subject.
+        assert_eq!(header(&sent, "cloudEvents:subject"), b"");
+        assert_eq!(header(&sent, "subject"), b"other");
+    }
 
     /// The decoder omits the headers that a queue adds to a message. If an event has headers with the same names, the
     /// encoder must therefore rename these headers.
@@ -343,12 +565,14 @@ mod tests {
         let parts = EventParts { key: "k", id: "1", headers: &headers, ..EventParts::default() };
         let form = EventForm::new("s", &EventLocations::DEFAULT);
         let sent = event(&Arc::new(Event::new(&parts)), None, &form);
-        let decoder = DeliveryDecoder {
-            letter_source: "/ordain/s".to_owned(),
-            ordering: OrderingMode::Fifo,
-            event_size: 1 << 20,
-            locations: EventLocations::DEFAULT,
-        };
+        let source = "/ordain/s".to_owned();
+        let decoder = DeliveryDecoder::new(
+            source,
+            OrderingMode::Fifo,
+            1 << 20,
+            EventLocations::DEFAULT,
+            false,
+        );
         let mut delivery = Delivery::mock(1, "x".into(), sent.routing_key, false, Vec::new());
         delivery.properties = sent.properties;
         let received = decoder.decode(&delivery).expect("an event");

@@ -168,7 +168,8 @@ pub(super) async fn restore_own_queue(
         return Ok(None);
     }
     let report = |change: &TopologyChange| record_change(options, change);
-    topology.restore_queue(broker, connection, *partition, true, report).await
+    let list = options.binding_list.as_ref();
+    topology.restore_queue(broker, connection, *partition, true, list, report).await
 }
 
 fn refuse_lost_queue(record: Option<&QueueRecord>, queue: &str) -> Result<(), QueueCheckError> {

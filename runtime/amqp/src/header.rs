@@ -11,6 +11,11 @@ pub(super) const END_HEADER: &str = "X-End-Of-Sequence";
 /// sequence, type or time. The message contains these values in the default places, and the key in [`KEY_HEADER`]. The
 /// value is the CloudEvents source of the stream: other streams on the same exchange read their own places.
 pub(super) const DEFAULT_PLACES_HEADER: &str = "X-Ordain-Event";
+/// The header of a producer's event to which the store gave its sequence ([`Event::is_store_numbered`]). The value is
+/// `true`.
+///
+/// [`Event::is_store_numbered`]: ordain_core::Event::is_store_numbered
+pub(super) const STORE_NUMBERED_HEADER: &str = "X-Ordain-Numbered";
 /// The header that every dead letter has.
 pub(super) const CAUSE_HEADER: &str = "deadcause";
 /// The CloudEvents name of [`SEQUENCE_HEADER`], in binary mode (one header for each CloudEvents attribute).
@@ -19,10 +24,24 @@ pub(super) const CE_SEQUENCE_HEADER: &str = "cloudEvents:sequence";
 pub(super) const CE_END_HEADER: &str = "cloudEvents:endofsequence";
 /// The header with the time of an event, in ms since the Unix epoch.
 pub(super) const TIME_MS_HEADER: &str = "timestamp_in_ms";
+/// The header that every message from Ordain has. CloudEvents requires this header in binary mode.
+pub(super) const VERSION_HEADER: &str = "cloudEvents:specversion";
 /// The header with the CloudEvents source of a message.
 pub(super) const SOURCE_HEADER: &str = "cloudEvents:source";
-/// The header with the id of a message whose id is too long for the AMQP property `message_id`.
-pub(super) const LONG_ID_HEADER: &str = "cloudEvents:id";
+/// The header with the id of a message. The AMQP property `message_id` contains the id too, unless the id is too long.
+pub(super) const ID_HEADER: &str = "cloudEvents:id";
+/// The header with the type of a message, which the AMQP property `type` contains too, unless the type is too long.
+pub(super) const TYPE_HEADER: &str = "cloudEvents:type";
+/// The header with the time of an event as text.
+pub(super) const TIME_HEADER: &str = "cloudEvents:time";
+/// The header with the media type of data, if the media type is too long for the AMQP property `content_type`.
+pub(super) const LONG_CONTENT_TYPE_HEADER: &str = "cloudEvents:datacontenttype";
+/// The CloudEvents attribute that contains the key of a message from Ordain.
+pub(super) const SUBJECT_ATTRIBUTE: &str = "subject";
+/// The header with the attribute [`SUBJECT_ATTRIBUTE`].
+pub(super) const SUBJECT_HEADER: &str = "cloudEvents:subject";
+/// The prefix that Ordain adds to a reserved name of a header.
+pub(super) const RENAMED_PREFIX: &str = "x-original-";
 /// Headers that a queue adds to redelivered messages. The decoder omits these headers, because the event must be the
 /// same at each delivery.
 pub(super) const QUEUE_HEADERS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];

@@ -58,5 +58,5 @@ pub use prefetch::LastPrefetch;
 pub use prepare::{PREPARE_TIMEOUT, PreparedTopology, TopologyError, prepare_topology};
 pub use produce::{ExchangeProducer, SequencedEvent};
 pub use publish::{ExchangeSink, PublishedCount};
-pub use topology::{Topology, no_delivery_limit_command};
-pub use topology_record::{Binding, TopologyRecord, unbind};
+pub use topology::{BindingList, Topology, no_delivery_limit_command};
+pub use topology_record::{Binding, BindingKind, TopologyRecord, unbind};

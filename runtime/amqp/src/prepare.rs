@@ -2,14 +2,16 @@
 //! bindings in the store.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
+use lapin::Connection;
 use ordain_store::{QueueRecords, StoreError};
 
 use super::connect::{BrokerEndpoint, BrokerError};
 use super::fifo_queue::record_lost_queues;
 use super::store_timeout::with_store_timeout;
-use super::topology::Topology;
+use super::topology::{BindingList, Topology};
 use super::topology_record::{Binding, ExchangeMarkers, TopologyRecord};
 
 /// Time limit for the preparation of a stream's topology. With the maximum number of partitions, the preparation needs
@@ -54,13 +56,15 @@ pub struct PreparedTopology {
 /// lost (removed since the stream consumed them). Logs if a marked exchange of the stream is missing, and if the
 /// exchange or an exchange of `bind` was removed and declared again since the last check. `is_known` states whether the
 /// stream has run before. If the stream has run before, a refusal of the broker, such as a missing permission or a
-/// queue in another form, is a finding ([`PreparedTopology::refusal`]) and not an error.
+/// queue in another form, is a finding ([`PreparedTopology::refusal`]) and not an error. In this case, also logs the
+/// bindings of earlier runs that are missing according to `list`.
 pub async fn prepare_topology(
     topology: &Topology,
     broker: &BrokerEndpoint,
     records: &QueueRecords,
     is_fifo: bool,
     is_known: bool,
+    list: Option<&Arc<dyn BindingList>>,
 ) -> Result<PreparedTopology, TopologyError> {
     let store = records.store();
     let stream = records.stream();
@@ -68,6 +72,11 @@ pub async fn prepare_topology(
     if is_fifo {
         record_lost_queues(topology, broker, &connection, records).await?;
     }
+    let earlier = if is_known && list.is_some() {
+        with_store_timeout(TopologyRecord::read(store, stream)).await?.bindings
+    } else {
+        BTreeSet::new()
+    };
     // Write the record before the declarations, so that a crash never leaves a binding that no record names.
     let recorded = TopologyRecord::update(store, stream, |record| {
         if topology.is_declared() {
@@ -81,6 +90,12 @@ pub async fn prepare_topology(
     let has_marker = topology.exchange().is_some_and(|exchange| marked.contains(exchange));
     let is_exchange_missing =
         has_marker && topology.is_exchange_missing(broker, &connection).await?;
+    if topology.is_declared() {
+        // A replaced exchange has lost its bindings, so only the replacement is logged.
+        let mut needed = topology.bindings_without(&replaced);
+        needed.retain(|binding| earlier.contains(binding));
+        log_missing_bindings(topology, broker, &connection, stream, list, needed).await;
+    }
     let prepared = topology.prepare(broker, &connection, is_known).await;
     let (limited_queues, refusal) = match prepared {
         Ok(prepared) => prepared,
@@ -114,4 +129,22 @@ pub async fn prepare_topology(
         with_store_timeout(markers.write(&marked)).await?;
     }
     Ok(PreparedTopology { limited_queues, former_bindings: record.former, refusal })
+}
+
+/// Logs the bindings of `needed` that are missing, before the caller declares them again.
+async fn log_missing_bindings(
+    topology: &Topology,
+    broker: &BrokerEndpoint,
+    connection: &Connection,
+    stream: &str,
+    list: Option<&Arc<dyn BindingList>>,
+    needed: BTreeSet<Binding>,
+) {
+    for binding in topology.missing_bindings(broker, connection, list, needed).await {
+        tracing::warn!(
+            stream,
+            "binding missing at this start, although an earlier process declared it: {}",
+            topology.describe_missing_binding(&binding)
+        );
+    }
 }

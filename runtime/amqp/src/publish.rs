@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lapin::Channel;
 use ordain_core::DeadLetter;
@@ -125,12 +125,14 @@ impl ExchangeSink {
 
     /// Adds a message of `stream` to the run that is being collected, with its sequence if it has one.
     pub fn add_message(&mut self, stream: &str, message: &OutboxMessage, sequence: Option<u64>) {
-        self.collected.push(encode::message(stream, message, sequence, &self.routing_key));
+        let template = &self.routing_key;
+        self.collected.push(encode::message(stream, message, sequence, template, now_seconds()));
     }
 
     /// Adds a dead letter of `stream` to the run that is being collected, with its sequence if it has one.
     pub fn add_letter(&mut self, stream: &str, letter: &DeadLetter, sequence: Option<u64>) {
-        self.collected.push(encode::letter(stream, letter, sequence, &self.routing_key));
+        let template = &self.routing_key;
+        self.collected.push(encode::letter(stream, letter, sequence, template, now_seconds()));
     }
 
     /// Sends the added messages to the task as the messages of the run `run`. The task may publish them under
@@ -143,6 +145,11 @@ impl ExchangeSink {
             let _ = self.input.send(ExchangeBatch { run, ownership, messages });
         }
     }
+}
+
+/// Returns the time in seconds since the Unix epoch; 0 for a time before 1970.
+fn now_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 /// The state of an exchange's task.

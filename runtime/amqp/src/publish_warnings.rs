@@ -12,6 +12,8 @@ use ordain_util::text::escape_invisible;
 
 /// Time between two warnings of one kind.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
+/// Time after which a failure to publish is an error. A lost connection is usually replaced sooner.
+const ERROR_DELAY: Duration = Duration::from_secs(5);
 
 /// The warnings about the messages of an exchange, with a throttle for each frequent kind of warning.
 #[derive(Debug)]
@@ -46,15 +48,19 @@ impl PublishWarnings {
     }
 
     /// Warns that `messages` messages are not published, because the broker is unavailable, or because an isolated
-    /// retry failed for a reason other than its message.
+    /// retry failed for a reason other than its message. If the failure has lasted for [`ERROR_DELAY`], reports an error
+    /// instead.
     pub(super) fn unavailable(&mut self, messages: usize, reason: &str) {
         self.failures.record_failure();
-        if self.unavailable.allow() {
-            tracing::error!(
-                sink = self.exchange.sink,
-                messages,
-                "messages not published: {reason}; Ordain keeps them and tries again"
-            );
+        if !self.unavailable.allow() {
+            return;
+        }
+        let sink = &self.exchange.sink;
+        let words = format!("messages not published: {reason}; Ordain keeps them and tries again");
+        if self.failures.has_lasted(ERROR_DELAY) {
+            tracing::error!(sink, messages, "{words}");
+        } else {
+            tracing::warn!(sink, messages, "{words}");
         }
     }
 

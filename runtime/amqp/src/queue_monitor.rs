@@ -222,7 +222,9 @@ async fn restore_topology(
         is_marked
     };
     let report = |change: &TopologyChange| record_change(options, change);
-    let restored = topology.restore_queue(broker, connection, *partition, may_declare, report);
+    let list = options.binding_list.as_ref();
+    let restored =
+        topology.restore_queue(broker, connection, *partition, may_declare, list, report);
     match broker.within(limit, restored).await {
         Ok(binding) => missing = missing.or(binding),
         // The connection of the consumer is open, so the stream continues.
@@ -320,7 +322,8 @@ pub(super) async fn restore_exchange(
         }
         record_change(options, change);
     };
-    let steps = topology.restore_exchange(broker, stream, &mut marked, report);
+    let list = options.binding_list.as_ref();
+    let steps = topology.restore_exchange(broker, stream, &mut marked, list, report);
     let restored = broker.within(shortened(CHECK_TIMEOUT), steps).await;
     // A restoration that failed may not have reached the declaration of the exchange, so its result changes nothing.
     if restored.is_ok() {
@@ -408,6 +411,10 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
             "exchange missing: declared again by Ordain, with its bindings; events that were published while the \
              exchange was missing are lost, so publish them again"
         ),
+        TopologyChange::BindingMissing(binding) => {
+            let described = options.topology.describe_missing_binding(binding);
+            tracing::warn!(stream, "binding missing: {described}");
+        }
         TopologyChange::ExchangeReplaced(exchange) => tracing::warn!(
             stream,
             exchange,

@@ -8,11 +8,13 @@
 mod form;
 mod inspect;
 mod markers;
+mod missing_bindings;
 mod policy;
 mod queue_type;
 mod spread;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use futures_util::future::try_join_all;
 use lapin::options::{
@@ -25,6 +27,7 @@ use lapin::{Channel, Connection, ErrorKind, ExchangeKind, Queue};
 use super::connect::{BrokerEndpoint, BrokerError, RefusalCause};
 use super::topology_record::{Binding, BindingKind};
 use form::{QueueArguments, QueueForm};
+pub use missing_bindings::BindingList;
 use ordain_config::{
     AmqpSourceConfig, ExchangeBinding, HashedPart, dropped_queue, partition_queue,
 };
@@ -55,6 +58,9 @@ pub(super) enum TopologyChange {
     /// With `declare = false`, exchanges are missing: the stream's exchange, or exchanges of `bind`. Ordain does not
     /// declare them.
     ForeignExchangesMissing(Vec<String>),
+    /// A binding was missing, although its queue and its exchange exist: another program has removed the binding.
+    /// Ordain declares the binding again.
+    BindingMissing(Binding),
     /// Since the last check, another program has removed an exchange and declared it again: the stream's exchange, or
     /// an exchange of `bind`. Ordain declares again the bindings of this exchange that the stream needs.
     ExchangeReplaced(String),
@@ -185,7 +191,8 @@ impl Topology {
 
     /// Binds a partition's queue to the exchange. With `may_declare`, also declares a missing queue, and checks the
     /// form of an existing queue. Without `may_declare`, a missing queue is an error, because a declaration would hide
-    /// that the messages of the queue are lost. Calls `report` with each refused declaration or binding. If the
+    /// that the messages of the queue are lost. Calls `report` with each refused declaration or binding, and before the
+    /// declaration with a missing binding of an existing queue, if `list` shows that the binding is missing. If the
     /// exchange is missing, returns the binding instead, because the consumer of partition 0 declares the exchange.
     /// With `declare = false`, does nothing.
     pub(super) async fn restore_queue(
@@ -194,12 +201,14 @@ impl Topology {
         connection: &Connection,
         partition: u32,
         may_declare: bool,
+        list: Option<&Arc<dyn BindingList>>,
         report: impl Fn(&TopologyChange),
     ) -> Result<Option<MissingBinding>, BrokerError> {
         if !self.declare {
             return Ok(None);
         }
         let found = self.check_queue(broker, connection, partition).await;
+        let has_queue = found.is_ok();
         if may_declare {
             // The queue may be missing because an operator has upgraded the broker. Test the default delivery limit of
             // the broker again.
@@ -213,6 +222,13 @@ impl Topology {
             found?;
         }
         let Some(exchange) = &self.exchange else { return Ok(None) };
+        // A queue that was missing had no binding. The caller reports the missing queue.
+        if has_queue {
+            let needed = BTreeSet::from([self.queue_binding(exchange, partition)]);
+            for binding in self.missing_bindings(broker, connection, list, needed).await {
+                report(&TopologyChange::BindingMissing(binding));
+            }
+        }
         let channel = connection.create_channel().await.map_err(|error| broker.error(&error))?;
         match self.bind_queue(&channel, exchange, partition).await {
             Ok(()) => Ok(None),
@@ -225,7 +241,8 @@ impl Topology {
     /// The broker does not report this change. `marked` contains the exchanges that had their marker (an exchange that
     /// the broker deletes together with the marked exchange) at the last check. This method updates `marked`. Calls
     /// `report` with each difference before it declares a new marker: with the new marker, no later check could detect
-    /// the difference, and the caller may drop this future at any step. Returns a binding whose queue or exchange is
+    /// the difference, and the caller may drop this future at any step. Also calls `report` with each binding that is
+    /// missing according to `list`, before it declares the bindings. Returns a binding whose queue or exchange is
     /// missing; later bindings may then be missing too, because the refusal closes their channel. Uses a connection of
     /// its own, because a refused exchange type closes the connection.
     pub(super) async fn restore_exchange(
@@ -233,6 +250,7 @@ impl Topology {
         broker: &BrokerEndpoint,
         stream: &str,
         marked: &mut BTreeSet<String>,
+        list: Option<&Arc<dyn BindingList>>,
         report: impl Fn(&TopologyChange),
     ) -> Result<Option<MissingBinding>, BrokerError> {
         let Some(exchange) = self.exchange.as_ref().filter(|_| self.declare) else {
@@ -248,9 +266,14 @@ impl Topology {
             Err(error) => return Err(error),
         }
         let replaced = self.replaced_exchanges(broker, &connection, marked).await?;
+        // A replaced exchange has lost its bindings, so only the replacement is reported.
+        let needed = self.bindings_without(&replaced);
         for name in replaced {
             marked.remove(&name);
             report(&TopologyChange::ExchangeReplaced(name));
+        }
+        for binding in self.missing_bindings(broker, &connection, list, needed).await {
+            report(&TopologyChange::BindingMissing(binding));
         }
         if let Err(error) = self.declare_dropped(broker, &connection).await {
             report(&refused(error)?);
@@ -355,12 +378,8 @@ impl Topology {
     /// Returns all bindings that the stream needs, whether Ordain or another program declares them.
     pub fn bindings(&self) -> BTreeSet<Binding> {
         let Some(exchange) = &self.exchange else { return BTreeSet::new() };
-        let to_queues = (0..self.partitions).map(|partition| Binding {
-            kind: BindingKind::Queue,
-            from: exchange.clone(),
-            to: self.queue(partition),
-            routing_key: self.queue_binding_key().to_owned(),
-        });
+        let to_queues =
+            (0..self.partitions).map(|partition| self.queue_binding(exchange, partition));
         let to_exchange = self.bind.iter().map(|bind| Binding {
             kind: BindingKind::Exchange,
             from: bind.exchange.0.clone(),
@@ -368,6 +387,27 @@ impl Topology {
             routing_key: bind.routing_key.0.clone(),
         });
         to_queues.chain(to_exchange).collect()
+    }
+
+    /// Returns all bindings that the stream needs, except the bindings from or to one of `exchanges`.
+    pub(super) fn bindings_without(&self, exchanges: &[String]) -> BTreeSet<Binding> {
+        let mut bindings = self.bindings();
+        bindings.retain(|binding| {
+            let is_end =
+                |name: &String| binding.from == *name || binding.leads_to_exchange(Some(name));
+            !exchanges.iter().any(is_end)
+        });
+        bindings
+    }
+
+    /// Returns the binding from the stream's exchange to a partition's queue.
+    fn queue_binding(&self, exchange: &str, partition: u32) -> Binding {
+        Binding {
+            kind: BindingKind::Queue,
+            from: exchange.to_owned(),
+            to: self.queue(partition),
+            routing_key: self.queue_binding_key().to_owned(),
+        }
     }
 
     fn dropped_name(&self) -> String {

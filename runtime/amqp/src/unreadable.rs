@@ -166,13 +166,11 @@ mod tests {
         to: &str,
         id: Option<IdLocation>,
     ) -> DeadLetter {
-        let decoder = DeliveryDecoder {
-            letter_source: source_of(to),
-            ordering: OrderingMode::Fifo,
-            event_size: 1 << 20,
-            locations: EventLocations { id, ..EventLocations::DEFAULT },
-        };
-        let message = encode::letter(from, letter, None, &RoutingKeyTemplate("{key}".to_owned()));
+        let locations = EventLocations { id, ..EventLocations::DEFAULT };
+        let decoder =
+            DeliveryDecoder::new(source_of(to), OrderingMode::Fifo, 1 << 20, locations, false);
+        let message =
+            encode::letter(from, letter, None, &RoutingKeyTemplate("{key}".to_owned()), 7);
         let body = message.body.bytes().to_vec();
         let mut delivery = Delivery::mock(1, "x".into(), message.routing_key, false, body);
         delivery.properties = message.properties;

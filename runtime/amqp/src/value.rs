@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use lapin::types::{AMQPValue, DecimalValue, FieldTable};
 use serde_json::Value;
 
-use ordain_util::text::truncated;
+use ordain_util::text::{latin1_text, truncated};
 
 /// Size limit of a value in an error, in bytes.
 pub(super) const EXCERPT_LIMIT: usize = 60;
@@ -25,6 +25,14 @@ pub(super) fn not_utf8(text: &str) -> Option<&str> {
     std::str::from_utf8(&bytes).is_err().then_some(digits)
 }
 
+/// Returns a short text. A text that was not UTF-8 is Latin-1.
+pub(super) fn short_text(text: Cow<'_, str>) -> Cow<'_, str> {
+    match not_utf8(&text).and_then(decode_hex) {
+        Some(bytes) => Cow::Owned(latin1_text(&bytes)),
+        None => text,
+    }
+}
+
 /// Decodes pairs of lowercase hexadecimal digits. Returns `None` for any other text.
 fn decode_hex(digits: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| match byte {
@@ -37,12 +45,15 @@ fn decode_hex(digits: &str) -> Option<Vec<u8>> {
     if rest.is_empty() { bytes.collect() } else { None }
 }
 
-/// Returns a text value, the digits of a number, or `true` or `false`. Returns `None` for bytes that are not UTF-8, and
-/// for a value of any other type. AMQP has no type for a short text as the value of a header, so the text never has the
-/// mark that [`not_utf8`] detects.
+/// Returns a text value, the digits of a number, or `true` or `false`. A text that is not UTF-8 is Latin-1, which some
+/// clients write. Returns `None` for a byte array that is not UTF-8, and for a value of any other type. AMQP has no
+/// type for a short text as the value of a header, so the text never has the mark that [`not_utf8`] detects.
 pub(super) fn as_text(value: &AMQPValue) -> Option<Cow<'_, str>> {
     match value {
-        AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).ok().map(Cow::Borrowed),
+        AMQPValue::LongString(text) => Some(match std::str::from_utf8(text.as_bytes()) {
+            Ok(text) => Cow::Borrowed(text),
+            Err(_) => Cow::Owned(latin1_text(text.as_bytes())),
+        }),
         AMQPValue::ShortString(text) => Some(Cow::Borrowed(text.as_str())),
         AMQPValue::ByteArray(bytes) => {
             std::str::from_utf8(bytes.as_slice()).ok().map(Cow::Borrowed)
@@ -191,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_booleans_are_texts() {
+    fn values_are_texts() {
         for (value, text) in [
             (AMQPValue::Boolean(true), Some("true")),
             (AMQPValue::Double(1.5), Some("1.5")),
@@ -200,6 +211,9 @@ mod tests {
             (AMQPValue::Double(f64::NAN), None),
             (AMQPValue::ShortShortInt(-1), Some("-1")),
             (AMQPValue::Timestamp(7), Some("7")),
+            (AMQPValue::LongString("Köln".into()), Some("Köln")),
+            (AMQPValue::LongString(b"K\xf6ln".to_vec().into()), Some("Köln")),
+            (AMQPValue::ByteArray(b"K\xf6ln".to_vec().into()), None),
             (AMQPValue::Void, None),
             (AMQPValue::FieldTable(FieldTable::default()), None),
         ] {

@@ -208,6 +208,19 @@ impl InspectTarget {
         }
     }
 
+    /// Returns the number of events of a blocked key in the store at which the partition of the key accepts no further
+    /// event. Returns `None` if the stream is not configured, or if further events become dead letters.
+    pub(crate) fn pausing_spill_limit(&self, stream: &str) -> Result<Option<u64>, CommandError> {
+        match self {
+            Self::Store { loaded, .. } => {
+                Ok(loaded.config.streams.get(stream).and_then(view::pausing_spill_limit))
+            }
+            Self::Process(process) => {
+                Ok(stream_row(process, stream)?.and_then(|row| row.spill_limit))
+            }
+        }
+    }
+
     /// Returns the row of a stream in the process. Returns `None` if the process does not list the stream, or if the
     /// command reads the store, which does not contain the state of the stream in a process.
     pub(crate) fn running_stream(&self, stream: &str) -> Result<Option<StreamRow>, CommandError> {

@@ -3,28 +3,30 @@
 mod attribute;
 mod data;
 mod http;
+mod names;
 mod place;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use ordain_config::{EventLocations, IdPlace, Place, ValueLocation};
+use ordain_config::{EventLocations, Place, ValueLocation};
 use ordain_core::{Cause, Event, EventParts, OrderingMode};
+use serde::de::IgnoredAny;
 
 use super::blank::trim_blanks;
 use super::envelope::{EnvelopeMember, EventEnvelope};
 use super::id::{content_id, unique_id};
 use super::located::{
-    LocatedId, LocationFault, describe_missing_id, located_id, located_key, located_sequence,
-    located_text, located_time,
+    LocatedId, LocationFault, PlaceReader, describe_missing_id, located_id, located_key,
+    located_sequence, located_text, located_time,
 };
 use super::{
     ATTRIBUTE_LIMIT, HEADERS_ATTRIBUTE, HEADERS_LIMIT, HEADERS_SIZE_LIMIT, JSON_MEDIA_TYPE,
 };
 pub(super) use attribute::json_text;
-use attribute::{EXCERPT_LIMIT, attribute, end, excerpt, key, time};
+use attribute::{EXCERPT_LIMIT, attribute, end, excerpt, key, lenient_time, time};
 use data::{data, value};
-pub use http::{ContentMode, content_mode, decode_http};
+pub use http::{ContentMode, cloudevents_mode, content_mode, decode_http};
 use place::EnvelopeReader;
 
 use ordain_util::text::truncated;
@@ -68,6 +70,16 @@ pub struct EventDecoder {
     pub locations: Option<Arc<EventLocations>>,
 }
 
+/// A message whose body is an event in structured mode.
+#[derive(Clone, Copy)]
+pub struct EventCarrier<'a> {
+    /// The reader of the routing key, the headers and the properties of the message.
+    pub places: &'a dyn PlaceReader,
+    /// Headers of the message, with their values. If a header or property contains the whole key, the event does not
+    /// get the header with this name ([`MessageProperty::header_name`](ordain_config::MessageProperty::header_name)).
+    pub headers: &'a [(&'a str, &'a str)],
+}
+
 /// A fault without the key and sequence of the event. The caller adds the key and the sequence if they can be read.
 #[derive(Clone)]
 struct EventRejection(Cause, String);
@@ -75,6 +87,12 @@ struct EventRejection(Cause, String);
 impl EventRejection {
     fn of(LocationFault { cause, message }: LocationFault) -> Self {
         Self(cause, message)
+    }
+
+    /// Returns the error of an event whose key and sequence cannot be read.
+    fn anonymous(self) -> DecodeError {
+        let Self(cause, message) = self;
+        DecodeError { cause, message, key: None, sequence: None }
     }
 }
 
@@ -84,10 +102,12 @@ fn unreadable<T>(message: impl Into<String>) -> DecodeResult<T> {
     Err(EventRejection(Cause::Unreadable, message.into()))
 }
 
-/// The key of an event, and the name of the attribute that contains the whole key; `None` if no attribute does.
+/// The key of an event. If an attribute, or a header or property of the message around the event, contains the whole
+/// key, also the name of the attribute or header.
 struct EventKey<'a> {
     text: Cow<'a, str>,
     attribute: Option<&'a str>,
+    outer_header: Option<&'a str>,
 }
 
 /// The media type and the data of an event.
@@ -118,28 +138,38 @@ impl EventDecoder {
     /// Decodes a line, without the blanks before and after the event. The sequence of an event in a `sequenced` stream
     /// may be missing: the sequencer decides how to treat such an event.
     pub fn decode(&self, line: &[u8]) -> Result<Event, DecodeError> {
-        let anonymous = |EventRejection(cause, message)| DecodeError {
-            cause,
-            message,
-            key: None,
-            sequence: None,
-        };
-        let envelope = self.envelope(trim_blanks(line)).map_err(anonymous)?;
-        self.decode_envelope(&envelope, None)
+        let envelope = self.envelope(trim_blanks(line)).map_err(EventRejection::anonymous)?;
+        self.decode_envelope(&envelope, None, None)
+    }
+
+    /// Decodes the body of a message, which is an event in structured mode. The producer of a message
+    /// receives no answer, so a time that cannot be read counts as missing.
+    pub fn decode_carried(
+        &self,
+        body: &[u8],
+        carrier: EventCarrier<'_>,
+    ) -> Result<Event, DecodeError> {
+        let envelope = self.envelope(trim_blanks(body)).map_err(EventRejection::anonymous)?;
+        self.decode_envelope(&envelope, None, Some(carrier))
     }
 
     /// Returns the event of an envelope. `body` is the data of an event in binary mode. In the other modes, `body` is
-    /// `None`, and the envelope contains the data.
+    /// `None`, and the envelope contains the data. `carrier` is the message that contains the envelope, if there is
+    /// one.
     fn decode_envelope(
         &self,
         envelope: &EventEnvelope<'_>,
         body: Option<&[u8]>,
+        carrier: Option<EventCarrier<'_>>,
     ) -> Result<Event, DecodeError> {
-        self.event(envelope, body).map_err(|EventRejection(cause, message)| {
+        self.event(envelope, body, carrier).map_err(|EventRejection(cause, message)| {
             // Locations can name places in the data.
-            let payload = self.locations.as_ref().and_then(|_| payload(envelope, body).ok());
+            let is_lenient = carrier.is_some();
+            let payload =
+                self.locations.as_ref().and_then(|_| payload(envelope, body, is_lenient).ok());
             let data = payload.as_ref().map_or::<&[u8], _>(&[], |payload| &payload.data);
-            let reader = EnvelopeReader { envelope, data };
+            let outside = carrier.map(|carrier| carrier.places);
+            let reader = EnvelopeReader { envelope, data, outside };
             DecodeError {
                 cause,
                 message,
@@ -169,15 +199,22 @@ impl EventDecoder {
             // For an event on one line, the parser always reports line 1. Remove that number, because the dead letter
             // states the number of the line in the file.
             let error = error.to_string().replace(" at line 1 column ", " at byte ");
-            unreadable(truncated(format!("not a CloudEvent in JSON: {error}"), ERROR_LIMIT))
+            let error = truncated(format!("not a CloudEvent in JSON: {error}"), ERROR_LIMIT);
+            unreadable(error + hint_of_second_event(text))
         })
     }
 
-    fn event(&self, envelope: &EventEnvelope<'_>, body: Option<&[u8]>) -> DecodeResult<Event> {
+    fn event(
+        &self,
+        envelope: &EventEnvelope<'_>,
+        body: Option<&[u8]>,
+        carrier: Option<EventCarrier<'_>>,
+    ) -> DecodeResult<Event> {
         if let Some(name) = &envelope.duplicate_name {
             let name = truncated(name.to_string(), EXCERPT_LIMIT);
             return unreadable(format!("`{name}` occurs twice: it must occur once"));
         }
+        self.check_names(envelope)?;
         match envelope.raw(EnvelopeMember::SpecVersion) {
             Some("\"1.0\"") => {}
             Some(other) => {
@@ -186,19 +223,21 @@ impl EventDecoder {
             }
             None => return unreadable("`specversion` is missing: it must be \"1.0\""),
         }
-        let payload = payload(envelope, body);
+        let payload = payload(envelope, body, carrier.is_some());
         if let (Some(_), Err(rejection)) = (&self.locations, &payload) {
             // A place in the data cannot be read.
             return Err(rejection.clone());
         }
         let data = payload.as_ref().map_or::<&[u8], _>(&[], |payload| &payload.data);
-        let reader = EnvelopeReader { envelope, data };
+        let reader =
+            EnvelopeReader { envelope, data, outside: carrier.map(|carrier| carrier.places) };
         let key = self.key(&reader)?;
         let id = self.id(&reader, &key.text)?;
         let source = attribute(envelope, EnvelopeMember::Source, "source")?;
         let kind = self.kind(&reader)?;
         let Payload { content_type, data } = payload.as_ref().map_err(Clone::clone)?;
-        let headers = self.headers(envelope, key.attribute)?;
+        let outer_headers = carrier.map_or(&[][..], |carrier| carrier.headers);
+        let headers = self.headers(envelope, &key, outer_headers)?;
         let headers: Vec<(&str, &str)> =
             headers.iter().map(|(name, value)| (&**name, &**value)).collect();
         Ok(Event::new(&EventParts {
@@ -209,6 +248,7 @@ impl EventDecoder {
             source: &source,
             time_ms: match &self.locations().time {
                 Some(location) => located_time(&reader, location),
+                None if carrier.is_some() => lenient_time(envelope),
                 None => time(envelope)?,
             },
             content_type,
@@ -221,14 +261,16 @@ impl EventDecoder {
     fn key<'r>(&'r self, reader: &'r EnvelopeReader<'_>) -> DecodeResult<EventKey<'r>> {
         let Some(location) = &self.locations().key else {
             let (text, attribute) = key(reader.envelope)?;
-            return Ok(EventKey { text, attribute: Some(attribute) });
+            return Ok(EventKey { text, attribute: Some(attribute), outer_header: None });
         };
         let key = located_key(reader, location).map_err(EventRejection::of)?;
-        let attribute = match key.place {
-            Some(Place::Attribute(name)) => Some(name.as_str()),
-            _ => None,
+        let (attribute, outer_header) = match key.place {
+            Some(Place::Attribute(name)) => (Some(name.as_str()), None),
+            Some(Place::Header(name)) => (None, Some(name.as_str())),
+            Some(Place::Property(property)) => (None, Some(property.header_name())),
+            _ => (None, None),
         };
-        Ok(EventKey { text: key.text, attribute })
+        Ok(EventKey { text: key.text, attribute, outer_header })
     }
 
     fn id<'r>(&self, reader: &'r EnvelopeReader<'_>, key: &str) -> DecodeResult<Cow<'r, str>> {
@@ -277,14 +319,15 @@ impl EventDecoder {
     }
 
     /// Returns the headers of the event: all attributes that [`Self::event`] does not interpret and that are not
-    /// `null`, and the headers that [`HEADERS_ATTRIBUTE`] contains. `key_attribute` is the attribute that contains the
-    /// key. The attributes `subject` and `partitionkey` are no headers if they contain the key. Any other attribute
-    /// with the key remains a header: a dead letter contains the headers of its event, and can therefore be sent to the
-    /// stream again. Returns an error if the headers exceed the limit on their number or size.
+    /// `null`, the headers that [`HEADERS_ATTRIBUTE`] contains, and `outer_headers`, which are headers of the message
+    /// around the event. The attributes `subject` and `partitionkey` are no headers if they contain the key. Any other
+    /// attribute with the key remains a header: a dead letter contains the headers of its event, and can therefore be
+    /// sent to the stream again. Returns an error if the headers exceed the limit on their number or size.
     fn headers<'a>(
         &self,
         envelope: &EventEnvelope<'a>,
-        key_attribute: Option<&str>,
+        key: &EventKey<'_>,
+        outer_headers: &'a [(&'a str, &'a str)],
     ) -> DecodeResult<Vec<HeaderPair<'a>>> {
         let locations = self.locations();
         let mut headers = Vec::new();
@@ -294,18 +337,12 @@ impl EventDecoder {
             }
             Ok(())
         };
-        let is_numbered = self.ordering == OrderingMode::Sequenced
-            && is_default_place(locations.sequence.as_ref(), "sequence");
-        let id = locations.id.as_ref().map(|id| id.0.first());
-        let is_default_id = id.is_none_or(
-            |first| matches!(first, Some(IdPlace::Place(Place::Attribute(name))) if name == "id"),
-        );
-        let is_key = |name| key_attribute == Some(name);
+        let is_key = |name| key.attribute == Some(name);
         for (name, member, is_interpreted) in [
             ("subject", EnvelopeMember::Subject, is_key("subject")),
             ("partitionkey", EnvelopeMember::PartitionKey, is_key("partitionkey")),
-            ("sequence", EnvelopeMember::Sequence, is_numbered),
-            ("id", EnvelopeMember::Id, is_default_id),
+            ("sequence", EnvelopeMember::Sequence, self.is_numbered()),
+            ("id", EnvelopeMember::Id, self.is_default_id()),
             ("type", EnvelopeMember::Type, is_default_place(locations.kind.as_ref(), "type")),
             ("time", EnvelopeMember::Time, is_default_place(locations.time.as_ref(), "time")),
         ] {
@@ -322,6 +359,8 @@ impl EventDecoder {
         if let Some((_, raw)) = more.filter(|(_, raw)| *raw != "null") {
             headers.extend(more_headers(raw)?);
         }
+        let outer = outer_headers.iter().filter(|(name, _)| key.outer_header != Some(name));
+        headers.extend(outer.map(|(name, value)| ((*name).into(), (*value).into())));
         let size: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
         if headers.len() > HEADERS_LIMIT || size > HEADERS_SIZE_LIMIT {
             return unreadable(format!(
@@ -334,6 +373,26 @@ impl EventDecoder {
     }
 }
 
+/// Returns a hint if the text contains a whole JSON object and then the beginning of another object; otherwise an empty
+/// text. `curl -d @FILE` removes the line ends of a file, so that all its events are on one line.
+fn hint_of_second_event(text: &str) -> &'static str {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
+    if !text.starts_with('{') || !matches!(values.next(), Some(Ok(_))) {
+        return "";
+    }
+    let rest = &text[values.byte_offset()..];
+    let second = rest.trim_ascii_start();
+    if !second.starts_with('{') {
+        return "";
+    }
+    if rest[..rest.len() - second.len()].contains('\n') {
+        return ". A second event follows: to send several events, one per line, use the content type \
+                application/x-ndjson";
+    }
+    ". A second event follows on the same line: write each event on a line of its own. `curl -d` removes the line ends \
+     of a file: use `curl --data-binary`"
+}
+
 /// Returns whether the decoder reads a value first from the attribute `name`, its default place.
 fn is_default_place(location: Option<&ValueLocation>, name: &str) -> bool {
     location.is_none_or(
@@ -341,10 +400,19 @@ fn is_default_place(location: Option<&ValueLocation>, name: &str) -> bool {
     )
 }
 
-/// Returns the media type and the data of an event. `body` is the data of an event in binary mode.
-fn payload<'a>(envelope: &EventEnvelope<'a>, body: Option<&'a [u8]>) -> DecodeResult<Payload<'a>> {
-    let content_type = match envelope.raw(EnvelopeMember::DataContentType) {
-        Some(_) => attribute(envelope, EnvelopeMember::DataContentType, "datacontenttype")?,
+/// Returns the media type and the data of an event. `body` is the data of an event in binary mode. If `is_lenient`, a
+/// media type that cannot be read counts as missing.
+fn payload<'a>(
+    envelope: &EventEnvelope<'a>,
+    body: Option<&'a [u8]>,
+    is_lenient: bool,
+) -> DecodeResult<Payload<'a>> {
+    let named = envelope
+        .raw(EnvelopeMember::DataContentType)
+        .map(|_| attribute(envelope, EnvelopeMember::DataContentType, "datacontenttype"))
+        .filter(|content_type| !is_lenient || content_type.is_ok());
+    let content_type = match named {
+        Some(content_type) => content_type?,
         None if body.is_some() => Cow::Borrowed(""),
         None => Cow::Borrowed(JSON_MEDIA_TYPE),
     };

@@ -9,6 +9,7 @@ use ordain_core::{DeadLetter, Event, LetterContent, LetterId};
 
 use super::encode::{write_data, write_headers, write_member};
 use super::id::{percent_encode, source_of};
+use super::time::time_text;
 
 /// The `type` of a letter that has no event, or whose event has no type.
 const LETTER_TYPE: &str = "ordain.dead-letter";
@@ -62,7 +63,7 @@ pub fn letter_attributes<'a>(stream: &str, letter: &'a DeadLetter) -> LetterAttr
     add_reason("deadsequence", letter.sequence().map(|sequence| sequence.to_string().into()));
     add_reason("deadid", event.map(|event| event.id().into()));
     add_reason("deadsource", event.map(|event| event.source().into()));
-    add_reason("deadtime", event.and_then(Event::time_ms).and_then(time).map(Into::into));
+    add_reason("deadtime", event.and_then(Event::time_ms).and_then(time_text).map(Into::into));
     add_reason("deadend", event.filter(|event| event.end()).map(|_| "true".into()));
     LetterAttributes {
         id: letter_id(stream, &letter.id),
@@ -121,10 +122,4 @@ fn letter_id(stream: &str, letter: &LetterId) -> String {
     // Writing to a text cannot fail.
     let _ = write!(id, "/dead/{}/{:x}", letter.sequence, letter.tag);
     id
-}
-
-/// Returns a producer's time as text; `None` if the time is outside the range of the calendar.
-fn time(ms: u64) -> Option<String> {
-    let time = jiff::Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()?;
-    Some(time.to_string())
 }

@@ -28,8 +28,8 @@ mod tests;
 pub use blank::{is_blank, is_blank_byte, trim_blanks};
 pub use body::{BodyError, BodyEvents, InvalidEvent, NAMED_EVENTS_LIMIT, decode_body};
 pub use compact::{NESTING_LIMIT, NestingError, compact};
-pub use decode::{ContentMode, content_mode, decode_http};
-pub use decode::{DecodeError, EventDecoder};
+pub use decode::{ContentMode, cloudevents_mode, content_mode, decode_http};
+pub use decode::{DecodeError, EventCarrier, EventDecoder};
 pub use delivery::{
     AckProgress, BATCH_BYTES_LIMIT, BATCH_EVENTS_LIMIT, DecodedDelivery, DeliveryBatch,
     FilePosition, READ_AHEAD_BATCHES, ReadFingerprint, SourceHandle, SourceProgress,
@@ -43,7 +43,7 @@ pub use located::{
     located_key, located_sequence, located_text, located_time,
 };
 pub use pointer::{NotJsonError, find_value, scalar_text};
-pub use time::{event_time, in_calendar, number_time, parse_time};
+pub use time::{event_time, in_calendar, number_time, parse_time, time_text};
 
 /// Size limit of an id, type, source or content type, in bytes. URLs of some KiB exist; a longer value is probably a
 /// payload in the wrong attribute.

@@ -225,6 +225,61 @@ fn invalid_event_is_rejected_with_a_valid_form() {
 }
 
 #[test]
+fn second_event_on_a_line_is_explained() {
+    let rejection = |text: &str| {
+        SEQUENCED_DECODER.decode(text.as_bytes()).expect_err("no single event").message
+    };
+    let event = line("");
+    for both in [event.clone() + &event, format!("{event} {event}"), format!("{event}{{")] {
+        let error = rejection(&both);
+        assert!(error.contains("trailing characters at byte"), "{error}");
+        assert!(error.ends_with("ends of a file: use `curl --data-binary`"), "{error}");
+    }
+    let error = rejection(&format!("{event}\r\n{event}"));
+    assert!(error.ends_with("use the content type application/x-ndjson"), "{error}");
+    for text in [event.clone() + "}", format!("[] {event}"), event.clone() + ",1"] {
+        let error = rejection(&text);
+        assert!(!error.contains("second event"), "{error}");
+    }
+}
+
+#[test]
+fn wrong_case_of_an_interpreted_name_is_rejected() {
+    for (more, right) in [
+        (r#""EndOfSequence":true"#, "`endofsequence` instead of `EndOfSequence`"),
+        (r#""endOfSequence":true"#, "`endofsequence` instead of `endOfSequence`"),
+        (r#""Sequence":5"#, "`sequence` instead of `Sequence`"),
+        (r#""partitionKey":"a""#, "`partitionkey` instead of `partitionKey`"),
+        (r#""SUBJECT":"a""#, "`subject` instead of `SUBJECT`"),
+        (r#""Time":"2026-01-31T12:00:00Z""#, "`time` instead of `Time`"),
+        (r#""dataContentType":"text/plain""#, "`datacontenttype` instead of `dataContentType`"),
+        (r#""Data":1"#, "`data` instead of `Data`"),
+        (r#""\u0045ndofsequence":true"#, "`endofsequence` instead of `Endofsequence`"),
+    ] {
+        let words = format!("the names of attributes are lower case: write {right}");
+        refused(&SEQUENCED_DECODER, &line(&format!(",{more}")), Cause::Unreadable, &words);
+    }
+    let error = refused(
+        &SEQUENCED_DECODER,
+        &line(r#","sequence":7,"EndOfSequence":true"#),
+        Cause::Unreadable,
+        "write `endofsequence`",
+    );
+    assert_eq!((error.key.as_deref(), error.sequence), (Some("o-1"), Some(7)));
+
+    let fifo = |more: &str| FIFO_DECODER.decode(line(more).as_bytes());
+    let error = fifo(r#","EndOfSequence":true"#).expect_err("the end of the key");
+    assert!(error.message.contains("write `endofsequence`"), "{error}");
+    // The decoder does not interpret these attributes, so they are headers.
+    let event = fifo(r#","Sequence":5"#).expect("an event of a fifo stream");
+    assert_eq!(event.headers().collect::<Vec<_>>(), [("Sequence", "5")]);
+    let event = decode(r#","partitionkey":"a","SUBJECT":"b","TraceParent":"c""#);
+    let headers: Vec<_> = event.headers().filter(|(name, _)| *name != "subject").collect();
+    assert_eq!((event.key(), headers), ("a", vec![("SUBJECT", "b"), ("TraceParent", "c")]));
+    assert_eq!(decode(r#","EndOfSequence":null"#).headers().count(), 0);
+}
+
+#[test]
 fn errors_name_the_limits() {
     let long = |bytes: usize| "x".repeat(bytes);
     let many = |count: usize| {

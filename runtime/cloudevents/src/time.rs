@@ -56,6 +56,13 @@ pub fn in_calendar(ms: impl TryInto<u64>) -> Option<u64> {
     ms.try_into().ok().filter(|ms| *ms <= LAST_MS)
 }
 
+/// Returns a time in ms since the Unix epoch as text, as in RFC 3339; `None` if the time is outside the range of the
+/// calendar.
+pub fn time_text(ms: u64) -> Option<String> {
+    let time = jiff::Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()?;
+    Some(time.to_string())
+}
+
 /// Parses a time as in RFC 3339, in any year that RFC 3339 allows. Also accepts a comma before the fraction of a
 /// second. Returns the time in ms since the Unix epoch; negative for a time before 1970. Returns `None` if the text is
 /// not such a time.

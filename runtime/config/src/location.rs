@@ -93,20 +93,45 @@ impl MessageProperty {
         Self::ContentEncoding,
     ];
 
+    /// The properties that a handler reads as headers. The other properties are parts of the event.
+    pub const HANDLER_HEADERS: [Self; 7] = [
+        Self::ContentEncoding,
+        Self::CorrelationId,
+        Self::ReplyTo,
+        Self::AppId,
+        Self::UserId,
+        Self::Priority,
+        Self::Expiration,
+    ];
+
+    /// Returns the property that a header of this name contains; `None` for an ordinary header.
+    pub fn of_header(name: &str) -> Option<Self> {
+        if !name.starts_with("property:") {
+            return None;
+        }
+        Self::HANDLER_HEADERS.into_iter().find(|property| property.header_name() == name)
+    }
+
     /// Returns the name of the property in the configuration and in RabbitMQ.
     pub fn name(self) -> &'static str {
+        self.header_name().strip_prefix("property:").unwrap_or_default()
+    }
+
+    /// Returns the name of the header in which a handler reads and sets the property. The name has the form of the
+    /// place in the configuration.
+    pub fn header_name(self) -> &'static str {
         match self {
-            Self::MessageId => "message_id",
-            Self::CorrelationId => "correlation_id",
-            Self::Type => "type",
-            Self::AppId => "app_id",
-            Self::UserId => "user_id",
-            Self::ReplyTo => "reply_to",
-            Self::Timestamp => "timestamp",
-            Self::Expiration => "expiration",
-            Self::Priority => "priority",
-            Self::ContentType => "content_type",
-            Self::ContentEncoding => "content_encoding",
+            Self::MessageId => "property:message_id",
+            Self::CorrelationId => "property:correlation_id",
+            Self::Type => "property:type",
+            Self::AppId => "property:app_id",
+            Self::UserId => "property:user_id",
+            Self::ReplyTo => "property:reply_to",
+            Self::Timestamp => "property:timestamp",
+            Self::Expiration => "property:expiration",
+            Self::Priority => "property:priority",
+            Self::ContentType => "property:content_type",
+            Self::ContentEncoding => "property:content_encoding",
         }
     }
 

@@ -107,7 +107,8 @@ section! {
         heartbeat: Option<Millis> ["1s" to "5m"],
             because "RabbitMQ must detect a dead connection before another instance owns the partition";
         /// URL of the broker's management API. Ordain uses the API only to warn about policies and arguments of queues
-        /// that lose events. Ordain logs in as the user of `url`, who needs the tag `management`.
+        /// that lose events, about missing bindings, and about other queues that take events from a stream. Ordain logs
+        /// in as the user of `url`, who needs the tag `management`.
         management: Option<ManagementUrl>;
     }
 }

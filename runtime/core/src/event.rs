@@ -57,6 +57,7 @@ pub struct Event {
     time_ms: Option<u64>,
     content: u64,
     end: bool,
+    is_store_numbered: bool,
 }
 
 /// The offset of the sequence, in bytes, in the stored form of an event that has a sequence.
@@ -68,6 +69,7 @@ const HAS_TIME: u8 = 2;
 const IS_END: u8 = 4;
 const HAS_DELAY: u8 = 8;
 const HAS_KEY: u8 = 16;
+const IS_STORE_NUMBERED: u8 = 32;
 
 impl Event {
     /// Creates an event, and packs its fields into one buffer.
@@ -100,7 +102,21 @@ impl Event {
         hash.update(&[0]);
         hash.update(parts.bytes(6));
         let content = hash.digest();
-        Self { parts, sequence, time_ms, content, end }
+        Self { parts, sequence, time_ms, content, end, is_store_numbered: false }
+    }
+
+    /// Returns the event with or without the mark of a number from the store ([`Self::is_store_numbered`]).
+    #[must_use]
+    pub fn with_store_mark(self, is_store_numbered: bool) -> Self {
+        Self { is_store_numbered, ..self }
+    }
+
+    /// Returns a producer's event as Ordain keeps and publishes it in a destination whose events the store numbers. The
+    /// event gets the mark of a number from the store if the producer has not numbered it. An event without an id gets
+    /// no mark, because its receiver may give it another id.
+    #[must_use]
+    pub fn numbered_by_store(&self) -> Self {
+        self.clone().with_store_mark(self.sequence.is_none() && !self.id().is_empty())
     }
 
     /// Returns the key of the event. The events of one key are executed in order.
@@ -192,10 +208,44 @@ impl Event {
         self.end
     }
 
-    /// Returns a digest of the type and the data. If two events of a key have the same sequence and the same digest,
-    /// the sequencer treats the second event as a repeat of the first.
+    /// Returns a digest of the type and the data.
     pub fn content(&self) -> u64 {
         self.content
+    }
+
+    /// Returns whether the store gave a producer's event its sequence. The mark is part of the stored form and of the
+    /// message to the broker.
+    ///
+    /// A store that went back in time gives the sequence of a lost event to another event. Each repeat of a marked
+    /// event passed through the store, and so has the source and the id of the event. The two distinguish a repeat from
+    /// another event with the same type and data.
+    pub fn is_store_numbered(&self) -> bool {
+        self.is_store_numbered
+    }
+
+    /// Returns the digest that the sequencer records for this event when it holds, spills or settles the event. For an
+    /// event that the store numbered, the digest covers the type, the data, the source and the id. For any other event,
+    /// it covers the type and the data.
+    pub fn repeat_digest(&self) -> u64 {
+        if self.is_store_numbered { self.whole_digest() } else { self.content }
+    }
+
+    /// Returns the digests under which an earlier copy of this event may be recorded: without and with the source and
+    /// the id. If an event of the key with the same sequence is recorded under one of these digests, this event is a
+    /// repeat of that event; otherwise it is another event. The copy is recorded without source and id if it had no
+    /// mark, for example because an earlier version of Ordain published it.
+    pub fn repeat_digests(&self) -> [u64; 2] {
+        [self.content, self.whole_digest()]
+    }
+
+    /// Returns a digest of the type, the data, the source and the id.
+    fn whole_digest(&self) -> u64 {
+        digest([self.content, self.identity_digest()].map(u64::to_le_bytes).as_flattened())
+    }
+
+    /// Returns whether this event is a repeat of an earlier event of the key with the same sequence.
+    pub fn repeats(&self, earlier: &Self) -> bool {
+        self.repeat_digests().contains(&earlier.repeat_digest())
     }
 
     /// Returns the approximate memory use of the event, in bytes.
@@ -216,7 +266,8 @@ impl Event {
         out.put_u8(
             if sequence.is_some() { HAS_SEQUENCE } else { 0 }
                 | if self.time_ms.is_some() { HAS_TIME } else { 0 }
-                | if self.end { IS_END } else { 0 },
+                | if self.end { IS_END } else { 0 }
+                | if self.is_store_numbered { IS_STORE_NUMBERED } else { 0 },
         );
         out.put_u64_le(sequence.unwrap_or(0));
         out.put_u64_le(self.time_ms.unwrap_or(0));
@@ -246,7 +297,8 @@ impl Event {
             (flags & HAS_SEQUENCE != 0).then_some(sequence),
             (flags & HAS_TIME != 0).then_some(time),
             flags & IS_END != 0,
-        ))
+        )
+        .with_store_mark(flags & IS_STORE_NUMBERED != 0))
     }
 }
 
@@ -390,5 +442,54 @@ impl Message {
 impl std::fmt::Debug for Message {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Message(to {:?} key {:?} type {:?})", self.sink(), self.key(), self.kind())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(id: &str, source: &str, data: &[u8]) -> Event {
+        Event::new(&EventParts { key: "k", id, source, data, ..EventParts::default() })
+    }
+
+    #[test]
+    fn mark_is_part_of_the_stored_form() {
+        for is_store_numbered in [false, true] {
+            let event = event("1", "/a", b"x").with_store_mark(is_store_numbered);
+            let mut stored = Vec::new();
+            event.encode_with(Some(7), &mut stored);
+            let decoded = Event::decode(stored.into()).expect("an event");
+            assert_eq!(decoded.is_store_numbered(), is_store_numbered);
+            assert_eq!(decoded.repeat_digest(), event.repeat_digest());
+        }
+    }
+
+    #[test]
+    fn only_events_without_own_number_get_the_mark() {
+        let own = EventParts { key: "k", id: "1", sequence: Some(3), ..EventParts::default() };
+        assert!(!Event::new(&own).numbered_by_store().is_store_numbered());
+        assert!(!event("", "/a", b"x").numbered_by_store().is_store_numbered());
+        assert!(event("1", "", b"x").numbered_by_store().is_store_numbered());
+    }
+
+    /// An event with the same content as a marked event, but with another source or id, is another event. If the
+    /// earlier event has no mark, the content alone decides.
+    #[test]
+    fn source_and_id_distinguish_marked_events() {
+        let earlier = event("1", "/a", b"x");
+        let marked = earlier.numbered_by_store();
+        let others = [event("2", "/a", b"x"), event("1", "/b", b"x"), event("1", "/a", b"y")];
+        for other in others {
+            let has_same_content = other.content() == earlier.content();
+            for later in [other.clone(), other.numbered_by_store()] {
+                assert!(!later.repeats(&marked), "{later:?}");
+                assert_eq!(later.repeats(&earlier), has_same_content, "{later:?}");
+            }
+        }
+        for earlier in [&earlier, &marked] {
+            assert!(event("1", "/a", b"x").repeats(earlier));
+            assert!(event("1", "/a", b"x").numbered_by_store().repeats(earlier));
+        }
     }
 }

@@ -51,7 +51,7 @@ pub struct KeyRecord {
     pub rollout: Option<Arc<Rollout>>,
     /// The reason why the key retries or is parked; `None` if the key does neither.
     pub failure: Option<Box<FailureInfo>>,
-    /// The content digests of the last settled events.
+    /// The digests of the last settled events.
     pub digests: ContentDigests,
     /// The sequences that were skipped because their event never arrived.
     pub skipped: SkippedRanges,
@@ -288,10 +288,10 @@ impl AheadRange {
     }
 }
 
-/// The content digests of the last settled events, in ascending order of their sequences. The last digest belongs to
-/// the sequence `next - 1`. A digest distinguishes a repeat of a settled event from a conflict. A conflict is an event
-/// with the same sequence but other content. For this purpose, 32 bits per digest are enough. At the default length of
-/// 64 digests, the list costs 256 bytes per key record.
+/// The digests ([`Event::repeat_digest`]) of the last settled events, in ascending order of their sequences. The last
+/// digest belongs to the sequence `next - 1`. A digest distinguishes a repeat of a settled event from a conflict. A
+/// conflict is another event with the same sequence. For this purpose, 32 bits per digest are enough. At the default
+/// length of 64 digests, the list costs 256 bytes per key record.
 ///
 /// Each commit clones the records of its keys. The clones are cheap, because they share one list until a clone changes
 /// it.
@@ -308,14 +308,19 @@ impl ContentDigests {
     /// The value for a sequence whose event never arrived.
     const UNSEEN_DIGEST: u32 = 0;
 
-    /// Returns the stored form of a content digest: 32 bits, never 0, because 0 stands for an event that never arrived.
-    pub fn short(content: u64) -> u32 {
-        ((content ^ (content >> 32)) as u32).max(1)
+    /// Returns the stored form of a digest: 32 bits, never 0, because 0 stands for an event that never arrived.
+    pub fn short(digest: u64) -> u32 {
+        ((digest ^ (digest >> 32)) as u32).max(1)
+    }
+
+    /// Returns whether the stored digest is one of the digests of an event ([`Event::repeat_digests`]).
+    pub fn matches(stored: u32, digests: [u64; 2]) -> bool {
+        digests.map(Self::short).contains(&stored)
     }
 
     /// Appends the digest of event `next`, which is being settled.
-    pub fn push(&mut self, content: u64, limit: usize) {
-        self.push_short(Self::short(content), limit);
+    pub fn push(&mut self, digest: u64, limit: usize) {
+        self.push_short(Self::short(digest), limit);
     }
 
     /// Appends an entry for sequence `next`, which is being settled without its event.
@@ -354,18 +359,19 @@ impl ContentDigests {
     }
 
     /// Sets the digest of a settled sequence whose event arrived late.
-    pub fn set(&mut self, next: u64, sequence: u64, content: u64) {
+    pub fn set(&mut self, next: u64, sequence: u64, digest: u64) {
         let position = self.position(next, sequence);
         if let Some(short) = position.and_then(|at| Arc::make_mut(&mut self.0).get_mut(at)) {
-            *short = Self::short(content);
+            *short = Self::short(digest);
         }
     }
 
-    /// Returns whether `content` differs from the content of the event that was settled with this sequence. Returns
-    /// `None` if the list does not contain the digest of that event.
-    pub fn differs(&self, next: u64, sequence: u64, content: u64) -> Option<bool> {
+    /// Returns whether an event differs from the event that was settled with this sequence. `digests` are the digests
+    /// of the event ([`Event::repeat_digests`]). Returns `None` if the list does not contain the digest of the settled
+    /// event.
+    pub fn differs(&self, next: u64, sequence: u64, digests: [u64; 2]) -> Option<bool> {
         let settled = *self.0.get(self.position(next, sequence)?)?;
-        (settled != Self::UNSEEN_DIGEST).then(|| settled != Self::short(content))
+        (settled != Self::UNSEEN_DIGEST).then(|| !Self::matches(settled, digests))
     }
 }
 
@@ -627,7 +633,7 @@ pub struct ExistingSpill {
     pub write: usize,
     /// The sequence of the event.
     pub sequence: u64,
-    /// `true` if the event in the spill area has the same content as the event of the commit.
+    /// `true` if the event of the commit is a repeat of the event in the spill area ([`Event::repeats`]).
     pub same: bool,
 }
 

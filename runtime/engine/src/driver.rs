@@ -27,12 +27,12 @@ use crate::completion::Completion;
 use crate::replay;
 use crate::sink::{CommittedBatch, PartitionHandle};
 use crate::source::{self, Inbox};
+use alarms::BlockLog;
 use availability::SourceAvailability;
 use delivery_tracker::DeliveryTracker;
 use ordain_cloudevents::{DecodedDelivery, DeliveryBatch, FilePosition, SourceHandle};
 use ordain_store::OwnershipPhase;
 use ordain_store::{Claim, Partition, Store};
-use ordain_util::log_throttle::LogThrottle;
 use ordain_wasm::{ActiveVersion, TurnQueueHandle};
 use parked_search::ParkedSearch;
 use perform::{SpillReadRequest, StoreFuture, StoreReply};
@@ -43,8 +43,6 @@ pub use metrics::{CommitHistograms, PartitionMetrics};
 
 /// Maximum number of completions that the driver takes from its channel at one time.
 const COMPLETION_BATCH_LIMIT: usize = 8;
-/// Minimum time between two warnings that a key blocks the partition.
-const WARN_INTERVAL: Duration = Duration::from_mins(1);
 /// Before a driver releases its partition, the driver waits until the messages of the partition are published. The
 /// driver stops waiting when the number of unpublished messages has been the same for `PUBLISH_IDLE_TIMEOUT`. The
 /// remaining messages (for example, messages for a full queue) stay in the outbox (committed messages that are not
@@ -88,7 +86,7 @@ pub struct Driver {
     delivery_tracker: DeliveryTracker,
     /// The error with which the source failed, if it failed.
     source_failed: Option<DriverError>,
-    full_throttle: LogThrottle,
+    block_log: BlockLog,
     /// The number of unpublished messages, and the time when this number last changed. The driver sets this value when
     /// it drains the partition and only waits for the outbox publisher; before, the value is `None`.
     unpublished: Option<(usize, Instant)>,
@@ -156,7 +154,7 @@ impl Driver {
                 prefetch,
             ),
             source_failed: None,
-            full_throttle: LogThrottle::new(WARN_INTERVAL),
+            block_log: BlockLog::new(),
             unpublished: None,
             rollback_tracker: RollbackTracker::default(),
             ending: false,
@@ -303,19 +301,23 @@ impl Driver {
     /// store holds `spill_limit` events of the key. Usually, only an operator's action or another handler version can
     /// release such a key. In two cases, the driver does not wait until the key is released: in a run with `once`, and
     /// after the failure of the source. In these cases, this method returns an error instead of logging a warning, as
-    /// soon as the search for parked keys has ended. After the source has ended, no key blocks the partition.
+    /// soon as the search for parked keys has ended. After the source has ended, no key blocks the partition. Logs the
+    /// end of a block when the partition accepts events again.
     fn check_blocked(&mut self, once: bool, searched: bool) -> Result<(), DriverError> {
         let stopped = self.sequencer.stopped_by().filter(|_| !self.source_ended);
         self.metrics.set_full_key(stopped);
-        let Some((key, event)) = stopped else { return Ok(()) };
+        let Some((key, event)) = stopped else {
+            if self.sequencer.credit() > 0 {
+                self.block_log.end(&self.partition.stream);
+            }
+            return Ok(());
+        };
         let stream = Arc::clone(&self.partition.stream);
         let full = DriverError::KeyFull { stream, key: key.to_string(), event };
         if searched && (once || self.source_failed.is_some()) {
             return Err(full);
         }
-        if self.full_throttle.allow() {
-            tracing::warn!(stream = &*self.partition.stream, "stream blocked: {full}");
-        }
+        self.block_log.warn(&self.partition.stream, &full);
         Ok(())
     }
 

@@ -92,6 +92,9 @@ pub struct ReplaySources {
     /// The destination under which the store keeps the stream's events for replay; `None` if the store keeps no events
     /// of the stream, or is not one of the stream's replay sources.
     log: Option<Destination>,
+    /// True if the stream reads the id of an event from a place of its own. The ids of the events in the log may then
+    /// differ from the ids that the stream reads.
+    has_own_ids: bool,
     clients: Vec<Arc<ReplayClient>>,
 }
 
@@ -121,6 +124,7 @@ impl ReplaySources {
             store: Arc::clone(store),
             partition: partition.clone(),
             log: NumberingPolicy::replay_log(name, stream),
+            has_own_ids: stream.source.locations().id.is_some(),
             clients: stream.replay_servers().map(client).collect(),
         }
     }
@@ -147,7 +151,7 @@ impl ReplaySources {
         missing: &[RangeInclusive<u64>],
         max_age_ms: u64,
     ) -> ReplayAnswer {
-        let Self { store, partition, log, .. } = self;
+        let Self { store, partition, log, has_own_ids, .. } = self;
         let search = async || -> Result<KeyResult<ReplayAnswer>, StoreError> {
             let found = match store.find_missing(partition, key, missing, max_age_ms).await? {
                 Ok(found) => found,
@@ -158,7 +162,15 @@ impl ReplaySources {
             if let (Some(log), false) = (log, not_found.is_empty()) {
                 let retained = store.retained_messages(log, key, &not_found, ANSWER_BYTES).await?;
                 until = until.min(retained.until);
-                events.extend(retained.events);
+                let without_mark = |event: Arc<Event>| {
+                    Arc::new(Arc::unwrap_or_clone(event).with_store_mark(false))
+                };
+                if *has_own_ids {
+                    let found = retained.events.into_iter();
+                    events.extend(found.map(|(sequence, event)| (sequence, without_mark(event))));
+                } else {
+                    events.extend(retained.events);
+                }
                 events.sort_by_key(|(sequence, _)| *sequence);
             }
             Ok(Ok(ReplayAnswer { until, ..ReplayAnswer::complete(events) }))
@@ -245,7 +257,8 @@ mod tests {
             store.assign(Arc::new(assign)).await.expect("an answer");
         }
         let partition = Partition { stream: "cases".into(), number: 0 };
-        ReplaySources { store, partition, log: Some(log), clients: Vec::new() }
+        let log = Some(log);
+        ReplaySources { store, partition, log, has_own_ids: false, clients: Vec::new() }
     }
 
     /// The answer of the store must count for all sequences for which the store has searched, and for no others.

@@ -3,6 +3,7 @@
 
 mod broker;
 mod files;
+mod management;
 mod partition_factory;
 mod partition_manager;
 mod partition_start;
@@ -40,6 +41,7 @@ use crate::replay;
 use crate::sink::{OutboxPublisher, PublisherError, Sinks};
 use crate::source::{QueueNotifiers, watch_accepted_events};
 
+use management::ManagementApi;
 use partition_manager::PartitionManager;
 use rollout::RolloutController;
 
@@ -273,9 +275,9 @@ impl<'a> PreparedRun<'a> {
         let (committed, batches) =
             mpsc::channel(partition_start::unpublished_batch_limit(&loaded.config));
         let (commands, command_receiver) = mpsc::channel(1);
-        policies::report_unseen_bindings(loaded);
-        let policies =
-            broker.as_ref().and_then(|broker| policies::QueuePolicies::of(loaded, broker));
+        policies::report_unread_settings(loaded);
+        let management = broker.as_ref().and_then(|broker| ManagementApi::of(loaded, broker));
+        let policies = policies::QueuePolicies::of(loaded, management.as_ref());
         let factory = partition_factory::PartitionFactory {
             loaded,
             once,
@@ -283,6 +285,7 @@ impl<'a> PreparedRun<'a> {
             pool: &pool,
             handlers,
             broker,
+            management,
             replay_limits: replay::ReplayLimits::of(&loaded.config),
             notifiers,
             may_end: watch::Sender::new(!once || !has_stream_source(loaded)),
@@ -323,7 +326,7 @@ impl<'a> PreparedRun<'a> {
             Some(ended) = publishing.join_next() => publisher_result(ended).map(|()| 0),
             error = versions.run(once) => Err(error),
             () = watch_store_servers(store) => Ok(0),
-            () = policies::watch(policies) => Ok(0),
+            () = policies::watch(policies, status) => Ok(0),
             () = watch_accepted_events(store, &accepted, lost_events) => Ok(0),
         };
         if unpublished.is_err() {

@@ -35,6 +35,7 @@ use crate::chunked_body::ChunkedBody;
 use crate::connection::{self, ListenerLimits};
 use crate::listen::listen_error;
 use crate::problem::ProblemDetails;
+use crate::view::StreamIntake;
 use intake::Intake;
 use ordain_cloudevents::{BodyError, NAMED_EVENTS_LIMIT, content_mode, decode_body};
 use ordain_config::{
@@ -95,6 +96,8 @@ pub struct IngressListener {
 /// The state that all requests share.
 struct IngressState {
     streams: BTreeMap<Arc<str>, Intake>,
+    /// The state of the run. The answer to a request that a full queue rejects contains the state of the stream.
+    figures: Arc<RunStatus>,
     /// Maximum size of a request body, in bytes.
     request_size: usize,
     /// Permits for the bodies of all requests in progress: one permit for each byte.
@@ -155,6 +158,7 @@ impl IngressListener {
         tracing::info!("ingress listening on http://{bound_to}");
         let app = Arc::new(IngressState {
             streams,
+            figures: Arc::clone(figures),
             request_size: request_size.bytes(),
             body_permits: Arc::new(Semaphore::new(in_flight.bytes())),
             failure: OnceLock::new(),
@@ -312,11 +316,7 @@ async fn receive_events(
         return Err(no_answer(intake));
     };
     let assigned = assigned.map_err(|error| match error {
-        AssignError::Full => {
-            let bound = intake.limit_setting;
-            let words = format!("the queue of the stream has reached the limit `source.{bound}`");
-            too_many_requests(&words)
-        }
+        AssignError::Full => app.full_queue(&stream, intake.limit_setting),
         AssignError::Store(error) => ProblemDetails::from(error).retry_after(RETRY_AFTER_SECONDS),
         AssignError::Refused(words) => ProblemDetails::from(StoreError::Failed(words)),
         AssignError::RolledBack => {
@@ -332,6 +332,7 @@ async fn receive_events(
             }
             AssignItemReply::NumberedElsewhere(_)
             | AssignItemReply::UnprovenRepeat(_)
+            | AssignItemReply::OtherNumber(_)
             | AssignItemReply::KeyEnded => "the event has no sequence",
             AssignItemReply::AfterConflict => {
                 "this event was not accepted, because an earlier event of the same key in this request is in conflict"
@@ -369,6 +370,21 @@ impl IngressState {
                 known.join(", ")
             ))
         })
+    }
+
+    /// Returns the error for a request that does not fit into a queue of the stream. If a partition of the stream in
+    /// this process receives no events, the queue may stay full, so the error contains the reason.
+    fn full_queue(&self, stream: &str, limit_setting: &str) -> ProblemDetails {
+        let mut words = format!(
+            "the queue of the stream has reached the limit `source.{limit_setting}`: try again"
+        );
+        let partitions = self.figures.partitions();
+        let own = partitions.iter().filter(|metrics| *metrics.partition().stream == *stream);
+        let intake = StreamIntake::of(own.map(|metrics| metrics.intake()), &[]);
+        if let Some(reason) = intake.reason {
+            words += &format!(". A partition of the stream receives no events: {reason}");
+        }
+        ProblemDetails::new(StatusCode::TOO_MANY_REQUESTS, words).retry_after(RETRY_AFTER_SECONDS)
     }
 
     /// Returns an error if the processing of the streams has failed.

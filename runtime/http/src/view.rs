@@ -28,7 +28,7 @@ pub use plugins::{
 pub use rows::{BoundedRows, LazyRows};
 pub use stream::{
     BindingRow, LossRow, ResumedPage, StreamIntake, StreamRow, StreamVersion, StreamsPage,
-    UnboundPage, queue_losses,
+    UnboundPage, pausing_spill_limit, queue_losses,
 };
 pub use text::RowText;
 

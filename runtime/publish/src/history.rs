@@ -13,7 +13,7 @@ use ordain_core::{ProducerHistory, shard_of};
 
 use crate::assign::{AssignError, AssignResult, EventAssigner, ROLLBACK_RETRY_LIMIT};
 use crate::incident::{EventsLost, IncidentSubject, now_ms, record, time_text};
-use crate::refusal_message;
+use crate::{LOST_NUMBERS_GUIDE, refusal_message};
 use ordain_store::{AssignItem, AssignItemReply, Destination, Witness};
 
 /// Maximum size of the events in memory, in bytes. A fast publisher writes this many bytes in a few seconds, and then
@@ -57,6 +57,7 @@ pub(crate) struct PublishedCalls {
     /// The number of events that this publisher has written again since the last log line about repeated events.
     repeated: usize,
     /// The number of events, among the events that `repeated` counts, whose new number differs from their first number.
+    /// Always 0 if the events go to an exchange: such an event gets its first number or none.
     changed: usize,
 }
 
@@ -149,10 +150,15 @@ impl PublishedCalls {
                 return Ok(());
             }
             self.rewinds += 1;
+            let to = &assigner.policy.destination;
             match self.put_calls_again(assigner).await {
-                Ok(()) => self.log_restored(&assigner.policy.destination),
+                Ok(()) => self.log_restored(to),
                 // The store went back in time again during this write, so the loop checks the shards once more.
                 Err(AssignError::RolledBack) => {}
+                Err(refused @ AssignError::Refused(_)) => {
+                    self.log_forgotten(to);
+                    return Err(refused);
+                }
                 failed => return failed,
             }
         }
@@ -175,7 +181,10 @@ impl PublishedCalls {
 
     async fn put_calls_again(&mut self, assigner: &EventAssigner) -> Result<(), AssignError> {
         while let Some((PublishCall { items, result }, shards)) = self.history.next_lost() {
-            let items = items.clone();
+            let mut items = items.clone();
+            if matches!(assigner.policy.destination, Destination::Exchange(_)) {
+                name_lost_numbers(&mut items, &result.assigned);
+            }
             let first = AssignResult {
                 assigned: result.assigned.clone(),
                 entries: result.entries.clone(),
@@ -217,6 +226,21 @@ impl PublishedCalls {
             "the store went back in time and lost events of this publisher: the publisher has written again the lost \
              events that it still had in memory"
         );
+        self.log_forgotten(to);
+        if changed > 0 {
+            tracing::error!(
+                %to,
+                events = changed,
+                "the store went back in time, and this publisher wrote the lost events again. Some of them have other \
+                 numbers than before: another event of the key has taken the old number, or an earlier event of the \
+                 key is lost, so that the later events of the key have lower numbers now. Check whether a receiver has \
+                 two events with the same key and number, or one event under two numbers"
+            );
+        }
+    }
+
+    /// Logs a record of the events that the publisher has dropped from memory and that the shards may have lost.
+    fn log_forgotten(&mut self, to: &Destination) {
         let is_incomplete = self.history.is_incomplete(self.now());
         for shard in std::mem::take(&mut self.lossy_shards) {
             let Some(forgotten) = self.take_forgotten(shard).filter(|_| is_incomplete) else {
@@ -236,16 +260,6 @@ impl PublishedCalls {
                  minutes again, with their ids"
             );
         }
-        if changed > 0 {
-            tracing::error!(
-                %to,
-                events = changed,
-                "the store went back in time, and this publisher wrote the lost events again. Some of them have other \
-                 numbers than before: another event of the key has taken the old number, or an earlier event of the \
-                 key is lost, so that the later events of the key have lower numbers now. Check whether a receiver has \
-                 two events with the same key and number, or one event under two numbers"
-            );
-        }
     }
 
     /// Removes the forgotten events of a shard, and returns them; `None` if the shard has no forgotten events.
@@ -257,20 +271,63 @@ impl PublishedCalls {
     }
 }
 
-/// Returns an error if the store refused to give an event its lost number again. `items` are events that the store has
-/// numbered before, and `assigned` are the replies to their repetition. A conflict is no such refusal: another event has
-/// taken the id or the sequence of the event since the loss.
+/// Names, in the items of a call that is repeated, the numbers that the store gave to the events. The store then gives
+/// an event its earlier number or none: the first copy of the event may still be in the broker, and under another
+/// number the event would take effect twice. A queue in the store has no such copy, because the store loses the entry
+/// of the queue together with the number.
+fn name_lost_numbers(items: &mut [AssignItem], assigned: &[AssignItemReply]) {
+    for (item, reply) in items.iter_mut().zip(assigned) {
+        if item.event.sequence().is_none() {
+            item.number = reply.sequence();
+        }
+    }
+}
+
+/// Returns an error if the store refused to give an event its lost number again, or has the event under another number
+/// by now. `items` are events that the store has numbered before, and `assigned` are the replies to their repetition. A
+/// conflict is no such refusal: another event has taken the id or the sequence of the event since the loss.
 fn refused_repeat(items: &[AssignItem], assigned: &[AssignItemReply]) -> Option<AssignError> {
-    let is_refused = |reply: &AssignItemReply| {
-        reply.is_refused() && !matches!(reply, AssignItemReply::Conflict(_))
+    let refusal = |(item, reply): (&AssignItem, &AssignItemReply)| match *reply {
+        AssignItemReply::OtherNumber(next) => Some(other_number_message(item, next)),
+        AssignItemReply::Known(number) if item.number > 0 && number != item.number => {
+            Some(format!(
+                "another publisher has published the event again, and the store gave it the sequence {number} of key \
+                 {:?} instead of {}. The event may take effect twice: look for both sequences in the stream",
+                item.event.key(),
+                item.number
+            ))
+        }
+        AssignItemReply::Conflict(_) => None,
+        reply => reply.is_refused().then(|| refusal_message(&item.event, reply, true)),
     };
-    let at = assigned.iter().position(is_refused)?;
-    let event = &items[at].event;
-    let words = refusal_message(event, assigned[at], true);
+    let mut pairs = items.iter().zip(assigned);
+    let (item, words) = pairs.find_map(|pair| Some((pair.0, refusal(pair)?)))?;
     Some(AssignError::Refused(format!(
         "the store went back in time and lost events of this publisher, and the publisher cannot write the event with \
          the id {:?} again: {words}. Until the store accepts the event, this publisher publishes no further event; \
-         another publisher can publish the lost events",
-        event.id()
+         another publisher can publish other events",
+        item.event.id()
     )))
+}
+
+/// Returns the reason why the store cannot give a lost event its earlier number, and the next step. `next` is the
+/// number that the store would give to the event.
+fn other_number_message(item: &AssignItem, next: u64) -> String {
+    let (key, number) = (item.event.key(), item.number);
+    if next > number {
+        format!(
+            "it had the sequence {number} of key {key:?}, and another event has taken this sequence since the loss. \
+             Under the next sequence, {next}, the event could take effect twice, because its first copy may still wait \
+             in the broker. Wait until the stream has executed the waiting events of the key. If the other event then \
+             is a dead letter `conflict`, the lost event has taken effect; otherwise publish the lost event again with \
+             another publisher ({LOST_NUMBERS_GUIDE})"
+        )
+    } else {
+        format!(
+            "it had the sequence {number} of key {key:?}, but the store would give it the sequence {next}, because \
+             earlier events of the key are lost too, and this publisher does not have them in memory. Publish the lost \
+             events again with another publisher (for a file: run the command again), the earlier ones first, in the \
+             same order and with the same ids ({LOST_NUMBERS_GUIDE})"
+        )
+    }
 }

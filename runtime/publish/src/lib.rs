@@ -231,7 +231,13 @@ impl StreamPublisher {
         let sent = if let Some(producer) = &mut self.producer {
             let numbered =
                 right.iter().zip(&assigned).filter(|(_, result)| has_number(result)).map(
-                    |(event, result)| (Arc::clone(event), is_numbered.then_some(result.sequence())),
+                    |(event, result)| {
+                        if is_numbered {
+                            (Arc::new(event.numbered_by_store()), Some(result.sequence()))
+                        } else {
+                            (Arc::clone(event), None)
+                        }
+                    },
                 );
             producer.publish(&numbered.collect::<Vec<_>>()).await.map_err(PublishError::from)
         } else {
@@ -284,9 +290,9 @@ impl StreamPublisher {
     ///
     /// Without this call, the store refuses an event if a stream that reads the events has events of the same key with
     /// higher sequences than the store has given. After this call, the store gives such an event the next number of its
-    /// key if the stream has there an event with the same type and data. The stream then recognises the repeat. If the
-    /// stream has another event there, or the store no longer has the digest of the stream's event, the store refuses
-    /// the event.
+    /// key if the stream has the same event there. The stream then recognises the repeat. If the stream has another
+    /// event there, or no longer has the digest of its event (the setting `digests` limits their number), the store
+    /// refuses the event.
     pub fn reuse_lost_numbers(&mut self) {
         if let Some((assigner, _)) = &mut self.assigner {
             assigner.reuses_lost_numbers = true;
@@ -443,19 +449,20 @@ fn refusal_message(event: &Event, reply: AssignItemReply, reuses: bool) -> Strin
              the key. If the store has lost data (for example by a failover or a restored backup), {REUSE_ADVICE}"
         ),
         AssignItemReply::UnprovenRepeat(sequence) => format!(
-            "the stream has executed another event as sequence {sequence} of key {key:?}, or no longer knows the \
-             content of that event, or has not executed the event yet. With `--reuse-lost-numbers`, publish only the \
-             lost events: all of them, in their order, from the first lost event of each key. If this event is one of \
-             them, wait until the stream has executed its events, and publish again. For the remaining cases, see \
-             {LOST_NUMBERS_GUIDE}"
+            "the stream has executed another event as sequence {sequence} of key {key:?}, or has executed more than \
+             `digests` (a setting) later events of the key and no longer knows that event, or has not executed the \
+             event yet. With `--reuse-lost-numbers`, publish only the lost events: all of them, in their order, from \
+             the first lost event of each key. If this event is one of them, wait until the stream has executed its \
+             events, and publish again. For the remaining cases, see {LOST_NUMBERS_GUIDE}"
         ),
         AssignItemReply::NumberedElsewhere(next) => format!(
             "the stream has events of key {key:?} up to sequence {last}, with sequences that the store did not give, or \
              gave and then lost. If the store has lost data (for example by a failover or a restored backup), \
              {REUSE_ADVICE}; publish this event afterwards and without the option, if it is new. If the store has lost \
              no data, another producer numbers the events of this key: let this producer number this event too, or, if \
-             no other event will ever get the sequence {next}, publish this event with the sequence {next}. Never use \
-             the sequence {next} after a loss: lost events would take effect twice",
+             no other event will ever get the sequence {next}, publish this event with the sequence {next}. After a \
+             loss, only a new event may get the sequence {next}, and only as described in {LOST_NUMBERS_GUIDE}: a lost \
+             event would take effect twice under it",
             last = next - 1
         ),
         _ => conflict_message(event, reply),

@@ -14,8 +14,7 @@ use super::queue::QueueRecord;
 use super::record::EmbeddedRecord;
 use super::tables::Tables;
 use ordain_store::codec::{
-    AssignedChunk, KeyCounter, KeyRecordView, OriginRecord, decode_assigned, encode_assigned,
-    encode_retained,
+    AssignedChunk, KeyCounter, OriginRecord, decode_assigned, encode_assigned, encode_retained,
 };
 use ordain_store::{
     AssignGroup, AssignGroupReply, AssignItem, AssignItemReply, AssignReply, AssignRequest,
@@ -185,7 +184,7 @@ impl<'a> AssignChanges<'a> {
                 } else {
                     let floor = floors.get(item.event.key()).copied().unwrap_or_default();
                     let own = self.lost_number(item)?.filter(|number| *number > floor);
-                    let sequence = self.put_message(item, own)?.unwrap_or_default();
+                    let sequence = self.put_message(item, own, false)?.unwrap_or_default();
                     answers.push(AssignItemReply::New(sequence));
                     messages.push((item.event.id_digest(), sequence));
                     sequence
@@ -335,12 +334,15 @@ impl<'a> AssignChanges<'a> {
     }
 
     /// Processes a producer's message. If the producer has numbered the message, the number identifies the message;
-    /// otherwise the id does. If the destination numbers no messages, every message is new.
+    /// otherwise the id does. If the destination numbers no messages, every message is new. Refuses a lost message that
+    /// would get another number than its earlier number.
     fn put_by_id(&mut self, item: &'a AssignItem) -> Result<AssignItemReply, AssignFailure> {
         let to = &self.assign.destination;
         let event = &item.event;
         let Some(numbers) = self.assign.rules.numbering else {
-            return Ok(AssignItemReply::New(self.put_message(item, None)?.unwrap_or_default()));
+            return Ok(AssignItemReply::New(
+                self.put_message(item, None, true)?.unwrap_or_default(),
+            ));
         };
         let [table_key, earlier_key] = match event.sequence() {
             Some(sequence) => {
@@ -361,9 +363,18 @@ impl<'a> AssignChanges<'a> {
         if event.sequence().is_none()
             && let Some(refusal) = self.numbered_elsewhere(event, &numbers)?
         {
+            if matches!(refusal, AssignItemReply::KeyEnded | AssignItemReply::Settled(_)) {
+                self.end_counter(event.key(), &numbers)?;
+            }
             return Ok(refusal);
         }
-        let sequence = self.put_message(item, event.sequence())?.unwrap_or_default();
+        if event.sequence().is_none() && item.number > 0 {
+            let next = self.counter(event.key(), &numbers)?.next;
+            if next != item.number {
+                return Ok(AssignItemReply::OtherNumber(next));
+            }
+        }
+        let sequence = self.put_message(item, event.sequence(), true)?.unwrap_or_default();
         if event.sequence().is_none() {
             let until = self.now.saturating_add(numbers.retain);
             let content = event.content().to_be_bytes();
@@ -400,7 +411,8 @@ impl<'a> AssignChanges<'a> {
     ) -> Result<Option<AssignItemReply>, AssignFailure> {
         let mut highest = 0;
         let mut has_ended = false;
-        self.each_reader(event.key(), |_, record| {
+        self.each_reader(event.key(), |_, found| {
+            let record = &found.key_record;
             let sequence = record.unused_sequence();
             let is_completed = record.status == KeyStatus::Completed;
             has_ended = is_completed && sequence >= highest || has_ended && sequence <= highest;
@@ -422,9 +434,9 @@ impl<'a> AssignChanges<'a> {
     }
 
     /// Returns the reply to an event that a producer publishes again because the store lost its number. Returns `None`
-    /// if the store gives the event `next`, the next number of its key: every reader that has this number has there an
-    /// event with the same content. If the key has ended, the store writes nothing, so that the key does not start
-    /// again. The event then counts as settled if the readers have its content at any sequence.
+    /// if the store gives the event `next`, the next number of its key: every reader that has this number has there the
+    /// same event. If the key has ended, the store writes nothing, so that the key does not start
+    /// again. The event then counts as settled if the readers have it at any sequence.
     fn lost_reply(
         &self,
         event: &Event,
@@ -435,12 +447,14 @@ impl<'a> AssignChanges<'a> {
             let is_repeat = self.readers_have(event, next)?;
             return Ok((!is_repeat).then_some(AssignItemReply::UnprovenRepeat(next)));
         }
-        let short = ContentDigests::short(event.content());
+        let digests = event.repeat_digests();
         let mut sequences = vec![next];
-        self.each_reader(event.key(), |_, record| {
+        self.each_reader(event.key(), |_, found| {
+            let record = &found.key_record;
             if record.status == KeyStatus::Completed {
-                let same = record.settled_digests().filter(|(_, digest)| *digest == short);
-                sequences.extend(same.map(|(sequence, _)| sequence));
+                let same = |(_, stored): &(u64, u32)| ContentDigests::matches(*stored, digests);
+                sequences
+                    .extend(record.settled_digests().filter(same).map(|(sequence, _)| sequence));
             }
             Ok(())
         })?;
@@ -453,26 +467,52 @@ impl<'a> AssignChanges<'a> {
     }
 
     /// Returns whether each reader that has settled or spilled this sequence of the event's key, or a later sequence,
-    /// has there an event with the content of `event`. Returns `false` if no reader has the sequence.
+    /// has there an event of which `event` is a repeat. Returns `false` if no reader has the sequence.
     fn readers_have(&self, event: &Event, sequence: u64) -> Result<bool, AssignFailure> {
-        let short = ContentDigests::short(event.content());
+        let digests = event.repeat_digests();
         let mut is_found = false;
         let mut is_same = true;
-        self.each_reader(event.key(), |stream, record| {
+        self.each_reader(event.key(), |stream, found| {
+            let record = &found.key_record;
             if record.unused_sequence() <= sequence {
                 return Ok(());
             }
             is_found = true;
             is_same &= if sequence < record.next {
-                record.settled_digests().any(|settled| settled == (sequence, short))
+                let mut settled = record.settled_digests();
+                settled
+                    .any(|(at, stored)| at == sequence && ContentDigests::matches(stored, digests))
             } else {
                 let spilled = self.tables.spill.get(keys::event(stream, event.key(), sequence))?;
                 let spilled = spilled.and_then(|bytes| Event::decode(bytes.into()).ok());
-                spilled.is_some_and(|spilled| spilled.content() == event.content())
+                spilled.is_some_and(|spilled| event.repeats(&spilled))
             };
             Ok(())
         })?;
         Ok(is_found && is_same)
+    }
+
+    /// Lets the counter of an ended key expire with the record of the key that shows the end. Without this time, the
+    /// counter would stay for ever: the store has lost the last event of the key, which would have set the time.
+    fn end_counter(
+        &mut self,
+        key: &'a str,
+        numbers: &NumberingSettings,
+    ) -> Result<(), AssignFailure> {
+        let mut expire_at = 0;
+        self.each_reader(key, |_, found| {
+            if found.key_record.status == KeyStatus::Completed {
+                expire_at = expire_at.max(found.envelope.expire_at);
+            }
+            Ok(())
+        })?;
+        let mut counter = self.counter(key, numbers)?;
+        if expire_at > 0 && counter.end == 0 && counter.next > numbers.first {
+            counter.end = expire_at.min(self.now.saturating_add(numbers.complete_ttl));
+            self.schedule_expiry(counter.end, &keys::key_counter(&self.assign.destination, key));
+            self.counters.insert(key, counter);
+        }
+        Ok(())
     }
 
     /// Calls `visit` with each unexpired record of a key that a reader of the destination has, and the name of the
@@ -480,13 +520,13 @@ impl<'a> AssignChanges<'a> {
     fn each_reader(
         &self,
         key: &str,
-        mut visit: impl FnMut(&str, &KeyRecordView<'_>) -> Result<(), AssignFailure>,
+        mut visit: impl FnMut(&str, &EmbeddedRecord<'_>) -> Result<(), AssignFailure>,
     ) -> Result<(), AssignFailure> {
         for stream in &self.assign.readers {
             let stored = self.tables.jobs.get(keys::key_record(stream, key))?;
             let record = stored.as_deref().and_then(|bytes| EmbeddedRecord::parse(bytes).ok());
             if let Some(record) = record.filter(|record| !record.envelope.is_expired(self.now)) {
-                visit(stream, &record.key_record)?;
+                visit(stream, &record)?;
             }
         }
         Ok(())
@@ -529,6 +569,7 @@ impl<'a> AssignChanges<'a> {
         &mut self,
         item: &'a AssignItem,
         own: Option<u64>,
+        is_from_producer: bool,
     ) -> Result<Option<u64>, AssignFailure> {
         let sequence = match self.assign.rules.numbering {
             Some(numbers) => Some(self.assign_number(item, own, &numbers)?),
@@ -536,7 +577,7 @@ impl<'a> AssignChanges<'a> {
         };
         let to = &self.assign.destination;
         let event = &item.event;
-        let value = encode_retained(event, sequence);
+        let value = encode_retained(event, sequence, is_from_producer);
         if let Some(QueueAppend { queue, history, .. }) = self.queues.get_mut(&item.partition)
             && let Destination::Stream(stream) = to
         {

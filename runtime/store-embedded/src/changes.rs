@@ -150,7 +150,7 @@ impl<'a> BatchChanges<'a> {
                 && let Some(there) = self.tables.spill.get(event_at(*sequence))?
             {
                 let there = Event::decode(there.into());
-                let same = there.is_ok_and(|there| there.content() == event.content());
+                let same = there.is_ok_and(|there| event.repeats(&there));
                 found.present.push((*sequence, same));
             }
         }

@@ -219,7 +219,10 @@ fn put_extra_arguments(call: &mut Cmd, write: &KeyWrite, forward: bool) {
     if !write.spill.is_empty() {
         call.arg(write.spill.len());
         for (sequence, event) in &write.spill {
+            let [content, whole] = event.repeat_digests();
+            let other = if event.is_store_numbered() { content } else { whole };
             call.arg(&sequence.to_be_bytes()[..]).arg(spilled_event(event));
+            call.arg(&other.to_be_bytes()[..]);
         }
     }
     let from = write.record.ids_from;
@@ -248,11 +251,11 @@ fn put_letter(call: &mut Cmd, letter: &DeadLetter, forward: bool) {
     call.arg(place).arg(record).arg(piece);
 }
 
-/// Encodes a spilled event: first its content digest, then the event. With the digest, a script can compare two events
-/// without decoding them.
+/// Encodes a spilled event: first its digest ([`Event::repeat_digest`]), then the event. With the digest, a script can
+/// compare two events without decoding them.
 fn spilled_event(event: &Event) -> Vec<u8> {
     let mut value = Vec::with_capacity(8 + event.encoded_len());
-    value.extend_from_slice(&event.content().to_be_bytes());
+    value.extend_from_slice(&event.repeat_digest().to_be_bytes());
     event.encode(&mut value);
     value
 }

@@ -375,19 +375,22 @@ fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
 }
 
 /// Appends a message to be assigned as three arguments. The first argument is the key. The second argument begins with
-/// two flags: whether the message has its own number, and whether it is the last message of its key. The flags are
-/// followed by the partition, the content digest, the digest of the id (for a producer's message, of source and id),
-/// the bytes of the event up to and including its number, and the digest of the id alone, which earlier versions
-/// stored. The third argument has the bytes of the event after its number.
+/// two flags. The first flag is 1 if the message has its own number, 2 if it is a producer's message that may get only
+/// the number that it had before a loss, and otherwise 0. The second flag is 1 for the last message of a key. The flags
+/// are followed by the partition, the content digest, the digest of the id (for a producer's message, of source and
+/// id), the bytes of the event up to and including its number, the digest of the id alone, which earlier versions
+/// stored, and the digest of type, data, source and id. The third argument has the bytes of the event after its number.
 fn put_item(call: &mut Cmd, item: &AssignItem, is_numbered: bool, has_origin: bool) {
     let event = &item.event;
     let own_number = event.sequence().or((item.number > 0).then_some(item.number));
     let sequence = own_number.or(is_numbered.then_some(0));
     // `value` consists of the content digest and the event.
-    let value = encode_retained(event, sequence);
+    let value = encode_retained(event, sequence, !has_origin);
     let (before, rest) = value.split_at(8 + EVENT_SEQUENCE_OFFSET);
     let (own, rest) = rest.split_at(8);
-    let mut header = vec![u8::from(own_number.is_some()), u8::from(event.end())];
+    let names_lost_number = !has_origin && event.sequence().is_none() && item.number > 0;
+    let number_flag = u8::from(own_number.is_some()) + u8::from(names_lost_number);
+    let mut header = vec![number_flag, u8::from(event.end())];
     header.extend_from_slice(&item.partition.to_le_bytes());
     header.extend_from_slice(&before[..8]);
     // The messages of an outbox have one source, so the id alone identifies them.
@@ -396,6 +399,8 @@ fn put_item(call: &mut Cmd, item: &AssignItem, is_numbered: bool, has_origin: bo
     header.extend_from_slice(&before[8..]);
     header.extend_from_slice(own);
     header.extend_from_slice(&id.to_le_bytes());
+    let [_, whole] = event.repeat_digests();
+    header.extend_from_slice(&whole.to_be_bytes());
     call.arg(event.key()).arg(header).arg(rest);
 }
 
@@ -465,6 +470,7 @@ fn parse_result([kind, sequence @ ..]: &[u8; 9]) -> Option<AssignItemReply> {
         5 => AssignItemReply::KeyEnded,
         6 => AssignItemReply::UnprovenRepeat(sequence),
         7 => AssignItemReply::Settled(sequence),
+        8 => AssignItemReply::OtherNumber(sequence),
         _ => return None,
     })
 }

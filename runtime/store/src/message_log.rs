@@ -126,9 +126,13 @@ pub struct AssignItem {
     pub event: Arc<Event>,
     /// The partition of the destination stream; meaningless if the destination is not a stream.
     pub partition: u32,
-    /// The number that this message of an owner had before the store lost it; 0 if the message never had a number. The
-    /// store gives the message this number again on two conditions: no other message has the number by now, and the
-    /// number is higher than the numbers of the earlier messages with the same key in the group.
+    /// The number that this message had before the store lost it; 0 if the message never had a number, or if the caller
+    /// accepts another number.
+    ///
+    /// The store gives a message of an owner this number again on two conditions: no other message has the number by
+    /// now, and the number is higher than the numbers of the earlier messages with the same key in the group. Otherwise
+    /// the message gets the next number of its key. A message of a producer gets this number or none
+    /// ([`AssignItemReply::OtherNumber`]).
     pub number: u64,
 }
 
@@ -166,13 +170,13 @@ pub struct AssignRequest {
     /// ([`AssignItemReply::NumberedElsewhere`], [`AssignItemReply::KeyEnded`]).
     pub readers: Vec<Arc<str>>,
     /// True if the caller publishes events again whose numbers the store lost. If a record of a reader has a higher
-    /// sequence than the store has given, the store then compares the content of the event with the reader's event at
-    /// the sequence that the store would give. If the contents are equal, the store gives this sequence again, and the
-    /// reader recognises the repeat. Otherwise, or if the reader no longer has the content of its event, the store
-    /// refuses the event ([`AssignItemReply::UnprovenRepeat`]).
+    /// sequence than the store has given, the store then compares the event with the reader's event at the sequence
+    /// that the store would give ([`Event::repeat_digests`]). If they are the same event, the store gives this sequence
+    /// again, and the reader recognises the repeat. Otherwise, or if the reader no longer has the digest of its event,
+    /// the store refuses the event ([`AssignItemReply::UnprovenRepeat`]).
     ///
     /// If the key has ended in the reader, the store writes nothing, because the key would start again. It answers
-    /// [`AssignItemReply::Settled`] if the reader has an event of the key with this content, otherwise
+    /// [`AssignItemReply::Settled`] if the reader has the event, otherwise
     /// [`AssignItemReply::KeyEnded`].
     pub reuses_lost_numbers: bool,
     /// The groups, at most one of each origin. All groups together have at most [`ASSIGN_LIMIT`] messages.
@@ -276,10 +280,13 @@ pub enum AssignItemReply {
     /// has events of the key with numbers that the store has not given, or that it gave and then lost. The value is the
     /// sequence after the highest of these numbers.
     NumberedElsewhere(u64),
-    /// The caller [publishes lost events again](AssignRequest::reuses_lost_numbers), but the store cannot prove that the
-    /// message repeats the reader's event at the sequence in the value: the reader has another event there, or no event
-    /// whose content the store knows.
+    /// The caller [publishes lost events again](AssignRequest::reuses_lost_numbers), but the store cannot prove that
+    /// the message repeats the reader's event at the sequence in the value: the reader has another event there, or no
+    /// event whose content the store knows.
     UnprovenRepeat(u64),
+    /// The caller writes a lost message of a producer again and names its [earlier number](AssignItem::number), but the
+    /// store would give it another number: the number in the value. The store wrote nothing.
+    OtherNumber(u64),
     /// The message of a producer has no number, and the store cannot give it one: a [reader](AssignRequest::readers)
     /// has events of the key with numbers that the store has not given or no longer remembers, and the key has ended in
     /// this reader. The store can number messages of the key again when the reader's record of the ended key has
@@ -300,6 +307,7 @@ impl AssignItemReply {
             | Self::Conflict(sequence) => sequence,
             Self::NumberedElsewhere(_)
             | Self::UnprovenRepeat(_)
+            | Self::OtherNumber(_)
             | Self::KeyEnded
             | Self::AfterConflict => 0,
         }
@@ -313,6 +321,7 @@ impl AssignItemReply {
             Self::Conflict(_)
                 | Self::NumberedElsewhere(_)
                 | Self::UnprovenRepeat(_)
+                | Self::OtherNumber(_)
                 | Self::KeyEnded
         )
     }

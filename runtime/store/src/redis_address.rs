@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use ordain_util::refreshed_url::{RefreshedUrl, may_show_port};
+use ordain_util::refreshed_url::{RefreshedUrl, may_show_port, refused_login_hint};
 
 /// The default port of Redis.
 const DEFAULT_PORT: u16 = 6379;
@@ -24,7 +24,12 @@ pub struct RedisAddress {
     /// `false` if messages must not show the ports, because a port may be a password: in a URL that lacks its host, the
     /// password is in the place of the port.
     shows_ports: bool,
+    /// The next step after a refused login, if the URL has a variable of the environment.
+    pub refused_login_hint: Option<String>,
 }
+
+/// The name of the setting with the URL.
+const SETTING: &str = "store.url";
 
 /// The address of Redis. Before each connection, the process reads again the files that variables in the URL name, such
 /// as `${file:/path}`.
@@ -33,7 +38,7 @@ pub type RedisUrl = RefreshedUrl<RedisAddress>;
 impl RedisAddress {
     /// Parses the URL of the setting `store.url`. The error describes the fault without showing the password.
     pub fn parse(url: &str) -> Result<RedisUrl, String> {
-        RedisUrl::parse("store.url", url, Self::parse_text)
+        RedisUrl::parse(SETTING, url, Self::parse_text)
     }
 
     /// Parses `url`. `template` is the text of the setting, before the variables in it were replaced.
@@ -71,7 +76,9 @@ impl RedisAddress {
         let hosts = hosts.split(',').map(parse_host).collect::<Result<Vec<_>, _>>()?;
         let shows_ports =
             hosts.iter().all(|(_, port)| may_show_port(url, template, *port, DEFAULT_PORT));
-        Ok(Self { tls, user, password, hosts, path: percent_decode(path)?, shows_ports })
+        let refused_login_hint = refused_login_hint(SETTING, template);
+        let path = percent_decode(path)?;
+        Ok(Self { tls, user, password, hosts, path, shows_ports, refused_login_hint })
     }
 }
 

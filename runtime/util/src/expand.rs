@@ -62,6 +62,14 @@ pub fn has_file_variable(text: &str) -> bool {
     text.contains("${file:")
 }
 
+/// Returns whether a text has a variable whose value comes from the environment of the process.
+pub fn has_environment_variable(text: &str) -> bool {
+    text.match_indices("${").any(|(start, _)| {
+        let is_literal = text[..start].ends_with('$');
+        !is_literal && !text[start + 2..].starts_with(FILE_PREFIX)
+    })
+}
+
 /// Replaces the variables of a text again, from the environment and the files as they are now.
 pub fn expand_again(text: &str) -> Result<String, ExpandError> {
     expand(text, &|name| std::env::var(name).ok()).map(|(expanded, _)| expanded.into_owned())
@@ -131,7 +139,7 @@ fn variable(inside: &str, env: EnvLookup<'_>) -> Result<String, ExpandError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ExpandError, expand};
+    use super::{ExpandError, expand, has_environment_variable};
 
     fn env(name: &str) -> Option<String> {
         match name {
@@ -165,6 +173,19 @@ mod tests {
             let error = expand(text, &env).expect_err(text);
             assert!(error.to_string().contains(words), "{error}");
             assert_eq!(matches!(error, ExpandError::Unreadable(_)), is_unreadable, "{error}");
+        }
+    }
+
+    #[test]
+    fn variables_of_the_environment_are_recognised() {
+        for (text, has_variable) in [
+            ("amqp://shop:secret@h", false),
+            ("amqp://shop:$${PASSWORD}@h", false),
+            ("amqp://shop:${file:/run/secret}@h", false),
+            ("amqp://shop:${PASSWORD}@h", true),
+            ("amqp://shop:${file:/run/secret}@${HOST:-h}", true),
+        ] {
+            assert_eq!(has_environment_variable(text), has_variable, "{text}");
         }
     }
 

@@ -11,7 +11,7 @@ pub enum Severity {
     Warning,
     /// The server cannot be reached, or refuses a request now. A later try may succeed.
     Unavailable,
-    /// A start fails until an operator changes the configuration or the server.
+    /// A start fails, or a stream loses events, until an operator changes the configuration or the server.
     Error,
 }
 

@@ -20,6 +20,7 @@ pub mod refreshed_url;
 pub mod shutdown;
 pub mod source_health;
 pub mod standard_error;
+pub mod standard_output;
 pub mod tail_fingerprint;
 pub mod text;
 pub mod wait;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::expand::{expand_again, has_file_variable};
+use super::expand::{expand_again, has_environment_variable, has_file_variable};
 use super::log_throttle::LogThrottle;
 
 /// Minimum time between two warnings about a URL that cannot be refreshed.
@@ -79,9 +79,26 @@ impl<A: Clone> RefreshedUrl<A> {
         newest.address.clone()
     }
 
+    /// Returns the next step after a refused login; see [`refused_login_hint`].
+    pub fn refused_login_hint(&self) -> Option<String> {
+        refused_login_hint(self.0.setting, &self.0.template)
+    }
+
     fn lock(&self) -> MutexGuard<'_, NewestAddress<A>> {
         self.0.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the next step after a refused login, if the URL has a variable of the environment: such a variable cannot
+/// change while the process runs. `template` is the URL as in the configuration, with variables in place of their
+/// values.
+pub fn refused_login_hint(setting: &str, template: &str) -> Option<String> {
+    has_environment_variable(template).then(|| {
+        format!(
+            "A process keeps the values of its environment: if the login in `{setting}` has changed, restart the \
+             process, or name a file with `${{file:/path}}`, which Ordain reads again before each connection"
+        )
+    })
 }
 
 /// Returns whether a message may show the port of a URL. If the host is missing, as in `redis://user:12345`, the parser

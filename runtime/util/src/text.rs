@@ -37,6 +37,11 @@ pub fn escape_invisible_lines(text: &str) -> Cow<'_, str> {
     Cow::Owned(lines.join("\n"))
 }
 
+/// Returns a text in Latin-1 (ISO 8859-1). Every sequence of bytes is such a text.
+pub fn latin1_text(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| char::from(*byte)).collect()
+}
+
 /// Returns whether a character is in the list of characters that are written as escapes: control characters, and common
 /// characters that change the direction of text or have no width. The code of each character in the list has at most
 /// four hexadecimal digits.

@@ -149,12 +149,14 @@ pub fn delivery(bytes: &[u8]) {
     delivery.properties = header.properties;
     for ordering in ORDERINGS {
         for locations in locations() {
-            let decoder = ordain_amqp::DeliveryDecoder {
-                letter_source: "/ordain/orders".to_owned(),
+            let source = "/ordain/orders".to_owned();
+            let decoder = ordain_amqp::DeliveryDecoder::new(
+                source,
                 ordering,
-                event_size: EVENT_SIZE_LIMIT,
+                EVENT_SIZE_LIMIT,
                 locations,
-            };
+                false,
+            );
             match decoder.decode(&delivery) {
                 Ok(event) => check_event(&event),
                 Err(error) => check_error(&error),

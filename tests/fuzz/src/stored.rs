@@ -62,7 +62,7 @@ pub fn record(bytes: &[u8]) {
         }
         7 => {
             if let Ok(event) = decode_retained(&bytes) {
-                encode_retained(&event, event.sequence());
+                encode_retained(&event, event.sequence(), true);
                 check_event_round_trip(&event);
             }
             drop(decode_queued(bytes.clone()));

@@ -66,11 +66,14 @@ pub enum ProducerFault {
     /// If the reader has higher numbers than the store has given, the store gives a new event the next higher number,
     /// instead of refusing the event.
     NumbersFollowReader,
+    /// The store gives a lost event that the producer writes again another number than before, although the first copy
+    /// of the event may be in the broker.
+    LostEventsGetOtherNumbers,
 }
 
 impl ProducerFault {
     /// All faults.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::NoWitnessIsNamed,
         Self::NothingIsWrittenAgain,
         Self::NothingIsChecked,
@@ -83,6 +86,7 @@ impl ProducerFault {
         Self::NothingIsRemembered,
         Self::RepeatsAreRefused,
         Self::NumbersFollowReader,
+        Self::LostEventsGetOtherNumbers,
     ];
 }
 

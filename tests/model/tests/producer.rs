@@ -37,6 +37,10 @@ fn library_has_reader() -> ProducerScope {
     ProducerScope { is_library: true, rollbacks: 2, ..has_reader() }
 }
 
+fn has_reader_and_others() -> ProducerScope {
+    ProducerScope { events: 3, other_events: 1, ..has_reader() }
+}
+
 /// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
 type Break = (ProducerFault, fn() -> ProducerScope, ProducerViolation);
 
@@ -54,6 +58,11 @@ const FAULTS: &[Break] = &[
     (ProducerFault::NothingIsRemembered, restarts, ProducerViolation::Duplicated),
     (ProducerFault::RepeatsAreRefused, has_reader, ProducerViolation::Stuck),
     (ProducerFault::NumbersFollowReader, has_reader, ProducerViolation::Duplicated),
+    (
+        ProducerFault::LostEventsGetOtherNumbers,
+        has_reader_and_others,
+        ProducerViolation::Duplicated,
+    ),
 ];
 
 #[test]
@@ -66,6 +75,7 @@ fn no_run_of_a_producer_breaks_a_rule() {
     walk("restarts", &restarts(), &[WRITTEN_AGAIN]);
     walk("has_reader", &has_reader(), &[WRITTEN_AGAIN]);
     walk("library_has_reader", &library_has_reader(), &[WRITTEN_AGAIN]);
+    walk("has_reader_and_others", &has_reader_and_others(), &[WRITTEN_AGAIN]);
 }
 
 #[test]

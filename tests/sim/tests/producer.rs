@@ -21,11 +21,21 @@ fn each_event_is_published_once() {
         all.recognized += counts.recognized;
         all.changed += counts.changed;
         all.restarts += counts.restarts;
+        all.stopped += counts.stopped;
         all.reread += counts.reread;
     }
     println!("{seeds} seeds: {all:?}");
-    let ProducerCounts { rollbacks, refused, rewritten, recognized, changed, restarts, reread } =
-        all;
+    let ProducerCounts {
+        rollbacks,
+        refused,
+        rewritten,
+        recognized,
+        changed,
+        restarts,
+        stopped,
+        reread,
+    } = all;
+    assert!(stopped > seeds / 1_000, "the producer stopped only {stopped} times in {seeds} seeds");
     for (what, count) in [
         ("rollbacks", rollbacks),
         ("refused", refused),

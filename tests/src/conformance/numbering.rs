@@ -509,14 +509,14 @@ pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fi
     assert_eq!(producer.assign(store, 0, &[message(&b, "1")]).await, [NumberedElsewhere(5)]);
 
     // As long as the record of an ended key shows numbers that the store has not given, the store gives the key no
-    // number. When the record has expired, the store continues with its own next number.
+    // number. When the record has expired, the key starts again.
     let mut tombstone = key_record(9);
     tombstone.status = KeyStatus::Completed;
     let write = record_write(&a, WriteCondition::Next(5), tombstone);
     owner.write(store, KeyWrite { expire_in: Some(10_000), ..write }).await;
     assert_eq!(producer.assign(store, 0, &[message(&a, "6")]).await, [KeyEnded]);
     fixture.advance_clock(20_000).await;
-    assert_eq!(producer.assign(fixture.store(), 0, &[message(&a, "6")]).await, [New(8)]);
+    assert_eq!(producer.assign(fixture.store(), 0, &[message(&a, "6")]).await, [New(1)]);
 }
 
 /// A store that went back in time has lost numbers that it gave, but the reader has settled the events with these
@@ -602,6 +602,97 @@ pub async fn lost_numbers_of_waiting_events_and_ended_keys(fixture: &mut impl Fi
     assert_eq!(producer.retained(store, &b, 0, 9).await, []);
     fixture.advance_clock(COMPLETED_TTL_MS + 1_000).await;
     assert_eq!(producer.assign(fixture.store(), 0, &[message(&b, "4")]).await, [New(1)]);
+}
+
+/// The store marks an event of a producer to which it gives a number. If a reader has recorded the digest of a marked
+/// event, the store gives the lost number only to an event with the same source and id.
+pub async fn equal_event_with_another_id_gets_no_lost_number(fixture: &mut impl Fixture) {
+    use AssignItemReply::{New, UnprovenRepeat};
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let producer = Sender { readers: vec!["cases".into()], ..Sender::producer(store) };
+    let restoring = Sender { reuses_lost_numbers: true, ..producer.clone() };
+    let own = event(&a, "2", Some(2), "own", false);
+    assert_eq!(producer.assign(store, 0, &[message(&a, "1"), own]).await, [New(1), New(2)]);
+    let kept = store.retained_messages(&producer.destination, &a, &[1..=2], 1 << 20).await;
+    let kept = kept.expect("a read").events;
+    let marks: Vec<bool> = kept.iter().map(|(_, event)| event.is_store_numbered()).collect();
+    assert_eq!(marks, [true, false]);
+
+    // The store has lost the number 3 of key `a`, whose event is settled, and the number 1 of key `b`, whose event
+    // waits in the store for another event.
+    let mut owner = Owner::claim(store, "cases", 0).await;
+    let marked = |key: &str, data: &str| message(key, data).numbered_by_store();
+    let mut record = key_record(4);
+    record.digests.push(marked(&a, "3").repeat_digest(), 4);
+    owner.write(store, record_write(&a, WriteCondition::Absent, record)).await;
+    let mut record = key_record(1);
+    record.spilled.add(1);
+    let write = record_write(&b, WriteCondition::Absent, record);
+    let spill = vec![(1, Arc::new(marked(&b, "1")))];
+    owner.write(store, KeyWrite { spill, due_in: Some(1_000), ..write }).await;
+    for (key, data, number) in [(&a, "3", 3), (&b, "1", 1)] {
+        let other = event(key, data, None, "another id", false);
+        assert_eq!(restoring.assign(store, 0, &[other]).await, [UnprovenRepeat(number)]);
+        assert_eq!(restoring.assign(store, 0, &[message(key, data)]).await, [New(number)]);
+    }
+}
+
+/// A producer that writes a lost event again may name the number that the event had. The store then gives the event
+/// this number or none.
+pub async fn lost_event_of_a_producer_gets_its_earlier_number_or_none(fixture: &mut impl Fixture) {
+    use AssignItemReply::{AfterConflict, Known, New, OtherNumber};
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let producer = Sender::producer(store);
+    let assign_lost = async |key: &str, events: &[(&str, u64)]| {
+        let items: Vec<_> = events.iter().map(|(data, _)| message(key, data)).collect();
+        let mut chunk = chunk(0, 0, &items);
+        for (item, (_, number)) in chunk.items.iter_mut().zip(events) {
+            item.number = *number;
+        }
+        results(producer.send(store, vec![chunk]).await)
+    };
+    assert_eq!(
+        producer.assign(store, 0, &[message(&a, "1"), message(&a, "2")]).await,
+        [New(1), New(2)]
+    );
+    assert_eq!(assign_lost(&a, &[("4", 4), ("3", 3)]).await, [OtherNumber(3), AfterConflict]);
+    assert_eq!(assign_lost(&a, &[("2", 2), ("3", 3)]).await, [Known(2), New(3)]);
+    assert_eq!(assign_lost(&a, &[("other", 3)]).await, [OtherNumber(4)]);
+    assert_eq!(producer.retained(store, &a, 4, 9).await, []);
+    assert_eq!(assign_lost(&a, &[("4", 4)]).await, [New(4)]);
+    assert_eq!(assign_lost(&b, &[("1", 1), ("2", 0)]).await, [New(1), New(2)]);
+}
+
+/// The store lost the numbers of the last events of a key, but still has the numbers of earlier events. When a producer
+/// publishes one of the lost events again, the store writes no event, but from then on, the numbers of the key expire
+/// together with the record of the ended key.
+pub async fn numbers_of_an_ended_key_expire_with_its_record(fixture: &mut impl Fixture) {
+    use AssignItemReply::{KeyEnded, New, Settled};
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let producer = Sender { readers: vec!["cases".into()], ..Sender::producer(store) };
+    let restoring = Sender { reuses_lost_numbers: true, ..producer.clone() };
+    let mut owner = Owner::claim(store, "cases", 0).await;
+    for key in [&a, &b] {
+        let items = [message(key, "1"), message(key, "2")];
+        assert_eq!(producer.assign(store, 0, &items).await, [New(1), New(2)]);
+        let mut tombstone = key_record(5);
+        tombstone.status = KeyStatus::Completed;
+        tombstone.digests = digests_of(key, &["1", "2", "3", "4"]);
+        let write = record_write(key, WriteCondition::Absent, tombstone);
+        owner.write(store, KeyWrite { expire_in: Some(COMPLETED_TTL_MS / 2), ..write }).await;
+    }
+    let items = [message(&a, "3"), last_message(&a, "4")];
+    assert_eq!(restoring.assign(store, 0, &items).await, [Settled(3), Settled(4)]);
+    assert_eq!(producer.assign(store, 0, &[message(&b, "5")]).await, [KeyEnded]);
+    fixture.reopen().await;
+    assert_eq!(producer.assign(fixture.store(), 0, &[message(&a, "5")]).await, [KeyEnded]);
+    fixture.advance_clock(COMPLETED_TTL_MS / 2 + 1_000).await;
+    for key in [&a, &b] {
+        assert_eq!(producer.assign(fixture.store(), 0, &[message(key, "6")]).await, [New(1)]);
+    }
 }
 
 /// Returns the digests of messages of a key with these data.

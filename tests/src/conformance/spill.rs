@@ -1,8 +1,9 @@
 //! Tests of spilled events: writing them, reading them in pages, and removing settled events.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use ordain_core::{ExistingSpill, KeyWrite, SpillExtent, WriteCondition};
+use ordain_core::{Event, EventParts, ExistingSpill, KeyWrite, SpillExtent, WriteCondition};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -43,6 +44,39 @@ pub async fn spilled_event_is_not_overwritten(fixture: &mut impl Fixture) {
     let stored: Vec<&[u8]> = events.iter().map(|(_, event)| event.data()).collect();
     assert_eq!(stored, [b"3", b"4", b"5"]);
     assert_eq!(*events[0].1, *event("a", 3, "3"), "the store must keep the whole event");
+}
+
+/// If the store numbered a spilled event, the event has a mark, and the store distinguishes the event from other events
+/// by its source and id too. A copy without the mark, for example from an earlier version of Ordain, is the same event.
+pub async fn marked_spilled_event_is_compared_by_its_id(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let plain = |id: &str| {
+        let parts = EventParts { key: "a", sequence: Some(3), id, ..EventParts::default() };
+        Event::new(&parts)
+    };
+    let marked = |id: &str| plain(id).with_store_mark(true);
+    let cases = [
+        (marked("1"), marked("1"), true),
+        (marked("1"), marked("2"), false),
+        (marked("1"), plain("1"), true),
+        (marked("1"), plain("2"), false),
+        (plain("1"), marked("1"), true),
+        (plain("1"), plain("2"), true),
+    ];
+    for (number, (stored, again, same)) in cases.into_iter().enumerate() {
+        let key = format!("a{number}");
+        let mut first = spilling(WriteCondition::Absent, &[3], &[3]);
+        first.key = key.as_str().into();
+        first.spill[0].1 = Arc::new(stored);
+        owner.write(store, first).await;
+        let mut second = spilling(WriteCondition::Next(1), &[3], &[3]);
+        second.key = key.as_str().into();
+        second.spill[0].1 = Arc::new(again);
+        let applied = owner.write(store, second).await;
+        let existing = ExistingSpill { write: 0, sequence: 3, same };
+        assert_eq!(applied.existing_spills, [existing], "case {number}");
+    }
 }
 
 /// The store distinguishes sequences that a floating-point number cannot represent exactly.

@@ -2,6 +2,8 @@
 
 mod basic;
 mod bind;
+mod bindings;
+mod cloudevents;
 mod connect;
 mod forms;
 mod hostile;

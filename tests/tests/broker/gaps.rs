@@ -275,7 +275,8 @@ fn event_in_the_queue_of_an_unavailable_broker_is_not_skipped() -> Result<()> {
         })?;
         rig.rabbit.kill()?;
         service.resume()?;
-        let rounds = "ordain_gap_rounds_total{source=\"store\",result=\"missing\"}";
+        let rounds =
+            "ordain_gap_rounds_total{stream=\"cases\",source=\"store\",result=\"missing\"}";
         let address = http::admin(&mut service)?;
         wait_until("the end of all rounds", || {
             Ok(http::metric(address, rounds)?.is_some_and(|count| count >= ROUNDS))

@@ -5,9 +5,9 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use lapin::ExchangeKind;
-use ordain_publisher::{Event, Publisher, Receipt};
+use ordain_publisher::{Error, Event, Publisher, Receipt};
 use ordain_servers::Redis;
 use ordain_tests::log::{line, text, unnumbered};
 use ordain_tests::rig::Rig;
@@ -92,9 +92,14 @@ impl NumberingRig {
     /// Runs the host until it has published the messages of two more events. Returns these messages. `known` contains
     /// the messages of earlier events, which the host may publish again.
     fn run(&self, known: &[String]) -> Result<Vec<String>> {
+        self.run_events(known, 2)
+    }
+
+    /// Runs the host as [`Self::run`] does, until it has published the messages of `count` more events.
+    fn run_events(&self, known: &[String], count: usize) -> Result<Vec<String>> {
         let mut service = Service::start(&self.rig.home, &["run"])?;
         let mut out = known.to_vec();
-        self.rig.take(&mut out, known.len() + 2).with_context(|| service.stderr())?;
+        self.rig.take(&mut out, known.len() + count).with_context(|| service.stderr())?;
         self.rig.until_empty()?;
         service.end()?;
         Ok(out.split_off(known.len()))
@@ -134,6 +139,12 @@ fn lines(key: &str, events: RangeInclusive<u64>) -> Vec<String> {
 /// Returns the data of an event.
 fn event_data(number: u64) -> Value {
     json!({ "do": "emit", "sink": "between", "bytes": number })
+}
+
+/// Returns events of one key, as a program publishes them.
+fn program_events(numbers: RangeInclusive<u64>) -> Result<Vec<Event>> {
+    let event = |n: u64| Ok(Event::json("a", "test", &event_data(n))?.id(format!("a-{n}")));
+    numbers.map(event).collect()
 }
 
 /// Returns the numbers of the events that caused the messages.
@@ -229,6 +240,55 @@ fn lost_events_are_refused_after_another_event_took_a_lost_number() -> Result<()
     numbering.rig.until_empty()
 }
 
+/// Redis loses the numbers of events that wait in the broker, and another event gets the number of one of them. The two
+/// events have the same type and data, but other ids. The other event must become a dead letter: it must not count as a
+/// repeat of the lost event.
+#[test]
+fn equal_event_with_a_lost_number_becomes_a_dead_letter() -> Result<()> {
+    let numbering = NumberingRig::start("cases", "", "")?;
+    numbering.publish(KEPT)?;
+    let kept = numbering.run(&[])?;
+    let early = numbering.redis.snapshot()?;
+    numbering.publish(LOST)?;
+    numbering.redis.go_back(&early)?;
+    let file = numbering.write_lines(&[line("a", 9, &event_data(3))])?;
+    let rows = numbering.rig.home.rows(&["publish", "cases", &file, "--json"])?;
+    ensure!(rows[0]["published"] == 1, "{rows:?}");
+    let lost = numbering.run(&kept)?;
+    ensure!(numbers(&lost)? == [3, 4], "{lost:?}");
+    let state = numbering.state_of("a")?;
+    ensure!(state == (Some(5), vec!["conflict".to_owned()]), "{state:?}");
+    numbering.rig.until_empty()
+}
+
+/// The stream has executed more lost events of a key than its record of the key has digests. The lost events cannot be
+/// published again. The first new event must be accepted with the sequence that the stream expects next, and the events
+/// after it without a sequence.
+#[test]
+fn new_events_follow_more_lost_events_than_the_stream_has_digests() -> Result<()> {
+    const MANY: RangeInclusive<u64> = 3..=102;
+    let numbering = NumberingRig::start("cases", "", "")?;
+    numbering.publish(KEPT)?;
+    let kept = numbering.run(&[])?;
+    let early = numbering.redis.snapshot()?;
+    numbering.publish(MANY)?;
+    numbering.redis.go_back(&early)?;
+    let lost = numbering.run_events(&kept, 100)?;
+    numbering.check_refused(&numbering.write(MANY)?, &[REUSE], "`digests`")?;
+    numbering.check_refused(&numbering.write(103..=104)?, &[], "did not give")?;
+
+    let (next, _) = numbering.state_of("a")?;
+    ensure!(next == Some(103), "{next:?}");
+    let mut events = lines("a", 103..=103);
+    events.extend(unnumbered(&lines("a", 104..=104))?);
+    numbering.rig.home.write("rest.ndjson", text(&events))?;
+    let rows = numbering.rig.home.rows(&["publish", "cases", "rest.ndjson", "--json"])?;
+    ensure!(rows[0]["published"] == 2, "{rows:?}");
+    let new = numbering.run(&[kept, lost].concat())?;
+    ensure!(numbers(&new)? == [103, 104], "{new:?}");
+    numbering.check_settled(1..=104)
+}
+
 /// Another producer numbers the events of a key itself. With the option, `ordain publish` must refuse an event of this
 /// key without a number, because the event would get the number of another event.
 #[test]
@@ -282,16 +342,12 @@ fn ended_key_does_not_start_again_after_lost_numbers() -> Result<()> {
 fn running_publisher_gets_lost_numbers_of_executed_events_again() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;
     let NumberingRig { redis, rig, .. } = &numbering;
-    let events = |numbers: RangeInclusive<u64>| -> Result<Vec<Event>> {
-        let event = |n: u64| Ok(Event::json("a", "test", &event_data(n))?.id(format!("a-{n}")));
-        numbers.map(event).collect()
-    };
     let runtime = tokio::runtime::Runtime::new()?;
     let config = rig.home.path("ordain.toml");
     let mut publisher = runtime.block_on(Publisher::open(&config, "cases"))?;
-    runtime.block_on(publisher.publish(&events(KEPT)?))?;
+    runtime.block_on(publisher.publish(&program_events(KEPT)?))?;
     let early = redis.snapshot()?;
-    runtime.block_on(publisher.publish(&events(LOST)?))?;
+    runtime.block_on(publisher.publish(&program_events(LOST)?))?;
     redis.go_back(&early)?;
     let mut service = Service::start(&rig.home, &["run"])?;
     let mut first = Vec::new();
@@ -299,11 +355,44 @@ fn running_publisher_gets_lost_numbers_of_executed_events_again() -> Result<()> 
     rig.until_empty()?;
     service.end()?;
 
-    let receipts = runtime.block_on(publisher.publish(&events(OTHER)?))?;
+    let receipts = runtime.block_on(publisher.publish(&program_events(OTHER)?))?;
     let new = |sequence| Receipt { sequence: Some(sequence), is_new: true };
     ensure!(receipts == [new(5), new(6)], "{receipts:?}");
     runtime.block_on(publisher.close())?;
     let other = numbering.run(&first)?;
     ensure!(numbers(&other)? == [5, 6], "{other:?}");
     numbering.check_settled(1..=6)
+}
+
+/// Redis loses the numbers of events of a running publisher, and the events still wait in the broker. Another event
+/// gets one of these numbers before the publisher notices the loss. The publisher must fail: under other numbers, its
+/// lost events would take effect twice.
+#[test]
+fn running_publisher_fails_after_another_event_took_a_lost_number() -> Result<()> {
+    let numbering = NumberingRig::start("cases", "", "")?;
+    let NumberingRig { redis, rig, .. } = &numbering;
+    let runtime = tokio::runtime::Runtime::new()?;
+    let config = rig.home.path("ordain.toml");
+    let mut publisher = runtime.block_on(Publisher::open(&config, "cases"))?;
+    runtime.block_on(publisher.publish(&program_events(KEPT)?))?;
+    let kept = numbering.run(&[])?;
+    let early = redis.snapshot()?;
+    runtime.block_on(publisher.publish(&program_events(LOST)?))?;
+    redis.go_back(&early)?;
+    numbering.publish(5..=5)?;
+
+    let fails = |publisher: &mut Publisher| -> Result<()> {
+        let failed = runtime.block_on(publisher.publish(&program_events(6..=6)?));
+        let Err(Error::Failed(words)) = &failed else { bail!("{failed:?}") };
+        ensure!(words.contains("the sequence 3 of key \"a\""), "{words}");
+        ensure!(words.contains("another event has taken"), "{words}");
+        Ok(())
+    };
+    fails(&mut publisher)?;
+    fails(&mut publisher)?;
+    let lost = numbering.run(&kept)?;
+    ensure!(numbers(&lost)? == [3, 4], "{lost:?}");
+    let state = numbering.state_of("a")?;
+    ensure!(state == (Some(5), vec!["conflict".to_owned()]), "{state:?}");
+    rig.until_empty()
 }

@@ -239,6 +239,32 @@ fn invalid_line_stops_command_until_corrected() -> Result<()> {
     Ok(())
 }
 
+/// A stream with `key_ttl` can forget a key whose numbers the store would continue. The command must refuse an event
+/// without a number, and must accept the event with a number, or without `key_ttl`.
+#[test]
+fn unnumbered_event_of_a_stream_that_forgets_keys_is_refused() -> Result<()> {
+    let config = |key_ttl: &str| {
+        format!(
+            "[streams.cases]\nhandler = \"tally\"\n{key_ttl}\nsource = {{ kind = \"stream\" }}\n\
+             [sinks.tally]\nkind = \"file\"\npath = \"out.ndjson\"\n"
+        )
+    };
+    let home = Home::new(&["tally"], &config("key_ttl = \"1h\""))?;
+    let event = ["publish", "cases", "--key", "a", "--type", "t"];
+    let output = home.output(&event)?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(1), "{}: {log}", output.status);
+    for words in ["streams.cases.key_ttl can remove a key", "Set key_ttl to \"off\""] {
+        ensure!(log.contains(words), "{words}: {log}");
+    }
+    let printed = home.printed(&[&event[..], &["--sequence", "1"]].concat())?;
+    ensure!(printed.contains("published: key a, sequence 1"), "{printed}");
+    home.write("ordain.toml", config(""))?;
+    let printed = home.printed(&event)?;
+    ensure!(printed.contains("published: key a, sequence 2"), "{printed}");
+    Ok(())
+}
+
 /// A `fifo` stream numbers its events itself, so the producer's events need only ids. The events of each key must stay
 /// in order.
 #[test]

@@ -3,6 +3,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use ordain_tests::host::Home;
+use ordain_tests::log::in_turn;
 use ordain_tests::tally;
 use serde_json::Value;
 
@@ -38,6 +39,33 @@ fn check_and_start_report_the_same_file_errors() -> Result<()> {
     home.write("ordain.toml", tally::CONFIG.replace("out.ndjson", "new.ndjson"))?;
     ensure!(home.output(&["check"])?.status.success(), "`check` rejects a valid configuration");
     ensure!(!home.path("new.ndjson").exists(), "check created a file");
+    Ok(())
+}
+
+/// A sink that wrote to the configuration or to a handler would destroy the file, and the next start would fail.
+#[test]
+fn sink_that_writes_to_a_file_of_the_process_is_refused() -> Result<()> {
+    let home = Home::new(&["tally"], tally::CONFIG)?;
+    home.write("events.ndjson", in_turn(1, 1).join("\n") + "\n")?;
+    let handler = std::fs::read(home.path("plugins/tally.wasm"))?;
+    std::os::unix::fs::symlink("ordain.toml", home.path("link"))?;
+    std::fs::hard_link(home.path("plugins/tally.wasm"), home.path("other-name"))?;
+    for (sink, purpose) in [
+        ("ordain.toml", "the configuration"),
+        ("./plugins/../link", "the configuration"),
+        ("plugins/tally.wasm", "a handler"),
+        ("other-name", "a handler"),
+        ("plugins/tally@9.0.0.wasm", "a handler"),
+    ] {
+        let config = tally::CONFIG.replace("out.ndjson", sink);
+        home.write("ordain.toml", &config)?;
+        let [check, run] = refusals(&home, 78)?;
+        ensure!(check == run, "{check}\n{run}");
+        let words = format!("sinks.tally.path: {sink} is the file of {purpose}: ");
+        ensure!(check.contains(&words), "{check}");
+        ensure!(home.read("ordain.toml").starts_with(&config), "the configuration has changed");
+        ensure!(std::fs::read(home.path("plugins/tally.wasm"))? == handler, "{sink}");
+    }
     Ok(())
 }
 

@@ -163,3 +163,32 @@ fn error_of_a_full_key_prints_a_command_that_can_be_run() -> Result<()> {
     }
     Ok(())
 }
+
+/// A key waits without a time limit for a missing event. The line in the log must contain a command that explains the
+/// key.
+#[test]
+fn line_about_missing_events_prints_a_command_that_can_be_run() -> Result<()> {
+    for key in ["-5", "a b", "tab\there"] {
+        let home = home()?;
+        let gap = "handler = \"faulty\"\n\
+                   gap = { timeout = \"1ms\", attempts = 1, on_exhausted = \"wait\" }";
+        home.write(CONFIG_FILE, CONFIG.replace("handler = \"faulty\"", gap))?;
+        home.write("events.ndjson", text(&[line(key, 2, &json!({ "do": "emit" }))]))?;
+        let mut service = Service::start(&home, &["run", CONFIG_FILE])?;
+        let missing = "missing events not received: ";
+        service.until_says(missing)?;
+        let log = service.stderr();
+        let reported = log.lines().find(|line| line.contains(missing)).context("a line")?;
+        let start = format!("key {}: waiting for event 1\n", escape_invisible(key));
+        for place in ["the process", "the store"] {
+            let outputs = run_all(&home, reported)?;
+            let [(command, shown)] = &outputs[..] else { bail!("{outputs:#?} of {reported}") };
+            ensure!(command.starts_with("ordain keys why cases "), "{command}");
+            ensure!(shown.starts_with(&start), "{place}: {shown}");
+            if place == "the process" {
+                service.end()?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -4,6 +4,7 @@
 use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
 use ordain_tests::log::line;
+use ordain_tests::plugins::plugin;
 use ordain_tests::service::Service;
 use serde_json::json;
 
@@ -84,6 +85,29 @@ fn many_failures_are_summarized() -> Result<()> {
     let log = String::from_utf8_lossy(&output.stderr);
     ensure!(log.matches("parked: see `ordain keys why cases k").count() == 20, "{log}");
     ensure!(log.contains("80 more lines about keys and dead letters were not logged"), "{log}");
+    Ok(())
+}
+
+/// Another version of the handler accepts the event at which the key is parked. The run must log that it has retried
+/// the key.
+#[test]
+fn retried_key_is_reported() -> Result<()> {
+    let home = Home::new(&["faulty"], &CONFIG.replace("[sinks.faulty]", "[sinks.tally]"))?;
+    home.write("events.ndjson", line("a key", 1, &json!({ "do": "trap" })) + "\n")?;
+    let run = || -> Result<String> {
+        let output = home.output(&["--log", "info", "run", "--once"])?;
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(output.status.success(), "{log}");
+        Ok(log)
+    };
+    let log = run()?;
+    ensure!(log.contains("key parked: ") && !log.contains("retried parked keys"), "{log}");
+    std::fs::copy(plugin("tally")?, home.path("plugins/faulty@1.0.0.wasm"))?;
+    let log = run()?;
+    let reported = log.lines().find(|line| line.contains("retried parked keys: "));
+    let reported = reported.unwrap_or_default();
+    ensure!(reported.contains("version=\"faulty@1.0.0\" keys=1"), "{log}");
+    ensure!(home.lines("out.ndjson") == 1, "{}", home.read("out.ndjson"));
     Ok(())
 }
 

@@ -435,11 +435,18 @@ fn one_file_under_two_names_is_refused() -> Result<()> {
     std::fs::remove_file(home.path("out.ndjson"))?;
     assert_eq!(home.read("events.ndjson"), events);
 
-    // The link and its target are one file. This file does not exist before the host creates the file of the first
-    // sink.
+    // The link and its target are one file, which does not exist. Both commands must refuse it, and create no file.
     std::os::unix::fs::symlink("other.ndjson", home.path("out.ndjson"))?;
     let words = ["sinks.tally.path: out.ndjson", "as sinks.other.path: each sink needs its own"];
-    check(&home, ONCE, CONFIG, &words)
+    check(&home, &["check"], CONFIG, &words)?;
+    check(&home, ONCE, CONFIG, &words)?;
+    home.write("ordain.toml", tally::CONFIG.to_owned() + &second.replace("other.n", "./new.n"))?;
+    home.write("ordain.toml", home.read("ordain.toml").replace("out.n", "plugins/../new.n"))?;
+    let words = ["tally.path: plugins/../new.ndjson", "as sinks.other.path: each sink needs its"];
+    check(&home, &["check"], CONFIG, &words)?;
+    check(&home, ONCE, CONFIG, &words)?;
+    ensure!(!home.path("other.ndjson").exists() && !home.path("new.ndjson").exists());
+    Ok(())
 }
 
 #[test]

@@ -2,10 +2,15 @@
 //! must report the key and end. A service (a run without `--once`) must report the key, because all keys of its
 //! partition wait.
 
+use std::fs;
+
 use anyhow::{Result, ensure};
+use ordain_tests::alerts;
 use ordain_tests::host::Home;
-use ordain_tests::http::{get, metric, ready};
+use ordain_tests::http::{LINES, get, ingress, metric, post, ready};
 use ordain_tests::log::{by_key, line, text};
+use ordain_tests::plugins::plugin;
+use ordain_tests::printed::run_all;
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::json;
@@ -70,6 +75,11 @@ fn full_key_of_a_service_is_reported() -> Result<()> {
         metric(address, "ordain_stream_consuming")? == Some(0),
         "a blocked source must not count as consuming"
     );
+    let page = get(address, "/metrics")?.body;
+    let firing = alerts::firing(&page, &page)?;
+    for alert in ["OrdainKeyFull", "OrdainStreamNotConsuming"] {
+        ensure!(firing.contains(alert), "{alert} is not in {firing:?}");
+    }
     // The process can still serve its other streams.
     ensure!(get(address, "/readyz")?.status == 200, "{}", service.stderr());
     let reason = "key \"a\" is stopped at event 1, and ";
@@ -82,6 +92,10 @@ fn full_key_of_a_service_is_reported() -> Result<()> {
         let line = format!("a partition of the stream receives no events: {reason}");
         ensure!(why.contains(&line) && why.contains("`ordain keys why cases a`"), "{why}");
     }
+    // The reason in the list of streams contains a command.
+    let outputs = run_all(&home, &home.printed(&["streams", "list"])?)?;
+    let explains = |(_, shown): &(String, String)| shown.starts_with("key a: parked at event 1\n");
+    ensure!(outputs.iter().any(explains), "{outputs:?}");
     ensure!(home.lines("out.ndjson") == 1, "{}", home.read("out.ndjson"));
     service.end()?;
 
@@ -92,4 +106,79 @@ fn full_key_of_a_service_is_reported() -> Result<()> {
     ensure!(metric(address, "ordain_full_keys")? == Some(0), "a key still counts as full");
     service.end()?;
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
+}
+
+/// Another handler version accepts the event at which the full key has stopped. The log must show when the stream
+/// continues.
+#[test]
+fn end_of_a_block_is_logged() -> Result<()> {
+    let text_of_config = config("park", 2).replace("\"tally\"", "\"faulty\"");
+    let home = Home::new(&["faulty"], &text_of_config)?;
+    let event = |sequence, action| line("a", sequence, &json!({ "do": action }));
+    let mut lines = vec![event(1, "trap")];
+    lines.extend((2..=20).map(|sequence| event(sequence, "ok")));
+    home.write("events.ndjson", text(&lines))?;
+    let mut service = Service::start(&home, &["run"])?;
+    service.until_says("stream blocked: key \"a\" is stopped at event 1, and ")?;
+    ensure!(!service.stderr().contains("stream unblocked"), "{}", service.stderr());
+    fs::copy(plugin("tally")?, home.path("plugins/faulty@1.0.0.wasm"))?;
+    service.until_says("stream unblocked: the partition accepts events again")?;
+    service.until("all messages", || home.lines("out.ndjson") == lines.len())?;
+    service.end()
+}
+
+/// Over HTTP, events of the full key `a` fill the queue of the stream, so Ordain cannot accept event 1 of `a`. The
+/// answer must name the key, and `keys why` must name a remedy that helps.
+#[test]
+fn full_key_over_http_has_a_remedy() -> Result<()> {
+    let config = |rest: &str| {
+        format!(
+            "[ingress]\nlisten = \"127.0.0.1:0\"\n[streams.cases]\nhandler = \"tally\"\n\
+             source = {{ kind = \"http\", prefetch = 4, queue = 20 }}\n\
+             lane_buffer = 1\nspill_after = \"1ms\"\n\
+             gap = {{ timeout = \"10ms\", attempts = 1 }}\n{rest}\n\
+             [sinks.tally]\nkind = \"file\"\npath = \"out.ndjson\"\n"
+        )
+    };
+    let event = |sequence: u64| line("a", sequence, &json!({ "n": sequence }));
+    for remedy in ["spill_limit = 1000", "spill_limit = 2\noverflow = \"dead-letter\""] {
+        let home = Home::new(&["tally"], &config("spill_limit = 2"))?;
+        let mut service = Service::start(&home, &["run"])?;
+        let events = ingress(&mut service)?;
+        let mut accepted = Vec::new();
+        let mut sequence = 2;
+        let words = "the limit `source.queue`: try again. A partition of the stream receives no events: key \"a\" is \
+                     stopped at event 1, and ";
+        service.until("an answer that names the key", || {
+            let Ok(answer) = post(events, LINES, &(event(sequence) + "\n")) else { return false };
+            if answer.status == 202 {
+                accepted.push(event(sequence));
+                sequence += 1;
+                return false;
+            }
+            answer.status == 429 && answer.problem().is_ok_and(|detail| detail.contains(words))
+        })?;
+        let answer = post(events, LINES, &(event(1) + "\n"))?;
+        ensure!(answer.status == 429 && answer.problem()?.contains(words), "{answer:?}");
+        let named =
+            "remedy: raise `spill_limit`, or set `overflow = \"dead-letter\"`, and start Ordain ";
+        let from_process = home.printed(&["keys", "why", "cases", "a"])?;
+        service.end()?;
+        let from_store = home.printed(&["keys", "why", "cases", "a"])?;
+        for why in [&from_process, &from_store] {
+            ensure!(why.contains(named) && why.contains("; then send event 1 again from"), "{why}");
+        }
+
+        home.write("ordain.toml", config(remedy))?;
+        let mut service = Service::start(&home, &["run"])?;
+        let events = ingress(&mut service)?;
+        service.until("the missing event", || {
+            post(events, LINES, &(event(1) + "\n")).is_ok_and(|answer| answer.status == 202)
+        })?;
+        accepted.push(event(1));
+        service.until("all messages", || home.lines("out.ndjson") == accepted.len())?;
+        service.end()?;
+        tally::check(&by_key(&accepted)?, &home.read("out.ndjson"))?;
+    }
+    Ok(())
 }

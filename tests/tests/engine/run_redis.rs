@@ -34,6 +34,9 @@ fn password_from_the_environment_is_never_printed() -> Result<()> {
         for shown in ["s/cr@t", "s%2Fcr"] {
             ensure!(!stderr.contains(shown) && !out.contains(shown), "{password:?}: {stderr}");
         }
+        let advice = "if the login in `store.url` has changed, restart the process";
+        let is_refused = code == 75;
+        ensure!(stderr.contains(advice) == is_refused, "{password:?}: {stderr}");
         if code == 0 {
             tally::check(&by_key(&lines)?, &out)?;
         }

@@ -2,11 +2,11 @@
 //! messages, and a log in JSON must contain only JSON lines.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::Stdio;
+use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use ordain_tests::host::Home;
-use ordain_tests::log::{by_key, in_turn, line};
+use ordain_tests::host::{Home, binary};
+use ordain_tests::log::{by_key, in_turn, line, text};
 use ordain_tests::tally;
 use serde_json::{Value, json};
 
@@ -95,6 +95,37 @@ fn closed_stdout_ends_the_run_and_loses_nothing() -> Result<()> {
     let rest = objects(&output.stdout)?.len();
     ensure!((1..=lines.len()).contains(&rest), "{rest}");
     ensure!(String::from_utf8(output.stdout)?.ends_with('\n'), "{rest}");
+    Ok(())
+}
+
+/// If standard output is closed or open only for reading at the start, the messages would be lost. The start must fail,
+/// and a later start must print all messages. A user may still discard the messages with `/dev/null`.
+#[test]
+fn start_without_standard_output_is_refused() -> Result<()> {
+    let lines = in_turn(2, 3);
+    let home = Home::new(&["tally"], &PIPED.replacen("\"-\"", "\"events.ndjson\"", 1))?;
+    home.write("events.ndjson", text(&lines))?;
+    let run_with = |redirection: &str| -> Result<Output> {
+        let command = format!("exec \"$0\" run --once {redirection}");
+        let mut shell = Command::new("sh");
+        shell.current_dir(home.folder()).args(["-c", &command]).arg(binary()?);
+        Ok(shell.stdin(Stdio::null()).output()?)
+    };
+    for redirection in [">&-", "1< events.ndjson"] {
+        let output = run_with(redirection)?;
+        let log = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(75), "{redirection}: {}: {log}", output.status);
+        let words = "sinks.tally.path: standard output is closed, so the messages";
+        ensure!(log.contains(words), "{redirection}: {log}");
+    }
+    let output = run_with("")?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    tally::check(&by_key(&lines)?, std::str::from_utf8(&output.stdout)?)?;
+
+    home.append("events.ndjson", line("k9", 1, &json!({ "n": 1 })) + "\n")?;
+    let output = run_with("> /dev/null")?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success() && log.contains("messages"), "{}: {log}", output.status);
     Ok(())
 }
 

@@ -187,6 +187,25 @@ fn key_in_memory_is_forgotten_when_the_store_forgets_it() -> Result<()> {
     Ok(())
 }
 
+/// Two producers number events of the same key. The dead letter of the second producer's event must name the first
+/// producer.
+#[test]
+fn conflict_names_the_source_of_the_other_event() -> Result<()> {
+    let mut rig = Rig::new("gap = { timeout = \"1h\" }")?;
+    let from = |source: &str| {
+        let sequence = Some(2);
+        let parts = EventParts { key: "a", id: "1", kind: "test", ..EventParts::default() };
+        Arc::new(Event::new(&EventParts { source, sequence, ..parts }))
+    };
+    rig.input(0, Input::Arrived { delivery: 1, event: from("/shop") });
+    rig.input(0, Input::Arrived { delivery: 2, event: from("/web") });
+    let letters: Vec<_> = rig.batches.iter().flat_map(|batch| &batch.letters).collect();
+    let [letter] = letters[..] else { panic!("{letters:?}") };
+    assert_eq!(letter.cause, Cause::Conflict);
+    assert!(letter.error.ends_with("event 2 of the key, from the source \"/shop\""), "{letter:?}");
+    Ok(())
+}
+
 /// The answer to a read of the due index has one key more than the sequencer has free lanes, as if another key had
 /// taken a lane in the meantime. The sequencer must read the due index again soon and load the remaining key, and must
 /// not wait for the next regular read.

@@ -250,7 +250,7 @@ fn retained() -> impl Strategy<Value = (Event, Option<u64>)> {
 
 /// Encodes an event as the store keeps it for replay: its expiry time, and then the event.
 fn retained_record(event: &Event, sequence: Option<u64>) -> Vec<u8> {
-    [&7_u64.to_le_bytes()[..], &encode_retained(event, sequence)].concat()
+    [&7_u64.to_le_bytes()[..], &encode_retained(event, sequence, false)].concat()
 }
 
 /// Generates a record of any kind.

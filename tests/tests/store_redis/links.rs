@@ -19,6 +19,44 @@ async fn put(store: &RedisStore, value: &str) -> bool {
     store.put_marks(&[mark]).await.is_ok()
 }
 
+/// A port of this machine at which no server listens.
+const CLOSED_PORT: u16 = 1;
+
+/// Opens a store with a URL that names servers at several ports. `path` is the path of the URL. Commits in each shard.
+async fn commit_with_several_hosts(ports: &[u16], path: &str) {
+    let hosts: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    let url = format!("redis://{}{path}", hosts.join(","));
+    let store = RedisStore::open(options(&url)).await.expect(&url);
+    let mut owner = Owner::claim(&store, "s", 0).await;
+    for key in keys_of_shards(store.shards()) {
+        owner.write(&store, first_write(&key)).await;
+    }
+}
+
+/// The URL names all nodes of a Cluster. The store must use the Cluster, even if no server listens at the first of
+/// several hosts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_hosts_of_a_cluster_are_used() {
+    let cluster = Cluster::start(3).expect("a Cluster");
+    let ports: Vec<u16> = cluster.nodes().iter().map(Server::port).collect();
+    commit_with_several_hosts(&ports, "").await;
+    commit_with_several_hosts(&[&[CLOSED_PORT], &ports[1..]].concat(), "").await;
+}
+
+/// The URL names several Sentinels, with and without the name of the master. The store must use the master, even if
+/// only one of the Sentinels runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn several_hosts_of_sentinels_are_used() {
+    let group = Sentinel::start().expect("a group");
+    let running = group.sentinel().port();
+    let path = format!("/{}", group.name());
+    for path in ["", &path] {
+        for ports in [[running, CLOSED_PORT], [CLOSED_PORT, running]] {
+            commit_with_several_hosts(&ports, path).await;
+        }
+    }
+}
+
 /// A server closes connections that have been idle for its `timeout`. To the store, this would look like a broken
 /// connection. The connections of commits that wait for replicas may be idle for a long time. So the store regularly
 /// sends requests on these connections.

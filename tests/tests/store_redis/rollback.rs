@@ -193,6 +193,42 @@ async fn lost_number_is_given_again_after_commits_were_repeated() {
     assert_eq!(assign(&dedicated, &to, "5", &["s"]).await, elsewhere);
 }
 
+/// The server loses the numbers of events and the commits that settled the events, and the owner repeats the commits.
+/// An event that the record of the key shows to be another event gets no lost number.
+#[tokio::test]
+async fn other_event_gets_no_lost_number_after_commits_were_repeated() {
+    let dedicated = DedicatedStore::start().await;
+    let store = &dedicated.store;
+    let to = Destination::Exchange("next".into());
+    let mut owner = Owner::claim(store, "s", 0).await;
+    assert_eq!(assign(&dedicated, &to, "1", &["s"]).await, AssignItemReply::New(1));
+    owner.write(store, step("a", 1)).await;
+    let snapshot = dedicated.server.snapshot().expect("a snapshot");
+    let mut lost = Vec::new();
+    for sequence in 2..=3 {
+        let id = sequence.to_string();
+        assert_eq!(assign(&dedicated, &to, &id, &["s"]).await, AssignItemReply::New(sequence));
+        let mut write = step("a", sequence);
+        let contents = (2..=sequence).map(|settled| published(&settled.to_string()).content());
+        write.record.digests = contents.map(ContentDigests::short).collect();
+        let batch = owner.batch(vec![write]);
+        until_applied(store, &owner, &batch).await;
+        lost.push(batch);
+    }
+    dedicated.server.go_back(&snapshot).expect("an earlier time");
+    for batch in lost {
+        let batch = Arc::new(Batch { repeated: true, ..(*batch).clone() });
+        until_applied(store, &owner, &batch).await;
+    }
+    for sequence in 2..=3 {
+        let elsewhere = AssignItemReply::NumberedElsewhere(4);
+        assert_eq!(assign(&dedicated, &to, "other", &["s"]).await, elsewhere);
+        let id = sequence.to_string();
+        assert_eq!(assign(&dedicated, &to, &id, &["s"]).await, AssignItemReply::New(sequence));
+    }
+    assert_eq!(assign(&dedicated, &to, "other", &["s"]).await, AssignItemReply::New(4));
+}
+
 /// The server loses the numbers of events that still wait in the broker, but no commit. The owner commits these events
 /// after the loss, for the first time, so no owner repeats a commit in the shard. The store then refuses to number the
 /// events, until a call that publishes lost events again gives the lost numbers to the same events.

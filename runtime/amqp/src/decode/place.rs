@@ -10,9 +10,12 @@ use ordain_config::{MessageProperty, Place};
 use crate::value::{EXCERPT_LIMIT, as_text, excerpt, not_utf8};
 use ordain_util::text::truncated;
 
-/// A reader of the places of a message.
+/// A reader of the places of a message. `data` is the body of the message, without its compression.
 pub(super) struct MessageReader<'a> {
     pub(super) delivery: &'a Delivery,
+    pub(super) data: &'a [u8],
+    /// The property `content_encoding` without the compression that `data` no longer has.
+    pub(super) encoding: Option<&'a str>,
 }
 
 impl<'a> MessageReader<'a> {
@@ -22,7 +25,7 @@ impl<'a> MessageReader<'a> {
         headers.inner().get(name).filter(|value| !matches!(value, AMQPValue::Void))
     }
 
-    fn property(&self, property: MessageProperty) -> Option<Cow<'a, str>> {
+    pub(super) fn property(&self, property: MessageProperty) -> Option<Cow<'a, str>> {
         let properties = &self.delivery.properties;
         let text = match property {
             MessageProperty::MessageId => properties.message_id(),
@@ -65,7 +68,7 @@ impl PlaceReader for MessageReader<'_> {
                 None => PlaceValue::Missing,
                 Some(value) => as_text(value).map_or(PlaceValue::NotText, PlaceValue::Text),
             },
-            Place::Data(pointer) => match find_value(&self.delivery.data, pointer) {
+            Place::Data(pointer) => match find_value(self.data, pointer) {
                 Ok(raw) => raw.and_then(scalar_text).map_or(PlaceValue::Missing, PlaceValue::Text),
                 Err(NotJsonError) => PlaceValue::NotJson,
             },
@@ -77,11 +80,9 @@ impl PlaceReader for MessageReader<'_> {
     fn show(&self, place: &Place) -> String {
         let found = match place {
             Place::Header(name) => return self.header(name).map_or_else(String::new, excerpt),
-            Place::Data(pointer) => find_value(&self.delivery.data, pointer)
-                .ok()
-                .flatten()
-                .unwrap_or_default()
-                .to_owned(),
+            Place::Data(pointer) => {
+                find_value(self.data, pointer).ok().flatten().unwrap_or_default().to_owned()
+            }
             Place::Property(property) => {
                 self.property(*property).map_or_else(String::new, |text| shown(&text))
             }

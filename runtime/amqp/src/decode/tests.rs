@@ -1,5 +1,7 @@
 //! Tests of the decoder: the default places of an event's values, and the places that the settings of a source name.
 
+mod structured;
+
 use std::path::Path;
 
 use lapin::BasicProperties;
@@ -12,12 +14,7 @@ use crate::encode::{self, EventForm};
 
 /// Decodes a delivery of a `sequenced` stream.
 fn decode(routing_key: &str, properties: BasicProperties) -> Result<Event, DecodeError> {
-    let decoder = DeliveryDecoder {
-        letter_source: "/ordain/s".to_owned(),
-        ordering: OrderingMode::Sequenced,
-        event_size: 1 << 20,
-        locations: EventLocations::DEFAULT,
-    };
+    let decoder = decoder(OrderingMode::Sequenced, EventLocations::DEFAULT);
     let mut delivery = Delivery::mock(1, "x".into(), routing_key.into(), false, Vec::new());
     delivery.properties = properties;
     decoder.decode(&delivery)
@@ -69,12 +66,12 @@ fn located(ordering: OrderingMode, settings: &str) -> DeliveryDecoder {
     let loaded = LoadedConfig::parse(Path::new("ordain.toml"), &text, &|_| None);
     let loaded = loaded.unwrap_or_else(|error| panic!("{settings}: {error}"));
     let SourceConfig::Amqp(source) = &loaded.config.streams["s"].source else { unreachable!() };
-    DeliveryDecoder {
-        letter_source: "/ordain/s".to_owned(),
-        ordering,
-        event_size: 1 << 20,
-        locations: source.locations(),
-    }
+    decoder(ordering, source.locations())
+}
+
+/// Returns a decoder of a stream with one partition.
+fn decoder(ordering: OrderingMode, locations: EventLocations) -> DeliveryDecoder {
+    DeliveryDecoder::new("/ordain/s".to_owned(), ordering, 1 << 20, locations, false)
 }
 
 fn message(properties: BasicProperties, body: &[u8]) -> Delivery {
@@ -351,6 +348,12 @@ fn unreadable_time_or_type_counts_as_missing() {
         (AMQPValue::LongLongInt(1_764_072_000_123), Some(1_764_072_000_123)),
         (text("1764072000123456"), Some(1_764_072_000_123)),
         (AMQPValue::Double(1_764_072_000.123), Some(1_764_072_000_123)),
+        (AMQPValue::Double(1_764_072_000.0), Some(1_764_072_000_000)),
+        (AMQPValue::Double(1_764_072_000_123.0), Some(1_764_072_000_123)),
+        (AMQPValue::Double(1_764_072_000_123_456.0), Some(1_764_072_000_123)),
+        (AMQPValue::Double(1e300), None),
+        (AMQPValue::LongLongInt(1_764_072_000_123_456), Some(1_764_072_000_123)),
+        (AMQPValue::Void, None),
         (decimal(1_764_072_000, 3), Some(1_764_072_000)),
         (text("yesterday"), None),
         (text("10000-01-01T00:00:00Z"), None),
@@ -370,6 +373,14 @@ fn unreadable_time_or_type_counts_as_missing() {
     let list = list();
     let kind = decode("k", with_headers(&[("cloudEvents:type", list)])).expect("an event");
     assert_eq!(kind.kind(), "");
+    // An attribute of the type void is missing, and does not hide the property.
+    let void = with_headers(&[
+        ("cloudEvents:type", AMQPValue::Void),
+        ("cloudEvents:source", AMQPValue::Void),
+        ("cloudEvents:tenant", AMQPValue::Void),
+    ]);
+    let event = decode("k", void.with_type("t".into())).expect("an event");
+    assert_eq!((event.kind(), event.source(), event.headers().count()), ("t", "", 0));
     let decoder =
         located(OrderingMode::Sequenced, "type = \"data:/t\"\ntime = [\"header:t\", \"data:/at\"]");
     let event = decoder.decode(&message(BasicProperties::default(), b"{\"t\":{},\"at\":\"noon\"}"));
@@ -494,4 +505,72 @@ fn headers_of_the_http_binding_are_attributes() {
     let mut others: Vec<_> = event.headers().collect();
     others.sort_unstable();
     assert_eq!(others, [("subject", "s"), ("tenant", "t")]);
+}
+
+/// A stream reads the mark of an event to which the store gave its sequence, unless the stream reads the sequence or
+/// the id from a place of its own. A producer's header of the same name is no mark.
+#[test]
+fn mark_of_store_numbered_events_arrives() {
+    let headers = [("X-Ordain-Numbered", "true"), ("other", "2")];
+    let parts = EventParts { key: "k", id: "1", headers: &headers, ..EventParts::default() };
+    let plain = Event::new(&parts);
+    let marked = plain.numbered_by_store();
+    let is_marked = |event: &Event, ordering, settings: &str| {
+        let decoder = located(ordering, settings);
+        let form = EventForm::new("s", &EventLocations::DEFAULT);
+        let sent = encode::event(&std::sync::Arc::new(event.clone()), Some(7), &form);
+        let mut delivery = message(sent.properties, b"");
+        delivery.routing_key = sent.routing_key;
+        let received = decoder.decode(&delivery).expect("an event");
+        assert!(received.headers().all(|(name, _)| name != "X-Ordain-Numbered"));
+        received.is_store_numbered()
+    };
+    assert!(is_marked(&marked, OrderingMode::Sequenced, ""));
+    assert!(!is_marked(&plain, OrderingMode::Sequenced, ""));
+    assert!(!is_marked(&marked, OrderingMode::Fifo, ""));
+    assert!(!is_marked(&marked, OrderingMode::Sequenced, "id = \"header:other\""));
+    assert!(!is_marked(&marked, OrderingMode::Sequenced, "sequence = \"header:other\""));
+}
+
+/// The handler reads the properties that are no part of the event as headers. Only the property itself has this name.
+#[test]
+fn properties_are_headers() {
+    let properties = with_headers(&[("property:user_id", text("forged"))])
+        .with_content_encoding("utf-8".into())
+        .with_correlation_id("c-1".into())
+        .with_reply_to("replies".into())
+        .with_app_id("shop".into())
+        .with_user_id("guest".into())
+        .with_priority(0)
+        .with_expiration("60000".into());
+    let expected = [
+        ("property:app_id", "shop"),
+        ("property:content_encoding", "utf-8"),
+        ("property:correlation_id", "c-1"),
+        ("property:expiration", "60000"),
+        ("property:priority", "0"),
+        ("property:reply_to", "replies"),
+        ("property:user_id", "guest"),
+        ("x-original-property:user_id", "forged"),
+    ];
+    let headers = |event: &Event| {
+        let mut headers: Vec<(String, String)> =
+            event.headers().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        headers.sort_unstable();
+        headers
+    };
+    let event = decode("k", properties.clone()).expect("an event");
+    assert_eq!(headers(&event), expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    // A property that contains the key is no header.
+    let decoder = located(OrderingMode::Sequenced, "key = \"property:correlation_id\"");
+    let event = decoder.decode(&message(properties, b"")).expect("an event");
+    assert_eq!((event.key(), event.headers().count()), ("c-1", expected.len() - 1));
+    let event = decoder.decode(&message(
+        BasicProperties::default()
+            .with_correlation_id("c".into())
+            .with_content_encoding("gzip".into()),
+        b"no gzip",
+    ));
+    let error = event.expect_err("no gzip");
+    assert_eq!((error.cause, error.key.as_deref()), (Cause::Unreadable, Some("c")));
 }

@@ -150,7 +150,7 @@ impl Topology {
 }
 
 /// Returns whether an exchange exists.
-async fn exchange_exists(
+pub(super) async fn exchange_exists(
     broker: &BrokerEndpoint,
     connection: &Connection,
     name: &str,

@@ -57,7 +57,8 @@ pub(super) async fn explain(
     if let Some(letters) = letters_text(target, stream, name).await? {
         words += &format!("{letters}\n");
     }
-    if let Some(helps) = remedy(row, target.retries_on_new_version(stream)?) {
+    let is_full = target.pausing_spill_limit(stream)?.is_some_and(|limit| row.held.count >= limit);
+    if let Some(helps) = remedy(row, target.retries_on_new_version(stream)?, is_full) {
         words += &format!("remedy: {helps}\n");
     }
     Ok(words)
@@ -232,9 +233,18 @@ fn requests_text(row: &KeyRow) -> String {
     words
 }
 
-fn remedy(row: &KeyRow, tries_again: bool) -> Option<String> {
+/// Returns the remedy for a key that has stopped. `is_full` states whether the store holds as many events of the key as
+/// the stream allows. The missing event then cannot arrive before the limit is raised, because the partition of the key
+/// accepts no further event.
+fn remedy(row: &KeyRow, tries_again: bool, is_full: bool) -> Option<String> {
+    let room = if is_full {
+        "raise `spill_limit`, or set `overflow = \"dead-letter\"`, and start Ordain again, because the partition of \
+         the key accepts no further event; then "
+    } else {
+        ""
+    };
     let again = format!(
-        "send {} again from the producer, at any time; the gap closes when no event is missing",
+        "{room}send {} again from the producer, at any time; the gap closes when no event is missing",
         missing_events(row)
     );
     match row.status()? {
@@ -305,7 +315,7 @@ mod tests {
             trouble: Some(failure),
             ..KeyRow::default()
         };
-        remedy(&row, true).unwrap_or_default()
+        remedy(&row, true, false).unwrap_or_default()
     }
 
     #[test]
@@ -367,11 +377,12 @@ mod tests {
                     trouble: Some(failure),
                     ..KeyRow::default()
                 };
-                let helps = remedy(&row, true).unwrap_or_default();
-                assert!(
-                    helps.starts_with(&format!("send {missing} again from the producer")),
-                    "{helps}"
-                );
+                let helps = remedy(&row, true, false).unwrap_or_default();
+                let send = format!("send {missing} again from the producer");
+                assert!(helps.starts_with(&send), "{helps}");
+                let helps = remedy(&row, true, true).unwrap_or_default();
+                assert!(helps.starts_with("raise `spill_limit`, or "), "{helps}");
+                assert!(helps.contains(&format!("; then {send}")), "{helps}");
             }
         }
     }

@@ -6,7 +6,8 @@ use ordain_core::{Cause, SEQUENCE_END};
 
 use super::super::ATTRIBUTE_LIMIT;
 use super::super::envelope::{EnvelopeMember, EventEnvelope};
-use super::super::time::{in_calendar, parse_time};
+use super::super::pointer::scalar_text;
+use super::super::time::{event_time, in_calendar, parse_time};
 use super::{DecodeResult, EventRejection, unreadable};
 use ordain_store::KEY_SIZE_LIMIT;
 
@@ -88,6 +89,13 @@ pub(super) fn time(envelope: &EventEnvelope<'_>) -> DecodeResult<Option<u64>> {
     unreadable(format!(
         "`time` must be a time as in RFC 3339, such as \"2026-01-31T12:00:00Z\", found {found}"
     ))
+}
+
+/// Returns the time of the event as [`time`] does, also a number ([`event_time`]). A time that cannot be read counts as
+/// no time.
+pub(super) fn lenient_time(envelope: &EventEnvelope<'_>) -> Option<u64> {
+    let text = scalar_text(envelope.raw(EnvelopeMember::Time)?)?;
+    event_time(&text)
 }
 
 /// Returns whether the event is the last event of its key.

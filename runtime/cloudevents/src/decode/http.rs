@@ -13,6 +13,7 @@ use percent_encoding::percent_decode;
 use super::super::HEADERS_LIMIT;
 use super::super::envelope::EventEnvelope;
 use super::{DecodeError, DecodeResult, EventDecoder, EventRejection, unreadable};
+use ordain_util::text::latin1_text;
 
 /// Prefix of the HTTP headers that contain attributes of an event.
 const ATTRIBUTE_PREFIX: &str = "ce-";
@@ -35,16 +36,32 @@ pub enum ContentMode {
 /// Returns the form of a body according to its headers; `None` if the headers name no form of events.
 pub fn content_mode(headers: &HeaderMap) -> Option<ContentMode> {
     let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    match kind.as_str() {
-        "application/cloudevents+json" => Some(ContentMode::Structured),
-        "application/cloudevents-batch+json" => Some(ContentMode::Batch),
-        _ if headers.contains_key(SPECVERSION_HEADER) => Some(ContentMode::Binary),
-        "application/x-ndjson" | "application/ndjson" | "application/jsonl" => {
-            Some(ContentMode::Lines)
-        }
-        _ => None,
+    if let Some(mode) = cloudevents_mode(kind) {
+        return Some(mode);
     }
+    if headers.contains_key(SPECVERSION_HEADER) {
+        return Some(ContentMode::Binary);
+    }
+    let lines = ["application/x-ndjson", "application/ndjson", "application/jsonl"];
+    lines.iter().any(|name| is_media_type(kind, name)).then_some(ContentMode::Lines)
+}
+
+/// Returns the form of a body whose media type is one that CloudEvents defines for JSON: structured or batch. Returns
+/// `None` for any other media type.
+pub fn cloudevents_mode(content_type: &str) -> Option<ContentMode> {
+    if is_media_type(content_type, "application/cloudevents+json") {
+        Some(ContentMode::Structured)
+    } else if is_media_type(content_type, "application/cloudevents-batch+json") {
+        Some(ContentMode::Batch)
+    } else {
+        None
+    }
+}
+
+/// Returns whether a content type names a media type, with or without parameters such as `charset`.
+fn is_media_type(content_type: &str, name: &str) -> bool {
+    let kind = content_type.split(';').next().unwrap_or_default();
+    kind.trim().eq_ignore_ascii_case(name)
 }
 
 /// Decodes the single event of a body. A body whose headers name no form is decoded in structured mode. Rejects a body
@@ -84,7 +101,7 @@ impl EventDecoder {
                 "the event has {size} bytes; runtime.event_size allows {limit} bytes"
             )));
         }
-        self.decode_envelope(&envelope, Some(body))
+        self.decode_envelope(&envelope, Some(body), None)
     }
 }
 
@@ -117,10 +134,21 @@ fn attributes(headers: &HeaderMap) -> DecodeResult<Vec<(String, String)>> {
     Ok(attributes)
 }
 
-/// Decodes the value of a header: percent-encoded UTF-8, optionally in quotation marks. Returns `None` for any other
-/// value.
+/// Decodes the value of a header: percent-encoded UTF-8, optionally in quotation marks. A value with other bytes is
+/// Latin-1, which HTTP clients write for characters that the producer has not encoded. Returns `None` for a
+/// percent-encoded value that is not UTF-8.
 fn header_text(value: &HeaderValue) -> Option<Cow<'_, str>> {
     let bytes = value.as_bytes();
+    if std::str::from_utf8(bytes).is_err() {
+        let latin1 = latin1_text(bytes);
+        let unquoted = unquoted_text(latin1.as_bytes())?.into_owned();
+        return Some(Cow::Owned(unquoted));
+    }
+    unquoted_text(bytes)
+}
+
+/// Decodes percent-encoded UTF-8, optionally in quotation marks. Returns `None` for any other value.
+fn unquoted_text(bytes: &[u8]) -> Option<Cow<'_, str>> {
     let inside = bytes.strip_prefix(b"\"").and_then(|inside| inside.strip_suffix(b"\""));
     let Some(quoted) = inside else {
         return percent_decode(bytes).decode_utf8().ok();
@@ -209,10 +237,34 @@ mod tests {
         assert!(error.message.contains(words), "{error}");
     }
 
+    /// Some clients write a header in Latin-1 instead of percent-encoded UTF-8.
+    #[test]
+    fn header_that_is_not_utf8_is_latin1() {
+        for (value, key) in [
+            (&b"K\xf6ln"[..], "Köln"),
+            (b"\"K\xf6ln\"", "Köln"),
+            (b"K\xf6ln%2F1", "Köln/1"),
+            ("Köln".as_bytes(), "Köln"),
+            (b"K%C3%B6ln", "Köln"),
+        ] {
+            let mut headers = headers(&[
+                ("ce-specversion", "1.0"),
+                ("ce-id", "1"),
+                ("ce-type", "t"),
+                ("ce-source", "/s"),
+            ]);
+            headers.insert("ce-subject", HeaderValue::from_bytes(value).expect("a value"));
+            let event = decode_http(&DECODER, &headers, &Bytes::new()).expect(key);
+            assert_eq!(event.key(), key);
+        }
+    }
+
     #[test]
     fn headers_determine_the_content_mode() {
         for (kind, form) in [
             ("application/cloudevents+json; charset=utf-8", Some(ContentMode::Structured)),
+            ("Application/CloudEvents+JSON ;charset=UTF-8", Some(ContentMode::Structured)),
+            ("application/cloudevents+avro", None),
             ("application/cloudevents-batch+json", Some(ContentMode::Batch)),
             ("Application/X-NDJSON", Some(ContentMode::Lines)),
             ("application/json", None),

@@ -7,10 +7,11 @@ use super::super::located::{PlaceReader, PlaceValue};
 use super::super::pointer::{NotJsonError, find_value, scalar_text};
 use super::attribute::excerpt;
 
-/// The envelope and the data of an event.
+/// The envelope and the data of an event, and the places of the message that contains the event, if there is one.
 pub(super) struct EnvelopeReader<'e> {
     pub(super) envelope: &'e EventEnvelope<'e>,
     pub(super) data: &'e [u8],
+    pub(super) outside: Option<&'e dyn PlaceReader>,
 }
 
 impl<'e> EnvelopeReader<'e> {
@@ -25,14 +26,25 @@ impl<'e> EnvelopeReader<'e> {
                 },
                 |member| self.envelope.raw(member),
             )),
-            // The check of the configuration rejects these places for sources of CloudEvents.
             Place::RoutingKey | Place::Header(_) | Place::Property(_) => Ok(None),
+        }
+    }
+
+    /// Returns the reader of a place outside the event. Only a message has such places: the check of the configuration
+    /// rejects them for other sources.
+    fn outside(&self, place: &Place) -> Option<&'e dyn PlaceReader> {
+        match place {
+            Place::RoutingKey | Place::Header(_) | Place::Property(_) => self.outside,
+            Place::Attribute(_) | Place::Data(_) => None,
         }
     }
 }
 
 impl PlaceReader for EnvelopeReader<'_> {
     fn read(&self, place: &Place) -> PlaceValue<'_> {
+        if let Some(outside) = self.outside(place) {
+            return outside.read(place);
+        }
         match self.raw(place) {
             Ok(raw) => raw.and_then(scalar_text).map_or(PlaceValue::Missing, PlaceValue::Text),
             Err(_) => PlaceValue::NotJson,
@@ -40,6 +52,9 @@ impl PlaceReader for EnvelopeReader<'_> {
     }
 
     fn show(&self, place: &Place) -> String {
+        if let Some(outside) = self.outside(place) {
+            return outside.show(place);
+        }
         excerpt(self.raw(place).ok().flatten().unwrap_or("nothing")).to_owned()
     }
 }

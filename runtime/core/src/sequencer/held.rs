@@ -90,9 +90,9 @@ impl HeldQueue {
         self.queue.get(position)
     }
 
-    /// Returns whether the held event at a position has the same content as `event`.
+    /// Returns whether `event` is a repeat of the held event at a position.
     pub(super) fn same(&self, position: usize, event: &Event) -> bool {
-        self.get(position).is_some_and(|held| held.event.content() == event.content())
+        self.get(position).is_some_and(|held| event.repeats(&held.event))
     }
 
     /// Returns the first event that is not yet executed.

@@ -10,6 +10,10 @@ use super::letters::{orphan_letter, settling_letter};
 use crate::event::{DeliveryNumber, Event};
 use crate::letter::{Cause, LetterId};
 
+/// Maximum size of the source of an event in the error of a dead letter, in bytes. The error leaves out a longer
+/// source.
+const SOURCE_TEXT_LIMIT: usize = 512;
+
 impl Sequencer {
     pub(super) fn repeat_of_held(
         &mut self,
@@ -21,7 +25,7 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         let held = lane.held.get(position).expect("the caller found the event at this position");
         let sequence = held.sequence;
-        if held.event.content() != event.content() {
+        if !event.repeats(&held.event) {
             self.dead_letter_conflict(index, sequence, delivery, event);
         } else if held.copy == SpillCopy::Stored {
             self.count_duplicate(delivery);
@@ -49,8 +53,9 @@ impl Sequencer {
             self.settle_late_original(index, sequence, delivery, event);
             return;
         }
-        let differs = lane.record.digests.differs(lane.record.next, sequence, event.content());
-        let differs = differs.or_else(|| self.differs_in_history(index, sequence, event.content()));
+        let digests = event.repeat_digests();
+        let differs = lane.record.digests.differs(lane.record.next, sequence, digests);
+        let differs = differs.or_else(|| self.differs_in_history(index, sequence, digests));
         if differs == Some(true) {
             self.dead_letter_conflict(index, sequence, delivery, &event);
         } else {
@@ -97,14 +102,28 @@ impl Sequencer {
         delivery: DeliveryNumber,
         event: &Arc<Event>,
     ) {
-        if self.lanes[index].absence_assumed {
+        let lane = &self.lanes[index];
+        if lane.absence_assumed {
             self.defer(index, delivery, Arc::clone(event));
             return;
         }
-        let error = format!(
-            "another event with other content has the same sequence or id: event {sequence} of the key"
+        let difference = if event.is_store_numbered() { "content or id" } else { "content" };
+        let mut error = format!(
+            "another event with other {difference} has the same sequence or id: event {sequence} of the key"
         );
-        let letter = orphan_letter(&self.lanes[index].key, sequence, event, Cause::Conflict, error);
+        // The lane has only a digest of a settled event, so the source is unknown.
+        let other = lane.held.find(sequence).ok().and_then(|position| lane.held.get(position));
+        error += &other.map_or_else(String::new, |held| source_text(held.event.source()));
+        let letter = orphan_letter(&lane.key, sequence, event, Cause::Conflict, error);
         self.queue_orphan_letter(letter, delivery);
     }
+}
+
+/// Returns a text with the source of an event, for the end of an error. The text is empty if the event has no source,
+/// or if the source is too long.
+fn source_text(source: &str) -> String {
+    if source.is_empty() || source.len() > SOURCE_TEXT_LIMIT {
+        return String::new();
+    }
+    format!(", from the source {source:?}")
 }

@@ -94,18 +94,21 @@ impl SettledEvents {
         }
     }
 
-    /// Returns whether `content` differs from the content of the event that was settled with this sequence in this
-    /// incarnation of the key. Returns `None` if no digest of that event is in memory.
+    /// Returns whether an event differs from the event that was settled with this sequence in this incarnation of the
+    /// key. `digests` are the digests of the event ([`Event::repeat_digests`]). Returns `None` if no digest of the
+    /// settled event is in memory.
+    ///
+    /// [`Event::repeat_digests`]: crate::event::Event::repeat_digests
     pub(super) fn differs(
         &self,
         key: &Key,
         incarnation: u64,
         sequence: u64,
-        content: u64,
+        digests: [u64; 2],
     ) -> Option<bool> {
         let of_key = self.keys.get(key).filter(|of_key| of_key.incarnation == incarnation)?;
         let settled = of_key.digests.get(&sequence)?;
-        Some(*settled != ContentDigests::short(content))
+        Some(!ContentDigests::matches(*settled, digests))
     }
 }
 
@@ -160,7 +163,7 @@ mod tests {
         let evicted = [(0, vec![(1, ContentDigests::short(A)), (2, ContentDigests::short(B))])];
         record(&mut settled, vec![write("k", 0, 4, &[A])], vec![], &evicted, 1 << 20);
         record(&mut settled, vec![write("k", 100, 5, &[B])], vec![], &[], 1 << 20);
-        let differs = |sequence, content| settled.differs(&"k".into(), 100, sequence, content);
+        let differs = |sequence, content| settled.differs(&"k".into(), 100, sequence, [content; 2]);
         assert_eq!([differs(1, A), differs(1, B)], [Some(false), Some(true)]);
         assert_eq!([differs(3, A), differs(4, B), differs(5, A)], [Some(false), Some(false), None]);
     }
@@ -169,10 +172,10 @@ mod tests {
     fn digests_of_an_earlier_incarnation_do_not_count() {
         let mut settled = SettledEvents::default();
         record(&mut settled, vec![write("k", 7, 9, &[A; 8])], vec![], &[], 1 << 20);
-        assert_eq!(settled.differs(&"k".into(), 8, 3, B), None, "the key has begun again");
+        assert_eq!(settled.differs(&"k".into(), 8, 3, [B; 2]), None, "the key has begun again");
         record(&mut settled, vec![write("k", 8, 4, &[B; 3])], vec![], &[], 1 << 20);
-        assert_eq!(settled.differs(&"k".into(), 8, 3, B), Some(false));
-        assert_eq!(settled.differs(&"k".into(), 8, 5, B), None);
+        assert_eq!(settled.differs(&"k".into(), 8, 3, [B; 2]), Some(false));
+        assert_eq!(settled.differs(&"k".into(), 8, 5, [B; 2]), None);
     }
 
     #[test]
@@ -181,7 +184,7 @@ mod tests {
         let evicted = [(0, vec![(1, ContentDigests::short(A))])];
         let refused = vec![(0, WriteRefusal::Next(Some(2)))];
         record(&mut settled, vec![write("k", 7, 3, &[A])], refused, &evicted, 1 << 20);
-        assert_eq!(settled.differs(&"k".into(), 7, 1, A), None);
+        assert_eq!(settled.differs(&"k".into(), 7, 1, [A; 2]), None);
         assert_eq!(settled.bytes, 0);
     }
 
@@ -191,7 +194,7 @@ mod tests {
         for key in ["z", "a", "m"] {
             record(&mut settled, vec![write(key, 7, 2, &[A])], vec![], &[], 700);
         }
-        let known = ["z", "a", "m"].map(|key| settled.differs(&key.into(), 7, 1, A).is_some());
+        let known = ["z", "a", "m"].map(|key| settled.differs(&key.into(), 7, 1, [A; 2]).is_some());
         assert_eq!(known, [false, true, true]);
         let of_key = KEY_BYTES + 1 + DIGEST_BYTES;
         assert_eq!(settled.bytes, 2 * of_key);

@@ -135,8 +135,10 @@ impl Sequencer {
                 }
             }
             Ok(_) => {
+                let difference =
+                    if event.is_store_numbered() { "content or id" } else { "content" };
                 let error = format!(
-                    "another event with other content has the same sequence: event {sequence} of the key"
+                    "another event with other {difference} has the same sequence: event {sequence} of the key"
                 );
                 let letter = orphan_letter(&lane.key, sequence, &event, Cause::Conflict, error);
                 self.queue_orphan_letter(letter, 0);

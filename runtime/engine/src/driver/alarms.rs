@@ -9,6 +9,7 @@ use ordain_core::{
     AppliedCommit, Batch, DeadLetter, FailureInfo, GapEnd, GapEntry, KeyRecord, KeyStatus, KeyWrite,
 };
 
+use super::DriverError;
 use ordain_util::command::{config_option, last_argument};
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::text::{escape_invisible, truncated};
@@ -19,6 +20,9 @@ use ordain_util::text::{escape_invisible, truncated};
 /// lines.
 const LINE_LIMIT: u32 = 20;
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Minimum time between two warnings that a key blocks a partition.
+const BLOCK_WARN_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Maximum size of an error in a log line, in bytes. The store keeps the whole error of a parked key and of a dead
 /// letter.
@@ -32,6 +36,34 @@ static ALARM_THROTTLE: Mutex<LogThrottle> =
 /// warnings.
 static RESUMED_THROTTLE: Mutex<LogThrottle> =
     Mutex::new(LogThrottle::with_lines(LINE_LIMIT, WARN_INTERVAL));
+
+/// The log lines about a key that blocks one partition.
+pub(super) struct BlockLog {
+    throttle: LogThrottle,
+    /// True after a warning, until the end of the block is logged.
+    is_blocked: bool,
+}
+
+impl BlockLog {
+    pub(super) const fn new() -> Self {
+        Self { throttle: LogThrottle::new(BLOCK_WARN_INTERVAL), is_blocked: false }
+    }
+
+    /// Logs that a key blocks the partition, at most once every [`BLOCK_WARN_INTERVAL`].
+    pub(super) fn warn(&mut self, stream: &str, full: &DriverError) {
+        if self.throttle.allow() {
+            self.is_blocked = true;
+            tracing::warn!(stream, "stream blocked: {full}");
+        }
+    }
+
+    /// Logs the end of a block whose beginning is in the log.
+    pub(super) fn end(&mut self, stream: &str) {
+        if std::mem::take(&mut self.is_blocked) {
+            tracing::info!(stream, "stream unblocked: the partition accepts events again");
+        }
+    }
+}
 
 /// Returns the batch if it contains an alarm, and `None` otherwise. The driver logs the alarms of the batch after the
 /// commit.

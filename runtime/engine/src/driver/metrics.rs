@@ -47,8 +47,9 @@ pub struct PartitionMetrics {
     /// a known partition.
     pub lost_events: Arc<AtomicU64>,
     /// The number of differences that this process found in the broker while the stream ran. The number counts each
-    /// missing or replaced exchange or queue, each queue that was possibly replaced, and each refusal of the broker to
-    /// declare or bind an exchange or a queue.
+    /// missing or replaced exchange or queue, each missing binding, each queue that was possibly replaced, and each
+    /// refusal of the broker to declare or bind an exchange or a queue. The number also counts, at each check of the
+    /// bindings, each queue or exchange that takes events from a stream with several partitions.
     pub topology_changes: Arc<AtomicU64>,
     /// The number of keys that this partition took over from another partition. A driver takes such a key over when it
     /// loads the record of the key.

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use ordain_core::OrderingMode;
 
+use super::management::ManagementApi;
 use super::{RunError, RunStatus, policies};
 use crate::sink::Sinks;
 use crate::source::QueueNotifiers;
 use ordain_amqp::{
-    Binding, BrokerEndpoint, BrokerError, ExchangeSink, PREPARE_TIMEOUT, PreparedTopology,
-    Topology, TopologyError, TopologyRecord, inspect_broker, no_delivery_limit_command,
-    prepare_topology, unbind,
+    Binding, BindingList, BrokerEndpoint, BrokerError, ExchangeSink, PREPARE_TIMEOUT,
+    PreparedTopology, Topology, TopologyError, TopologyRecord, inspect_broker,
+    no_delivery_limit_command, prepare_topology, unbind,
 };
 use ordain_config::NumberingPolicy;
 use ordain_config::{LoadedConfig, SinkConfig, SourceConfig};
@@ -44,14 +45,16 @@ pub(super) async fn prepare(
     let Some(broker) = broker else { return Ok(()) };
     let known_streams = store.streams().await?;
     let until = timeout.map(|patience| Instant::now() + patience);
+    let list = ManagementApi::of(loaded, broker).map(|api| api as Arc<dyn BindingList>);
     for (name, stream) in &loaded.config.streams {
         let SourceConfig::Amqp(source) = &stream.source else { continue };
         let topology = Topology::of(source);
         let records = QueueRecords::new(store, &name.shared());
         let is_fifo = stream.ordering == OrderingMode::Fifo;
         let is_known = known_streams.iter().any(|stream| **stream == **name);
-        let prepare =
-            async || prepare_topology(&topology, broker, &records, is_fifo, is_known).await;
+        let prepare = async || {
+            prepare_topology(&topology, broker, &records, is_fifo, is_known, list.as_ref()).await
+        };
         let prepared = retry_until_available(broker, until, status, prepare).await?;
         report_prepared(loaded, broker, name, &prepared);
     }

@@ -1,7 +1,8 @@
 //! The files of a configuration. The process checks all files before it reads or writes any of them. No file may be
-//! both read and written, or written by two sinks, even under different names.
+//! both read and written, or written by two sinks, even under different names. No sink may write to the configuration
+//! or to a handler.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, Metadata};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -15,6 +16,7 @@ use ordain_publish::incident::{IncidentSubject, MessagesLost, record};
 use ordain_store::{Partition, Store, StoreError};
 use ordain_util::canonical_path::canonical_path;
 use ordain_util::file_pattern::{FilePattern, FileRole};
+use ordain_util::standard_output;
 use tokio::task::block_in_place;
 
 /// Maximum number of commits whose messages one read of the outbox returns. The outbox is the store's record of
@@ -33,6 +35,9 @@ pub(super) async fn open_sinks(
     status: &RunStatus,
 ) -> Result<Sinks, RunError> {
     let CheckedFiles { sink_paths, mut written } = check_all(loaded)?;
+    if let Some((name, _)) = sink_paths.iter().find(|(_, sink_path)| sink_path.is_none()) {
+        check_standard_output(loaded, name)?;
+    }
     let mut sinks = Sinks::default();
     for (name, sink_path) in sink_paths {
         let Some(sink_path) = sink_path else {
@@ -61,11 +66,24 @@ pub(super) async fn open_sinks(
         // This check also finds a file that an earlier pass of this loop has created under another name.
         let metadata =
             std::fs::metadata(sink_path.path).map_err(|error| sink_path.unwritable(&error))?;
-        sink_path.register(&metadata, &mut written)?;
+        sink_path.register(file_identity(&metadata), &mut written.existing)?;
         sinks.add_lines(&name, LineSink::File(Box::new(sink)));
     }
     store.flush().await?;
     Ok(sinks)
+}
+
+/// Rejects a closed standard output, because the messages of the sink would count as published and would be lost. The
+/// error is temporary, because another start of the same configuration may have an open standard output.
+fn check_standard_output(loaded: &LoadedConfig, sink: &str) -> Result<(), ConfigError> {
+    if !standard_output::is_closed() {
+        return Ok(());
+    }
+    let message = "standard output is closed, so the messages of the sink would be lost. Start Ordain with an open \
+                   standard output, or set the path of a file. To discard the messages, start Ordain with \
+                   `> /dev/null`, which opens /dev/null only for writing";
+    let error = loaded.setting_error(&format!("sinks.{sink}.path"), message);
+    Err(error.caused_by(&ErrorKind::BrokenPipe.into()))
 }
 
 /// Logs that the store lacks messages of a stream that are in a sink file.
@@ -87,19 +105,28 @@ pub fn check_files(loaded: &LoadedConfig) -> Result<(), ConfigError> {
     check_all(loaded).map(drop)
 }
 
-/// The file sinks, each with its path (`None` for standard output), and the existing sink files, each with the setting
-/// that names it.
+/// The file sinks, each with its path (`None` for standard output), and the sink files.
 struct CheckedFiles<'a> {
     sink_paths: Vec<(String, Option<FileSinkPath<'a>>)>,
-    written: BTreeMap<FileIdentity, String>,
+    written: WrittenFiles,
+}
+
+/// The files of all sinks, each with the setting that names it.
+#[derive(Default)]
+struct WrittenFiles {
+    /// The files that exist.
+    existing: BTreeMap<FileIdentity, String>,
+    /// The canonical paths of the files that do not exist yet.
+    missing: BTreeMap<PathBuf, String>,
 }
 
 fn check_all(loaded: &LoadedConfig) -> Result<CheckedFiles<'_>, ConfigError> {
-    let mut checked = CheckedFiles { sink_paths: Vec::new(), written: BTreeMap::new() };
+    let mut checked = CheckedFiles { sink_paths: Vec::new(), written: WrittenFiles::default() };
     let mut read = ReadFiles::default();
     for (name, path) in source_paths(loaded) {
         read.add(loaded, name, path)?;
     }
+    let own = OwnFiles::new(loaded);
     for (name, sink) in &loaded.config.sinks {
         let SinkConfig::File(file) = sink else { continue };
         let sink_path = match &file.path {
@@ -107,7 +134,7 @@ fn check_all(loaded: &LoadedConfig) -> Result<CheckedFiles<'_>, ConfigError> {
             FileOrStdio::File(path) => {
                 let sink_path =
                     FileSinkPath { loaded, setting: format!("sinks.{name}.path"), path };
-                sink_path.check(&read, &mut checked.written)?;
+                sink_path.check(&read, &own, &mut checked.written)?;
                 Some(sink_path)
             }
         };
@@ -207,6 +234,49 @@ impl ReadFiles {
     }
 }
 
+/// The files that the process itself needs, and to which no sink may write: the configuration and the handlers.
+struct OwnFiles {
+    config: Option<FileIdentity>,
+    /// The identities of the handler files. A handler file may have another name outside the folder of handlers.
+    handlers: BTreeSet<FileIdentity>,
+    /// The canonical path of the folder of handlers.
+    handler_folder: PathBuf,
+}
+
+impl OwnFiles {
+    /// Finds the files. Leaves out files and folders that cannot be read, because the load of the handlers reports
+    /// them.
+    fn new(loaded: &LoadedConfig) -> Self {
+        let identity = |path: &Path| std::fs::metadata(path).ok().as_ref().map(file_identity);
+        let folder: &Path = &loaded.config.plugins.dir;
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let files = entries.map(|entry| entry.path()).filter(|path| is_handler_name(path));
+        Self {
+            config: identity(&loaded.file),
+            handlers: files.filter_map(|path| identity(&path)).collect(),
+            handler_folder: canonical_path(folder),
+        }
+    }
+
+    /// Returns the purpose of a file; `None` if the process does not need the file. A missing file with the name of a
+    /// handler also has a purpose, because the process would load the new file.
+    fn purpose(&self, path: &Path, metadata: Option<&Metadata>) -> Option<&'static str> {
+        let identity = metadata.map(file_identity);
+        if identity.is_some() && identity == self.config {
+            return Some("the configuration");
+        }
+        let is_known = identity.is_some_and(|identity| self.handlers.contains(&identity));
+        let path = canonical_path(path);
+        let is_inside = path.parent() == Some(&self.handler_folder) && is_handler_name(&path);
+        (is_known || is_inside).then_some("a handler")
+    }
+}
+
+/// Returns whether the name of a file ends like the name of a handler.
+fn is_handler_name(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "wasm")
+}
+
 /// Returns whether log rotation has left an older file in the folder of a source or, if the path of the source is a
 /// link, in the folder of the file to which the link leads.
 fn has_older_file(pattern: &FilePattern) -> bool {
@@ -239,13 +309,14 @@ impl FileSinkPath<'_> {
         .caused_by(error)
     }
 
-    /// Rejects a path that does not lead to a regular file, or that leads to the file of a source or of another sink.
-    /// Also rejects a file to which this process cannot write. This method checks the kind of the file before it opens
-    /// the file, because opening a pipe might block.
+    /// Rejects a path that does not lead to a regular file, or that leads to the file of a source or of another sink,
+    /// to the configuration, or to a handler. Also rejects a file to which this process cannot write. This method checks
+    /// the kind of the file before it opens the file, because opening a pipe might block.
     fn check(
         &self,
         read: &ReadFiles,
-        written: &mut BTreeMap<FileIdentity, String>,
+        own: &OwnFiles,
+        written: &mut WrittenFiles,
     ) -> Result<(), ConfigError> {
         let metadata = std::fs::metadata(self.path);
         if let Some(input) = read.setting(self.path, metadata.as_ref().ok()) {
@@ -253,13 +324,19 @@ impl FileSinkPath<'_> {
                 self.error(&format!("is the same file as {input}: the source would never end"))
             );
         }
+        if let Some(purpose) = own.purpose(self.path, metadata.as_ref().ok()) {
+            return Err(self.error(&format!(
+                "is the file of {purpose}: the sink would destroy it. Use another file"
+            )));
+        }
         let metadata = match metadata {
             Ok(metadata) => metadata,
             // A missing file is no error if its folder exists: the start creates the file.
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
                 let folder = std::fs::metadata(folder.unwrap_or(Path::new(".")));
-                return folder.map(drop).map_err(|error| self.unwritable(&error));
+                folder.map_err(|error| self.unwritable(&error))?;
+                return self.register(canonical_path(self.path), &mut written.missing);
             }
             Err(error) => return Err(self.unwritable(&error)),
         };
@@ -270,17 +347,16 @@ impl FileSinkPath<'_> {
         }
         let opened = File::options().write(true).open(self.path);
         opened.map_err(|error| self.unwritable(&error))?;
-        self.register(&metadata, written)
+        self.register(file_identity(&metadata), &mut written.existing)
     }
 
-    /// Records the file. Rejects a file that already belongs to another sink.
-    fn register(
+    /// Records the file under its identity or path. Rejects a file that already belongs to another sink.
+    fn register<I: Ord>(
         &self,
-        metadata: &Metadata,
-        written: &mut BTreeMap<FileIdentity, String>,
+        file: I,
+        written: &mut BTreeMap<I, String>,
     ) -> Result<(), ConfigError> {
-        let setting =
-            written.entry(file_identity(metadata)).or_insert_with(|| self.setting.clone());
+        let setting = written.entry(file).or_insert_with(|| self.setting.clone());
         if *setting == self.setting {
             return Ok(());
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 
+use super::management::ManagementApi;
 use crate::replay;
 use crate::sink::{CommittedBatch, PublisherCommand};
 use crate::source::QueueNotifiers;
@@ -22,6 +23,8 @@ pub(super) struct PartitionFactory<'a> {
     pub(super) pool: &'a WorkerPool,
     pub(super) handlers: &'a Arc<HandlerRegistry>,
     pub(super) broker: Option<Arc<BrokerEndpoint>>,
+    /// The management API of the broker, if the configuration names it.
+    pub(super) management: Option<Arc<ManagementApi>>,
     /// Limits for requests to replay servers.
     pub(super) replay_limits: replay::ReplayLimits,
     /// The notifiers of the queues that this process reads or adds events to.

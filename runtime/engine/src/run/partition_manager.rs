@@ -1,6 +1,6 @@
 //! Manages the partitions of this instance during a run. The manager claims and drives the partitions of the instance's
 //! share, and releases the partitions that belong to the share of another instance. The module `share` computes the
-//! share.
+//! shares.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::partition_factory::PartitionFactory;
-use super::share::{all_partitions, share};
+use super::share::{all_partitions, distribution};
 use super::{RunError, RunStatus};
 use crate::driver::{Driver, DriverConfig, DriverError};
 use crate::membership::Heartbeat;
@@ -90,6 +90,8 @@ pub(super) struct PartitionManager<'a> {
     /// The membership table from which `share` was computed.
     table: Arc<MembershipTable>,
     share: BTreeSet<Partition>,
+    /// The instance that should own each partition. Empty with `once`, because this instance then needs all partitions.
+    distribution: BTreeMap<Partition, InstanceId>,
     owned: BTreeMap<Partition, OwnedPartition>,
     leasing: FuturesUnordered<PartitionFuture<'a, LeaseReply>>,
     /// For each partition whose lease was requested since the last log line about started partitions, the reason why
@@ -135,6 +137,7 @@ impl<'a> PartitionManager<'a> {
             heartbeat,
             table: Arc::default(),
             share: BTreeSet::new(),
+            distribution: BTreeMap::new(),
             owned: BTreeMap::new(),
             released: BTreeMap::new(),
             leasing: FuturesUnordered::new(),
@@ -348,7 +351,13 @@ impl<'a> PartitionManager<'a> {
         let id = self.heartbeat.id();
         if !Arc::ptr_eq(&table, &self.table) {
             let PartitionFactory { loaded, once, .. } = self.factory;
-            self.share = if *once { all.clone() } else { share(loaded, &table, id) };
+            if *once {
+                self.share.clone_from(all);
+            } else {
+                self.distribution = distribution(loaded, &table);
+                let own = self.distribution.iter().filter(|(_, owner)| **owner == id);
+                self.share = own.map(|(partition, _)| partition.clone()).collect();
+            }
             self.update_names(&table);
             self.table = Arc::clone(&table);
             self.released
@@ -358,11 +367,7 @@ impl<'a> PartitionManager<'a> {
         share.retain(|partition| !self.finished.contains(partition));
         for (partition, owned) in &self.owned {
             if !share.contains(partition) && owned.ownership.phase() == OwnershipPhase::Owned {
-                tracing::info!(
-                    stream = &*partition.stream,
-                    partition = partition.number,
-                    "partition no longer assigned to this process: handing it over to another instance"
-                );
+                self.log_reassigned(partition);
                 owned.ownership.advance_to(OwnershipPhase::Draining);
             }
         }
@@ -404,6 +409,23 @@ impl<'a> PartitionManager<'a> {
         };
         self.status.set_share(share.iter().filter(is_driven).count(), share.len());
         Ok(())
+    }
+
+    /// Logs that this instance hands a partition over, with the reason and, if another instance should own the
+    /// partition, the name of that instance.
+    fn log_reassigned(&self, partition: &Partition) {
+        let owner = self.distribution.get(partition).and_then(|owner| self.names.get(owner));
+        let reason = if self.broker_health == BrokerHealth::Down {
+            "this process cannot use the broker"
+        } else {
+            "an instance has started or ended, or can use the broker again"
+        };
+        tracing::info!(
+            stream = &*partition.stream,
+            partition = partition.number,
+            new_owner = owner,
+            "partition no longer assigned to this process: {reason}; handing it over to another instance"
+        );
     }
 
     /// Adds the names of the members. Removes the names of former members, with two exceptions: the holders of leases,
@@ -535,9 +557,14 @@ impl<'a> PartitionManager<'a> {
             // The next owner publishes the messages that this driver left unpublished.
             Ok(_) => {}
             Err(DriverError::Fenced) if !self.factory.once => {
+                let (table, _) = self.heartbeat.table();
+                let holder =
+                    table.holder(&partition).filter(|holder| *holder != self.heartbeat.id());
+                let member = holder.and_then(|holder| table.members.get(&holder));
                 tracing::warn!(
                     stream = &*partition.stream,
                     partition = partition.number,
+                    new_owner = member.map(|member| InstanceInfo::decode(&member.info).name),
                     "another process owns the partition now; this process drops its uncommitted work, and the new \
                      owner executes the events of that work again"
                 );

@@ -1,41 +1,34 @@
 //! Checks the settings of the queues that streams consume: the policies and arguments with which RabbitMQ loses or
-//! repeats events, and the bindings that another program declares. A client cannot read them over AMQP, so this module
-//! reads them from the broker's management API.
+//! repeats events, the bindings that another program declares, and the queues and exchanges that take events from a
+//! stream. A client cannot read them over AMQP, so this module reads them from the broker's management API.
+
+mod dividing_exchange;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::SERVER_CHECK_INTERVAL;
-use crate::https;
+use super::management::{BindingAnswer, ManagementApi, WARN_INTERVAL};
+use super::{RunStatus, SERVER_CHECK_INTERVAL};
+use dividing_exchange::{ForeignDestination, PartitionedExchange, foreign_destinations};
 use ordain_amqp::BrokerEndpoint;
-use ordain_config::{LoadedConfig, ManagementUrl, SourceConfig, partition_queue};
+use ordain_config::{LoadedConfig, SourceConfig, partition_queue};
+use ordain_store::Partition;
 use ordain_util::finding::Finding;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::text::{escape_invisible, truncated};
 use ordain_util::wait::shortened;
 
-/// Time limit of a request to the management API.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time between two warnings that the management API cannot be used.
-const WARN_INTERVAL: Duration = Duration::from_hours(1);
-/// Maximum size of an answer about all queues or bindings of a virtual host, in bytes: enough for about 50,000 queues.
-const ANSWER_BYTES: u64 = 16 << 20;
 /// Maximum size of a text of the broker in a warning, in bytes.
 const TEXT_BYTES: usize = 100;
 /// The path of the request for all queues of a virtual host, before and after the name of the virtual host. The request
 /// names the fields of [`QueueAnswer`], so that the answer has no statistics.
 const QUEUES_PATH: [&str; 2] =
     ["/api/queues/", "?columns=name,arguments,effective_policy_definition,policy,operator_policy"];
-/// The path of the request for all bindings of a virtual host. The request names the fields of [`BindingAnswer`].
-const BINDINGS_PATH: [&str; 2] = ["/api/bindings/", "?columns=source,destination,destination_type"];
 
 /// The settings with which RabbitMQ loses events: the name in a policy, and the effect. The name of the argument of a
 /// queue has the prefix `x-`.
@@ -86,19 +79,21 @@ impl QueueWarning {
 }
 
 /// The result of a check of the queues.
+#[derive(Debug, Default)]
 struct QueueFindings {
     /// A warning for each setting that loses or repeats events, and for each missing binding.
     warnings: Vec<QueueWarning>,
+    /// The queues and exchanges that take events from a stream.
+    destinations: Vec<ForeignDestination>,
     /// The error because of which the bindings are unknown; `None` if the bindings were checked, or need no check.
     bindings_error: Option<String>,
 }
 
 /// The queues of a configuration, and the management API that describes their settings.
 pub(super) struct QueuePolicies {
-    agent: ureq::Agent,
-    url: ManagementUrl,
-    broker: Arc<BrokerEndpoint>,
+    api: Arc<ManagementApi>,
     queues: Vec<ConsumedQueue>,
+    exchanges: Vec<PartitionedExchange>,
 }
 
 /// A queue of a stream.
@@ -124,20 +119,11 @@ struct QueueAnswer {
     operator_policy: Option<String>,
 }
 
-/// An element of the answer to `GET /api/bindings/{vhost}`.
-#[derive(Deserialize)]
-struct BindingAnswer {
-    source: String,
-    destination: String,
-    /// `queue` or `exchange`.
-    destination_type: String,
-}
-
 impl QueuePolicies {
-    /// Returns the queues of a configuration. Returns `None` if `broker.management` is not set, or if no stream reads a
-    /// queue of the broker.
-    pub(super) fn of(loaded: &LoadedConfig, broker: &Arc<BrokerEndpoint>) -> Option<Self> {
-        let url = loaded.config.broker.as_ref()?.management.clone()?;
+    /// Returns the queues of a configuration. Returns `None` without `api`, or if no stream reads a queue of the
+    /// broker.
+    pub(super) fn of(loaded: &LoadedConfig, api: Option<&Arc<ManagementApi>>) -> Option<Self> {
+        let api = Arc::clone(api?);
         let mut queues = Vec::new();
         for stream in loaded.config.streams.values() {
             let SourceConfig::Amqp(source) = &stream.source else { continue };
@@ -149,61 +135,36 @@ impl QueuePolicies {
                 foreign_exchange: foreign_exchange.map(|exchange| exchange.0.clone()),
             }));
         }
-        let agent = https::agent(&url.0).timeout_global(Some(REQUEST_TIMEOUT)).build().into();
-        let broker = Arc::clone(broker);
-        (!queues.is_empty()).then_some(Self { agent, url, broker, queues })
+        let exchanges = PartitionedExchange::all(loaded);
+        (!queues.is_empty()).then_some(Self { api, queues, exchanges })
     }
 
-    /// Reads the settings of all queues, and the bindings if another program declares bindings of a stream. Ignores
-    /// queues that do not exist. Returns an error if the management API does not answer, or refuses the request for the
-    /// queues.
+    /// Reads the settings of all queues, and the bindings if another program declares bindings of a stream or if a
+    /// stream has several partitions. Ignores queues that do not exist. Returns an error if the management API does not
+    /// answer, or refuses the request for the queues.
     async fn check(self: &Arc<Self>) -> Result<QueueFindings, String> {
         let this = Arc::clone(self);
-        let reading = tokio::task::spawn_blocking(move || {
-            let answers: Vec<QueueAnswer> = this.read(QUEUES_PATH)?;
-            let has_foreign = this.queues.iter().any(|queue| queue.foreign_exchange.is_some());
-            let bindings = if has_foreign { this.read(BINDINGS_PATH) } else { Ok(Vec::new()) };
-            Ok(QueueFindings::of(&this.queues, &answers, bindings))
-        });
+        let reading = tokio::task::spawn_blocking(move || this.read_findings());
         reading.await.unwrap_or_else(|error| Err(error.to_string()))
     }
 
-    /// Reads a list about the virtual host. `before` and `after` are the parts of the path around the name of the
-    /// virtual host. An error names only the origin of the URL, because the path may be confidential.
-    fn read<T: DeserializeOwned>(&self, [before, after]: [&str; 2]) -> Result<Vec<T>, String> {
-        let origin = self.url.origin();
-        let login = self.broker.login();
-        let virtual_host = utf8_percent_encode(&login.virtual_host, NON_ALPHANUMERIC);
-        let credentials = BASE64.encode(format!("{}:{}", login.user, login.password));
-        let failed = |error: ureq::Error| format!("{origin}: {error}");
-        let request = self
-            .agent
-            .get(format!("{}{before}{virtual_host}{after}", self.url.0))
-            .header("authorization", format!("Basic {credentials}"));
-        let mut response = request.call().map_err(failed)?;
-        match response.status().as_u16() {
-            200 => {}
-            401 | 403 => {
-                return Err(format!(
-                    "{origin} refuses the user {:?}: check the password in `broker.url`, and give the user the tag \
-                     `management` (rabbitmqctl set_user_tags)",
-                    login.user
-                ));
-            }
-            404 => {
-                return Err(format!(
-                    "{origin} answers with status 404. The URL must be the management API of this broker, without \
-                     `/api`, for example \"https://rabbit-1:15671\""
-                ));
-            }
-            status => return Err(format!("{origin} answers with status {status}")),
+    fn read_findings(&self) -> Result<QueueFindings, String> {
+        let [before, after] = QUEUES_PATH;
+        let answers: Vec<QueueAnswer> = self.api.read(before, after)?;
+        let has_foreign = self.queues.iter().any(|queue| queue.foreign_exchange.is_some());
+        if !has_foreign && self.exchanges.is_empty() {
+            return Ok(QueueFindings::of(&self.queues, &answers, Ok(&[])));
         }
-        let body = response.body_mut().with_config().limit(ANSWER_BYTES).read_to_vec();
-        serde_json::from_slice(&body.map_err(failed)?).map_err(|error| {
-            format!(
-                "the answer of {origin} is not a list of queues or bindings ({error}): is this the management API?"
-            )
-        })
+        let read = self.api.all_bindings();
+        let bindings = read.as_deref().map_err(String::clone);
+        let mut findings = QueueFindings::of(&self.queues, &answers, bindings);
+        if let Ok(bindings) = &read {
+            match foreign_destinations(&self.api, &self.exchanges, bindings) {
+                Ok(destinations) => findings.destinations = destinations,
+                Err(error) => findings.bindings_error = Some(error),
+            }
+        }
+        Ok(findings)
     }
 }
 
@@ -213,7 +174,7 @@ impl QueueFindings {
     fn of(
         queues: &[ConsumedQueue],
         answers: &[QueueAnswer],
-        bindings: Result<Vec<BindingAnswer>, String>,
+        bindings: Result<&[BindingAnswer], String>,
     ) -> Self {
         let mut warnings = Vec::new();
         for queue in queues {
@@ -225,7 +186,7 @@ impl QueueFindings {
                 warnings.extend(queue.missing_binding(bindings));
             }
         }
-        Self { warnings, bindings_error: bindings.err() }
+        Self { warnings, bindings_error: bindings.err(), ..Self::default() }
     }
 }
 
@@ -284,7 +245,7 @@ impl ConsumedQueue {
         let mut unchecked = vec![exchange];
         while let Some(from) = unchecked.pop() {
             for binding in bindings.iter().filter(|binding| binding.source == from) {
-                if binding.destination_type == "exchange" {
+                if binding.leads_to_exchange() {
                     if known.insert(&binding.destination) {
                         unchecked.push(&binding.destination);
                     }
@@ -315,18 +276,23 @@ pub(super) async fn inspect(
     broker: &Arc<BrokerEndpoint>,
     findings: &mut Vec<Finding>,
 ) {
-    let is_set = loaded.config.broker.as_ref().is_some_and(|broker| broker.management.is_some());
-    if !is_set {
+    let api = ManagementApi::of(loaded, broker);
+    if api.is_none() {
         findings.push(Finding::note(
-            "a client cannot read the broker's policies over AMQP. Set `broker.management`, so that Ordain reads them, \
-             or check with `rabbitmqctl list_policies` that no policy sets message-ttl, expires, max-length, \
-             max-length-bytes or delivery-limit on the queues of streams",
+            "a client cannot read the broker's policies and bindings over AMQP. Set `broker.management`, so that \
+             Ordain reads them. Or check with `rabbitmqctl list_policies` that no policy sets message-ttl, expires, \
+             max-length, max-length-bytes or delivery-limit on the queues of streams, and with `rabbitmqctl \
+             list_bindings` that only the queues of the stream are bound to the exchange of a stream with several \
+             partitions",
         ));
         return;
     }
-    let Some(policies) = QueuePolicies::of(loaded, broker).map(Arc::new) else { return };
+    let Some(policies) = QueuePolicies::of(loaded, api.as_ref()).map(Arc::new) else { return };
     match policies.check().await {
-        Ok(QueueFindings { warnings, bindings_error }) => {
+        Ok(QueueFindings { warnings, destinations, bindings_error }) => {
+            findings.extend(
+                destinations.into_iter().map(|destination| Finding::error(destination.text)),
+            );
             if warnings.is_empty() {
                 findings.push(Finding::note(
                     "no policy or argument of the existing queues of streams loses or repeats events",
@@ -344,45 +310,71 @@ pub(super) async fn inspect(
     }
 }
 
-/// Logs that Ordain cannot read the bindings of streams with `declare = false`, because `broker.management` is not set.
-/// Also logs which other changes Ordain cannot detect.
-pub(super) fn report_unseen_bindings(loaded: &LoadedConfig) {
-    let streams = streams_with_unseen_bindings(loaded);
-    if !streams.is_empty() {
-        tracing::info!(
-            streams = streams.join(", "),
-            "bindings not checked, because the source has declare = false, and broker.management is not set: if a \
-             binding is missing, or another program removes an exchange or a queue and declares it again between two \
-             checks, events are lost, and Ordain may not report this. Set broker.management, or compare the bindings \
-             with `rabbitmqctl list_bindings`"
-        );
+/// Logs that Ordain cannot read the policies and bindings of the broker, because `broker.management` is not set. Also
+/// logs which other changes Ordain cannot detect.
+pub(super) fn report_unread_settings(loaded: &LoadedConfig) {
+    let UnreadStreams { all, undeclared } = UnreadStreams::of(loaded);
+    if all.is_empty() {
+        return;
     }
+    let further = if undeclared.is_empty() {
+        String::new()
+    } else {
+        format!(
+            "With declare = false ({}), Ordain may also not report an exchange or a queue that another program removes \
+             and declares again between two checks. ",
+            undeclared.join(", ")
+        )
+    };
+    tracing::info!(
+        streams = all.join(", "),
+        "policies and bindings not checked, because broker.management is not set: Ordain does not report a policy or a \
+         missing binding that loses events, or a further queue that takes events from a stream with several \
+         partitions. {further}Set broker.management to the URL of the broker's management API, or check with \
+         `rabbitmqctl list_policies` and `rabbitmqctl list_bindings`"
+    );
 }
 
-/// Returns the streams with an exchange and `declare = false`, if `broker.management` is not set. A stream without an
-/// exchange needs no binding.
-fn streams_with_unseen_bindings(loaded: &LoadedConfig) -> Vec<&str> {
-    if loaded.config.broker.as_ref().is_none_or(|broker| broker.management.is_some()) {
-        return Vec::new();
+/// The streams whose policies and bindings Ordain cannot read.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct UnreadStreams<'a> {
+    /// The streams that read a queue.
+    all: Vec<&'a str>,
+    /// The streams with an exchange and `declare = false`.
+    undeclared: Vec<&'a str>,
+}
+
+impl<'a> UnreadStreams<'a> {
+    /// Returns the streams of a configuration. Returns no stream if `broker.management` is set.
+    fn of(loaded: &'a LoadedConfig) -> Self {
+        let mut unread = Self::default();
+        if loaded.config.broker.as_ref().is_none_or(|broker| broker.management.is_some()) {
+            return unread;
+        }
+        for (name, stream) in &loaded.config.streams {
+            let SourceConfig::Amqp(source) = &stream.source else { continue };
+            unread.all.push(name);
+            if !source.declare && source.exchange.is_some() {
+                unread.undeclared.push(name);
+            }
+        }
+        unread
     }
-    let is_unseen = |source: &SourceConfig| match source {
-        SourceConfig::Amqp(source) => !source.declare && source.exchange.is_some(),
-        _ => false,
-    };
-    let unseen = loaded.config.streams.iter().filter(|(_, stream)| is_unseen(&stream.source));
-    unseen.map(|(name, _)| &**name).collect()
 }
 
 /// Logs the policies and arguments that lose or repeat events, and the missing bindings: all of them at the start, and
-/// later each new one. This function never returns.
-pub(super) async fn watch(policies: Option<QueuePolicies>) {
+/// later each new one. At each check, also logs and counts the queues and exchanges that take events from a stream.
+/// This function never returns.
+pub(super) async fn watch(policies: Option<QueuePolicies>, status: &RunStatus) {
     let Some(policies) = policies.map(Arc::new) else { return std::future::pending().await };
     let mut known = BTreeSet::new();
     let mut throttle = LogThrottle::new(shortened(WARN_INTERVAL));
-    let mut bindings_throttle = LogThrottle::new(shortened(WARN_INTERVAL));
     loop {
         match policies.check().await {
-            Ok(QueueFindings { warnings, bindings_error }) => {
+            Ok(QueueFindings { warnings, destinations, bindings_error }) => {
+                for destination in &destinations {
+                    destination.report(status);
+                }
                 let mut found: BTreeSet<QueueWarning> = warnings.into_iter().collect();
                 for warning in found.difference(&known) {
                     warning.log();
@@ -390,9 +382,7 @@ pub(super) async fn watch(policies: Option<QueuePolicies>) {
                 if let Some(error) = bindings_error {
                     // A binding that was missing before may still be missing. The next check must not log it again.
                     found.append(&mut known);
-                    if bindings_throttle.allow() {
-                        tracing::warn!("bindings not checked: {error}; Ordain repeats the check");
-                    }
+                    policies.api.warn_unread_bindings(&error);
                 }
                 known = found;
             }
@@ -404,6 +394,16 @@ pub(super) async fn watch(policies: Option<QueuePolicies>) {
             Err(_) => {}
         }
         tokio::time::sleep(shortened(SERVER_CHECK_INTERVAL)).await;
+    }
+}
+
+impl ForeignDestination {
+    /// Logs the destination, and counts it as a change of the stream's topology.
+    fn report(&self, status: &RunStatus) {
+        let Self { stream, text } = self;
+        tracing::warn!(stream = &**stream, "broker may lose events: {text}");
+        let partition = Partition { stream: Arc::clone(stream), number: 0 };
+        status.partition(&partition).topology_changes.fetch_add(1, Relaxed);
     }
 }
 
@@ -434,36 +434,45 @@ mod tests {
         assert_eq!(unread.warnings.len(), 1);
         assert!(unread.warnings[0].text.starts_with(start));
         assert_eq!(unread.bindings_error.as_deref(), Some("too large"));
-        let read = findings(Ok(Vec::new()));
+        let read = findings(Ok(&[]));
         assert_eq!((read.warnings.len(), read.bindings_error), (2, None));
     }
 
     #[test]
-    fn only_streams_with_an_exchange_have_unseen_bindings() {
+    fn settings_of_all_queues_are_unread_without_management() {
         let stream = |name: &str, settings: &str| {
             format!(
                 "[streams.{name}]\nhandler = \"tally\"\n\
                  source = {{ kind = \"amqp\", queue = \"{name}\", {settings} }}\n"
             )
         };
-        let text = format!(
-            "[broker]\nurl = \"amqp://localhost\"\n{}{}{}",
+        let streams = [
             stream("bound", "exchange = \"bound\", declare = false"),
             stream("direct", "declare = false"),
             stream("own", "exchange = \"own\""),
-        );
-        let loaded = LoadedConfig::parse(Path::new("ordain.toml"), &text, &|_| None);
-        let loaded = loaded.expect("a configuration");
-        assert_eq!(streams_with_unseen_bindings(&loaded), ["bound"]);
+            "[streams.file]\nhandler = \"tally\"\nsource = { kind = \"file\", path = \"in\" }\n"
+                .to_owned(),
+        ]
+        .concat();
+        let load = |broker: &str| {
+            let text = format!("[broker]\nurl = \"amqp://localhost\"\n{broker}{streams}");
+            LoadedConfig::parse(Path::new("ordain.toml"), &text, &|_| None)
+                .expect("a configuration")
+        };
+        let loaded = load("");
+        let all = vec!["bound", "direct", "own"];
+        assert_eq!(UnreadStreams::of(&loaded), UnreadStreams { all, undeclared: vec!["bound"] });
+        let loaded = load("management = \"http://localhost:15672\"\n");
+        assert_eq!(UnreadStreams::of(&loaded), UnreadStreams::default());
     }
 
     #[test]
     fn binding_through_another_exchange_is_found() {
         let queue = foreign_queue();
-        let binding = |source: &str, destination: &str, kind: &str| BindingAnswer {
-            source: source.to_owned(),
-            destination: destination.to_owned(),
-            destination_type: kind.to_owned(),
+        let binding = |source: &str, destination: &str, kind: &str| -> BindingAnswer {
+            let answer =
+                json!({ "source": source, "destination": destination, "destination_type": kind });
+            serde_json::from_value(answer).expect("a binding")
         };
         // The exchange `orders` has the name of the queue, and the exchanges feed each other.
         let mut bindings = vec![

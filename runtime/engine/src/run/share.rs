@@ -1,4 +1,4 @@
-//! Computes an instance's share of the partitions.
+//! Computes the distribution of the partitions over the instances.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,13 +20,12 @@ pub(super) fn all_partitions(loaded: &LoadedConfig) -> BTreeSet<Partition> {
     loaded.config.streams.iter().flat_map(partitions_of).collect()
 }
 
-/// Returns the partitions that an instance should own, according to the membership table. All instances that have read
-/// the same table compute the same distribution, so no partition belongs to the shares of two instances.
-pub(super) fn share(
+/// Returns the instance that should own each partition, according to the membership table. All instances that have read
+/// the same table compute the same distribution. The result lacks the partitions that no instance may claim now.
+pub(super) fn distribution(
     loaded: &LoadedConfig,
     table: &MembershipTable,
-    id: InstanceId,
-) -> BTreeSet<Partition> {
+) -> BTreeMap<Partition, InstanceId> {
     let members =
         table.members.iter().map(|(id, member)| (*id, InstanceInfo::decode(&member.info)));
     let (alone, members): (Vec<_>, Vec<_>) = members.partition(|(_, info)| info.alone);
@@ -41,10 +40,12 @@ pub(super) fn share(
         Some(((&*partition.stream, partition.number), lease.holder?.0))
     });
     let owners = owners(&candidates(&members), &held.collect());
-    let partitions = all_partitions(loaded).into_iter();
-    let is_ours =
-        |partition: &Partition| owners.get(&(&*partition.stream, partition.number)) == Some(&id.0);
-    partitions.filter(|partition| is_ours(partition) && !is_kept(partition)).collect()
+    let free = all_partitions(loaded).into_iter().filter(|partition| !is_kept(partition));
+    let with_owner = free.filter_map(|partition| {
+        let owner = *owners.get(&(&*partition.stream, partition.number))?;
+        Some((partition, InstanceId(owner)))
+    });
+    with_owner.collect()
 }
 
 /// Returns each instance with the streams whose partitions the instance is allowed to own. While at least one instance

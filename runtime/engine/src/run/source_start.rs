@@ -199,12 +199,13 @@ impl PartitionFactory<'_> {
             last_prefetch: Arc::clone(
                 self.last_windows.borrow_mut().entry(name.shared()).or_default(),
             ),
-            decoder: ordain_amqp::DeliveryDecoder {
-                letter_source: ordain_cloudevents::source_of(name),
-                ordering: stream.ordering,
-                event_size: self.loaded.config.runtime.event_size.bytes(),
-                locations: config.locations(),
-            },
+            decoder: ordain_amqp::DeliveryDecoder::new(
+                ordain_cloudevents::source_of(name),
+                stream.ordering,
+                self.loaded.config.runtime.event_size.bytes(),
+                config.locations(),
+                config.partitions > 1,
+            ),
             ownership: Arc::clone(ownership),
             lag: Arc::clone(&metrics.lag),
             dropped: Arc::clone(&metrics.dropped),
@@ -213,6 +214,10 @@ impl PartitionFactory<'_> {
             unchecked_throttle: ordain_amqp::topology_throttle(),
             refused_markers: Mutex::default(),
             missing_exchanges: Mutex::default(),
+            binding_list: self
+                .management
+                .as_ref()
+                .map(|api| Arc::clone(api) as Arc<dyn ordain_amqp::BindingList>),
             health: metrics.health(),
             topology_changes: Arc::clone(&metrics.topology_changes),
         })

@@ -46,7 +46,8 @@ pub(super) struct KeysQuery {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DeadQuery {
-    stream: String,
+    /// Required. The type is an `Option` so that the error for a missing stream can contain an example.
+    stream: Option<String>,
     key: Option<String>,
     id: Option<String>,
     cursor: Option<String>,
@@ -195,6 +196,11 @@ pub(super) async fn dead(
     query: Result<Query<DeadQuery>, QueryRejection>,
 ) -> PageResult {
     let Query(DeadQuery { stream, key, id, cursor, limit }) = query?;
+    let stream = stream.ok_or_else(|| {
+        ProblemDetails::bad_request(
+            "the query names no stream: add `stream`, as in /v1/dead?stream=orders; /v1/streams lists the streams",
+        )
+    })?;
     let limit = row_limit(limit)?;
     let id = id.map(|id| {
         let parsed = LetterId::parse(key.as_deref().unwrap_or_default(), &id);

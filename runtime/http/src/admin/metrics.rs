@@ -34,8 +34,10 @@ struct MetricsSnapshot {
     partitions: Vec<(String, Arc<PartitionMetrics>, Stats)>,
     streams: BTreeMap<Arc<str>, Stats>,
     totals: Stats,
-    /// The counts of requests for missing events, by the name of the replay source.
-    replays: BTreeMap<String, ReplayCounts>,
+    /// The counts of requests for missing events, by stream and the name of the replay source.
+    replays: BTreeMap<(Arc<str>, String), ReplayCounts>,
+    /// The durations of commits, in seconds, by stream.
+    commit_seconds: BTreeMap<Arc<str>, Histogram>,
     times: CommitHistograms,
     handlers: Vec<(String, String, Histogram)>,
     refused: BTreeMap<String, usize>,
@@ -108,6 +110,7 @@ impl MetricsSnapshot {
             streams: BTreeMap::new(),
             totals: Stats::default(),
             replays: BTreeMap::new(),
+            commit_seconds: BTreeMap::new(),
             times: CommitHistograms::default(),
             handlers: handlers.as_ref().map(|handlers| handlers.times()).unwrap_or_default(),
             refused: handlers
@@ -130,14 +133,21 @@ impl MetricsSnapshot {
         for shared in app.figures.partitions() {
             let stats = shared.stats();
             let stream = Arc::clone(&shared.partition().stream);
-            let of_stream = snapshot.streams.entry(stream).or_default();
+            let of_stream = snapshot.streams.entry(Arc::clone(&stream)).or_default();
             *of_stream = of_stream.plus(&stats);
             snapshot.totals = snapshot.totals.plus(&stats);
-            snapshot.times.merge(&shared.commit_histograms());
-            let config = app.loaded.config.streams.get(&*shared.partition().stream);
+            let times = shared.commit_histograms();
+            snapshot.times.merge(&times);
+            snapshot
+                .commit_seconds
+                .entry(Arc::clone(&stream))
+                .and_modify(|seconds| seconds.merge(&times.commit))
+                .or_insert(times.commit);
+            let config = app.loaded.config.streams.get(&*stream);
             let names = config.into_iter().flat_map(StreamConfig::replay_names);
             for (name, replays) in names.zip(&stats.replays) {
-                snapshot.replays.entry(name).or_default().add(replays);
+                let source = (Arc::clone(&stream), name);
+                snapshot.replays.entry(source).or_default().add(replays);
             }
             snapshot.partitions.push((shared.partition().number.to_string(), shared, stats));
         }

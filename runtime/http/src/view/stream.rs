@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ordain_core::{Build, OrderingMode};
+use ordain_core::{Build, OrderingMode, OverflowPolicy};
 use serde::{Deserialize, Serialize};
 
 use super::{BoundedRows, RowText};
@@ -166,8 +166,17 @@ pub struct StreamRow {
     pub retry_on_new_version: Option<bool>,
     /// The kind of the stream's source, such as `amqp`; `None` if the stream is not configured.
     pub source: Option<RowText>,
+    /// The number of events of a blocked key in the store at which the partition of the key accepts no further event.
+    /// Absent if the stream is not configured, or if further events become dead letters (`overflow = "dead-letter"`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spill_limit: Option<u64>,
     /// The name of the stream.
     pub stream: RowText,
+}
+
+/// Returns the value of [`StreamRow::spill_limit`] for a configured stream.
+pub fn pausing_spill_limit(stream: &StreamConfig) -> Option<u64> {
+    (stream.overflow == OverflowPolicy::Pause).then_some(stream.spill_limit)
 }
 
 impl StreamRow {
@@ -188,6 +197,7 @@ impl StreamRow {
             reason: intake.reason.map(RowText::from),
             retry_on_new_version: stream.map(|stream| stream.retry.on_new_version),
             source: stream.map(|stream| stream.source.kind().into()),
+            spill_limit: stream.and_then(pausing_spill_limit),
             stream: name.into(),
         }
     }

@@ -79,9 +79,13 @@ pub(super) fn is_login_error(error: &RedisError) -> bool {
 pub(super) async fn mode(connection: &mut MultiplexedConnection) -> RedisResult<String> {
     let info: Value = cmd("INFO").arg("server").query_async(connection).await?;
     let info = bytes(info).unwrap_or_default();
-    let info = String::from_utf8_lossy(&info);
-    let mode = info_field(&info, "redis_mode").or_else(|| info_field(&info, "server_mode"));
-    Ok(mode.unwrap_or("standalone").to_owned())
+    Ok(mode_in(&String::from_utf8_lossy(&info)).to_owned())
+}
+
+/// Returns the mode of a server from its answer to `INFO`.
+fn mode_in(info: &str) -> &str {
+    let mode = info_field(info, "redis_mode").or_else(|| info_field(info, "server_mode"));
+    mode.unwrap_or("standalone")
 }
 
 /// Connects to a replica, and returns its answer to `INFO`.
@@ -151,7 +155,8 @@ async fn open_with_login(
             let mut auth = cmd("AUTH");
             auth.arg(address.user.as_ref()).arg(password);
             let answer = auth.query_async::<()>(&mut connection).await;
-            answer.map_err(|error| login_error(error, password))?;
+            let hint = address.refused_login_hint.as_deref();
+            answer.map_err(|error| login_error(error, password, hint))?;
         }
         // HELLO checks whether the server accepts the connection: every user may send HELLO, but a server that refuses
         // the connection also refuses HELLO.
@@ -175,8 +180,9 @@ async fn open_with_login(
 }
 
 /// Converts the error of a login that the server refused. An I/O error is no refusal, and stays unchanged. If the text
-/// of the server contains the password, the new error does not contain this text.
-fn login_error(error: RedisError, password: &str) -> RedisError {
+/// of the server contains the password, the new error does not contain this text. The error ends with
+/// `hint`, the next step.
+fn login_error(error: RedisError, password: &str, hint: Option<&str>) -> RedisError {
     if error.is_io_error() {
         return error;
     }
@@ -186,6 +192,10 @@ fn login_error(error: RedisError, password: &str) -> RedisError {
         "the server refused the login; the server's text is not shown, because it contains the password".to_owned()
     } else {
         error_text(&error)
+    };
+    let words = match hint {
+        Some(hint) => format!("{}. {hint}", words.trim_end_matches('.')),
+        None => words,
     };
     RedisError::from((ErrorKind::AuthenticationFailed, "login refused", words))
 }
@@ -228,6 +238,18 @@ pub(super) fn retryable_error(words: String) -> RedisError {
 mod tests {
     use super::*;
 
+    #[test]
+    fn mode_of_redis_and_of_valkey_is_recognised() {
+        for mode in ["standalone", "cluster", "sentinel"] {
+            for field in ["redis_mode", "server_mode"] {
+                let info =
+                    format!("# Server\r\nredis_version:7.2.4\r\n{field}:{mode}\r\nos:Linux\r\n");
+                assert_eq!(mode_in(&info), mode, "{info}");
+            }
+        }
+        assert_eq!(mode_in("# Server\r\n"), "standalone");
+    }
+
     /// A server or a proxy may repeat the password in any form.
     #[test]
     fn server_text_with_the_password_is_not_shown() {
@@ -244,7 +266,7 @@ mod tests {
             (&*long, "no such login: shop:hunter2-hunter2-hun…", false),
         ] {
             let refusal = (ErrorKind::AuthenticationFailed, "refused", text.to_owned());
-            let error = login_error(RedisError::from(refusal), password);
+            let error = login_error(RedisError::from(refusal), password, None);
             let words = error_text(&error);
             let (shown, _) = text.split_once(',').unwrap_or((text, ""));
             assert_eq!(words == shown, is_shown, "{words}");

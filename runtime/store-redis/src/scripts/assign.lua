@@ -52,11 +52,13 @@ local function next_argument()
   return ARGV[argument]
 end
 
--- The description of a message begins with two flags: whether the message has its own number, and whether the message
--- is the last of its key. The flags are followed by the partition, the content digest, the digest of the id (for a
--- producer's message, of source and id), the first bytes of the event, the message's own number, and the digest of the
--- id alone, which earlier versions stored. These parts have the following offsets:
-local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN, EARLIER_ID_IN = 3, 7, 15, 23, 25, 33
+-- The description of a message begins with two flags. The first flag is 1 if the message has its own number, and 2 if
+-- it is a producer's message that may get only the number that it had before a loss. The second flag is 1 if the
+-- message is the last of its key. The flags are followed by the partition, the content digest, the digest of the id
+-- (for a producer's message, of source and id), the first bytes of the event, the message's own number, the digest of
+-- the id alone, which earlier versions stored, and the digest of type, data, source and id. These parts have the
+-- following offsets:
+local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN, EARLIER_ID_IN, WHOLE_IN = 3, 7, 15, 23, 25, 33, 41
 -- A duration, in ms, that is longer than any retention time.
 local EXPIRY_DELAY_LIMIT_MS = 2 ^ 42
 local NEW, KNOWN, BEHIND = char(0), char(1), char(3) .. NO_NUMBER
@@ -115,6 +117,11 @@ end
 -- Returns whether the description of a message contains the message's own number.
 local function is_own(description)
   return byte(description, 1) == 1
+end
+
+-- Returns whether the description of a message contains the only number that the message may get.
+local function names_lost_number(description)
+  return byte(description, 1) == 2
 end
 
 -- Decodes a number of eight bytes. Fails if the number is `EXACT` or higher; `words` describes a correct value of the
@@ -486,19 +493,17 @@ do
   end
 
   -- Calls `visit` with each record of a key that a reader of the destination has: the Redis key of the reader's data,
-  -- the record, and the sequence after all events that the reader has settled or spilled. A reader is a stream whose
-  -- hash of data is one of the Redis keys after the first Redis key of the call. If an owner has repeated lost commits
-  -- of a reader within the last `retain` ms, the log may have lost numbers that it had given. The function then leaves
-  -- out the record of this reader, so that the script gives the lost numbers again; the reader recognises repeated
-  -- events.
+  -- the record, the sequence after all events that the reader has settled or spilled, and whether an owner has repeated
+  -- lost commits of the reader within the last `retain` ms. In that case, the log may have lost numbers that it had
+  -- given. A reader is a stream whose hash of data is one of the Redis keys after the first Redis key of the call.
   local function each_reader(key, visit)
     for i = 2, #KEYS do
       local found = redis.call('HMGET', KEYS[i], 'r', 'j' .. key)
       local repeated, record = found[1], found[2]
-      local has_all = not repeated or #repeated ~= 8 or unpack8('<I8', repeated) + retain <= now
-      if has_all and record and is_sound(record) and not has_expired(record, now) then
+      local is_lossy = repeated and #repeated == 8 and unpack8('<I8', repeated) + retain > now
+      if record and is_sound(record) and not has_expired(record, now) then
         local spilled = has(byte(record, 2), layout.SPILLED) and spilled_and_first(record) + 1 or 0
-        visit(KEYS[i], record, math.max(unpack8('<I8', record, layout.NEXT), spilled))
+        visit(KEYS[i], record, math.max(unpack8('<I8', record, layout.NEXT), spilled), is_lossy)
       end
     end
   end
@@ -508,18 +513,27 @@ do
     return byte(record, layout.KEY_RECORD + 1) == layout.COMPLETED
   end
 
-  -- Returns a content digest in the form in which a key record keeps the digests of settled events: both halves of the
-  -- digest combined by `xor`, but 1 instead of 0, as four bytes.
-  local function short_digest(content)
+  -- Returns a digest in the form in which a key record keeps the digests of settled events: both halves of the digest
+  -- combined by `xor`, but 1 instead of 0, as four bytes.
+  local function short_digest(long)
     local bytes = {}
     for i = 1, 4 do
-      bytes[i] = char(bit.bxor(byte(content, 9 - i), byte(content, 5 - i)))
+      bytes[i] = char(bit.bxor(byte(long, 9 - i), byte(long, 5 - i)))
     end
     local digest = table.concat(bytes)
     return digest == '\0\0\0\0' and '\1\0\0\0' or digest
   end
 
-  -- Returns the offset of the first content digest in the record of a key, and the number of digests. The last digest
+  -- Returns the two digests of a message under which a reader may have recorded the message: the digest of type and
+  -- data, and the digest of type, data, source and id. `short` maps each of the two in the form of a key record to
+  -- true.
+  local function digests_of_message(description)
+    local content, whole = sub(description, CONTENT_IN, CONTENT_IN + 7), sub(description, WHOLE_IN, WHOLE_IN + 7)
+    local short = {[short_digest(content)] = true, [short_digest(whole)] = true}
+    return {content = content, whole = whole, short = short}
+  end
+
+  -- Returns the offset of the first digest in the record of a key, and the number of digests. The last digest
   -- belongs to the last settled sequence. Returns two zeros if the record is damaged.
   local function digests_of(record)
     -- The maximum number of runs of ids in a record, each with two numbers.
@@ -565,25 +579,33 @@ do
     return at, size
   end
 
-  -- Returns whether each reader that has settled or spilled the sequence of a key, or a later sequence, has there an
-  -- event with this content. Returns false if no reader has the sequence.
-  local function readers_have(key, content, sequence)
-    local is_found, is_same, digest = false, true, short_digest(content)
-    each_reader(key, function(data, record, unused)
+  -- Returns whether each reader that has settled or spilled the sequence of a key, or a later sequence, has there the
+  -- event with these digests. Returns false if no reader has the sequence. With `trusts_lossy`, an event that a reader
+  -- does not know counts as the same event if an owner has repeated lost commits of this reader: the owner knows the
+  -- digests of more events than the record of the key, and recognises a repeat by them.
+  local function readers_have(key, digests, sequence, trusts_lossy)
+    local is_found, is_same = false, true
+    each_reader(key, function(data, record, unused, is_lossy)
       if unused <= sequence then
         return
       end
       is_found = true
       local next_sequence = unpack8('<I8', record, layout.NEXT)
+      local digest, has_event
       if sequence < next_sequence then
         local from, size = digests_of(record)
         local index = size - (next_sequence - sequence)
-        is_same = is_same and index >= 0 and sub(record, from + 4 * index, from + 4 * index + 3) == digest
+        digest = index >= 0 and sub(record, from + 4 * index, from + 4 * index + 3)
+        -- The digest of a sequence whose event never arrived is 0.
+        digest = digest ~= '\0\0\0\0' and digest
+        has_event = digest and digests.short[digest]
       else
-        -- A spilled event begins with its content digest.
+        -- A spilled event begins with its digest.
         local event = redis.call('HGET', data, 'e' .. key .. pack('>I8', sequence))
-        is_same = is_same and event and sub(event, 1, 8) == content
+        digest = event and sub(event, 1, 8)
+        has_event = digest == digests.content or digest == digests.whole
       end
+      is_same = is_same and (has_event or trusts_lossy and is_lossy and not digest)
     end)
     return is_found and is_same
   end
@@ -591,49 +613,71 @@ do
   -- The kind of the result for a message of an ended key that the readers have settled.
   local SETTLED = char(7)
 
-  -- Returns the result for a message that a producer publishes again because the store lost its number. Returns nil if
-  -- the store gives the message the next number of its key: every reader that has this number has there an event with
-  -- the same content. If the key has ended, the script writes nothing, so that the key does not start again. The
-  -- message then counts as settled if the readers have its content at any sequence.
-  local function lost_result(key, content, has_ended)
+  -- Returns the result for a message whose number the store may have lost. Returns nil if
+  -- the store gives the message the next number of its key: every reader that has this number has there the same event.
+  -- If the key has ended, the script writes nothing, so that the key does not start again. The message then counts as
+  -- settled if the readers have it at any sequence. `refusal` is the result for any other message.
+  local function lost_result(key, digests, has_ended, refusal)
     local number = counters[key].next
     if not has_ended then
-      return not readers_have(key, content, number) and char(6) .. pack('<I8', number) or nil
+      return not readers_have(key, digests, number, true) and refusal or nil
     end
-    local sequences, digest = {number}, short_digest(content)
+    local sequences = {number}
     each_reader(key, function(_, record)
       local from, size = digests_of(record)
       for index = 0, is_completed(record) and size - 1 or -1 do
-        if sub(record, from + 4 * index, from + 4 * index + 3) == digest then
+        if digests.short[sub(record, from + 4 * index, from + 4 * index + 3)] then
           sequences[#sequences + 1] = unpack8('<I8', record, layout.NEXT) - size + index
         end
       end
     end)
     for _, sequence in ipairs(sequences) do
-      if readers_have(key, content, sequence) then
+      if readers_have(key, digests, sequence) then
         return SETTLED .. pack('<I8', sequence)
       end
     end
-    return char(5) .. NO_NUMBER
+    return not readers_have(key, digests, number, true) and refusal or nil
   end
 
   -- Checks whether a reader of the destination has events of a key with numbers that the store has not given. Returns
   -- nil if no reader has such events. Otherwise returns the refusal: the kind of the result, and the sequence after the
-  -- highest of these numbers, as eight bytes. If the call publishes lost events again, returns `lost_result` instead of
-  -- the refusal.
-  local function numbered_elsewhere(key, content)
+  -- highest of these numbers, as eight bytes. If the call publishes lost events again, or an owner has repeated lost
+  -- commits of a reader that has such events, the store may itself have given these numbers: returns `lost_result`.
+  local function numbered_elsewhere(key, description)
     local highest, has_ended = counters[key].next, false
-    each_reader(key, function(_, record, sequence)
+    local reuses, has_lost = ARGV[15] == '1', false
+    each_reader(key, function(_, record, sequence, is_lossy)
       local ends = is_completed(record)
       has_ended = ends and sequence >= highest or has_ended and sequence <= highest
       highest = math.max(highest, sequence)
+      has_lost = has_lost or is_lossy and sequence > counters[key].next
     end)
     if highest <= counters[key].next then
       return nil
-    elseif ARGV[15] == '1' then
-      return lost_result(key, content, has_ended)
     end
-    return char(has_ended and 5 or 4) .. pack('<I8', highest)
+    local refusal = char(has_ended and 5 or 4) .. pack('<I8', highest)
+    if reuses and not has_ended then
+      refusal = char(6) .. pack('<I8', counters[key].next)
+    end
+    if reuses or has_lost then
+      return lost_result(key, digests_of_message(description), has_ended, refusal)
+    end
+    return refusal
+  end
+
+  -- Lets the counter of an ended key expire with the record of the key that shows the end. Without this time, the
+  -- counter would stay for ever: the store has lost the last event of the key, which would have set the time.
+  local function end_counter(key)
+    local counter, expires = counters[key], nil
+    each_reader(key, function(_, record)
+      if is_completed(record) and has(byte(record, 2), layout.EXPIRES) then
+        expires = math.max(expires or 0, unpack8('<I8', record, layout.END))
+      end
+    end)
+    if expires and counter.ends == 0 and counter.next > first then
+      counter.ends, counter.is_new = math.min(expires, now + ttl), true
+      append_expiring(endings, 'c', key, '')
+    end
   end
 
   -- Assigns a producer's message, unless the log already has the message, or a reader has events with numbers that the
@@ -654,9 +698,17 @@ do
       local number8 = own and own8 or sub(found, 1, 8)
       return char(sub(found, 9, 16) == content and 1 or 2) .. number8
     end
-    local elsewhere = not own and numbered_elsewhere(key, content)
+    local elsewhere = not own and numbered_elsewhere(key, description)
     if elsewhere then
+      local kind = byte(elsewhere, 1)
+      if kind == 5 or kind == 7 then
+        end_counter(key)
+      end
       return elsewhere
+    end
+    local next8 = pack('<I8', counters[key].next)
+    if names_lost_number(description) and next8 ~= own8 then
+      return char(8) .. next8
     end
     local number8 = put_message(key, description, rest, own)
     if not own then

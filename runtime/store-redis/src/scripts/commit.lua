@@ -94,7 +94,8 @@ do
     if has(flags, layout.SPILL) then
       extra.spill = {}
       for i = 1, tonumber(next_argument()) do
-        extra.spill[i] = {next_argument(), next_argument()}
+        -- The sequence, the event behind its digest, and the other digest under which the store may have the event.
+        extra.spill[i] = {next_argument(), next_argument(), next_argument()}
       end
     end
     if has(flags, layout.TAKES_IDS) then
@@ -133,7 +134,7 @@ do
   end
 
   -- Removes from a write the events to spill that the store already has. The reply names these events, each with a
-  -- flag: whether the stored event has the same content.
+  -- flag: whether the stored event is the same event.
   local function find_present(i, key, extra, old)
     local new, last = {}, spilled_and_first(old)
     for _, event in ipairs(extra.spill) do
@@ -142,7 +143,8 @@ do
       local may_be = last >= EXACT or unpack8('>I8', event[1]) <= last
       local there = may_be and redis.call('HGET', data, 'e' .. key .. event[1])
       if there then
-        local same = sub(there, 1, 8) == sub(event[2], 1, 8)
+        local digest = sub(there, 1, 8)
+        local same = digest == sub(event[2], 1, 8) or digest == event[3]
         present[#present + 1] =
           pack('<I4', i - 1) .. string.reverse(event[1]) .. char(same and 1 or 0)
       else

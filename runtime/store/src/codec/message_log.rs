@@ -44,11 +44,17 @@ impl KeyCounter {
 pub const RETAINED_CONTENT_AT: usize = 8;
 
 /// Encodes a retained message without its expiry time: first the content digest, then the event with the number
-/// `sequence`. With the digest, a store can compare two messages without decoding them.
-pub fn encode_retained(event: &Event, sequence: Option<u64>) -> Vec<u8> {
+/// `sequence`. With the digest, a store can compare two messages without decoding them. If the message comes from a
+/// producer and has no number of its own, the event gets the mark of a number from the store
+/// ([`Event::is_store_numbered`]).
+pub fn encode_retained(event: &Event, sequence: Option<u64>, is_from_producer: bool) -> Vec<u8> {
     let mut value = Vec::with_capacity(8 + event.encoded_len());
     value.extend_from_slice(&event.content().to_be_bytes());
-    event.encode_with(sequence, &mut value);
+    if is_from_producer && sequence.is_some() {
+        event.numbered_by_store().encode_with(sequence, &mut value);
+    } else {
+        event.encode_with(sequence, &mut value);
+    }
     value
 }
 

@@ -116,8 +116,7 @@ impl Publisher {
     ///
     /// Without this method, [`Self::publish`] refuses an event if the stream has events of its key with higher numbers
     /// than the store. With this method, such an event gets the next number of its key in the store if the stream has
-    /// there an event with the same type and data, and the stream recognises the repeat. Otherwise,
-    /// [`Self::publish`] refuses the event.
+    /// there the same event, and the stream recognises the repeat. Otherwise, [`Self::publish`] refuses the event.
     pub fn reuse_lost_numbers(&mut self) {
         self.inner.reuse_lost_numbers();
     }

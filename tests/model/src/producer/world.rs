@@ -33,6 +33,8 @@ pub struct ProducerCounts {
     pub changed: u64,
     /// Number of times that the producer started again.
     pub restarts: u64,
+    /// Number of times that the producer ended because the store could not give a lost event its earlier number.
+    pub stopped: u64,
     /// Number of times that the producer read the file again from its oldest checkpoint, because a shard had gone back.
     pub reread: u64,
 }
@@ -47,7 +49,9 @@ pub enum ProducerViolation {
     /// The numbers that a shard gave to events in the producer's memory do not follow the order of the file.
     OutOfOrder,
     /// Two events in the producer's memory got the same number from a shard, or the broker received two events of a
-    /// shard with the same number.
+    /// shard with the same number. It is no violation if the store lost a number and gives it to an event of the other
+    /// producer, or lost an event of the other producer and gives its number to another event: a store that forgot a
+    /// number has no trace of it.
     NumberReused,
     /// The producer never finishes, or cannot write the events of a call.
     Stuck,
@@ -100,7 +104,11 @@ impl Shard {
     /// Returns whether the shard refuses to number an event: the shard does not have the event, but the reader has
     /// higher numbers than the shard has given.
     fn refuses(&self, event: u8) -> bool {
-        self.read > self.last() && self.events.iter().all(|other| other.event != event)
+        self.read > self.last() && !self.has_event(event)
+    }
+
+    fn has_event(&self, event: u8) -> bool {
+        self.events.iter().any(|other| other.event == event)
     }
 
     /// Adds an event, unless the shard already has the event. With `forgets`, adds the event in any case. A new event
@@ -141,9 +149,11 @@ struct State {
     file: u8,
     /// True if the producer is a program with the library, which has no file and no checkpoints.
     is_library: bool,
-    /// For each shard, the events that the broker has received, by number. Shards that go back do not change the
-    /// broker. `None` if no stream reads the events from a broker.
-    sent: Option<Vec<BTreeMap<u64, u8>>>,
+    /// For each shard, the events that the broker has received, by number, in the order of their arrival. Shards that
+    /// go back do not change the broker. `None` if no stream reads the events from a broker.
+    sent: Option<Vec<BTreeMap<u64, Vec<u8>>>>,
+    /// True if the producer has ended with an error, because the store cannot give a lost event its earlier number.
+    is_stopped: bool,
     shards: Vec<Shard>,
     /// States that the shards may go back to. The first of them is the first state of the run.
     past: Vec<Vec<Shard>>,
@@ -219,6 +229,7 @@ impl ProducerWorld {
             file,
             is_library,
             sent: has_reader.then(|| vec![BTreeMap::new(); usize::from(SHARDS)]),
+            is_stopped: false,
             past: vec![shards.clone()],
             shards,
             next: 0,
@@ -314,19 +325,22 @@ impl ProducerWorld {
         self.state.broken.get_or_insert(broken);
     }
 
-    /// Writes events to each shard that has its witness. Sends the written events to the broker, if there is a broker. A
-    /// shard refuses a new event if the reader has higher numbers than the shard. With `reuses`, the shard does not
-    /// refuse a new event that the reader has under the next number of the shard. Returns the written events with their
-    /// numbers, and true if the shard of an event lacks its witness.
+    /// Writes events to each shard that has its witness. Sends the written events to the broker, if there is a broker.
+    /// A shard refuses a new event if the reader has higher numbers than the shard. `lost` contains the earlier numbers
+    /// of lost events that the producer writes again. The shard does not refuse a lost event that the reader has under
+    /// the next number of the shard, but a lost event that may be in the broker and would get another number than
+    /// before. Returns the written events with their numbers, and true if the shard of an event lacks its witness.
     fn write(
         &mut self,
         events: &[u8],
         witnesses: &BTreeMap<u32, NumberedEvent>,
-        reuses: bool,
+        lost: &BTreeMap<u8, u64>,
     ) -> (Call, bool) {
         let counts_on = self.is(ProducerFault::NumbersFollowReader);
         let forgets = self.is(ProducerFault::NothingIsRemembered);
         let ignores = self.is(ProducerFault::NoWitnessIsNamed);
+        let refuses_repeats = self.is(ProducerFault::RepeatsAreRefused);
+        let renumbers = self.is(ProducerFault::LostEventsGetOtherNumbers);
         let State { shards, sent, .. } = &mut self.state;
         let has: Vec<bool> = (0..)
             .zip(&*shards)
@@ -337,11 +351,17 @@ impl ProducerWorld {
         for event in events {
             let shard = usize::from(shard_of(*event));
             if has[shard] {
-                // The reader has an event under each number up to `read`. This event is the one that the broker got.
+                // The reader has an event under each number up to `read`: the first that the broker got.
                 let next = shards[shard].last() + 1;
-                let read = sent.as_ref().and_then(|sent| sent[shard].get(&next));
-                let is_same = reuses && read == Some(event);
+                let read = sent.as_ref().and_then(|sent| sent[shard].get(&next)?.first());
+                let earlier = lost.get(event).filter(|_| !refuses_repeats);
+                let is_same = earlier.is_some() && read == Some(event);
                 if !is_same && !counts_on && shards[shard].refuses(*event) {
+                    continue;
+                }
+                let is_renumbered = earlier.is_some_and(|number| *number != next)
+                    && !shards[shard].has_event(*event);
+                if sent.is_some() && is_renumbered && !renumbers {
                     continue;
                 }
                 let at_least = if counts_on { shards[shard].read } else { 0 };
@@ -353,21 +373,28 @@ impl ProducerWorld {
             }
         }
         for written in &call {
-            self.send(written.numbered);
+            self.send(shard_of(written.numbered.event), written.numbered);
         }
         (call, went_back)
     }
 
-    /// Sends an event to the broker, if there is a broker.
-    fn send(&mut self, numbered: NumberedEvent) {
+    /// Sends an event of a shard to the broker, if there is a broker.
+    fn send(&mut self, shard: u8, numbered: NumberedEvent) {
         let NumberedEvent { event, number } = numbered;
         let Some(sent) = &mut self.state.sent else { return };
-        let sent = &mut sent[usize::from(shard_of(event))];
-        let has_other_number = sent.iter().any(|(other, sent)| *sent == event && *other != number);
-        let replaced = sent.insert(number, event);
-        if has_other_number {
+        let sent = &mut sent[usize::from(shard)];
+        let has_other_number =
+            sent.iter().any(|(other, sent)| *other != number && sent.contains(&event));
+        let of_number = sent.entry(number).or_default();
+        let is_of_file = |event: &u8| *event < FIRST_OTHER_EVENT;
+        let is_reused = is_of_file(&event)
+            && of_number.iter().any(|other| *other != event && is_of_file(other));
+        if !of_number.contains(&event) {
+            of_number.push(event);
+        }
+        if has_other_number && is_of_file(&event) {
             self.record_violation(ProducerViolation::Duplicated);
-        } else if replaced.is_some_and(|other| other != event) {
+        } else if is_reused {
             self.record_violation(ProducerViolation::NumberReused);
         }
     }
@@ -384,19 +411,22 @@ impl ProducerWorld {
     /// Publishes the next events of the file. If shards went back, writes lost events again and continues at the oldest
     /// checkpoint.
     fn publish(&mut self, count: u8) {
+        if self.state.is_stopped {
+            return;
+        }
         let before = self.counts.refused;
         self.write_lost_calls();
         let end = self.state.file.min(self.state.next + count);
         let mut open: Vec<u8> = (self.state.next..end).collect();
         for attempt in 0.. {
-            if open.is_empty() {
+            if open.is_empty() || self.state.is_stopped {
                 break;
             }
             if attempt == ATTEMPT_LIMIT {
                 return self.record_violation(ProducerViolation::Stuck);
             }
             let witnesses = self.state.history.witnesses(self.state.now);
-            let (call, went_back) = self.write(&open, &witnesses, false);
+            let (call, went_back) = self.write(&open, &witnesses, &BTreeMap::new());
             open.retain(|event| call.iter().all(|written| written.numbered.event != *event));
             let State { history, answered, now, .. } = &mut self.state;
             // `answered` gets only the events that this call added to a shard, because only these events can be
@@ -419,10 +449,10 @@ impl ProducerWorld {
     /// Writes the next event, and ends the producer before it receives the answer. The next run has no record of this
     /// write.
     fn publish_unanswered(&mut self) {
-        let State { next, file, history, now, .. } = &self.state;
-        if next < file {
+        let State { next, file, history, now, is_stopped, .. } = &self.state;
+        if next < file && !is_stopped {
             let witnesses = history.witnesses(*now);
-            self.write(&[self.state.next], &witnesses, false);
+            self.write(&[self.state.next], &witnesses, &BTreeMap::new());
             self.state.published = self.state.published.max(self.state.next + 1);
         }
         self.restart();
@@ -431,7 +461,8 @@ impl ProducerWorld {
     /// Forgets old calls. If a shard may have gone back, checks that the shards have their witnesses, and writes the
     /// events of lost calls again.
     fn write_lost_calls(&mut self) {
-        let State { history, answered, forgotten, disconnects, now, .. } = &mut self.state;
+        let State { history, answered, forgotten, disconnects, now, is_stopped, .. } =
+            &mut self.state;
         let events = |history: &ProducerHistory<Call, NumberedEvent>| -> BTreeSet<u8> {
             history.calls().flatten().map(|written| written.numbered.event).collect()
         };
@@ -441,7 +472,7 @@ impl ProducerWorld {
             answered.remove(event);
             forgotten.insert(*event);
         }
-        if history.is_in_doubt(*disconnects, *now) {
+        if !*is_stopped && history.is_in_doubt(*disconnects, *now) {
             if !self.shards_without_witness().is_empty() {
                 self.rewrite_lost_events();
             }
@@ -477,12 +508,19 @@ impl ProducerWorld {
             let is_lost = |event: u8| shards_without_witness.contains(&u32::from(shard_of(event)));
             let events = call.iter().map(|written| written.numbered.event);
             let events: Vec<u8> = events.filter(|event| is_lost(*event)).collect();
+            let numbers = call.iter().map(|written| written.numbered);
+            let numbers = numbers.map(|numbered| (numbered.event, numbered.number)).collect();
             if !self.is(ProducerFault::NothingIsWrittenAgain) {
-                let reuses = !self.is(ProducerFault::RepeatsAreRefused);
-                let (rewritten_call, _) = self.write(&events, &BTreeMap::new(), reuses);
+                let (rewritten_call, _) = self.write(&events, &BTreeMap::new(), &numbers);
                 if rewritten_call.len() < events.len() {
-                    // The publisher reports the refused event, and publishes nothing more.
-                    self.record_violation(ProducerViolation::Stuck);
+                    // The publisher reports the refused event, and publishes nothing more. If no other producer takes
+                    // numbers, the store must be able to give each lost event its earlier number.
+                    if self.state.other_events == 0 {
+                        self.record_violation(ProducerViolation::Stuck);
+                    }
+                    self.state.is_stopped = true;
+                    self.counts.stopped += 1;
+                    return;
                 }
                 for rewritten in rewritten_call {
                     self.counts.rewritten += u64::from(rewritten.is_new);
@@ -531,7 +569,7 @@ impl ProducerWorld {
     /// Writes the checkpoint into each shard that has its witness and the producer's previous checkpoint. If a shard
     /// lacks its witness or the previous checkpoint, writes lost events again and continues at the oldest checkpoint.
     fn put_checkpoint(&mut self) {
-        if self.state.is_library {
+        if self.state.is_library || self.state.is_stopped {
             return;
         }
         let is_unnamed = self.is(ProducerFault::CheckpointNamesNoWitness);
@@ -582,7 +620,11 @@ impl ProducerWorld {
     fn put_other(&mut self, shard: u8) {
         let event = FIRST_OTHER_EVENT + self.state.other_events;
         self.state.other_events += 1;
-        self.state.shards[usize::from(shard)].put(event, false, 0);
+        let of_shard = &mut self.state.shards[usize::from(shard)];
+        if !of_shard.refuses(event) {
+            let (numbered, _) = of_shard.put(event, false, 0);
+            self.send(shard, numbered);
+        }
     }
 
     fn remember(&mut self) {
@@ -630,7 +672,8 @@ impl ProducerWorld {
         // events after this checkpoint again.
         for _ in 0..4 {
             for calls in 0.. {
-                if self.state.next >= self.state.file || self.state.broken.is_some() {
+                let State { next, file, broken, is_stopped, .. } = &self.state;
+                if next >= file || broken.is_some() || *is_stopped {
                     break;
                 }
                 self.publish(self.state.file);
@@ -643,7 +686,9 @@ impl ProducerWorld {
             self.check();
             self.put_checkpoint();
         }
-        self.check_result();
+        if !self.state.is_stopped {
+            self.check_result();
+        }
     }
 
     fn check_result(&mut self) {

@@ -119,7 +119,7 @@ fn is_unknown(key: &Key, sequence: u64, event: &Event, store: &Store) -> bool {
         record
             .key_record
             .digests
-            .differs(record.key_record.next, sequence, event.content())
+            .differs(record.key_record.next, sequence, event.repeat_digests())
             .is_none()
     })
 }

@@ -178,7 +178,7 @@ impl Checker {
         let messages = write.messages.iter().filter(|m| m.sequence == sequence);
         let digests = &write.record.digests;
         let candidates = self.candidates(&write.key, sequence).iter().filter(|event| {
-            digests.differs(write.record.next, sequence, event.content()) != Some(true)
+            digests.differs(write.record.next, sequence, event.repeat_digests()) != Some(true)
         });
         Step {
             sequence,

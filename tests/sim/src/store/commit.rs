@@ -134,7 +134,7 @@ impl Store {
         record.state = crate::handler::changed(record.state.take(), &write.state);
         for (sequence, event) in &write.spill {
             if let Some(held) = record.spill.get(sequence) {
-                let same = held.content() == event.content();
+                let same = event.repeats(held);
                 reply.existing_spills.push(ExistingSpill {
                     write: index,
                     sequence: *sequence,

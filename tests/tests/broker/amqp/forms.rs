@@ -43,10 +43,10 @@ fn binary(line: &str, prefix: &str) -> Result<Outgoing> {
     Ok(Outgoing { routing_key, properties, body: event["data"].to_string().into_bytes() })
 }
 
-/// Converts lines to CloudEvents in binary mode. The names of the headers begin with one of the two valid prefixes. The
+/// Converts lines to CloudEvents in binary mode. The names of the headers begin with one of the valid prefixes. The
 /// prefix changes from event to event.
 fn all_binary(lines: &[String]) -> Result<Vec<Outgoing>> {
-    let prefixes = ["cloudEvents:", "cloudEvents_"].into_iter().cycle();
+    let prefixes = ["cloudEvents:", "cloudEvents_", "ce-"].into_iter().cycle();
     lines.iter().zip(prefixes).map(|(line, prefix)| binary(line, prefix)).collect()
 }
 
@@ -59,7 +59,7 @@ fn binary_cloud_events_take_effect_in_order() -> Result<()> {
         let is_last = line.contains("\"sequence\":21");
         if is_last { line.replacen('{', "{\"endofsequence\":true,", 1) } else { line }
     };
-    // The number of keys is odd, so each key has events with both prefixes.
+    // The number of keys is no multiple of three, so each key has events with all prefixes.
     let lines: Vec<String> = in_turn(7, 21).into_iter().map(end).collect();
     rig.client.publish("cases", &all_binary(&lines)?)?;
     let taken = rig.client.take("out", lines.len())?;

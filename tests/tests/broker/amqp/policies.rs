@@ -17,7 +17,7 @@ const RUN: [&str; 2] = ["--wait-divisor=100", "run"];
 const WARNING: &str = "broker may lose events: the queue ";
 
 /// Starts a rig whose host reads the management API at `management`, or at the broker if this is `None`.
-fn rig(stream: &str, source: &str, management: Option<&str>) -> Result<Rig> {
+pub(super) fn rig(stream: &str, source: &str, management: Option<&str>) -> Result<Rig> {
     let rabbit = Rabbit::shared_with(&RabbitOptions::new().management())?;
     let own = rabbit.management_url()?;
     let rig = Rig::on(rabbit, "", stream, source)?;
@@ -31,7 +31,7 @@ fn write_config(rig: &Rig, url: &str, management: &str, stream: &str, source: &s
 }
 
 /// Runs `ordain check --connect`, which must succeed. Returns its standard output.
-fn check(home: &Home) -> Result<String> {
+pub(super) fn check(home: &Home) -> Result<String> {
     home.printed(&["check", "--connect"])
 }
 

@@ -460,6 +460,7 @@ fn file_sink_continues_while_broker_blocks() -> Result<()> {
     rabbit.limit_memory(0.4)?;
     let taken = client.take("out", 50)?;
     ensure!(sequences(&taken)? == (1..=50).collect::<Vec<_>>(), "{taken:?}");
+    service.until_says("publishing unblocked by the broker")?;
     service.end()
 }
 

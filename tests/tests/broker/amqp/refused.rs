@@ -4,10 +4,13 @@ use anyhow::{Result, ensure};
 use lapin::ExchangeKind;
 use lapin::types::FieldTable;
 use ordain_servers::{Rabbit, RabbitOptions};
+use ordain_tests::amqp::from_line;
 use ordain_tests::host::Home;
-use ordain_tests::log::in_turn;
+use ordain_tests::log::{by_key, in_turn, line};
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
+use ordain_tests::tally;
+use serde_json::json;
 
 /// Starts a host. Checks that the start fails with the exit code `code`, and that the log contains each of `parts`.
 /// Returns the log.
@@ -126,6 +129,73 @@ fn missing_objects_of_other_programs_are_a_temporary_failure() -> Result<()> {
         rig.until_declared()?;
         rig.publish(&lines)?;
         rig.check(&lines)?;
+        service.end()?;
+    }
+    Ok(())
+}
+
+/// Makes the broker refuse the stream `cases` of a user, or makes the broker accept the stream again.
+type Change = fn(&Rig, &str) -> Result<()>;
+
+/// The user may use only the objects of the stream `other` and of the sink.
+fn take_rights(rig: &Rig, user: &str) -> Result<()> {
+    rig.rabbit.set_rights(user, ["^other", "^(other|out$)", "^other"])
+}
+
+fn give_rights(rig: &Rig, user: &str) -> Result<()> {
+    rig.rabbit.set_rights(user, [".*"; 3])
+}
+
+/// Another program replaces the exchange of the stream `cases` by an exchange of another type.
+fn replace_exchange(rig: &Rig, _user: &str) -> Result<()> {
+    rig.client.delete_exchange("cases")?;
+    rig.client.exchange("cases", ExchangeKind::Topic)
+}
+
+fn delete_exchange(rig: &Rig, _user: &str) -> Result<()> {
+    rig.client.delete_exchange("cases")
+}
+
+/// The broker refuses a stream at a start. The store has data of this stream, so the process must not end: the other
+/// stream must run, and the refused stream must continue as soon as the broker accepts it again.
+#[test]
+fn known_stream_that_is_refused_delays_no_other_stream() -> Result<()> {
+    const FIFO: &str = "ordering = \"fifo\"";
+    let by_rights: [Change; 2] = [take_rights, give_rights];
+    let by_type: [Change; 2] = [replace_exchange, delete_exchange];
+    for (user, ordering, [refuse, accept]) in [
+        ("denied", "", by_rights),
+        ("denied-fifo", FIFO, by_rights),
+        ("retyped", "", by_type),
+        ("retyped-fifo", FIFO, by_type),
+    ] {
+        let rig = Rig::new()?;
+        rig.rabbit.add_user(user, "guest", ".*")?;
+        let url = rig.rabbit.url().replace("guest:guest", &format!("{user}:guest"));
+        let other = "[streams.other]\nhandler = \"tally\"\n\
+                     source = { kind = \"amqp\", exchange = \"other\", queue = \"other\" }\n";
+        rig.home.write("ordain.toml", config(&url, "", ordering, "") + other)?;
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        rig.until_declared()?;
+        let lines = in_turn(3, 10);
+        let (first, rest) = lines.split_at(15);
+        rig.publish(first)?;
+        let mut out = Vec::new();
+        rig.take(&mut out, first.len())?;
+        rig.until_empty()?;
+        service.end()?;
+
+        refuse(&rig, user)?;
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        let refused = "topology not as configured";
+        service.until_lines(1, &[refused, "stream=\"cases\"", "the stream starts"])?;
+        rig.client.publish("other", &[from_line(&line("a", 1, &json!({ "n": 1 })))?])?;
+        rig.client.take("out", 1)?;
+        accept(&rig, user)?;
+        rig.until_declared()?;
+        rig.publish(rest)?;
+        rig.take(&mut out, lines.len())?;
+        tally::check(&by_key(&lines)?, &out.join("\n"))?;
         service.end()?;
     }
     Ok(())

@@ -1,13 +1,14 @@
 //! Tests of `fifo` streams that lose their queue. Such a stream stops until an operator resumes it, while other streams
 //! continue.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable};
 use ordain_servers::Rabbit;
 use ordain_tests::amqp::to_line;
 use ordain_tests::http::{admin, get, metric, ready};
 use ordain_tests::log::{in_turn, line};
+use ordain_tests::printed::run_all;
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 use serde_json::json;
@@ -27,11 +28,17 @@ fn start(rig: &Rig) -> Result<Service> {
     Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)
 }
 
-/// Resumes the stream with a command that sends the request to the running process.
+/// Resumes the stream with the command in the log line about the stop. The command sends the request to the running
+/// process.
 fn resume(rig: &Rig, service: &mut Service) -> Result<()> {
-    let url = format!("http://{}", admin(service)?);
-    let printed = rig.home.printed(&["streams", "resume", "cases", "--admin", &url])?;
-    ensure!(printed.contains("partition 0 resumed"), "{printed}");
+    let log = service.stderr();
+    let stopped = log.lines().find(|line| line.contains(STOPPED)).context("the stop")?;
+    let outputs = run_all(&rig.home, stopped)?;
+    let resumes = |(command, printed): &(String, String)| {
+        command.starts_with("ordain streams resume cases")
+            && printed.contains("partition 0 resumed")
+    };
+    ensure!(outputs.iter().any(resumes), "{outputs:?}");
     service.until_says("stream resumed by an operator")
 }
 

@@ -1,13 +1,15 @@
 //! Tests of exchanges and queues that other programs remove or replace while a stream runs.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use lapin::ExchangeKind;
 use lapin::types::{AMQPValue, FieldTable};
 use ordain_servers::{Mode, Proxy};
+use ordain_tests::alerts;
 use ordain_tests::amqp::from_line;
-use ordain_tests::http::{admin, get, metric};
+use ordain_tests::http::{admin, get, metric, ready};
 use ordain_tests::log::{by_key, in_turn, line};
 use ordain_tests::printed::run_all;
 use ordain_tests::rig::{Rig, config};
@@ -83,6 +85,8 @@ fn missing_exchange_is_declared_again_and_reported() -> Result<()> {
     let rig = Rig::with(ADMIN, "", "partitions = 4")?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     rig.until_declared()?;
+    let address = ready(&mut service)?;
+    let earlier = get(address, "/metrics")?.body;
     rig.client.delete_exchange("cases")?;
     service.until_says("exchange missing: declared again")?;
     rig.until_declared()?;
@@ -90,6 +94,8 @@ fn missing_exchange_is_declared_again_and_reported() -> Result<()> {
     rig.publish(&lines)?;
     rig.check(&lines)?;
     ensure!(changes(&mut service)? > 0);
+    let firing = alerts::firing(&earlier, &get(address, "/metrics")?.body)?;
+    ensure!(firing.contains("OrdainTopologyChanged"), "{firing:?}");
     service.end()
 }
 
@@ -299,6 +305,10 @@ fn refused_subscription_is_reported_repeatedly() -> Result<()> {
         ] {
             ensure!(metrics.contains(row), "{row}: {metrics}");
         }
+        let firing = alerts::firing(&metrics, &metrics)?;
+        for alert in ["OrdainBrokerDisconnected", "OrdainStreamNotConsuming"] {
+            ensure!(firing.contains(alert), "{alert} is not in {firing:?}");
+        }
         refusal.set(&rig, user, false)?;
         service.until_says("queue consumed again")?;
         service
@@ -402,6 +412,37 @@ fn rotated_password_in_a_file_is_used() -> Result<()> {
         rig.publish(second)?;
         rig.take(&mut out, lines.len())?;
         tally::check(&by_key(&lines)?, &out.join("\n"))?;
+        service.end()?;
+    }
+    Ok(())
+}
+
+/// A password changes in the broker, and the URL names an environment variable. The running host cannot read the new
+/// value, so its log must advise a restart. After the restart with the new value, the host must continue.
+#[test]
+fn password_in_the_environment_needs_a_restart() -> Result<()> {
+    for (user, ordering) in [("environment", ""), ("environment-fifo", FIFO)] {
+        let rig = Rig::new()?;
+        rig.rabbit.add_user(user, "old", ".*")?;
+        let login = format!("{user}:${{BROKER_PASSWORD}}");
+        let url = rig.rabbit.url().replace("guest:guest", &login);
+        rig.home.write("ordain.toml", config(&url, ADMIN, ordering, ""))?;
+        let start = |password: &str| {
+            let environment = [("BROKER_PASSWORD", PathBuf::from(password))];
+            Service::start_with(&rig.home, &RUN_WITH_SHORT_WAITS, &environment)
+        };
+        let mut service = start("old")?;
+        rig.until_declared()?;
+        rig.rabbit.change_password(user, "new")?;
+        rig.rabbit.close_connections()?;
+        let advice = "if the login in `broker.url` has changed, restart the process";
+        service.until_lines(1, &["queue not consumed", "ACCESS_REFUSED", advice])?;
+        service.end()?;
+        let mut service = start("new")?;
+        let rig = Rig { client: rig.connect()?, ..rig };
+        let lines = in_turn(3, 10);
+        rig.publish(&lines)?;
+        rig.check(&lines)?;
         service.end()?;
     }
     Ok(())
@@ -698,7 +739,9 @@ fn replaced_queue_is_reported_without_a_declaration() -> Result<()> {
         let mut foreign = ForeignRig::start(ordering)?;
         let ForeignRig { rig, service, .. } = &mut foreign;
         // The log must name the changes that the host cannot detect.
-        service.until_lines(1, &["bindings not checked", "streams=\"cases\""])?;
+        let further =
+            "With declare = false (cases), Ordain may also not report an exchange or a queue";
+        service.until_lines(1, &["bindings not checked", "streams=\"cases\"", further])?;
         // The test pauses the host, because a subscription between the two steps would find the queue missing.
         service.pause()?;
         rig.client.delete_queue("cases")?;
@@ -883,6 +926,8 @@ fn keys_that_change_their_partition_are_reported() -> Result<()> {
         let (first, rest) = lines.split_at(100);
         rig.publish(first)?;
         rig.client.take("out", first.len())?;
+        let address = admin(&mut service)?;
+        let earlier = get(address, "/metrics")?.body;
         if has_further_keys {
             let keys = AMQPValue::FieldArray(vec![AMQPValue::LongString("audit".into())].into());
             let mut messages = Vec::new();
@@ -901,8 +946,10 @@ fn keys_that_change_their_partition_are_reported() -> Result<()> {
         }
         service.until_says("keys moved here from another partition")?;
         service.until_says("expected only after a change of the routing keys")?;
-        let moved = metric(admin(&mut service)?, "ordain_keys_moved_total")?;
+        let moved = metric(address, "ordain_keys_moved_total")?;
         ensure!(moved > Some(0), "{moved:?}");
+        let firing = alerts::firing(&earlier, &get(address, "/metrics")?.body)?;
+        ensure!(firing.contains("OrdainKeysMoved"), "{firing:?}");
         service.end()?;
     }
     Ok(())
@@ -927,6 +974,9 @@ fn dropped_messages_are_reported() -> Result<()> {
             let page = get(address, "/metrics").map(|page| page.body).unwrap_or_default();
             page.contains("ordain_dropped_messages{stream=\"cases\",partition=\"0\"} 1")
         })?;
+        let page = get(address, "/metrics")?.body;
+        let firing = alerts::firing(&page, &page)?;
+        ensure!(firing.contains("OrdainMessagesDropped"), "{firing:?}");
         service.end()?;
     }
     Ok(())

@@ -112,6 +112,7 @@ fn wrong_request_is_rejected_whole_with_reasons() -> Result<()> {
         (ONE, "[]", 400, "use application/cloudevents-batch+json for an array"),
         (BATCH, "{}", 400, "not a JSON array"),
         (ONE, &large, 400, "runtime.event_size allows 1024"),
+        (LINES, &(lines[0].clone() + &lines[1]), 400, "use `curl --data-binary`"),
         (LINES, &"\n".repeat(5_000), 413, "ingress.request_size"),
     ] {
         let answer = post(address, kind, body)?;

@@ -6,10 +6,14 @@ use anyhow::{Context as _, Result, ensure};
 use ordain_servers::{Mode, wait_until};
 use ordain_tests::log::{disturb, in_turn};
 
-use super::support::{Fleet, while_published};
+use super::support::{Fleet, PARTITIONS, while_published};
 
 /// The pause between two batches of published events.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
+/// How often a test breaks the connections of all hosts before the next change of the hosts.
+const BREAKS: usize = 5;
+/// The pause after the test has broken the connections of all hosts. The pause is longer than most reconnections.
+const BREAK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Two hosts join. Then one host leaves, and another host is killed. Each event must take effect once, and the logs
 /// must state why the partitions had no owner.
@@ -26,6 +30,10 @@ fn events_take_effect_once_while_instances_change() -> Result<()> {
         let mut second = fleet.start()?;
         fleet.until_shared(&[&first, &second])?;
         second.service.until_says("processing partitions: their last owner released them")?;
+        // The log quotes the name of the new owner, which ends with the process id.
+        let new_owner = format!("/{}\"", second.service.id());
+        let reason = "partition no longer assigned to this process: an instance has started";
+        first.service.until_lines(1, &[reason, "new_owner=", &new_owner])?;
         let mut third = fleet.start()?;
         fleet.until_shared(&[&first, &second, &third])?;
         first.service.end()?;
@@ -56,12 +64,7 @@ fn fifo_stream_keeps_order_when_handed_over() -> Result<()> {
     fleet.rig.until_declared()?;
     fleet.until_shared(&[&first])?;
     let numbered = in_turn(60, 60);
-    let mut lines = Vec::new();
-    for line in &numbered {
-        let mut event: serde_json::Value = serde_json::from_str(line)?;
-        event.as_object_mut().context("an object")?.remove("sequence");
-        lines.push(event.to_string());
-    }
+    let lines = without_sequences(&numbered)?;
     let _last = while_published(&fleet, &lines, 2 * PUBLISH_INTERVAL, || {
         let mut second = fleet.start()?;
         fleet.until_shared(&[&first, &second])?;
@@ -73,6 +76,60 @@ fn fifo_stream_keeps_order_when_handed_over() -> Result<()> {
         Ok(third)
     })?;
     fleet.rig.check(&numbered)?;
+    fleet.rig.until_empty()
+}
+
+/// Returns the events without their sequences.
+fn without_sequences(lines: &[String]) -> Result<Vec<String>> {
+    let without_sequence = |line: &String| -> Result<String> {
+        let mut event: serde_json::Value = serde_json::from_str(line)?;
+        event.as_object_mut().context("an object")?.remove("sequence");
+        Ok(event.to_string())
+    };
+    lines.iter().map(without_sequence).collect()
+}
+
+/// Closes the connections through which the hosts consume their queues, again and again. Each time, some deliveries are
+/// unacknowledged, and RabbitMQ returns them to their queues.
+fn break_connections(fleet: &Fleet) -> Result<()> {
+    for _ in 0..BREAKS {
+        for partition in 0..PARTITIONS {
+            fleet.rig.rabbit.close_connection(&format!("ordain cases {partition}"))?;
+        }
+        std::thread::sleep(BREAK_INTERVAL);
+    }
+    Ok(())
+}
+
+/// The broker closes the connections of all hosts again and again, while partitions of a `fifo` stream change owners.
+/// RabbitMQ redelivers the unacknowledged events in their order, so the hosts must execute the events in the order of
+/// the queues.
+#[test]
+fn fifo_stream_keeps_order_when_connections_break() -> Result<()> {
+    let fleet = Fleet::new("lease = \"2s\"", "ordering = \"fifo\"")?;
+    let mut first = fleet.start()?;
+    fleet.rig.until_declared()?;
+    fleet.until_shared(&[&first])?;
+    let opened = || fleet.rig.rabbit.opened_connections("ordain cases 0");
+    let before = opened();
+    let numbered = in_turn(60, 100);
+    let lines = without_sequences(&numbered)?;
+    let _last = while_published(&fleet, &lines, 2 * PUBLISH_INTERVAL, || {
+        break_connections(&fleet)?;
+        let mut second = fleet.start()?;
+        fleet.until_shared(&[&first, &second])?;
+        break_connections(&fleet)?;
+        first.service.end()?;
+        break_connections(&fleet)?;
+        let third = fleet.start()?;
+        fleet.until_shared(&[&second, &third])?;
+        break_connections(&fleet)?;
+        second.service.kill()?;
+        fleet.until_shared(&[&third])?;
+        Ok(third)
+    })?;
+    fleet.rig.check(&numbered)?;
+    ensure!(opened() >= before + BREAKS, "the hosts have not reconnected");
     fleet.rig.until_empty()
 }
 

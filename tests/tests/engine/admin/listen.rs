@@ -3,7 +3,8 @@
 use std::net::TcpListener;
 
 use anyhow::{Result, ensure};
-use ordain_servers::{Proxy, Redis};
+use ordain_servers::{Options, Proxy, Redis, Sentinel};
+use ordain_tests::alerts;
 use ordain_tests::host::Home;
 use ordain_tests::http::{admin, get, get_with, ready, send};
 use ordain_tests::service::Service;
@@ -90,21 +91,84 @@ fn host_is_not_ready_while_its_store_refuses_writes() -> Result<()> {
     ] {
         assert_eq!(get(address, "/readyz/ingress")?.status, 200);
         redis.command(&refuse)?;
-        let refused = || get(address, "/readyz").is_ok_and(|response| response.status == 503);
-        service.until("the report that the store refuses writes", refused)?;
-        let problem = get(address, "/readyz")?.problem()?;
-        ensure!(
-            problem.contains("not ready: the store has accepted no writes since 20"),
-            "{problem}"
-        );
-        assert_eq!(get(address, "/readyz/ingress")?.status, 503);
-        let metrics = get(address, "/metrics")?.body;
-        ensure!(metrics.contains("\nordain_store_writable 0\n"), "{metrics}");
+        until_no_writes(&mut service)?;
         redis.command(&accept)?;
-        assert_eq!(ready(&mut service)?, address);
-        let metrics = get(address, "/metrics")?.body;
-        ensure!(metrics.contains("\nordain_store_writable 1\n"), "{metrics}");
+        until_writes(&mut service)?;
     }
+    // The log names the command to which the user has no right.
+    let words = ["accepts no writes", "no permissions to run the 'hset' command"];
+    service.until_lines(1, &words)?;
+    service.end()
+}
+
+/// Waits until the host is not ready because its store accepts no writes. Then also checks the readiness for events
+/// over HTTP, the metric and the alerting rule.
+fn until_no_writes(service: &mut Service) -> Result<()> {
+    let address = admin(service)?;
+    let no_writes = "not ready: the store has accepted no writes since 20";
+    service.until("the report that the store accepts no writes", || {
+        let problem = get(address, "/readyz").and_then(|page| page.problem());
+        problem.is_ok_and(|problem| problem.contains(no_writes))
+    })?;
+    assert_eq!(get(address, "/readyz")?.status, 503);
+    assert_eq!(get(address, "/readyz/ingress")?.status, 503);
+    let metrics = get(address, "/metrics")?.body;
+    ensure!(metrics.contains("\nordain_store_writable 0\n"), "{metrics}");
+    let firing = alerts::firing(&metrics, &metrics)?;
+    ensure!(firing.contains("OrdainStoreNotWritable"), "{firing:?}");
+    Ok(())
+}
+
+/// Waits until the host is ready, and checks the metric and the alerting rule.
+fn until_writes(service: &mut Service) -> Result<()> {
+    let address = ready(service)?;
+    let metrics = get(address, "/metrics")?.body;
+    ensure!(metrics.contains("\nordain_store_writable 1\n"), "{metrics}");
+    let firing = alerts::firing(&metrics, &metrics)?;
+    ensure!(firing.is_empty(), "{firing:?}");
+    Ok(())
+}
+
+/// Returns a home whose host accepts events over HTTP, and whose store at `url` waits for a replica at each commit.
+fn home_with_replica(url: &str) -> Result<Home> {
+    let config = tally::CONFIG.replace("path = \"out.ndjson\"", "path = \"-\"");
+    let store =
+        format!("[store]\nkind = \"redis\"\nurl = \"{url}\"\ndurability = \"replicas:1\"\n");
+    let ingress = "[ingress]\nlisten = \"127.0.0.1:0\"\n";
+    let home = Home::new(&["tally"], &format!("{store}{ingress}{config}"))?;
+    home.write("events.ndjson", "")?;
+    Ok(home)
+}
+
+/// With `durability = "replicas:1"`, no commit succeeds while no replica is connected. The host must then not be ready,
+/// although the server itself accepts writes.
+#[test]
+fn host_is_not_ready_while_its_store_lacks_a_replica() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let replica = Redis::with(&Options::new().replica_of(&redis))?;
+    let home = home_with_replica(&redis.url())?;
+    let mut service = Service::start(&home, &["run"])?;
+    until_writes(&mut service)?;
+    replica.stop()?;
+    until_no_writes(&mut service)?;
+    service.until_lines(1, &["accepts no writes", "fewer than 1 replicas"])?;
+    replica.restart()?;
+    until_writes(&mut service)?;
+    service.end()
+}
+
+/// After a failover, the new master has no replica until the old master returns. With `durability = "replicas:1"`, the
+/// host must not be ready before.
+#[test]
+fn host_is_not_ready_after_a_failover_until_the_master_has_a_replica() -> Result<()> {
+    let group = Sentinel::start()?;
+    let home = home_with_replica(&group.url())?;
+    let mut service = Service::start(&home, &["run"])?;
+    until_writes(&mut service)?;
+    group.failover()?;
+    until_no_writes(&mut service)?;
+    group.rejoin()?;
+    until_writes(&mut service)?;
     service.end()
 }
 

@@ -155,7 +155,7 @@ fn invalid_request_is_rejected_with_its_remedy() -> Result<()> {
         ("/v1/streams/cases/keys?cursor=odd", 400, "the cursor \"odd\" does not belong to this"),
         ("/v1/streams/cases/keys?cursor=k1:x&prefix=y", 400, "does not belong to this listing"),
         ("/v1/streams/cases/keys?odd=1", 400, "unknown field `odd`"),
-        ("/v1/dead", 400, "missing field `stream`"),
+        ("/v1/dead", 400, "the query names no stream: add `stream`, as in /v1/dead?stream="),
         ("/v1/dead?stream=cases&cursor=odd", 400, "does not belong to this listing"),
         ("/v1/dead?stream=cases&id=odd", 400, "9b83, see `ordain dead list cases`"),
     ] {

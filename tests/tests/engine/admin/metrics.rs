@@ -1,9 +1,12 @@
 //! Tests of `GET /metrics`: the metrics of a run, in the formats that Prometheus reads.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
+use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
+use ordain_tests::alerts;
 use ordain_tests::host::Home;
 use ordain_tests::http::{get, get_with, ready};
 use ordain_tests::log::line;
@@ -52,6 +55,9 @@ const ALL: [(&str, &str); 33] = [
     ("blocked_keys", "gauge"),
 ];
 
+/// The number of measurements in the histogram `recovery_seconds` of the stream `cases`.
+const RECOVERIES: &str = "recovery_seconds_count{stream=\"cases\"}";
+
 /// The names of the standard metrics of a process, each with the type of the metric.
 const PROCESS: [(&str, &str); 5] = [
     ("process_cpu_seconds_total", "counter"),
@@ -82,6 +88,43 @@ fn alerting_rules_name_existing_metrics() -> Result<()> {
         ensure!(named.contains(name), "no rule for {name}");
     }
     Ok(())
+}
+
+/// Prometheus must accept the example of alerting rules. Without `promtool`, a program of Prometheus, the test checks
+/// nothing.
+#[test]
+fn alerting_rules_are_accepted_by_prometheus() -> Result<()> {
+    let rules = root().join("docs/alerts.yaml");
+    match Command::new("promtool").args(["check", "rules"]).arg(&rules).output() {
+        Ok(output) => {
+            let printed = String::from_utf8_lossy(&output.stderr);
+            ensure!(output.status.success(), "{}: {printed}", output.status);
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => println!("promtool is not installed"),
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
+}
+
+/// The stream has parked keys, so one alerting rule must fire. After a further dead letter, a second rule must fire. The
+/// tests of the failures themselves check most other rules.
+#[test]
+fn alerting_rules_fire() -> Result<()> {
+    let home = home()?;
+    let (mut service, address) = at_rest(&home)?;
+    let metrics = || get(address, "/metrics").map(|page| page.body).unwrap_or_default();
+    let parked = BTreeSet::from(["OrdainKeysParked".to_owned()]);
+    let mut earlier = String::new();
+    service.until("an alert about parked keys", || {
+        earlier = metrics();
+        alerts::firing(&earlier, &earlier).is_ok_and(|firing| firing == parked)
+    })?;
+    home.append("events.ndjson", line("other", 1, &json!({ "do": "reject" })) + "\n")?;
+    service.until("an alert about dead letters", || {
+        alerts::firing(&earlier, &metrics())
+            .is_ok_and(|firing| firing.contains("OrdainDeadLetters"))
+    })?;
+    service.end()
 }
 
 /// Returns the samples in the text of the metrics. Each key of the result is the name of a metric with its labels.
@@ -119,19 +162,24 @@ fn samples(text: &str) -> Result<BTreeMap<String, f64>> {
     Ok(samples)
 }
 
-/// Returns the upper bound and the value of each bucket of a histogram, in the order of the bounds. The histogram must
-/// have no labels. Checks that the values never decrease, and that the last value is the count of the histogram.
-fn buckets(samples: &BTreeMap<String, f64>, name: &str) -> Result<Vec<(f64, f64)>> {
+/// Returns the upper bound and the value of each bucket of a histogram, in the order of the bounds. `labels` are the
+/// labels of the histogram; empty if it has none. Checks that the values never decrease, and that the last value is the
+/// count of the histogram.
+fn buckets(samples: &BTreeMap<String, f64>, name: &str, labels: &str) -> Result<Vec<(f64, f64)>> {
     let prefix = format!("ordain_{name}_bucket{{le=\"");
+    let comma = if labels.is_empty() { "" } else { "," };
+    let end = format!("\"{comma}{labels}}}");
     let of = samples.iter().filter_map(|(sample, count)| {
-        let bound = sample.strip_prefix(&prefix)?.strip_suffix("\"}")?;
+        let bound = sample.strip_prefix(&prefix)?.strip_suffix(&end)?;
         Some((bound.parse::<f64>().ok()?, *count))
     });
     let mut buckets: Vec<(f64, f64)> = of.collect();
     buckets.sort_by(|one, other| one.0.total_cmp(&other.0));
     ensure!(buckets.is_sorted_by(|one, next| one.1 <= next.1), "{name}: {buckets:?}");
     let last = buckets.last().context("buckets")?;
-    assert_eq!(*last, (f64::INFINITY, samples[&format!("ordain_{name}_count")]), "{name}");
+    let braces = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
+    let count = samples.get(&format!("ordain_{name}_count{braces}"));
+    assert_eq!(Some(*last), count.map(|count| (f64::INFINITY, *count)), "{name}");
     Ok(buckets)
 }
 
@@ -156,13 +204,13 @@ fn metrics_count_the_events_of_a_run() -> Result<()> {
         (r#"events_total{stream="cases",outcome="effect"}"#, good + 1.0),
         (r#"events_total{stream="cases",outcome="duplicate"}"#, 0.0),
         (r#"events_total{stream="cases",outcome="dead"}"#, 2.0),
-        (r#"dead_letters_total{cause="rejected"}"#, 1.0),
-        (r#"dead_letters_total{cause="unreadable"}"#, 1.0),
-        (r#"dead_letters_total{cause="conflict"}"#, 0.0),
-        (r#"handler_failures_total{kind="trap"}"#, 2.0),
-        (r#"handler_failures_total{kind="timeout"}"#, 0.0),
-        (r#"gap_rounds_total{source="store",result="missing"}"#, 1.0),
-        (r#"gap_rounds_total{source="store",result="found"}"#, 0.0),
+        (r#"dead_letters_total{stream="cases",cause="rejected"}"#, 1.0),
+        (r#"dead_letters_total{stream="cases",cause="unreadable"}"#, 1.0),
+        (r#"dead_letters_total{stream="cases",cause="conflict"}"#, 0.0),
+        (r#"handler_failures_total{stream="cases",kind="trap"}"#, 2.0),
+        (r#"handler_failures_total{stream="cases",kind="timeout"}"#, 0.0),
+        (r#"gap_rounds_total{stream="cases",source="store",result="missing"}"#, 1.0),
+        (r#"gap_rounds_total{stream="cases",source="store",result="found"}"#, 0.0),
         (r#"blocked_keys{cause="parked",stream="cases",partition="0"}"#, 2.0),
         (r#"blocked_keys{cause="gap",stream="cases",partition="0"}"#, 0.0),
         (r#"full_keys{stream="cases",partition="0"}"#, 0.0),
@@ -180,10 +228,11 @@ fn metrics_count_the_events_of_a_run() -> Result<()> {
         !now.keys().any(|name| name.starts_with("ordain_partition_lag_events")),
         "a stream that reads a file must have no metric of its lag"
     );
-    for name in
-        ["commit_seconds", "commit_batch_events", "publish_to_commit_seconds", "recovery_seconds"]
-    {
-        buckets(&now, name)?;
+    for name in ["commit_batch_events", "publish_to_commit_seconds"] {
+        buckets(&now, name, "")?;
+    }
+    for name in ["commit_seconds", "recovery_seconds"] {
+        buckets(&now, name, "stream=\"cases\"")?;
     }
     let took = now.iter().find(|(name, _)| name.starts_with("ordain_handler_seconds_count{"));
     let (name, events) = took.context("the handler's time")?;
@@ -243,7 +292,7 @@ fn commit_delay_and_gap_recovery_are_measured() -> Result<()> {
     };
     let missing = r#"blocked_keys{cause="gap",stream="cases",partition="0"}"#;
     service.until("the gap", || now(missing) == Some(1.0))?;
-    assert_eq!(now("recovery_seconds_count"), Some(0.0));
+    assert_eq!(now(RECOVERIES), Some(0.0));
     // The histogram does not count events whose time is far in the past or in the future, because they would make the
     // sum meaningless.
     for (sequence, time) in [(4, "1970-01-01T00:00:00Z"), (5, "2999-01-01T00:00:00Z")] {
@@ -254,13 +303,13 @@ fn commit_delay_and_gap_recovery_are_measured() -> Result<()> {
         now(r#"events_total{stream="cases",outcome="effect"}"#) == Some(5.0)
     })?;
     service.until("the commits", || now("publish_to_commit_seconds_count") == Some(3.0))?;
-    service.until("the end of the gap", || now("recovery_seconds_count") == Some(1.0))?;
+    service.until("the end of the gap", || now(RECOVERIES) == Some(1.0))?;
     assert_eq!(now(missing), Some(0.0));
     let seconds = now("publish_to_commit_seconds_sum").context("a sum")?;
     ensure!((0.0..600.0).contains(&seconds), "{seconds}");
 
     let all = samples(&get(address, "/metrics")?.body)?;
-    let buckets = buckets(&all, "publish_to_commit_seconds")?;
+    let buckets = buckets(&all, "publish_to_commit_seconds", "")?;
     let bounds: Vec<f64> = buckets[..buckets.len() - 1].iter().map(|(bound, _)| *bound).collect();
     ensure!(bounds[0] <= 0.000_5 && bounds[bounds.len() - 1] >= 60.0, "{bounds:?}");
     ensure!(bounds.windows(2).all(|two| two[1] / two[0] < 1.31), "{bounds:?}");

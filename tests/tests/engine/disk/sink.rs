@@ -9,7 +9,7 @@ use ordain_servers::Port;
 use ordain_tests::host::{Home, copy_folder};
 use ordain_tests::http;
 use ordain_tests::incident::records;
-use ordain_tests::log::{by_key, line, text};
+use ordain_tests::log::{by_key, in_turn, line, text};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::{Value, json};
@@ -70,6 +70,71 @@ fn failed_sync_of_file_loses_no_line() -> Result<()> {
         checked.with_context(|| format!("{more:?}: {}", rig.service.stderr()))?;
     }
     Ok(())
+}
+
+/// The words of the system about a write to a read-only file system.
+const READ_ONLY: &str = "Read-only file system";
+
+/// The file system of the sink's file becomes read-only while the host runs, for example after an error of the disk.
+/// The host must accept events and keep their messages, must log the reason, and must write the messages when the file
+/// system is writable again.
+#[test]
+fn messages_wait_while_the_file_system_of_the_sink_is_read_only() -> Result<()> {
+    for ordering in ["sequenced", "fifo"] {
+        let port = Port::take()?;
+        let home = home(&port)?;
+        let handler = "handler = \"tally\"\n";
+        let ordered = format!("{handler}ordering = \"{ordering}\"\n");
+        home.write("ordain.toml", home.read("ordain.toml").replace(handler, &ordered))?;
+        let disk = SyncedDisk::create(&home, DISK, &["store", "out"])?;
+        let mut service = Service::start_with(&home, &["run"], &disk.env())?;
+        service.until_says(LISTENING)?;
+        let address = SocketAddr::from(([127, 0, 0, 1], port.number()));
+        let send = |lines: &[String]| -> Result<()> {
+            let answer = http::post(address, http::LINES, &text(lines))?;
+            ensure!(answer.status == 202, "{answer:?}");
+            Ok(())
+        };
+        let lines = in_turn(3, 20);
+        let (first, rest) = lines.split_at(30);
+        send(first)?;
+        service.until("the first messages", || home.lines(OUT) == first.len())?;
+        disk.make_read_only("/out/")?;
+        send(rest)?;
+        service.until_lines(1, &["sink not writable", READ_ONLY])?;
+        ensure!(home.lines(OUT) == first.len(), "{}", home.read(OUT));
+        disk.make_writable()?;
+        service.until_says("sink writable again")?;
+        service.until("all messages", || home.lines(OUT) == lines.len())?;
+        service.end()?;
+        tally::check(&by_key(&lines)?, &home.read(OUT))?;
+    }
+    Ok(())
+}
+
+/// The file system of the store becomes read-only while the host runs. The host must end with the reason. While the
+/// file system is read-only, a start must fail with the exit code 75, so that a supervisor starts the host again.
+/// Afterwards, no accepted event may be lost.
+#[test]
+fn host_ends_when_the_file_system_of_its_store_becomes_read_only() -> Result<()> {
+    let mut rig = Rig::start()?;
+    let accepted = rig.while_producing(0, |rig, producer| {
+        rig.until_accepted(producer, 200)?;
+        rig.disk.make_read_only("/store/")?;
+        for code in [1, 75] {
+            let status = rig.service.wait()?;
+            let log = rig.service.stderr();
+            let is_right = status.code() == Some(code) && log.contains(READ_ONLY);
+            ensure!(is_right, "the host ended with {status}: {log}");
+            if code == 75 {
+                rig.disk.make_writable()?;
+            }
+            rig.start_again()?;
+        }
+        rig.until_accepted(producer, 100)
+    });
+    let checked = accepted.and_then(|accepted| rig.check(&accepted));
+    checked.with_context(|| rig.service.stderr())
 }
 
 /// A host with few events, whose store the test returns to an earlier time.

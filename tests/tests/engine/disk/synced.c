@@ -10,6 +10,8 @@
  *   INODE.durable   the content that the disk holds
  *   INODE.names     the entries that the disk holds of a folder, one a line: `d` (folder) or `f`, inode, name
  *   fail            written by the test: the ending of a path; the next sync of a file or folder with such a path fails
+ *   read-only       written by the test: a part of a path; all writes to files with such a path fail, as on a file
+ *                   system that the system has made read-only after an error of the disk
  *   log             one line for each sync: `synced PATH` or `failed PATH`
  *
  * A sync of a file makes the written ranges and the length of the file durable. A sync of a folder makes the names in
@@ -177,6 +179,19 @@ static int must_fail(const struct file *file)
     return 1;
 }
 
+/* Returns whether the test has made the part of the disk with this file read-only. */
+static int is_read_only(const struct file *file)
+{
+    char control[PATH_MAX], part[PATH_MAX] = "";
+    snprintf(control, sizeof control, "%s/read-only", side);
+    FILE *wish = fopen(control, "re");
+    if (!wish)
+        return 0;
+    size_t length = fread(part, 1, sizeof part - 1, wish);
+    fclose(wish);
+    return length > 0 && strstr(file->path, part) != NULL;
+}
+
 static int sync_with(long call, int fd)
 {
     struct file file;
@@ -214,6 +229,10 @@ int fdatasync(int fd)
     struct file file;                           \
     if (!is_on_disk(fd, &file))                 \
         return call;                            \
+    if (is_read_only(&file)) {                  \
+        errno = EROFS;                          \
+        return -1;                              \
+    }                                           \
     pthread_mutex_lock(&lock);                  \
     add_range(&file, from, length);             \
     long done = call;                           \

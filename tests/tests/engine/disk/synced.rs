@@ -63,6 +63,16 @@ impl SyncedDisk {
         !self.side.join("fail").exists()
     }
 
+    /// Makes all writes to files whose paths contain `part` fail, as on a file system that has become read-only.
+    pub(super) fn make_read_only(&self, part: &str) -> Result<()> {
+        Ok(fs::write(self.side.join("read-only"), part)?)
+    }
+
+    /// Ends the effect of [`make_read_only`](Self::make_read_only).
+    pub(super) fn make_writable(&self) -> Result<()> {
+        Ok(fs::remove_file(self.side.join("read-only"))?)
+    }
+
     /// Returns the log of all syncs: one line for each sync, in order.
     pub(super) fn log(&self) -> Result<String> {
         Ok(fs::read_to_string(self.side.join("log"))?)

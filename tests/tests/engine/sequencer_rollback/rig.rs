@@ -279,7 +279,7 @@ impl Rig {
         for (at, write) in batch.writes.iter().enumerate() {
             for (sequence, event) in &write.spill {
                 if let Some(existing) = spilled.get(sequence).filter(|_| holds(write)) {
-                    let same = existing.content() == event.content();
+                    let same = event.repeats(existing);
                     applied.existing_spills.push(ordain_core::ExistingSpill {
                         write: at,
                         sequence: *sequence,

@@ -253,26 +253,26 @@ impl Sequencer {
         self.stop(StopReason::RolledBack { shard, last, stored, since, detail });
     }
 
-    /// Returns whether `content` differs from the content of the event that a recent commit settled with this sequence.
-    /// Returns `None` if the digest of that event is not in memory. Always returns `None` in a `fifo` stream, and if
+    /// Returns whether an event differs from the event that a recent commit settled with this sequence. `digests` are
+    /// the digests of the event ([`Event::repeat_digests`](crate::event::Event::repeat_digests)). Returns `None` if the
+    /// digest of the settled event is not in memory. Always returns `None` in a `fifo` stream, and if
     /// the setting `digests` is 0.
     pub(in super::super) fn differs_in_history(
         &mut self,
         index: u32,
         sequence: u64,
-        content: u64,
+        digests: [u64; 2],
     ) -> Option<bool> {
-        let SequencerSettings { ordering, digests, commit_history_bytes, .. } = self.settings;
-        if fault!(self, ForgetRecoveredEvents)
-            || ordering != OrderingMode::Sequenced
-            || digests == 0
+        let SequencerSettings { ordering, digests: limit, commit_history_bytes, .. } =
+            self.settings;
+        if fault!(self, ForgetRecoveredEvents) || ordering != OrderingMode::Sequenced || limit == 0
         {
             return None;
         }
         let Lane { key, shard, record, .. } = &self.lanes[index];
         let history = &mut self.shards[*shard as usize].history;
         history.collect_digests(&mut self.settled_events, commit_history_bytes);
-        self.settled_events.differs(key, record.incarnation, sequence, content)
+        self.settled_events.differs(key, record.incarnation, sequence, digests)
     }
 
     /// Handles the reply to a repeated commit: the store has the commit again, or never lost it. Ends the ownership if

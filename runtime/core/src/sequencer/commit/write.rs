@@ -146,10 +146,10 @@ fn advance_record(
             break;
         }
         unseen(&mut lane.record.digests, next, held.sequence);
-        let content = held.event.content();
-        lane.record.digests.push(content, settings.digests);
+        let digest = held.event.repeat_digest();
+        lane.record.digests.push(digest, settings.digests);
         if held.sequence < kept_from {
-            evicted_digests.push((held.sequence, ContentDigests::short(content)));
+            evicted_digests.push((held.sequence, ContentDigests::short(digest)));
         }
         next = held.sequence + 1;
         if settings.ordering == OrderingMode::Fifo && held.copy == SpillCopy::None {
@@ -164,7 +164,7 @@ fn advance_record(
     for (_, late) in &chunk.late_originals {
         if let Some(sequence) = late.sequence() {
             lane.record.skipped.remove(sequence);
-            lane.record.digests.set(chunk.next, sequence, late.content());
+            lane.record.digests.set(chunk.next, sequence, late.repeat_digest());
         }
     }
     if chunk.rollout.is_some() {

@@ -84,9 +84,12 @@ impl MetricsEncoder<'_, '_> {
         };
         let samples = self.snapshot.streams.iter().flat_map(of_stream);
         self.counters("events", help, samples)?;
-        let all = &self.snapshot.totals;
-        let causes =
-            Cause::ALL.map(|cause| (vec![("cause", cause.name().into())], all.dead_of(cause)));
+        let causes = self.snapshot.streams.iter().flat_map(|(stream, stats)| {
+            Cause::ALL.map(|cause| {
+                let labels = vec![("stream", stream.to_string()), ("cause", cause.name().into())];
+                (labels, stats.dead_of(cause))
+            })
+        });
         self.counters("dead_letters", "Dead letters written", causes)?;
         let published = self.snapshot.published_messages.iter();
         let published = published.map(|(sink, count)| (vec![("sink", sink.clone())], *count));
@@ -117,33 +120,45 @@ impl MetricsEncoder<'_, '_> {
         let help = "Messages that a sink file contained at the start although the store lacked them, because the store had \
                     gone back in time";
         self.counters("messages_lost", help, messages)?;
-        let help = "How often this process has found, while the stream ran, that an exchange or queue of the stream \
-                    was missing in the broker or replaced, or that the broker refused to declare or bind it, for \
-                    example because of another form or a missing permission";
+        let help = "How often this process has found, while the stream ran, that an exchange, queue or binding of the \
+                    stream was missing in the broker or replaced, that another queue or exchange takes events from the \
+                    stream, or that the broker refused to declare or bind an exchange or queue, for example because of \
+                    another form or a missing permission";
         self.counters("topology_changes", help, changes)?;
         let help = "Keys that a partition of this process took over from another partition";
         self.counters("keys_moved", help, moved)?;
         let help = "Commits that the store lost, and that Ordain then repeated from memory";
-        self.counters("commits_repeated", help, [(Vec::new(), all.recommitted)])?;
-        let kinds = FailureKind::ALL.map(|kind| {
-            (vec![("kind", kind.cause().name().into())], all.failures_by_kind[kind as usize])
+        self.counters("commits_repeated", help, [(Vec::new(), self.snapshot.totals.recommitted)])?;
+        let kinds = self.snapshot.streams.iter().flat_map(|(stream, stats)| {
+            FailureKind::ALL.map(|kind| {
+                let name = kind.cause().name().into();
+                let labels = vec![("stream", stream.to_string()), ("kind", name)];
+                (labels, stats.failures_by_kind[kind as usize])
+            })
         });
         self.counters("handler_failures", "Failed attempts to execute events", kinds)
     }
 
     fn gaps(&mut self) -> Written {
-        let MetricsSnapshot { totals: all, .. } = self.snapshot;
-        let samples = self.snapshot.replays.iter().flat_map(|(source, replays)| {
+        let samples = self.snapshot.replays.iter().flat_map(|((stream, source), replays)| {
             let ReplayCounts { found, missing, failed } = *replays;
             [("found", found), ("missing", missing), ("failed", failed)].map(|(result, count)| {
-                (vec![("source", source.clone()), ("result", result.into())], count)
+                let labels = vec![
+                    ("stream", stream.to_string()),
+                    ("source", source.clone()),
+                    ("result", result.into()),
+                ];
+                (labels, count)
             })
         });
         let help = "Requests for missing events, by replay source";
         self.counters("gap_rounds", help, samples)?;
         let help = "Seconds from the detection of a gap (usually at the arrival of a later event) to the arrival of \
             the first missing event";
-        let samples = [(Vec::new(), SampleValue::of_recovery(&all.recovery_times))];
+        let samples = self.snapshot.streams.iter().map(|(stream, stats)| {
+            let labels = vec![("stream", stream.to_string())];
+            (labels, SampleValue::of_recovery(&stats.recovery_times))
+        });
         self.samples("recovery_seconds", help, MetricType::Histogram, samples)
     }
 
@@ -168,9 +183,13 @@ impl MetricsEncoder<'_, '_> {
     }
 
     fn commits(&mut self) -> Written {
+        let samples = self.snapshot.commit_seconds.iter().map(|(stream, seconds)| {
+            (vec![("stream", stream.to_string())], SampleValue::of(seconds))
+        });
+        let help = "Seconds until the store answered a commit";
+        self.samples("commit_seconds", help, MetricType::Histogram, samples)?;
         let times = &self.snapshot.times;
         for (name, help, histogram) in [
-            ("commit_seconds", "Seconds until the store answered a commit", &times.commit),
             ("commit_batch_events", "Number of events that a commit settled", &times.batch),
             (
                 "publish_to_commit_seconds",

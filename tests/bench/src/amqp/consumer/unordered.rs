@@ -95,12 +95,13 @@ fn consumer(
     let SourceConfig::Amqp(source) = &stream.source else {
         unreachable!("`broker_of` accepts no other source")
     };
-    let decoder = DeliveryDecoder {
-        letter_source: String::new(),
-        ordering: OrderingMode::Sequenced,
+    let decoder = DeliveryDecoder::new(
+        String::new(),
+        OrderingMode::Sequenced,
         event_size,
-        locations: source.locations(),
-    };
+        source.locations(),
+        source.partitions > 1,
+    );
     ConsumerOptions {
         ownership: Arc::new(Ownership::permanent()),
         broker,
@@ -119,6 +120,7 @@ fn consumer(
         unchecked_throttle: ordain_amqp::topology_throttle(),
         refused_markers: std::sync::Mutex::default(),
         missing_exchanges: std::sync::Mutex::default(),
+        binding_list: None,
         health: Arc::default(),
         topology_changes: Arc::default(),
     }
@@ -361,7 +363,7 @@ impl Shard {
                 WriteCondition::Next(record.next)
             };
             record.next += 1;
-            record.digests.push(pending.event.content(), digests);
+            record.digests.push(pending.event.repeat_digest(), digests);
             record.rollout = Some(version.clone());
             let place = *places.entry(Arc::clone(&pending.key)).or_insert(writes.len());
             if place == writes.len() {

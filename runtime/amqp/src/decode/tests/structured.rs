@@ -1,0 +1,121 @@
+//! Tests of CloudEvents in structured mode.
+
+use super::*;
+
+fn structured(properties: BasicProperties, members: &str) -> Delivery {
+    let body = format!(
+        r#"{{"specversion":"1.0","id":"e1","source":"/shop","type":"order.paid",{members}"data":{{"order":17}}}}"#
+    );
+    let content_type = "application/cloudevents+json; charset=UTF-8".into();
+    message(properties.with_content_type(content_type), body.as_bytes())
+}
+
+#[test]
+fn attributes_are_read_from_the_body() {
+    let ignored = with_headers(&[
+        ("cloudEvents:id", text("other")),
+        ("cloudEvents_type", text("other")),
+        ("tenant", text("blue")),
+        ("x-delivery-count", AMQPValue::LongInt(3)),
+    ]);
+    let properties = ignored.with_message_id("other".into()).with_type("other".into());
+    let members = r#""subject":"o-1","sequence":"4","time":"2026-11-25T12:00:00Z","flag":true,"#;
+    let delivery = structured(properties, members);
+    let event = decoder(OrderingMode::Sequenced, EventLocations::DEFAULT).decode(&delivery);
+    let event = event.expect("an event");
+    assert_eq!((event.key(), event.id(), event.kind()), ("o-1", "e1", "order.paid"));
+    assert_eq!((event.source(), event.content_type()), ("/shop", "application/json"));
+    assert_eq!((event.sequence(), event.time_ms()), (Some(4), Some(1_795_608_000_000)));
+    assert_eq!(event.data(), b"{\"order\":17}");
+    assert_eq!(event.headers().collect::<Vec<_>>(), [("flag", "true"), ("tenant", "blue")]);
+}
+
+#[test]
+fn key_is_an_attribute_or_the_routing_key_or_in_a_named_place() {
+    let properties = || with_headers(&[("order", text("o-9"))]).with_correlation_id("c".into());
+    for (settings, members, key, headers) in [
+        ("", r#""subject":"s","partitionkey":"p","#, "p", vec!["order", "subject"]),
+        ("", r#""subject":"s","#, "s", vec!["order"]),
+        ("", r#""subject":"","#, "order.paid", vec!["order", "subject"]),
+        ("", "", "order.paid", vec!["order"]),
+        ("key = \"header:order\"", r#""subject":"s","#, "o-9", vec!["subject"]),
+        ("key = \"data:/order\"", "", "17", vec!["order"]),
+        ("key = \"{header:order}/{data:/order}\"", "", "o-9/17", vec!["order"]),
+    ] {
+        let event =
+            located(OrderingMode::Fifo, settings).decode(&structured(properties(), members));
+        let event = event.unwrap_or_else(|error| panic!("{settings}: {error}"));
+        assert_eq!(event.key(), key, "{settings} {members}");
+        let mut found: Vec<_> = event.headers().map(|(name, _)| name).collect();
+        found.retain(|name| *name != "property:correlation_id");
+        found.sort_unstable();
+        assert_eq!(found, headers, "{settings} {members}");
+    }
+    let settings = "id = [\"property:correlation_id\", \"content\"]\ntime = \"data:/order\"";
+    let event = located(OrderingMode::Fifo, settings).decode(&structured(properties(), ""));
+    let event = event.expect("an event");
+    assert_eq!((event.id(), event.time_ms()), ("c", Some(17_000)));
+    // The exchange divides the messages by the routing key, so the subject cannot be the key.
+    let source = "/ordain/s".to_owned();
+    let locations = EventLocations::DEFAULT;
+    let divided = DeliveryDecoder::new(source, OrderingMode::Fifo, 1 << 20, locations, true);
+    let event = divided.decode(&structured(properties(), r#""subject":"s","#));
+    assert_eq!(event.expect("an event").key(), "order.paid");
+}
+
+#[test]
+fn optional_attribute_that_cannot_be_read_counts_as_missing() {
+    for (members, time_ms) in [
+        (r#""time":"yesterday","#, None),
+        (r#""time":{},"#, None),
+        (r#""time":"10000-01-01T00:00:00Z","#, None),
+        (r#""time":1764072000123,"#, Some(1_764_072_000_123)),
+        (r#""datacontenttype":7,"subject":{},"dataschema":[],"#, None),
+    ] {
+        let decoder = decoder(OrderingMode::Fifo, EventLocations::DEFAULT);
+        let event = decoder.decode(&structured(BasicProperties::default(), members));
+        let event = event.unwrap_or_else(|error| panic!("{members}: {error}"));
+        assert_eq!((event.time_ms(), event.content_type()), (time_ms, "application/json"));
+    }
+}
+
+#[test]
+fn invalid_body_and_batch_are_rejected() {
+    let decode = |kind: &str, body: &str| {
+        let properties = BasicProperties::default().with_content_type(kind.into());
+        let decoder = decoder(OrderingMode::Fifo, EventLocations::DEFAULT);
+        decoder.decode(&message(properties, body.as_bytes()))
+    };
+    for (kind, body, words) in [
+        ("application/cloudevents+json", "{}", "`specversion` is missing"),
+        ("Application/CloudEvents+JSON", "no JSON", "not a CloudEvent in JSON"),
+        ("application/cloudevents-batch+json", "[]", "publish each event as a message of its own"),
+    ] {
+        let error = decode(kind, body).expect_err(words);
+        assert_eq!(error.cause, Cause::Unreadable);
+        assert!(error.message.contains(words), "{error}");
+    }
+    // Another format counts as data, as the AMQP binding allows.
+    let error = decode("application/cloudevents+avro", "").expect_err("no id");
+    assert_eq!(error.cause, Cause::NoId);
+}
+
+/// The data of an event can itself be a CloudEvent. Ordain publishes events in binary mode, and must read the same
+/// event.
+#[test]
+fn published_event_is_never_in_structured_mode() {
+    let parts = EventParts {
+        key: "k",
+        id: "1",
+        source: "/s",
+        content_type: "application/cloudevents+json",
+        data: b"{}",
+        ..EventParts::default()
+    };
+    let event = std::sync::Arc::new(Event::new(&parts));
+    let sent = encode::event(&event, None, &EventForm::new("s", &EventLocations::DEFAULT));
+    let received = decoder(OrderingMode::Fifo, EventLocations::DEFAULT)
+        .decode(&message(sent.properties, event.data()))
+        .expect("an event");
+    assert_eq!((received.id(), received.data()), ("1", &b"{}"[..]));
+}
