@@ -403,6 +403,30 @@ fn rest_in_compressed_copy_is_reported() -> Result<()> {
     writer.check_output()
 }
 
+/// While the host is stopped, a program appends lines to the file, compresses the file, and creates a new file of the
+/// same name.
+#[test]
+fn rest_in_compressed_file_beside_a_new_file_is_reported() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 40)?;
+    writer.create(EVENTS, 50)?;
+    writer.home.run_once()?;
+    writer.append(EVENTS, 10)?;
+    let length = writer.home.read(EVENTS).len();
+    gzip(&writer.home.path(EVENTS), "-f")?;
+    writer.home.write(EVENTS, "")?;
+    let log = run_strictly(&writer.home)?;
+    let words = format!("events.ndjson.gz, which is compressed and contains {length} bytes");
+    ensure!(log.contains(&words), "the log lacks {words:?}: {log}");
+    ensure!(writer.home.run_once()?["dead_total"] == 0);
+    let letters = writer.home.rows(&["dead", "list", "cases", "--json"])?;
+    ensure!(letters.len() == 1, "{letters:?}");
+    writer.rename("events.ndjson.gz", "events.ndjson.1.gz")?;
+    gzip(&writer.home.path("events.ndjson.1.gz"), "-d")?;
+    writer.append(EVENTS, 10)?;
+    writer.home.run_once()?;
+    writer.check_output()
+}
+
 /// While the host is paused, a rotation compresses the file that the host reads, and two files that the host has never
 /// found. The host reads the rest of the first file, and reports the two other files. When these files are uncompressed
 /// again, the host reads their lines.

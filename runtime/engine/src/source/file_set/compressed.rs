@@ -6,13 +6,16 @@
 //! of a gzip file. A file of the set therefore explains at most one compressed file.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
 use ordain_core::digest;
-use ordain_store::checkpoint::{FileProgress, SourceProgress};
+use ordain_store::checkpoint::{FileProgress, SourceProgress, created_ns};
+use ordain_util::canonical_path::canonical_path;
 use ordain_util::file_pattern::{FilePattern, FileRole};
 use ordain_util::tail_fingerprint::TailFingerprint;
 
@@ -39,7 +42,8 @@ pub(in crate::source) struct CompressedFile {
     content_bytes: Option<u64>,
     /// `true` if the file needs no report, because it existed before the path of the source led to its folder.
     is_ignored: bool,
-    /// `true` if the folder also has the uncompressed file. A program may still be writing the compressed file.
+    /// `true` if the folder also has the file that a program may be compressing (see [`may_become`]). The program may
+    /// still be writing the compressed file.
     is_incomplete: bool,
 }
 
@@ -159,8 +163,14 @@ impl FileSet {
         let mut files = Vec::new();
         let mut contents = BTreeMap::new();
         let has_compressed = listed.iter().any(|found| found.role == FileRole::Compressed);
-        let paths = listed.iter().filter(|_| has_compressed).map(|found| &*found.path);
-        let paths: BTreeSet<&Path> = paths.collect();
+        let siblings = listed.iter().filter(|_| has_compressed);
+        let siblings: BTreeMap<&Path, &Metadata> =
+            siblings.map(|found| (&*found.path, &found.metadata)).collect();
+        let gone = self.files.iter().filter(|tracked| tracked.may_have_unknown_rest());
+        let gone: BTreeSet<&Path> = gone.map(|tracked| Path::new(&tracked.progress.path)).collect();
+        // If a tracked file has become missing, its path may lead to a new file. The compressed file beside this path
+        // then contains the tracked file, and the program has finished the compressed file.
+        let is_replaced = |path: &Path| !gone.is_empty() && gone.contains(&*canonical_path(path));
         for found in listed.iter().filter(|found| found.role == FileRole::Compressed) {
             let metadata = &found.metadata;
             let state = (metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec());
@@ -179,12 +189,16 @@ impl FileSet {
             };
             contents.insert(state, content);
             let path = found.path.display().to_string();
+            let plain = found.path.with_extension("");
+            let is_incomplete = siblings
+                .get(&*plain)
+                .is_some_and(|sibling| may_become(sibling, metadata) && !is_replaced(&plain));
             files.push(CompressedFile {
                 progress: FileProgress::unread(path, metadata),
                 digest: content.0,
                 content_bytes: content.1,
                 is_ignored: found.is_ignored,
-                is_incomplete: paths.contains(&*found.path.with_extension("")),
+                is_incomplete,
             });
         }
         self.compressed.listed = files;
@@ -290,6 +304,20 @@ fn take(
         *rest = new.remove(at);
         tracked.progress.is_compressed = true;
     }
+}
+
+/// Returns whether a program may be writing the content of the file `sibling` to the file `compressed`. The result is
+/// `false` if `sibling` was created after the last change of `compressed`, for example because a program compressed the
+/// earlier file of this name and then created `sibling`. A creation time of 0 is unknown.
+fn may_become(sibling: &Metadata, compressed: &Metadata) -> bool {
+    let created = created_ns(sibling);
+    let changed = compressed.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    let changed = changed.map_or(0, |since| since.as_nanos());
+    // A program that keeps the uncompressed file may give its modification time to the compressed file, and this time
+    // may be before the creation of both files. The creation time of the compressed file shows this.
+    let compressed_created = created_ns(compressed);
+    let is_known = created > 0 && compressed_created > 0;
+    !(is_known && compressed_created <= created && changed < u128::from(created))
 }
 
 fn digest_of((inode, length, seconds, nanoseconds): FileState) -> u64 {

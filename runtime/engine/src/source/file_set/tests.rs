@@ -387,6 +387,67 @@ fn unfinished_compressed_file_is_no_loss() {
     assert!(!fixture.has_loss());
 }
 
+/// A program has not finished the compressed file of the live file.
+#[test]
+fn unfinished_compressed_live_file_is_no_loss() {
+    let mut fixture = Fixture::new("f");
+    fixture.append("f", "one\n");
+    fixture.set.scan().unwrap();
+    fixture.read(0, 4, 1);
+    fixture.set.scan().unwrap();
+    fs::write(fixture.path("f.gz"), "half").unwrap();
+    fixture.set.scan().unwrap();
+    assert!(!fixture.has_loss());
+    fixture.compress("f.gz", 4, 0);
+    fixture.set.scan().unwrap();
+    assert!(!fixture.has_loss(), "the program keeps the uncompressed file");
+    fs::remove_file(fixture.path("f")).unwrap();
+    fixture.set.scan().unwrap();
+    assert!(!fixture.has_loss());
+}
+
+/// While the source is stopped, a program appends to the live file, compresses the file, and creates a new live file.
+/// The process ends before the stream has the dead letter, so the next start repeats the report.
+#[test]
+fn new_live_file_hides_no_rest_in_a_compressed_file() {
+    let mut fixture = Fixture::new("f");
+    fixture.append("f", "one\n");
+    fixture.set.scan().unwrap();
+    fixture.read(0, 4, 1);
+    fixture.set.scan().unwrap();
+    fixture.compress("f.gz", 8, 0);
+    fs::remove_file(fixture.path("f")).unwrap();
+    fixture.append("f", "three\n");
+    for _ in 0..2 {
+        let checkpoint = Checkpoint::new(fixture.set.progress(), Vec::new())
+            .with_compressed(fixture.set.known_compressed());
+        let pattern = fixture.pattern.clone();
+        fixture.set = FileSet::resume(pattern, "s", OrderingMode::Fifo, &checkpoint);
+        fixture.set.scan().unwrap();
+        assert!(fixture.set.files.iter().any(|tracked| tracked.unreported_rest().is_some()));
+        assert_eq!(fixture.unreported(), [""; 0]);
+    }
+}
+
+/// Log rotation renames the file that the source has read. Before the next scan, a program compresses a further file,
+/// and creates a new live file.
+#[test]
+fn new_live_file_hides_no_compressed_file() {
+    let mut fixture = Fixture::new("f");
+    fixture.append("f", "one\n");
+    fixture.set.scan().unwrap();
+    fixture.read(0, 4, 1);
+    fixture.set.scan().unwrap();
+    fs::rename(fixture.path("f"), fixture.path("f.1")).unwrap();
+    fixture.compress("f.gz", 8, 30);
+    fixture.append("f", "three\n");
+    // The stream has no dead letter yet, so a further scan finds the same file.
+    for _ in 0..2 {
+        fixture.set.scan().unwrap();
+        assert_eq!(fixture.unreported(), ["f.gz"]);
+    }
+}
+
 /// The set has found a file but read nothing of it when the process ends. Before the next start, a program truncates
 /// the file, and the file grows beyond its earlier length.
 #[test]
