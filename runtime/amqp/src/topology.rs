@@ -269,8 +269,7 @@ impl Topology {
         let replaced = self.replaced_exchanges(broker, &connection, marked).await?;
         // A missing or replaced exchange has lost its bindings, so only the exchange is reported. A check of each
         // binding of a missing exchange could exceed the time limit before the declaration of the exchange.
-        let needed =
-            if is_missing { BTreeSet::new() } else { self.bindings_without(&replaced) };
+        let needed = if is_missing { BTreeSet::new() } else { self.bindings_without(&replaced) };
         for name in replaced {
             marked.remove(&name);
             report(&TopologyChange::ExchangeReplaced(name));
