@@ -1,5 +1,5 @@
 //! A small evaluator for the alerting rules in `docs/alerts.yaml`. The evaluator checks the condition of a rule against
-//! the metrics of a real process. It ignores for how long the condition must hold (`for`).
+//! the metrics of a real process. It ignores the duration for which the condition must hold (`for`).
 
 use std::collections::BTreeSet;
 

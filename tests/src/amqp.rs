@@ -252,8 +252,8 @@ impl Client {
         })
     }
 
-    /// Receives and acknowledges the messages of a queue until the queue has no ready message and no message arrives for
-    /// a second.
+    /// Receives and acknowledges the messages of a queue until the queue has no ready message and no message arrives
+    /// for a second.
     pub fn take_all(&self, queue: &str) -> Result<Vec<Delivery>> {
         self.runtime.block_on(async {
             let mut taken: Vec<Delivery> = Vec::new();
@@ -312,8 +312,6 @@ impl Client {
         self.runtime.block_on(self.consume(queue, Some(1)))
     }
 
-    /// Subscribes to a queue on a separate channel. Without a prefetch, only the broker limits the number of
-    /// unacknowledged deliveries.
     /// Returns the number of messages in a queue that no consumer has received.
     async fn ready_messages(&self, queue: &str) -> Result<u32> {
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
@@ -323,6 +321,8 @@ impl Client {
         Ok(found.message_count())
     }
 
+    /// Subscribes to a queue on a separate channel. Without a prefetch, only the broker limits the number of
+    /// unacknowledged deliveries.
     async fn consume(&self, queue: &str, prefetch: Option<u16>) -> Result<(Channel, Consumer)> {
         let channel = self.connection.create_channel().await?;
         if let Some(prefetch) = prefetch {

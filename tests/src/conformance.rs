@@ -85,7 +85,8 @@ macro_rules! conformance_suite {
                 commit_with_a_wrong_number_is_rejected, repeated_commit_gets_its_first_reply,
                 repeated_commit_gets_its_first_reply_after_reopening,
                 shards_number_their_commits_independently;
-            spill: spilled_event_is_not_overwritten, marked_spilled_event_is_compared_by_its_id,
+            spill: spilled_event_is_not_overwritten,
+                store_numbered_spilled_event_is_compared_by_its_id,
                 large_sequences_are_distinguished,
                 reads_return_exactly_the_remaining_events, read_stops_at_its_limits,
                 settled_events_are_removed, missing_events_are_found;

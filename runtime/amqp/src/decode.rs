@@ -80,8 +80,8 @@ fn reject<T>(cause: Cause, message: impl Into<String>) -> DeliveryResult<T> {
     Err(DeliveryRejection(cause, message.into()))
 }
 
-/// The key of an event, and the place that a setting names and that contains the whole key; `None` if no single place
-/// does.
+/// The key of an event, and the place that contains the whole key. The place is `None` if no setting names the place of
+/// the key, or if the key consists of several values.
 struct DeliveryKey<'a> {
     text: Cow<'a, str>,
     place: Option<&'a Place>,
@@ -111,8 +111,8 @@ struct EventHeaders<'a> {
 }
 
 impl<'a> EventHeaders<'a> {
-    /// Sorts the headers of a delivery. Omits the header in `key_place`, which contains the key `key`. If a
-    /// location names the places of a value, the default header of this value has no meaning.
+    /// Sorts the headers of a delivery. Omits the header in `key_place`, which contains the key `key`. If a location
+    /// names the places of a value, the default header of this value has no meaning.
     fn of(
         delivery: &'a Delivery,
         locations: &EventLocations,
@@ -322,8 +322,8 @@ impl DeliveryDecoder {
         Ok(event.with_store_mark(is_store_numbered))
     }
 
-    /// Returns whether the sequence and the id of an event are in the places into which Ordain writes them. Only then,
-    /// the header [`STORE_NUMBERED_HEADER`] applies to them: a stream that names another place of the id may read
+    /// Returns whether the sequence and the id of an event are in the places into which Ordain writes them. Otherwise,
+    /// the header [`STORE_NUMBERED_HEADER`] has no meaning: a stream that reads the id from another place may read
     /// another id at each delivery.
     fn has_default_numbers(&self, locations: &EventLocations) -> bool {
         self.ordering == OrderingMode::Sequenced
@@ -405,8 +405,8 @@ impl DeliveryDecoder {
         }
     }
 
-    /// Returns headers without a meaning for Ordain, as texts, and the properties that a handler reads as headers. The
-    /// property in `key_place` contains the key, and is no header. A value that is neither a text, a number nor a
+    /// Returns headers without a meaning for Ordain, as texts, and the properties that a handler reads as headers.
+    /// Omits the property in `key_place`, which contains the key. A value that is neither a text, a number nor a
     /// Boolean becomes JSON. Returns an error if the headers exceed the limit on their number or size, if the headers
     /// and the body together exceed the size limit of an event, or if the name of a header is not UTF-8.
     fn other_headers<'a>(
@@ -430,7 +430,7 @@ impl DeliveryDecoder {
                 return reject(Cause::Unreadable, message);
             }
             let name = match MessageProperty::of_header(name) {
-                // Only the property itself has this name, because the broker checks some properties.
+                // A header must not replace a property: the broker has checked some properties, but no header.
                 Some(_) => Cow::Owned(format!("{RENAMED_PREFIX}{name}")),
                 None => Cow::Borrowed(*name),
             };
@@ -469,7 +469,7 @@ impl DeliveryDecoder {
     }
 }
 
-/// Returns whether a header of the AMQP type long string contains a text.
+/// Returns whether the value of a header is this text, as a long string of AMQP.
 fn is_text(value: &AMQPValue, text: &str) -> bool {
     matches!(value, AMQPValue::LongString(found) if found.as_bytes() == text.as_bytes())
 }

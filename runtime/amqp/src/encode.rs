@@ -1,9 +1,9 @@
 //! Converts a message, a dead letter or a producer's event into an AMQP message. The same input must always become the
 //! same AMQP message, so this module must never read a clock: the time of publishing is an argument.
 //!
-//! The body is the data. The headers are those of CloudEvents in binary mode, so that any CloudEvents library reads the
-//! message, and some of Ordain's own. The id, the type and the content type are also AMQP properties, which are short
-//! texts of up to 255 bytes: a longer value is only in its header.
+//! The body is the data. The message has the headers of CloudEvents in binary mode, so that CloudEvents libraries can
+//! read the message, and further headers of Ordain. The id, the type and the content type are also AMQP properties,
+//! which are short texts of up to 255 bytes: a longer value is only in its header.
 //!
 //! If the name of a header from a handler or producer has a meaning for RabbitMQ or for the decoder, the encoder
 //! renames the header. Only Ordain can therefore set the id or the sequence of a message, and no header makes the
@@ -451,7 +451,7 @@ mod tests {
     use crate::decode::DeliveryDecoder;
 
     /// CloudEvents libraries need these headers to read a message in binary mode. Ordain's own decoder reads the same
-    /// values, and no further header.
+    /// values, and finds no further header.
     #[test]
     fn message_has_all_attributes_of_a_cloud_event() {
         let headers = [("tenant", "blue")];

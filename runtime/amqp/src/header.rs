@@ -24,7 +24,8 @@ pub(super) const CE_SEQUENCE_HEADER: &str = "cloudEvents:sequence";
 pub(super) const CE_END_HEADER: &str = "cloudEvents:endofsequence";
 /// The header with the time of an event, in ms since the Unix epoch.
 pub(super) const TIME_MS_HEADER: &str = "timestamp_in_ms";
-/// The header that every message from Ordain has. CloudEvents requires this header in binary mode.
+/// The header with the version of CloudEvents. Every message from Ordain has this header, because CloudEvents requires
+/// it in binary mode.
 pub(super) const VERSION_HEADER: &str = "cloudEvents:specversion";
 /// The header with the CloudEvents source of a message.
 pub(super) const SOURCE_HEADER: &str = "cloudEvents:source";

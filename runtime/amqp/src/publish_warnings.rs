@@ -48,7 +48,7 @@ impl PublishWarnings {
     }
 
     /// Warns that `messages` messages are not published, because the broker is unavailable, or because an isolated
-    /// retry failed for a reason other than its message. If the failure has lasted for [`ERROR_DELAY`], reports an error
+    /// retry failed for a reason other than its message. If the failure has lasted for [`ERROR_DELAY`], logs an error
     /// instead.
     pub(super) fn unavailable(&mut self, messages: usize, reason: &str) {
         self.failures.record_failure();

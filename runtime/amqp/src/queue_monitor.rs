@@ -325,7 +325,7 @@ pub(super) async fn restore_exchange(
     let list = options.binding_list.as_ref();
     let steps = topology.restore_exchange(broker, stream, &mut marked, list, report);
     let restored = broker.within(shortened(CHECK_TIMEOUT), steps).await;
-    // A restoration that failed may not have reached the declaration of the exchange, so its result changes nothing.
+    // A failed restoration has possibly not declared the exchange, so it does not change the state of the source.
     if restored.is_ok() {
         options.health.set_routing_fault(other_type.into_inner());
     }

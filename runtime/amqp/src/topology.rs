@@ -191,10 +191,10 @@ impl Topology {
 
     /// Binds a partition's queue to the exchange. With `may_declare`, also declares a missing queue, and checks the
     /// form of an existing queue. Without `may_declare`, a missing queue is an error, because a declaration would hide
-    /// that the messages of the queue are lost. Calls `report` with each refused declaration or binding, and before the
-    /// declaration with a missing binding of an existing queue, if `list` shows that the binding is missing. If the
-    /// exchange is missing, returns the binding instead, because the consumer of partition 0 declares the exchange.
-    /// With `declare = false`, does nothing.
+    /// that the messages of the queue are lost. Calls `report` with each refused declaration or binding. If `list`
+    /// shows that an existing queue has lost its binding, calls `report` with this binding before it declares the
+    /// binding. If the exchange is missing, returns the binding instead, because the consumer of partition 0 declares
+    /// the exchange. With `declare = false`, does nothing.
     pub(super) async fn restore_queue(
         &self,
         broker: &BrokerEndpoint,

@@ -25,7 +25,7 @@ pub(super) fn not_utf8(text: &str) -> Option<&str> {
     std::str::from_utf8(&bytes).is_err().then_some(digits)
 }
 
-/// Returns a short text. A text that was not UTF-8 is Latin-1.
+/// Returns a short text of AMQP. Decodes a text that was not UTF-8 as Latin-1.
 pub(super) fn short_text(text: Cow<'_, str>) -> Cow<'_, str> {
     match not_utf8(&text).and_then(decode_hex) {
         Some(bytes) => Cow::Owned(latin1_text(&bytes)),
@@ -45,9 +45,10 @@ fn decode_hex(digits: &str) -> Option<Vec<u8>> {
     if rest.is_empty() { bytes.collect() } else { None }
 }
 
-/// Returns a text value, the digits of a number, or `true` or `false`. A text that is not UTF-8 is Latin-1, which some
-/// clients write. Returns `None` for a byte array that is not UTF-8, and for a value of any other type. AMQP has no
-/// type for a short text as the value of a header, so the text never has the mark that [`not_utf8`] detects.
+/// Returns a text value, the digits of a number, or `true` or `false`. Decodes a text that is not UTF-8 as Latin-1,
+/// because some clients write Latin-1. Returns `None` for a byte array that is not UTF-8, and for a value of any other
+/// type. AMQP has no type for a short text as the value of a header, so the text never has the mark that [`not_utf8`]
+/// detects.
 pub(super) fn as_text(value: &AMQPValue) -> Option<Cow<'_, str>> {
     match value {
         AMQPValue::LongString(text) => Some(match std::str::from_utf8(text.as_bytes()) {

@@ -208,8 +208,8 @@ impl InspectTarget {
         }
     }
 
-    /// Returns the number of events of a blocked key in the store at which the partition of the key accepts no further
-    /// event. Returns `None` if the stream is not configured, or if further events become dead letters.
+    /// Returns the limit on the events of a blocked key in the store. At this limit, the partition of the key accepts
+    /// no further event. Returns `None` if the stream is not configured, or if further events become dead letters.
     pub(crate) fn pausing_spill_limit(&self, stream: &str) -> Result<Option<u64>, CommandError> {
         match self {
             Self::Store { loaded, .. } => {

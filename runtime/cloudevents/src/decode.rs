@@ -102,8 +102,8 @@ fn unreadable<T>(message: impl Into<String>) -> DecodeResult<T> {
     Err(EventRejection(Cause::Unreadable, message.into()))
 }
 
-/// The key of an event. If an attribute, or a header or property of the message around the event, contains the whole
-/// key, also the name of the attribute or header.
+/// The key of an event. If one attribute of the event, or one header or property of the message around the event,
+/// contains the whole key: also the name of this attribute or header.
 struct EventKey<'a> {
     text: Cow<'a, str>,
     attribute: Option<&'a str>,
@@ -142,8 +142,8 @@ impl EventDecoder {
         self.decode_envelope(&envelope, None, None)
     }
 
-    /// Decodes the body of a message, which is an event in structured mode. The producer of a message
-    /// receives no answer, so a time that cannot be read counts as missing.
+    /// Decodes the body of a message, which is an event in structured mode. The producer of a message receives no
+    /// answer, so a time that cannot be read counts as missing.
     pub fn decode_carried(
         &self,
         body: &[u8],
@@ -400,8 +400,8 @@ fn is_default_place(location: Option<&ValueLocation>, name: &str) -> bool {
     )
 }
 
-/// Returns the media type and the data of an event. `body` is the data of an event in binary mode. If `is_lenient`, a
-/// media type that cannot be read counts as missing.
+/// Returns the media type and the data of an event. `body` is the data of an event in binary mode. If `is_lenient` is
+/// true, a media type that cannot be read counts as missing.
 fn payload<'a>(
     envelope: &EventEnvelope<'a>,
     body: Option<&'a [u8]>,

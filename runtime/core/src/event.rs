@@ -105,15 +105,15 @@ impl Event {
         Self { parts, sequence, time_ms, content, end, is_store_numbered: false }
     }
 
-    /// Returns the event with or without the mark of a number from the store ([`Self::is_store_numbered`]).
+    /// Returns the event with the given value of [`Self::is_store_numbered`].
     #[must_use]
     pub fn with_store_mark(self, is_store_numbered: bool) -> Self {
         Self { is_store_numbered, ..self }
     }
 
-    /// Returns a producer's event as Ordain keeps and publishes it in a destination whose events the store numbers. The
-    /// event gets the mark of a number from the store if the producer has not numbered it. An event without an id gets
-    /// no mark, because its receiver may give it another id.
+    /// Returns a producer's event in the form in which Ordain keeps and publishes it, if the store numbers the events
+    /// of the destination. The event becomes store-numbered if the producer has not numbered it. An event without an id
+    /// does not become store-numbered, because its receiver may give it another id.
     #[must_use]
     pub fn numbered_by_store(&self) -> Self {
         self.clone().with_store_mark(self.sequence.is_none() && !self.id().is_empty())
@@ -213,27 +213,27 @@ impl Event {
         self.content
     }
 
-    /// Returns whether the store gave a producer's event its sequence. The mark is part of the stored form and of the
-    /// message to the broker.
+    /// Returns whether the event is store-numbered: the store gave this event of a producer its sequence. The stored
+    /// form of the event and the message to the broker contain this value.
     ///
-    /// A store that went back in time gives the sequence of a lost event to another event. Each repeat of a marked
-    /// event passed through the store, and so has the source and the id of the event. The two distinguish a repeat from
-    /// another event with the same type and data.
+    /// A store that went back in time can give the sequence of a lost event to another event. Each repeat of a
+    /// store-numbered event has passed through the store, which recognises events by source and id. The source and the
+    /// id therefore distinguish a repeat from another event with the same type and data.
     pub fn is_store_numbered(&self) -> bool {
         self.is_store_numbered
     }
 
-    /// Returns the digest that the sequencer records for this event when it holds, spills or settles the event. For an
-    /// event that the store numbered, the digest covers the type, the data, the source and the id. For any other event,
-    /// it covers the type and the data.
+    /// Returns the digest that the sequencer records for this event when it holds, spills or settles the event. For a
+    /// store-numbered event, the digest covers the type, the data, the source and the id. For any other event, the
+    /// digest covers the type and the data.
     pub fn repeat_digest(&self) -> u64 {
         if self.is_store_numbered { self.whole_digest() } else { self.content }
     }
 
     /// Returns the digests under which an earlier copy of this event may be recorded: without and with the source and
     /// the id. If an event of the key with the same sequence is recorded under one of these digests, this event is a
-    /// repeat of that event; otherwise it is another event. The copy is recorded without source and id if it had no
-    /// mark, for example because an earlier version of Ordain published it.
+    /// repeat of that event; otherwise it is another event. The digest of the copy does not cover the source and the id
+    /// if the copy was not store-numbered, for example because an earlier version of Ordain published it.
     pub fn repeat_digests(&self) -> [u64; 2] {
         [self.content, self.whole_digest()]
     }
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn mark_is_part_of_the_stored_form() {
+    fn stored_form_shows_whether_the_store_numbered_the_event() {
         for is_store_numbered in [false, true] {
             let event = event("1", "/a", b"x").with_store_mark(is_store_numbered);
             let mut stored = Vec::new();
@@ -466,17 +466,17 @@ mod tests {
     }
 
     #[test]
-    fn only_events_without_own_number_get_the_mark() {
+    fn only_events_with_an_id_and_no_own_number_become_store_numbered() {
         let own = EventParts { key: "k", id: "1", sequence: Some(3), ..EventParts::default() };
         assert!(!Event::new(&own).numbered_by_store().is_store_numbered());
         assert!(!event("", "/a", b"x").numbered_by_store().is_store_numbered());
         assert!(event("1", "", b"x").numbered_by_store().is_store_numbered());
     }
 
-    /// An event with the same content as a marked event, but with another source or id, is another event. If the
-    /// earlier event has no mark, the content alone decides.
+    /// An event with the same content as a store-numbered event, but with another source or id, is a different event.
+    /// If the earlier event is not store-numbered, only the content counts.
     #[test]
-    fn source_and_id_distinguish_marked_events() {
+    fn source_and_id_distinguish_store_numbered_events() {
         let earlier = event("1", "/a", b"x");
         let marked = earlier.numbered_by_store();
         let others = [event("2", "/a", b"x"), event("1", "/b", b"x"), event("1", "/a", b"y")];

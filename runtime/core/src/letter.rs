@@ -20,7 +20,8 @@ pub enum Cause {
     NoSequence,
     /// The event of a `fifo` stream has no id.
     NoId,
-    /// Another event of the key, with the same sequence or id but other content, was held or settled before.
+    /// A different event of the key, with the same sequence or id, was held or settled before
+    /// ([`Event::repeats`](crate::event::Event::repeats)).
     Conflict,
     /// The event's sequence is more than `gap.max_width` beyond the first sequence that may be missing.
     FarAhead,

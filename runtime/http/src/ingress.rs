@@ -96,7 +96,8 @@ pub struct IngressListener {
 /// The state that all requests share.
 struct IngressState {
     streams: BTreeMap<Arc<str>, Intake>,
-    /// The state of the run. The answer to a request that a full queue rejects contains the state of the stream.
+    /// The state of the run. If the queue of a stream is full, the answer to a request contains the state of this
+    /// stream.
     figures: Arc<RunStatus>,
     /// Maximum size of a request body, in bytes.
     request_size: usize,

@@ -303,7 +303,7 @@ async fn reassign(
     }
 }
 
-/// Names, in the items of a call that is repeated, the numbers that the store gave to the events. The store then gives
+/// Writes into the items of a repeated call the numbers that the store gave to the events before. The store then gives
 /// an event its earlier number or none: the first copy of the event may still be in the broker, and under another
 /// number the event would take effect twice. A queue in the store has no such copy, because the store loses the entry
 /// of the queue together with the number.
@@ -319,7 +319,8 @@ fn name_lost_numbers(items: &mut [AssignItem], assigned: &[AssignItemReply]) {
 
 /// Returns an error if the store refused to give an event its lost number again, or has the event under another number
 /// by now. `items` are events that the store has numbered before, and `assigned` are the replies to their repetition. A
-/// conflict is no such refusal: another event has taken the id or the sequence of the event since the loss.
+/// conflict does not count as such a refusal: since the loss, another event has taken the id or the sequence of the
+/// event.
 fn refused_repeat(items: &[AssignItem], assigned: &[AssignItemReply]) -> Option<AssignError> {
     let refusal = |(item, reply): (&AssignItem, &AssignItemReply)| match *reply {
         AssignItemReply::OtherNumber(next) => Some(other_number_message(item, next)),

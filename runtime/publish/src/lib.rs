@@ -290,9 +290,9 @@ impl StreamPublisher {
     ///
     /// Without this call, the store refuses an event if a stream that reads the events has events of the same key with
     /// higher sequences than the store has given. After this call, the store gives such an event the next number of its
-    /// key if the stream has the same event there. The stream then recognises the repeat. If the stream has another
-    /// event there, or no longer has the digest of its event (the setting `digests` limits their number), the store
-    /// refuses the event.
+    /// key if the stream has the same event there. The stream then recognises the repeat. If the stream has a different
+    /// event there, or no longer has the digest of the event there (the setting `digests` limits the number of
+    /// digests), the store refuses the event.
     pub fn reuse_lost_numbers(&mut self) {
         if let Some((assigner, _)) = &mut self.assigner {
             assigner.reuses_lost_numbers = true;
@@ -439,8 +439,8 @@ fn refusal_message(event: &Event, reply: AssignItemReply, reuses: bool) -> Strin
     let key = event.key();
     match reply {
         AssignItemReply::KeyEnded if reuses => format!(
-            "key {key:?} has ended, and the stream knows no event of the key with this content (it keeps the contents \
-             of the last `digests` events). If the event was published before the end of the key, the stream has \
+            "key {key:?} has ended, and the stream does not know this event (it keeps the digests of the last `digests` \
+             events of a key). If the event was published before the end of the key, the stream has \
              settled it: publish the other lost events without it. If the event is new, publish it when \
              `complete_ttl` has passed since the end of the key"
         ),
@@ -452,8 +452,8 @@ fn refusal_message(event: &Event, reply: AssignItemReply, reuses: bool) -> Strin
             "the stream has executed another event as sequence {sequence} of key {key:?}, or has executed more than \
              `digests` (a setting) later events of the key and no longer knows that event, or has not executed the \
              event yet. With `--reuse-lost-numbers`, publish only the lost events: all of them, in their order, from \
-             the first lost event of each key. If this event is one of them, wait until the stream has executed its \
-             events, and publish again. For the remaining cases, see {LOST_NUMBERS_GUIDE}"
+             the first lost event of each key. If this event is one of them, wait until the stream has executed all \
+             waiting events, and publish this event again. For the other cases, see {LOST_NUMBERS_GUIDE}"
         ),
         AssignItemReply::NumberedElsewhere(next) => format!(
             "the stream has events of key {key:?} up to sequence {last}, with sequences that the store did not give, or \
@@ -462,7 +462,7 @@ fn refusal_message(event: &Event, reply: AssignItemReply, reuses: bool) -> Strin
              no data, another producer numbers the events of this key: let this producer number this event too, or, if \
              no other event will ever get the sequence {next}, publish this event with the sequence {next}. After a \
              loss, only a new event may get the sequence {next}, and only as described in {LOST_NUMBERS_GUIDE}: a lost \
-             event would take effect twice under it",
+             event would take effect twice under this sequence",
             last = next - 1
         ),
         _ => conflict_message(event, reply),

@@ -434,9 +434,9 @@ impl<'a> AssignChanges<'a> {
     }
 
     /// Returns the reply to an event that a producer publishes again because the store lost its number. Returns `None`
-    /// if the store gives the event `next`, the next number of its key: every reader that has this number has there the
-    /// same event. If the key has ended, the store writes nothing, so that the key does not start
-    /// again. The event then counts as settled if the readers have it at any sequence.
+    /// if the store gives the event `next`, the next number of its key: every reader that has this number has the same
+    /// event under this number. If the key has ended, the store gives no number, so that the key does not start again.
+    /// The event then counts as settled if the readers have it under any sequence.
     fn lost_reply(
         &self,
         event: &Event,
@@ -467,7 +467,7 @@ impl<'a> AssignChanges<'a> {
     }
 
     /// Returns whether each reader that has settled or spilled this sequence of the event's key, or a later sequence,
-    /// has there an event of which `event` is a repeat. Returns `false` if no reader has the sequence.
+    /// has under this sequence an event that `event` repeats. Returns `false` if no reader has the sequence.
     fn readers_have(&self, event: &Event, sequence: u64) -> Result<bool, AssignFailure> {
         let digests = event.repeat_digests();
         let mut is_found = false;
@@ -492,8 +492,9 @@ impl<'a> AssignChanges<'a> {
         Ok(is_found && is_same)
     }
 
-    /// Lets the counter of an ended key expire with the record of the key that shows the end. Without this time, the
-    /// counter would stay for ever: the store has lost the last event of the key, which would have set the time.
+    /// Sets the expiry time of the counter of an ended key to the expiry time of the key record that shows the end.
+    /// Otherwise the counter would stay for ever, because the store has lost the last event of the key, which would
+    /// have set the time.
     fn end_counter(
         &mut self,
         key: &'a str,

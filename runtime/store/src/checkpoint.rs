@@ -39,9 +39,9 @@ pub struct Checkpoint {
     /// source wrote the checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     run: Option<u64>,
-    /// Digests of the compressed files that need no report: the files existed at the first start, the source had read
-    /// their lines before a program compressed them, or the stream has a dead letter about them. `None` if a publisher
-    /// or an earlier version of Ordain wrote the checkpoint.
+    /// Digests of the compressed files that need no report. A file needs no report if it existed at the first start, if
+    /// the source had read its lines before a program compressed them, or if the stream has a dead letter about it.
+    /// `None` if a publisher or an earlier version of Ordain wrote the checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     compressed: Option<Vec<u64>>,
 }
@@ -68,8 +68,8 @@ pub struct FileProgress {
     /// The fingerprint of the bytes that were read.
     pub print: ReadFingerprint,
     /// The fingerprint of the first bytes that the file had when the source last measured it, at most
-    /// [`TAIL_LIMIT_BYTES`]. By this fingerprint, the source recognises another content of a file of which it has read
-    /// nothing. The fingerprint is empty as soon as the source has read a part of the file.
+    /// [`TAIL_LIMIT_BYTES`]. By this fingerprint, the source detects that a file has new content, although it has read
+    /// nothing of the file. The fingerprint is empty as soon as the source has read a part of the file.
     #[serde(
         default = "ReadFingerprint::of_nothing",
         skip_serializing_if = "ReadFingerprint::is_of_nothing"
@@ -89,10 +89,10 @@ pub struct FileProgress {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_lost: bool,
     /// `true` if the source has found a compressed file that this file may have become. A file becomes at most one
-    /// compressed file, so the source looks for the origin of a further compressed file elsewhere.
+    /// compressed file, so the source matches further compressed files only with other files.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_compressed: bool,
-    /// `true` if all that was ever read of the file is blank.
+    /// `true` if the source has read only blanks from the file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_only_blanks: bool,
 }

@@ -175,9 +175,8 @@ pub struct AssignRequest {
     /// again, and the reader recognises the repeat. Otherwise, or if the reader no longer has the digest of its event,
     /// the store refuses the event ([`AssignItemReply::UnprovenRepeat`]).
     ///
-    /// If the key has ended in the reader, the store writes nothing, because the key would start again. It answers
-    /// [`AssignItemReply::Settled`] if the reader has the event, otherwise
-    /// [`AssignItemReply::KeyEnded`].
+    /// If the key has ended in the reader, the store gives no number, because the key would start again. The store
+    /// replies [`AssignItemReply::Settled`] if the reader has the event, and otherwise [`AssignItemReply::KeyEnded`].
     pub reuses_lost_numbers: bool,
     /// The groups, at most one of each origin. All groups together have at most [`ASSIGN_LIMIT`] messages.
     pub groups: Vec<AssignGroup>,
@@ -270,8 +269,7 @@ pub enum AssignItemReply {
     /// The store already had the message, under this number; 0 if the message has no number.
     Known(u64),
     /// The caller [publishes lost events again](AssignRequest::reuses_lost_numbers), and the key has ended in a reader,
-    /// which has settled an event with this content under the sequence in the value. The store wrote nothing, and does
-    /// not remember the message.
+    /// which has settled this event under the sequence in the value. The store does not keep the message.
     Settled(u64),
     /// The message of a producer has the id or the sequence of an earlier message, but different content. The value is
     /// the number of the earlier message.
@@ -281,8 +279,8 @@ pub enum AssignItemReply {
     /// sequence after the highest of these numbers.
     NumberedElsewhere(u64),
     /// The caller [publishes lost events again](AssignRequest::reuses_lost_numbers), but the store cannot prove that
-    /// the message repeats the reader's event at the sequence in the value: the reader has another event there, or no
-    /// event whose content the store knows.
+    /// the message repeats the reader's event at the sequence in the value: the reader has a different event there, or
+    /// the store has no digest of the reader's event.
     UnprovenRepeat(u64),
     /// The caller writes a lost message of a producer again and names its [earlier number](AssignItem::number), but the
     /// store would give it another number: the number in the value. The store wrote nothing.

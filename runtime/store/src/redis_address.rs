@@ -24,7 +24,7 @@ pub struct RedisAddress {
     /// `false` if messages must not show the ports, because a port may be a password: in a URL that lacks its host, the
     /// password is in the place of the port.
     shows_ports: bool,
-    /// The next step after a refused login, if the URL has a variable of the environment.
+    /// The next step after a refused login, if the URL contains an environment variable.
     pub refused_login_hint: Option<String>,
 }
 

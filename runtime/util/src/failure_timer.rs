@@ -12,7 +12,7 @@ impl FailureTimer {
         self.0.get_or_insert_with(Instant::now);
     }
 
-    /// Returns whether the operation has failed at least for the time `limit` since the last recovery.
+    /// Returns whether the operation has failed for at least the time `limit`.
     pub fn has_lasted(&self, limit: Duration) -> bool {
         self.0.is_some_and(|since| since.elapsed() >= limit)
     }

@@ -89,7 +89,7 @@ impl<A: Clone> RefreshedUrl<A> {
     }
 }
 
-/// Returns the next step after a refused login, if the URL has a variable of the environment: such a variable cannot
+/// Returns the next step after a refused login, if the URL contains an environment variable: such a variable cannot
 /// change while the process runs. `template` is the URL as in the configuration, with variables in place of their
 /// values.
 pub fn refused_login_hint(setting: &str, template: &str) -> Option<String> {

@@ -37,7 +37,7 @@ pub fn escape_invisible_lines(text: &str) -> Cow<'_, str> {
     Cow::Owned(lines.join("\n"))
 }
 
-/// Returns a text in Latin-1 (ISO 8859-1). Every sequence of bytes is such a text.
+/// Decodes a text in Latin-1 (ISO 8859-1). Every sequence of bytes is valid Latin-1.
 pub fn latin1_text(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| char::from(*byte)).collect()
 }

@@ -66,8 +66,8 @@ pub enum ProducerFault {
     /// If the reader has higher numbers than the store has given, the store gives a new event the next higher number,
     /// instead of refusing the event.
     NumbersFollowReader,
-    /// The store gives a lost event that the producer writes again another number than before, although the first copy
-    /// of the event may be in the broker.
+    /// When the producer writes a lost event again, the store gives the event another number than before, although the
+    /// first copy of the event may be in the broker.
     LostEventsGetOtherNumbers,
 }
 

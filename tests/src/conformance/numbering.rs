@@ -604,8 +604,8 @@ pub async fn lost_numbers_of_waiting_events_and_ended_keys(fixture: &mut impl Fi
     assert_eq!(producer.assign(fixture.store(), 0, &[message(&b, "4")]).await, [New(1)]);
 }
 
-/// The store marks an event of a producer to which it gives a number. If a reader has recorded the digest of a marked
-/// event, the store gives the lost number only to an event with the same source and id.
+/// A producer's event becomes store-numbered when the store gives it a number. If a reader has recorded the digest of a
+/// store-numbered event, the store gives the lost number only to an event with the same source and id.
 pub async fn equal_event_with_another_id_gets_no_lost_number(fixture: &mut impl Fixture) {
     use AssignItemReply::{New, UnprovenRepeat};
     let store = fixture.store();

@@ -46,9 +46,9 @@ pub async fn spilled_event_is_not_overwritten(fixture: &mut impl Fixture) {
     assert_eq!(*events[0].1, *event("a", 3, "3"), "the store must keep the whole event");
 }
 
-/// If the store numbered a spilled event, the event has a mark, and the store distinguishes the event from other events
-/// by its source and id too. A copy without the mark, for example from an earlier version of Ordain, is the same event.
-pub async fn marked_spilled_event_is_compared_by_its_id(fixture: &mut impl Fixture) {
+/// The store distinguishes a store-numbered spilled event from other events also by its source and id. A copy that is
+/// not store-numbered, for example from an earlier version of Ordain, is the same event.
+pub async fn store_numbered_spilled_event_is_compared_by_its_id(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     let plain = |id: &str| {

@@ -242,8 +242,8 @@ fn lost_events_are_refused_after_another_event_took_a_lost_number() -> Result<()
 }
 
 /// Redis loses the numbers of events that wait in the broker, and another event gets the number of one of them. The two
-/// events have the same type and data, but other ids. The other event must become a dead letter: it must not count as a
-/// repeat of the lost event.
+/// events have the same type and data, but different ids. The other event must become a dead letter: it must not count
+/// as a repeat of the lost event.
 #[test]
 fn equal_event_with_a_lost_number_becomes_a_dead_letter() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;

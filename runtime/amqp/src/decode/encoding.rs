@@ -1,5 +1,5 @@
-//! Undoes the compression of a body, as the property `content_encoding` names it. The result must never exceed the size
-//! limit of an event, however small the compressed body is.
+//! Undoes the compression of bodies. The property `content_encoding` names the compression. The result must never
+//! exceed the size limit of an event, however small the compressed body is.
 
 use std::borrow::Cow;
 use std::io::{self, Read};
@@ -8,10 +8,11 @@ use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use lapin::message::Delivery;
 use lapin::types::ShortString;
 
-/// Base-2 logarithm of the smallest limit on the memory that a zstd decoder keeps, in bytes: all usual levels of
-/// compression need at most 8 MiB.
+/// The lowest memory limit of a zstd decoder, as the base-2 logarithm of a number of bytes (8 MiB). All usual levels of
+/// compression need at most this memory.
 const ZSTD_WINDOW_LOG: u32 = 23;
-/// Base-2 logarithm of the largest limit on the memory that a zstd decoder keeps, in bytes: the default of zstd.
+/// The highest memory limit of a zstd decoder, as the base-2 logarithm of a number of bytes (128 MiB): the default of
+/// zstd.
 const ZSTD_WINDOW_LOG_LIMIT: u32 = 27;
 
 /// A compression of a body.
@@ -81,8 +82,8 @@ impl Compression {
     }
 }
 
-/// Returns whether a body begins with the header of zlib (RFC 1950). Some clients name raw DEFLATE (RFC 1951) `deflate`
-/// too.
+/// Returns whether a body begins with the header of zlib (RFC 1950). Some clients also use the name `deflate` for raw
+/// DEFLATE (RFC 1951).
 fn is_zlib(body: &[u8]) -> bool {
     matches!(body, [method, flags, ..]
         if method & 0x0f == 8 && u16::from_be_bytes([*method, *flags]).is_multiple_of(31))

@@ -14,7 +14,7 @@ use ordain_util::text::truncated;
 pub(super) struct MessageReader<'a> {
     pub(super) delivery: &'a Delivery,
     pub(super) data: &'a [u8],
-    /// The property `content_encoding` without the compression that `data` no longer has.
+    /// The property `content_encoding`, without the name of the compression that the decoder has undone.
     pub(super) encoding: Option<&'a str>,
 }
 

@@ -36,8 +36,9 @@ pub(super) fn structured_decoder(
         .with_locations(EventLocations { key, ..locations.clone() })
 }
 
-/// Returns the form of a message whose content type is one that CloudEvents defines for events in JSON; `None` for any
-/// other message. A message that Ordain has published is always in binary mode: its content type is that of its data.
+/// Returns the form of a message if its content type is a type that CloudEvents defines for events in JSON; `None` for
+/// any other message. A message that Ordain has published is always in binary mode: its content type describes only its
+/// data.
 pub(super) fn structured_mode(delivery: &Delivery) -> Option<ContentMode> {
     let content_type = delivery.properties.content_type().as_ref()?;
     let mode = cloudevents_mode(content_type.as_str())?;
@@ -46,7 +47,7 @@ pub(super) fn structured_mode(delivery: &Delivery) -> Option<ContentMode> {
 }
 
 impl DeliveryDecoder {
-    /// Decodes a message in the form `mode`, which is not binary mode.
+    /// Decodes a message in structured mode. Rejects a message in any other `mode`, because it is a batch.
     pub(super) fn decode_structured(
         &self,
         mode: ContentMode,

@@ -509,10 +509,10 @@ fn headers_of_the_http_binding_are_attributes() {
     assert_eq!(others, [("subject", "s"), ("tenant", "t")]);
 }
 
-/// A stream reads the mark of an event to which the store gave its sequence, unless the stream reads the sequence or
-/// the id from a place of its own. A producer's header of the same name is no mark.
+/// A stream recognises a store-numbered event, unless a setting names the place of the sequence or of the id. If an
+/// event itself has a header with the name `X-Ordain-Numbered`, this header has no effect.
 #[test]
-fn mark_of_store_numbered_events_arrives() {
+fn store_numbered_event_is_recognised() {
     let headers = [("X-Ordain-Numbered", "true"), ("other", "2")];
     let parts = EventParts { key: "k", id: "1", headers: &headers, ..EventParts::default() };
     let plain = Event::new(&parts);
@@ -578,7 +578,8 @@ fn returned_letter_contains_a_repeat() {
     }
 }
 
-/// The handler reads the properties that are no part of the event as headers. Only the property itself has this name.
+/// The handler reads properties as headers, unless they are parts of the event. A header of the message cannot have
+/// such a name.
 #[test]
 fn properties_are_headers() {
     let properties = with_headers(&[("property:user_id", text("forged"))])

@@ -234,7 +234,7 @@ fn requests_text(row: &KeyRow) -> String {
 }
 
 /// Returns the remedy for a key that has stopped. `is_full` states whether the store holds as many events of the key as
-/// the stream allows. The missing event then cannot arrive before the limit is raised, because the partition of the key
+/// the stream allows. If so, a missing event cannot arrive before the limit is raised, because the partition of the key
 /// accepts no further event.
 fn remedy(row: &KeyRow, tries_again: bool, is_full: bool) -> Option<String> {
     let room = if is_full {

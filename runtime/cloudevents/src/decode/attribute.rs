@@ -91,8 +91,8 @@ pub(super) fn time(envelope: &EventEnvelope<'_>) -> DecodeResult<Option<u64>> {
     ))
 }
 
-/// Returns the time of the event as [`time`] does, also a number ([`event_time`]). A time that cannot be read counts as
-/// no time.
+/// Returns the time of the event like [`time`], but also reads a number ([`event_time`]), and treats a time that cannot
+/// be read as missing.
 pub(super) fn lenient_time(envelope: &EventEnvelope<'_>) -> Option<u64> {
     let text = scalar_text(envelope.raw(EnvelopeMember::Time)?)?;
     event_time(&text)

@@ -46,8 +46,8 @@ pub fn content_mode(headers: &HeaderMap) -> Option<ContentMode> {
     lines.iter().any(|name| is_media_type(kind, name)).then_some(ContentMode::Lines)
 }
 
-/// Returns the form of a body whose media type is one that CloudEvents defines for JSON: structured or batch. Returns
-/// `None` for any other media type.
+/// Returns the form of a body with a media type that CloudEvents defines for JSON: structured or batch. Returns `None`
+/// for any other media type.
 pub fn cloudevents_mode(content_type: &str) -> Option<ContentMode> {
     if is_media_type(content_type, "application/cloudevents+json") {
         Some(ContentMode::Structured)
@@ -134,9 +134,9 @@ fn attributes(headers: &HeaderMap) -> DecodeResult<Vec<(String, String)>> {
     Ok(attributes)
 }
 
-/// Decodes the value of a header: percent-encoded UTF-8, optionally in quotation marks. A value with other bytes is
-/// Latin-1, which HTTP clients write for characters that the producer has not encoded. Returns `None` for a
-/// percent-encoded value that is not UTF-8.
+/// Decodes the value of a header: percent-encoded UTF-8, optionally in quotation marks. Reads a value that is not UTF-8
+/// as Latin-1, because some HTTP clients send unencoded characters in Latin-1. Returns `None` for a percent-encoded
+/// value that is not UTF-8.
 fn header_text(value: &HeaderValue) -> Option<Cow<'_, str>> {
     let bytes = value.as_bytes();
     if std::str::from_utf8(bytes).is_err() {

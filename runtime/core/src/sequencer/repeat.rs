@@ -10,8 +10,7 @@ use super::letters::{orphan_letter, settling_letter};
 use crate::event::{DeliveryNumber, Event};
 use crate::letter::{Cause, LetterId};
 
-/// Maximum size of the source of an event in the error of a dead letter, in bytes. The error leaves out a longer
-/// source.
+/// Maximum size of the source that the error of a dead letter contains, in bytes. The error omits a longer source.
 const SOURCE_TEXT_LIMIT: usize = 512;
 
 impl Sequencer {

@@ -310,8 +310,8 @@ impl FileSinkPath<'_> {
     }
 
     /// Rejects a path that does not lead to a regular file, or that leads to the file of a source or of another sink,
-    /// to the configuration, or to a handler. Also rejects a file to which this process cannot write. This method checks
-    /// the kind of the file before it opens the file, because opening a pipe might block.
+    /// to the configuration, or to a handler. Also rejects a file to which this process cannot write. This method
+    /// checks the kind of the file before it opens the file, because opening a pipe might block.
     fn check(
         &self,
         read: &ReadFiles,

@@ -321,8 +321,8 @@ pub(super) fn report_unread_settings(loaded: &LoadedConfig) {
         String::new()
     } else {
         format!(
-            "With declare = false ({}), Ordain may also not report an exchange or a queue that another program removes \
-             and declares again between two checks. ",
+            "With declare = false ({}), Ordain also cannot detect that another program removes an exchange or a queue \
+             and declares it again between two checks. ",
             undeclared.join(", ")
         )
     };

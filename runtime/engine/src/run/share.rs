@@ -21,7 +21,7 @@ pub(super) fn all_partitions(loaded: &LoadedConfig) -> BTreeSet<Partition> {
 }
 
 /// Returns the instance that should own each partition, according to the membership table. All instances that have read
-/// the same table compute the same distribution. The result lacks the partitions that no instance may claim now.
+/// the same table compute the same distribution. The result omits the partitions that no instance may claim now.
 pub(super) fn distribution(
     loaded: &LoadedConfig,
     table: &MembershipTable,

@@ -305,8 +305,8 @@ impl PartitionFactory<'_> {
             && !file.is_begun()
         {
             // The source begins this file at once. If the file contains only blank lines, the source reads these lines,
-            // and no further checkpoint follows. Without a known content, the blank lines do not count as unread if a
-            // program then rewrites the file.
+            // and no further checkpoint follows. The checkpoint therefore contains neither the length nor the first
+            // bytes of the file: otherwise the blank lines would count as unread if a program then rewrote the file.
             file.forget_content();
         }
         let beginning = Checkpoint::new(known, handle.claimed_commits.to_vec())

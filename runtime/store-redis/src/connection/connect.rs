@@ -180,8 +180,8 @@ async fn open_with_login(
 }
 
 /// Converts the error of a login that the server refused. An I/O error is no refusal, and stays unchanged. If the text
-/// of the server contains the password, the new error does not contain this text. The error ends with
-/// `hint`, the next step.
+/// of the server contains the password, the new error does not contain this text. The error ends with `hint`, the next
+/// step.
 fn login_error(error: RedisError, password: &str, hint: Option<&str>) -> RedisError {
     if error.is_io_error() {
         return error;

@@ -525,16 +525,16 @@ do
   end
 
   -- Returns the two digests of a message under which a reader may have recorded the message: the digest of type and
-  -- data, and the digest of type, data, source and id. `short` maps each of the two in the form of a key record to
-  -- true.
+  -- data, and the digest of type, data, source and id. The keys of the table `short` are the two digests in the form of
+  -- a key record.
   local function digests_of_message(description)
     local content, whole = sub(description, CONTENT_IN, CONTENT_IN + 7), sub(description, WHOLE_IN, WHOLE_IN + 7)
     local short = {[short_digest(content)] = true, [short_digest(whole)] = true}
     return {content = content, whole = whole, short = short}
   end
 
-  -- Returns the offset of the first digest in the record of a key, and the number of digests. The last digest
-  -- belongs to the last settled sequence. Returns two zeros if the record is damaged.
+  -- Returns the offset of the first digest in the record of a key, and the number of digests. The last digest belongs
+  -- to the last settled sequence. Returns two zeros if the record is damaged.
   local function digests_of(record)
     -- The maximum number of runs of ids in a record, each with two numbers.
     local RUNS_LIMIT = 8
@@ -579,10 +579,10 @@ do
     return at, size
   end
 
-  -- Returns whether each reader that has settled or spilled the sequence of a key, or a later sequence, has there the
-  -- event with these digests. Returns false if no reader has the sequence. With `trusts_lossy`, an event that a reader
-  -- does not know counts as the same event if an owner has repeated lost commits of this reader: the owner knows the
-  -- digests of more events than the record of the key, and recognises a repeat by them.
+  -- Returns whether each reader that has settled or spilled the sequence of a key, or a later sequence, has under this
+  -- sequence the event with these digests. Returns false if no reader has the sequence. With `trusts_lossy`, an event
+  -- that a reader does not know counts as the same event if an owner has repeated lost commits of this reader: the
+  -- owner knows the digests of more events than the record of the key, and recognises a repeat by them.
   local function readers_have(key, digests, sequence, trusts_lossy)
     local is_found, is_same = false, true
     each_reader(key, function(data, record, unused, is_lossy)
@@ -613,10 +613,10 @@ do
   -- The kind of the result for a message of an ended key that the readers have settled.
   local SETTLED = char(7)
 
-  -- Returns the result for a message whose number the store may have lost. Returns nil if
-  -- the store gives the message the next number of its key: every reader that has this number has there the same event.
-  -- If the key has ended, the script writes nothing, so that the key does not start again. The message then counts as
-  -- settled if the readers have it at any sequence. `refusal` is the result for any other message.
+  -- Returns the result for a message whose number the store may have lost. Returns nil if the store gives the message
+  -- the next number of its key: every reader that has this number has the same event under this number. If the key has
+  -- ended, the store gives no number, so that the key does not start again. The message then counts as settled if the
+  -- readers have it under any sequence. `refusal` is the result for any other message.
   local function lost_result(key, digests, has_ended, refusal)
     local number = counters[key].next
     if not has_ended then
@@ -665,8 +665,9 @@ do
     return refusal
   end
 
-  -- Lets the counter of an ended key expire with the record of the key that shows the end. Without this time, the
-  -- counter would stay for ever: the store has lost the last event of the key, which would have set the time.
+  -- Sets the expiry time of the counter of an ended key to the expiry time of the key record that shows the end.
+  -- Otherwise the counter would stay for ever, because the store has lost the last event of the key, which would have
+  -- set the time.
   local function end_counter(key)
     local counter, expires = counters[key], nil
     each_reader(key, function(_, record)

@@ -94,7 +94,8 @@ do
     if has(flags, layout.SPILL) then
       extra.spill = {}
       for i = 1, tonumber(next_argument()) do
-        -- The sequence, the event behind its digest, and the other digest under which the store may have the event.
+        -- The sequence; the digest of the event, followed by the event; and the other digest under which the store may
+        -- have the event.
         extra.spill[i] = {next_argument(), next_argument(), next_argument()}
       end
     end
@@ -134,7 +135,7 @@ do
   end
 
   -- Removes from a write the events to spill that the store already has. The reply names these events, each with a
-  -- flag: whether the stored event is the same event.
+  -- flag: 1 if the stored event is the same event, otherwise 0.
   local function find_present(i, key, extra, old)
     local new, last = {}, spilled_and_first(old)
     for _, event in ipairs(extra.spill) do

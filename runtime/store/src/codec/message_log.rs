@@ -45,8 +45,7 @@ pub const RETAINED_CONTENT_AT: usize = 8;
 
 /// Encodes a retained message without its expiry time: first the content digest, then the event with the number
 /// `sequence`. With the digest, a store can compare two messages without decoding them. If the message comes from a
-/// producer and has no number of its own, the event gets the mark of a number from the store
-/// ([`Event::is_store_numbered`]).
+/// producer and has no number of its own, the event becomes store-numbered ([`Event::is_store_numbered`]).
 pub fn encode_retained(event: &Event, sequence: Option<u64>, is_from_producer: bool) -> Vec<u8> {
     let mut value = Vec::with_capacity(8 + event.encoded_len());
     value.extend_from_slice(&event.content().to_be_bytes());

@@ -115,8 +115,9 @@ impl Publisher {
     /// same ids, and close the publisher. Publish new events afterwards, with another publisher.
     ///
     /// Without this method, [`Self::publish`] refuses an event if the stream has events of its key with higher numbers
-    /// than the store. With this method, such an event gets the next number of its key in the store if the stream has
-    /// there the same event, and the stream recognises the repeat. Otherwise, [`Self::publish`] refuses the event.
+    /// than the store. After a call of this method, the store gives such an event the next number of its key if the
+    /// stream has the same event under this number. The stream then recognises the repeat. Otherwise, [`Self::publish`]
+    /// refuses the event.
     pub fn reuse_lost_numbers(&mut self) {
         self.inner.reuse_lost_numbers();
     }

@@ -50,9 +50,8 @@ pub enum ProducerViolation {
     /// The numbers that a shard gave to events in the producer's memory do not follow the order of the file.
     OutOfOrder,
     /// Two events in the producer's memory got the same number from a shard, or the broker received two events of a
-    /// shard with the same number. It is no violation if the store lost a number and gives it to an event of the other
-    /// producer, or lost an event of the other producer and gives its number to another event: a store that forgot a
-    /// number has no trace of it.
+    /// shard with the same number. It is no violation if one of the two events is an event of the other producer: the
+    /// store has no record of a lost number, so it can give the number to the event of another producer.
     NumberReused,
     /// The producer never finishes, or cannot write the events of a call.
     Stuck,
@@ -328,9 +327,10 @@ impl ProducerWorld {
 
     /// Writes events to each shard that has its witness. Sends the written events to the broker, if there is a broker.
     /// A shard refuses a new event if the reader has higher numbers than the shard. `lost` contains the earlier numbers
-    /// of lost events that the producer writes again. The shard does not refuse a lost event that the reader has under
-    /// the next number of the shard, but a lost event that may be in the broker and would get another number than
-    /// before. Returns the written events with their numbers, and true if the shard of an event lacks its witness.
+    /// of lost events that the producer writes again. The shard accepts a lost event if the reader has this event under
+    /// the next number of the shard. The shard refuses a lost event that would get another number than before, because
+    /// the first copy may be in the broker. Returns the written events with their numbers, and true if the shard of an
+    /// event lacks its witness.
     fn write(
         &mut self,
         events: &[u8],
@@ -352,7 +352,8 @@ impl ProducerWorld {
         for event in events {
             let shard = usize::from(shard_of(*event));
             if has[shard] {
-                // The reader has an event under each number up to `read`: the first that the broker got.
+                // For each number up to `read`, the reader has the first event with this number that the broker
+                // received.
                 let next = shards[shard].last() + 1;
                 let read = sent.as_ref().and_then(|sent| sent[shard].get(&next)?.first());
                 let earlier = lost.get(event).filter(|_| !refuses_repeats);

@@ -134,10 +134,10 @@ fn missing_objects_of_other_programs_are_a_temporary_failure() -> Result<()> {
     Ok(())
 }
 
-/// Makes the broker refuse the stream `cases` of a user, or makes the broker accept the stream again.
+/// A change after which the broker refuses the stream `cases` of a user, or accepts the stream again.
 type Change = fn(&Rig, &str) -> Result<()>;
 
-/// The user may use only the objects of the stream `other` and of the sink.
+/// Leaves the user only the rights to the queues and exchanges of the stream `other` and of the sink.
 fn take_rights(rig: &Rig, user: &str) -> Result<()> {
     rig.rabbit.set_rights(user, ["^other", "^(other|out$)", "^other"])
 }

@@ -740,7 +740,7 @@ fn replaced_queue_is_reported_without_a_declaration() -> Result<()> {
         let ForeignRig { rig, service, .. } = &mut foreign;
         // The log must name the changes that the host cannot detect.
         let further =
-            "With declare = false (cases), Ordain may also not report an exchange or a queue";
+            "With declare = false (cases), Ordain also cannot detect that another program removes";
         service.until_lines(1, &["bindings not checked", "streams=\"cases\"", further])?;
         // The test pauses the host, because a subscription between the two steps would find the queue missing.
         service.pause()?;

@@ -10,7 +10,7 @@ use super::support::{Fleet, PARTITIONS, while_published};
 
 /// The pause between two batches of published events.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
-/// How often a test breaks the connections of all hosts before the next change of the hosts.
+/// Number of times that a test breaks the connections of all hosts before the next change of the hosts.
 const BREAKS: usize = 5;
 /// The pause after the test has broken the connections of all hosts. The pause is longer than most reconnections.
 const BREAK_INTERVAL: Duration = Duration::from_millis(200);

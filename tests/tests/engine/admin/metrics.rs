@@ -106,8 +106,8 @@ fn alerting_rules_are_accepted_by_prometheus() -> Result<()> {
     Ok(())
 }
 
-/// The stream has parked keys, so one alerting rule must fire. After a further dead letter, a second rule must fire. The
-/// tests of the failures themselves check most other rules.
+/// The stream has parked keys, so one alerting rule must fire. After a further dead letter, a second rule must fire.
+/// The tests of the failures themselves check most other rules.
 #[test]
 fn alerting_rules_fire() -> Result<()> {
     let home = home()?;

@@ -255,8 +255,8 @@ impl Sequencer {
 
     /// Returns whether an event differs from the event that a recent commit settled with this sequence. `digests` are
     /// the digests of the event ([`Event::repeat_digests`](crate::event::Event::repeat_digests)). Returns `None` if the
-    /// digest of the settled event is not in memory. Always returns `None` in a `fifo` stream, and if
-    /// the setting `digests` is 0.
+    /// digest of the settled event is not in memory. Always returns `None` in a `fifo` stream, and if the setting
+    /// `digests` is 0.
     pub(in super::super) fn differs_in_history(
         &mut self,
         index: u32,

@@ -59,8 +59,8 @@ impl PartitionedExchange {
         exchanges
     }
 
-    /// Returns the destinations of the exchange that are no queues of the stream. The markers of Ordain are no
-    /// destinations, because their bindings lead to the exchange.
+    /// Returns the destinations of the exchange, except the queues of the stream. The markers of Ordain are not among
+    /// the destinations, because their bindings lead to the exchange.
     fn foreign_destinations(
         &self,
         bindings: &[BindingAnswer],
@@ -75,7 +75,7 @@ impl PartitionedExchange {
             let kind = if binding.leads_to_exchange() { "exchange" } else { "queue" };
             let text = format!(
                 "the exchange {name:?} divides its messages among the queues of stream {stream}, and the {kind} {:?} \
-                 is bound to it too: all events of a part of the keys reach only this {kind}, and not the stream. \
+                 is bound to it too: all events of some keys reach only this {kind}, and not the stream. \
                  Remove the binding: {}. Then publish the events again that the {kind} has received. If another \
                  program needs a copy of all events, let the producers publish to a further exchange, name that \
                  exchange in `bind` of the stream, and bind the {kind} to that exchange",

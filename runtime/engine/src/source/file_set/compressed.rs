@@ -2,8 +2,9 @@
 //! file of the set has become this compressed file, or the source has never read its lines. No such lines may be lost
 //! without a report.
 //!
-//! A compressed file does not show which file it was. The set knows only the length of the content, from the last bytes
-//! of a gzip file. A file of the set therefore explains at most one compressed file.
+//! A compressed file does not show which file it was before. The set knows only the length of its content, and only of
+//! a gzip file, whose last bytes contain this length. Several files can have the same length, so the set matches each
+//! of its files with at most one compressed file.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::Metadata;
@@ -33,7 +34,7 @@ const GZIP_MODULUS: u64 = 1 << 32;
 /// A compressed file of the source.
 #[derive(Debug, Clone)]
 pub(in crate::source) struct CompressedFile {
-    /// The path and the identity of the file. Nothing of the file is read.
+    /// The path and the identity of the file. The position is 0, because the source reads nothing of the file.
     pub(in crate::source) progress: FileProgress,
     /// The digest by which the source recognises the file, also under another name and in a copy of the folder.
     pub(in crate::source) digest: u64,
@@ -59,8 +60,8 @@ impl CompressedFile {
         self.content_bytes.is_none_or(|bytes| bytes > length || length >= GZIP_MODULUS)
     }
 
-    /// Returns whether the length of the content shows that the content is not only the file `tracked`, as the source
-    /// last measured it.
+    /// Returns whether the length of the content is known, and differs from the length of the file `tracked`, as the
+    /// source last measured it.
     pub(super) fn has_other_length_than(&self, tracked: &TrackedFile) -> bool {
         self.content_bytes.is_some() && !self.has_length_of(tracked)
     }
@@ -206,9 +207,9 @@ impl FileSet {
         Ok(())
     }
 
-    /// Searches the set for the origins of the compressed files that appeared since the last scan. Returns, for each
-    /// file of the set, the compressed file that this file may have become. The compressed files without an origin in
-    /// the set have lines that the source has never read.
+    /// Matches the compressed files that appeared since the last scan with the files of the set. Returns, for each file
+    /// of the set, the compressed file that this file may have become. Records the remaining compressed files as
+    /// unreported: the source has never read their lines.
     pub(super) fn explain_compressed(&mut self) -> Vec<Option<CompressedFile>> {
         let mut rests = vec![None; self.files.len()];
         self.compressed.unreported.clear();
@@ -220,7 +221,8 @@ impl FileSet {
             !(file.is_ignored || file.is_incomplete || is_empty || known.contains(&file.digest))
         };
         let mut new: VecDeque<_> = self.compressed.listed.iter().filter(is_new).cloned().collect();
-        // A file that was in the folder at the last scan is a more probable origin than a file that was not.
+        // First match the files that were in the folder at the last scan, because a program has more probably
+        // compressed one of these.
         for was_gone in [false, true] {
             for (tracked, rest) in self.files.iter_mut().zip(&mut rests) {
                 if tracked.may_be_compressed() && tracked.was_gone == was_gone {
@@ -290,8 +292,8 @@ impl FileSet {
     }
 }
 
-/// Moves the first file of `new` that matches to `rest`, if `rest` is `None`. Records in `tracked` that it has become
-/// this file.
+/// If `rest` is `None`, moves the first matching file of `new` into `rest`, and records in `tracked` that `tracked` has
+/// become this file.
 fn take(
     new: &mut VecDeque<CompressedFile>,
     tracked: &mut TrackedFile,

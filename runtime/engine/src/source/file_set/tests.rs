@@ -317,7 +317,7 @@ fn older_compressed_file_of_equal_length_hides_no_loss() {
 /// The set has read three files of the same length. Three compressed files appear, and later a fourth compressed file
 /// of this length.
 #[test]
-fn file_explains_one_compressed_file() {
+fn file_matches_only_one_compressed_file() {
     let mut fixture = Fixture::new("f");
     for (name, text) in [("f.2", "one\n"), ("f.1", "two\n"), ("f", "six\n")] {
         fixture.append(name, text);
@@ -329,7 +329,7 @@ fn file_explains_one_compressed_file() {
     fixture.set.scan().unwrap();
     for (compressed, name) in [("f.4.gz", "f.2"), ("f.3.gz", "f.1"), ("f.2.gz", "f")] {
         fs::remove_file(fixture.path(name)).unwrap();
-        // The checksum of each content is another.
+        // Each content has another checksum.
         let content = [name.repeat(16).as_bytes(), &4_u32.to_le_bytes()].concat();
         fs::write(fixture.path(compressed), content).unwrap();
     }

@@ -247,8 +247,8 @@ impl TrackedFile {
         Ok(())
     }
 
-    /// Records that a listing of the folder has no unknown older file. The first bytes of the file were known before
-    /// the listing.
+    /// Records that a listing of the folder has no unknown older file. The caller must have read the first bytes of the
+    /// file before the listing.
     pub(super) fn record_listing(&mut self) {
         self.is_identified = self.has_known_line;
     }
@@ -291,7 +291,8 @@ impl TrackedFile {
         self.is_missing || !self.is_listed
     }
 
-    /// Returns whether the file may have become a compressed file that the source has not explained yet.
+    /// Returns whether the file may have become a compressed file, and the set has not matched it with a compressed
+    /// file yet.
     pub(super) fn may_be_compressed(&self) -> bool {
         self.is_gone() && !self.progress.is_compressed && self.loss.is_none()
     }
