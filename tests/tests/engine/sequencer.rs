@@ -195,7 +195,8 @@ fn conflict_names_the_source_of_the_other_event() -> Result<()> {
     let from = |source: &str| {
         let sequence = Some(2);
         let parts = EventParts { key: "a", id: "1", kind: "test", ..EventParts::default() };
-        Arc::new(Event::new(&EventParts { source, sequence, ..parts }))
+        let data = source.as_bytes();
+        Arc::new(Event::new(&EventParts { source, sequence, data, ..parts }))
     };
     rig.input(0, Input::Arrived { delivery: 1, event: from("/shop") });
     rig.input(0, Input::Arrived { delivery: 2, event: from("/web") });
