@@ -272,8 +272,8 @@ impl PublishedCalls {
 }
 
 /// Writes the lost events of an earlier call again. `result` is the result of the call. If the store would give an
-/// event a lower number than before, waits for at most [`OTHER_PUBLISHERS_LIMIT`]: the store may have lost earlier events
-/// of the key that another publisher writes again soon.
+/// event a lower number than before, waits for at most [`OTHER_PUBLISHERS_LIMIT`]: the store may have lost earlier
+/// events of the key that another publisher writes again soon.
 async fn reassign(
     assigner: &EventAssigner,
     items: &[AssignItem],

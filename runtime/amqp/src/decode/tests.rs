@@ -535,7 +535,7 @@ fn store_numbered_event_is_recognised() {
 }
 
 /// The event in a returned dead letter of a `sequenced` stream is a repeat of the event that became the letter, even if
-/// the store numbered the event. A letter with another sequence than its event is an event of its own.
+/// the store numbered the event. If a letter has another sequence than its event, the letter itself is a new event.
 #[test]
 fn returned_letter_contains_a_repeat() {
     let parts = EventParts {
@@ -561,7 +561,7 @@ fn returned_letter_contains_a_repeat() {
         for (stream, number, is_repeat) in
             [("s", None, true), ("s", Some(9), false), ("other", None, false)]
         {
-            // The place of the key in another stream's letters is unknown to a stream with a place of its own.
+            // If a setting names the place of the key, the stream cannot read the key of another stream's letter.
             if stream != "s" && !settings.is_empty() {
                 continue;
             }

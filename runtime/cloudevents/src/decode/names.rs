@@ -47,7 +47,8 @@ impl EventDecoder {
     }
 
     /// Returns whether the decoder would read the key of the event from an attribute with this name. The decoder reads
-    /// the key from the first place that is present. Of the earlier places, this method checks only the attributes.
+    /// the key from the first place that is present. This method does not check whether an earlier place that is no
+    /// attribute is present.
     fn reads_key_from(&self, envelope: &EventEnvelope<'_>, name: &str) -> bool {
         let names = match &self.locations().key {
             Some(key) => key.0.iter().filter_map(attribute_name).collect(),

@@ -106,7 +106,8 @@ impl Sequencer {
             self.defer(index, delivery, Arc::clone(event));
             return;
         }
-        // The lane has only a digest of a settled event, so its source and its mark are unknown.
+        // The lane has only a digest of a settled event. The digest shows neither the source of the event nor whether
+        // the store numbered it.
         let other = lane.held.find(sequence).ok().and_then(|position| lane.held.get(position));
         let difference = difference(event, other.map(|held| &*held.event));
         let mut error = format!(
@@ -118,8 +119,8 @@ impl Sequencer {
     }
 }
 
-/// Returns the text for the error of a dead letter that names the possible differences between two events with the same
-/// sequence. `other` is `None` if the other event is unknown.
+/// Returns the beginning of the error of a dead letter `conflict`: the possible differences between two events with the
+/// same sequence or id. `other` is `None` if the other event is unknown.
 pub(super) fn difference(event: &Event, other: Option<&Event>) -> &'static str {
     let is_store_numbered =
         event.is_store_numbered() || other.is_some_and(Event::is_store_numbered);
