@@ -165,6 +165,8 @@ fn host_is_not_ready_after_a_failover_until_the_master_has_a_replica() -> Result
     let home = home_with_replica(&group.url())?;
     let mut service = Service::start(&home, &["run"])?;
     until_writes(&mut service)?;
+    // The host ends if the new master lacks the claim of the partition.
+    group.until_replicated()?;
     group.failover()?;
     until_no_writes(&mut service)?;
     group.rejoin()?;
