@@ -319,7 +319,7 @@ impl DeliveryDecoder {
             data: reader.data,
             end,
         });
-        Ok(event.with_store_mark(is_store_numbered))
+        Ok(event.with_store_numbered(is_store_numbered))
     }
 
     /// Returns whether the sequence and the id of an event are in the places into which Ordain writes them. Otherwise,

@@ -107,7 +107,7 @@ impl Event {
 
     /// Returns the event with the given value of [`Self::is_store_numbered`].
     #[must_use]
-    pub fn with_store_mark(self, is_store_numbered: bool) -> Self {
+    pub fn with_store_numbered(self, is_store_numbered: bool) -> Self {
         Self { is_store_numbered, ..self }
     }
 
@@ -116,7 +116,7 @@ impl Event {
     /// does not become store-numbered, because its receiver may give it another id.
     #[must_use]
     pub fn numbered_by_store(&self) -> Self {
-        self.clone().with_store_mark(self.sequence.is_none() && !self.id().is_empty())
+        self.clone().with_store_numbered(self.sequence.is_none() && !self.id().is_empty())
     }
 
     /// Returns the key of the event. The events of one key are executed in order.
@@ -298,7 +298,7 @@ impl Event {
             (flags & HAS_TIME != 0).then_some(time),
             flags & IS_END != 0,
         )
-        .with_store_mark(flags & IS_STORE_NUMBERED != 0))
+        .with_store_numbered(flags & IS_STORE_NUMBERED != 0))
     }
 }
 
@@ -456,7 +456,7 @@ mod tests {
     #[test]
     fn stored_form_shows_whether_the_store_numbered_the_event() {
         for is_store_numbered in [false, true] {
-            let event = event("1", "/a", b"x").with_store_mark(is_store_numbered);
+            let event = event("1", "/a", b"x").with_store_numbered(is_store_numbered);
             let mut stored = Vec::new();
             event.encode_with(Some(7), &mut stored);
             let decoded = Event::decode(stored.into()).expect("an event");

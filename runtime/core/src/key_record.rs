@@ -52,7 +52,7 @@ pub struct KeyRecord {
     /// The reason why the key retries or is parked; `None` if the key does neither.
     pub failure: Option<Box<FailureInfo>>,
     /// The digests of the last settled events.
-    pub digests: ContentDigests,
+    pub digests: EventDigests,
     /// The sequences that were skipped because their event never arrived.
     pub skipped: SkippedRanges,
     /// The first sequence whose id is remembered, in a `fifo` stream. 0 in a `sequenced` stream, which remembers no
@@ -80,7 +80,7 @@ impl KeyRecord {
             ahead: None,
             rollout: None,
             failure: None,
-            digests: ContentDigests::default(),
+            digests: EventDigests::default(),
             skipped: SkippedRanges::default(),
             ids_from: 0,
             id_times: IdTimes::default(),
@@ -296,15 +296,15 @@ impl AheadRange {
 /// Each commit clones the records of its keys. The clones are cheap, because they share one list until a clone changes
 /// it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ContentDigests(Arc<VecDeque<u32>>);
+pub struct EventDigests(Arc<VecDeque<u32>>);
 
-impl FromIterator<u32> for ContentDigests {
+impl FromIterator<u32> for EventDigests {
     fn from_iter<I: IntoIterator<Item = u32>>(digests: I) -> Self {
         Self(Arc::new(digests.into_iter().collect()))
     }
 }
 
-impl ContentDigests {
+impl EventDigests {
     /// The value for a sequence whose event never arrived.
     const UNSEEN_DIGEST: u32 = 0;
 
@@ -446,7 +446,7 @@ pub struct AcceptedId {
     /// The digest of the source: [`Event::source_digest`]. 0 for an event without a source. An event with the same id,
     /// from any source, then counts as the same event.
     pub source: u32,
-    /// The short digest of the content: [`ContentDigests::short`] of [`Event::content`].
+    /// The short digest of the content: [`EventDigests::short`] of [`Event::content`].
     pub content: u32,
 }
 
@@ -457,7 +457,7 @@ impl AcceptedId {
             sequence,
             id: event.id_digest(),
             source: event.source_digest(),
-            content: ContentDigests::short(event.content()),
+            content: EventDigests::short(event.content()),
         }
     }
 }

@@ -45,7 +45,7 @@ pub use gaps::{GapEnd, GapEntry, GapHistory, SourceAnswers};
 pub use id_times::{IdStretch, IdTimes};
 pub use input::{Input, SpillPage};
 pub use key_record::{
-    AcceptedId, AheadRange, AppliedCommit, Batch, CommitReply, ContentDigests, EmittedMessage,
+    AcceptedId, AheadRange, AppliedCommit, Batch, CommitReply, EmittedMessage, EventDigests,
     ExistingSpill, FailureInfo, KeyRecord, KeySnapshot, KeyStatus, KeyWrite, SkippedRanges,
     SpillExtent, StateUpdate, WriteCondition, WriteRefusal,
 };

@@ -163,7 +163,7 @@ impl ReplaySources {
                 let retained = store.retained_messages(log, key, &not_found, ANSWER_BYTES).await?;
                 until = until.min(retained.until);
                 let without_mark = |event: Arc<Event>| {
-                    Arc::new(Arc::unwrap_or_clone(event).with_store_mark(false))
+                    Arc::new(Arc::unwrap_or_clone(event).with_store_numbered(false))
                 };
                 if *has_own_ids {
                     let found = retained.events.into_iter();

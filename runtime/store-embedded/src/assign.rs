@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use fjall::{OwnedWriteBatch, Slice};
-use ordain_core::{ContentDigests, Event, KeyStatus, QueuePosition, QueueRun};
+use ordain_core::{Event, EventDigests, KeyStatus, QueuePosition, QueueRun};
 
 use super::keys;
 use super::queue::QueueRecord;
@@ -452,7 +452,7 @@ impl<'a> AssignChanges<'a> {
         self.each_reader(event.key(), |_, found| {
             let record = &found.key_record;
             if record.status == KeyStatus::Completed {
-                let same = |(_, stored): &(u64, u32)| ContentDigests::matches(*stored, digests);
+                let same = |(_, stored): &(u64, u32)| EventDigests::matches(*stored, digests);
                 sequences
                     .extend(record.settled_digests().filter(same).map(|(sequence, _)| sequence));
             }
@@ -480,8 +480,7 @@ impl<'a> AssignChanges<'a> {
             is_found = true;
             is_same &= if sequence < record.next {
                 let mut settled = record.settled_digests();
-                settled
-                    .any(|(at, stored)| at == sequence && ContentDigests::matches(stored, digests))
+                settled.any(|(at, stored)| at == sequence && EventDigests::matches(stored, digests))
             } else {
                 let spilled = self.tables.spill.get(keys::event(stream, event.key(), sequence))?;
                 let spilled = spilled.and_then(|bytes| Event::decode(bytes.into()).ok());

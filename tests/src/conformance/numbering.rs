@@ -7,7 +7,7 @@ mod sender;
 use std::sync::Arc;
 
 use ordain_core::{
-    ContentDigests, Event, EventParts, KeyStatus, KeyWrite, QueuePosition, WriteCondition,
+    Event, EventDigests, EventParts, KeyStatus, KeyWrite, QueuePosition, WriteCondition,
 };
 use ordain_store::{
     AssignGroupReply, AssignItemReply, AssignReply, Claim, Destination, DestinationRules,
@@ -696,8 +696,8 @@ pub async fn numbers_of_an_ended_key_expire_with_its_record(fixture: &mut impl F
 }
 
 /// Returns the digests of messages of a key with these data.
-fn digests_of(key: &str, data: &[&str]) -> ContentDigests {
-    data.iter().map(|data| ContentDigests::short(message(key, data).content())).collect()
+fn digests_of(key: &str, data: &[&str]) -> EventDigests {
+    data.iter().map(|data| EventDigests::short(message(key, data).content())).collect()
 }
 
 /// The last event of a key is committed some time after it was published, so the store forgets the numbers of the key

@@ -55,7 +55,7 @@ pub async fn store_numbered_spilled_event_is_compared_by_its_id(fixture: &mut im
         let parts = EventParts { key: "a", sequence: Some(3), id, ..EventParts::default() };
         Event::new(&parts)
     };
-    let marked = |id: &str| plain(id).with_store_mark(true);
+    let marked = |id: &str| plain(id).with_store_numbered(true);
     let cases = [
         (marked("1"), marked("1"), true),
         (marked("1"), marked("2"), false),

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ordain_core::{Batch, CommitReply, ContentDigests, Event, EventParts, shard_of};
+use ordain_core::{Batch, CommitReply, Event, EventDigests, EventParts, shard_of};
 use ordain_servers::{Cluster, Options, Proxy};
 use ordain_store::{
     AssignGroup, AssignGroupReply, AssignItem, AssignItemReply, AssignReply, AssignRequest,
@@ -210,7 +210,7 @@ async fn other_event_gets_no_lost_number_after_commits_were_repeated() {
         assert_eq!(assign(&dedicated, &to, &id, &["s"]).await, AssignItemReply::New(sequence));
         let mut write = step("a", sequence);
         let contents = (2..=sequence).map(|settled| published(&settled.to_string()).content());
-        write.record.digests = contents.map(ContentDigests::short).collect();
+        write.record.digests = contents.map(EventDigests::short).collect();
         let batch = owner.batch(vec![write]);
         until_applied(store, &owner, &batch).await;
         lost.push(batch);
@@ -249,7 +249,7 @@ async fn lost_number_of_a_late_commit_is_given_again_on_request() {
     for sequence in 2..=3 {
         let mut write = step("a", sequence);
         let contents = (2..=sequence).map(|settled| published(&settled.to_string()).content());
-        write.record.digests = contents.map(ContentDigests::short).collect();
+        write.record.digests = contents.map(EventDigests::short).collect();
         let batch = owner.batch(vec![write]);
         until_applied(store, &owner, &batch).await;
     }

@@ -547,7 +547,7 @@ fn returned_letter_contains_a_repeat() {
         data: b"x",
         ..EventParts::default()
     };
-    let event = Event::new(&parts).with_store_mark(true);
+    let event = Event::new(&parts).with_store_numbered(true);
     let letter = DeadLetter {
         id: LetterId { key: "k".into(), sequence: 5, tag: 1 },
         cause: Cause::Rejected,

@@ -8,7 +8,7 @@ use super::held::{HeldEvent, SpillCopy};
 use super::lane::{DeferredEvent, LaneMode, SpillCheck};
 use super::letters::orphan_letter;
 use crate::event::{DeliveryNumber, Event, SEQUENCE_END, shard_of};
-use crate::key_record::{AcceptedId, AheadRange, ContentDigests};
+use crate::key_record::{AcceptedId, AheadRange, EventDigests};
 use crate::letter::{Cause, DeadLetter};
 use crate::settings::{OrderingMode, OverflowPolicy, SequencerSettings};
 
@@ -209,7 +209,7 @@ impl Sequencer {
         {
             if let Ok(position) = lane.held.find(sequence) {
                 self.repeat_of_held(index, position, delivery, &event);
-            } else if content == ContentDigests::short(event.content()) {
+            } else if content == EventDigests::short(event.content()) {
                 self.count_duplicate(delivery);
             } else {
                 self.dead_letter_conflict(index, sequence, delivery, &event);

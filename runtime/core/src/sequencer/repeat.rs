@@ -109,22 +109,24 @@ impl Sequencer {
         // The lane has only a digest of a settled event. The digest shows neither the source of the event nor whether
         // the store numbered it.
         let other = lane.held.find(sequence).ok().and_then(|position| lane.held.get(position));
-        let difference = difference(event, other.map(|held| &*held.event));
-        let mut error = format!(
-            "another event with other {difference} has the same sequence or id: event {sequence} of the key"
-        );
-        error += &other.map_or_else(String::new, |held| source_text(held.event.source()));
+        let error = conflict_error(sequence, event, other.map(|held| &*held.event));
         let letter = orphan_letter(&lane.key, sequence, event, Cause::Conflict, error);
         self.queue_orphan_letter(letter, delivery);
     }
 }
 
-/// Returns the beginning of the error of a dead letter `conflict`: the possible differences between two events with the
-/// same sequence or id. `other` is `None` if the other event is unknown.
-pub(super) fn difference(event: &Event, other: Option<&Event>) -> &'static str {
+/// Returns the error of a dead letter `conflict` for an event. `other` is the other event with the same sequence or id,
+/// and `sequence` its sequence; `other` is `None` if the other event is settled.
+pub(super) fn conflict_error(sequence: u64, event: &Event, other: Option<&Event>) -> String {
     let is_store_numbered =
         event.is_store_numbered() || other.is_some_and(Event::is_store_numbered);
-    if is_store_numbered { "content or id" } else { "content" }
+    let difference = if is_store_numbered {
+        "the same sequence, but other content or another source or id"
+    } else {
+        "the same sequence or id, but other content"
+    };
+    let source = other.map_or_else(String::new, |other| source_text(other.source()));
+    format!("another event has {difference}: event {sequence} of the key{source}")
 }
 
 /// Returns a text with the source of an event, for the end of an error. The text is empty if the event has no source,

@@ -17,7 +17,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::event::Key;
-use crate::key_record::{AppliedCommit, Batch, ContentDigests};
+use crate::key_record::{AppliedCommit, Batch, EventDigests};
 
 /// The estimated memory of one digest with its sequence, in bytes.
 const DIGEST_BYTES: usize = 20;
@@ -108,7 +108,7 @@ impl SettledEvents {
     ) -> Option<bool> {
         let of_key = self.keys.get(key).filter(|of_key| of_key.incarnation == incarnation)?;
         let settled = of_key.digests.get(&sequence)?;
-        Some(!ContentDigests::matches(*settled, digests))
+        Some(!EventDigests::matches(*settled, digests))
     }
 }
 
@@ -121,7 +121,7 @@ mod tests {
     const B: u64 = 2;
 
     fn write(key: &str, incarnation: u64, next: u64, contents: &[u64]) -> KeyWrite {
-        let digests = contents.iter().map(|content| ContentDigests::short(*content)).collect();
+        let digests = contents.iter().map(|content| EventDigests::short(*content)).collect();
         KeyWrite {
             key: key.into(),
             condition: WriteCondition::Next(1),
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn digests_outlive_the_key_record() {
         let mut settled = SettledEvents::default();
-        let evicted = [(0, vec![(1, ContentDigests::short(A)), (2, ContentDigests::short(B))])];
+        let evicted = [(0, vec![(1, EventDigests::short(A)), (2, EventDigests::short(B))])];
         record(&mut settled, vec![write("k", 0, 4, &[A])], vec![], &evicted, 1 << 20);
         record(&mut settled, vec![write("k", 100, 5, &[B])], vec![], &[], 1 << 20);
         let differs = |sequence, content| settled.differs(&"k".into(), 100, sequence, [content; 2]);
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn refused_writes_settle_no_event() {
         let mut settled = SettledEvents::default();
-        let evicted = [(0, vec![(1, ContentDigests::short(A))])];
+        let evicted = [(0, vec![(1, EventDigests::short(A))])];
         let refused = vec![(0, WriteRefusal::Next(Some(2)))];
         record(&mut settled, vec![write("k", 7, 3, &[A])], refused, &evicted, 1 << 20);
         assert_eq!(settled.differs(&"k".into(), 7, 1, [A; 2]), None);

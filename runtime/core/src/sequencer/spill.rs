@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::delivery_window::NO_LANE;
 use super::held::{HeldEvent, SpillCopy};
 use super::letters::{orphan_letter, settling_letter};
-use super::repeat::difference;
+use super::repeat::conflict_error;
 use super::{Sequencer, ShardState};
 use crate::effect::Effect;
 use crate::event::Event;
@@ -137,10 +137,7 @@ impl Sequencer {
             }
             Ok(position) => {
                 let other = lane.held.get(position).map(|held| &*held.event);
-                let difference = difference(&event, other);
-                let error = format!(
-                    "another event with other {difference} has the same sequence: event {sequence} of the key"
-                );
+                let error = conflict_error(sequence, &event, other);
                 let letter = orphan_letter(&lane.key, sequence, &event, Cause::Conflict, error);
                 self.queue_orphan_letter(letter, 0);
             }

@@ -158,10 +158,10 @@ impl<'a> KeyRecordView<'a> {
         self.next.max(spilled)
     }
 
-    /// Returns the sequences of the last settled events, with their content digests ([`ContentDigests`]), in ascending
+    /// Returns the sequences of the last settled events, with their content digests ([`EventDigests`]), in ascending
     /// order.
     ///
-    /// [`ContentDigests`]: ordain_core::ContentDigests
+    /// [`EventDigests`]: ordain_core::EventDigests
     pub fn settled_digests(&self) -> impl Iterator<Item = (u64, u32)> {
         let digests = self.digests.as_chunks().0;
         let before = (1..=digests.len() as u64).rev();

@@ -11,7 +11,7 @@ use super::super::lane::{Lane, SpillCheck, StoredRevision};
 use super::InFlightWrite;
 use crate::event::Event;
 use crate::key_record::{
-    AcceptedId, AheadRange, ContentDigests, KeyRecord, KeyStatus, KeyWrite, SpillExtent,
+    AcceptedId, AheadRange, EventDigests, KeyRecord, KeyStatus, KeyWrite, SpillExtent,
     WriteCondition,
 };
 use crate::settings::{OrderingMode, SequencerSettings};
@@ -136,7 +136,7 @@ fn advance_record(
     let keeps_evicted = settings.digests > 0 && settings.ordering == OrderingMode::Sequenced;
     let kept_from =
         if keeps_evicted { chunk.next.saturating_sub(settings.digests as u64) } else { 0 };
-    let unseen = |digests: &mut ContentDigests, from: u64, to: u64| {
+    let unseen = |digests: &mut EventDigests, from: u64, to: u64| {
         for _ in from.max(to.saturating_sub(settings.digests as u64))..to {
             digests.push_unseen(settings.digests);
         }
@@ -149,7 +149,7 @@ fn advance_record(
         let digest = held.event.repeat_digest();
         lane.record.digests.push(digest, settings.digests);
         if held.sequence < kept_from {
-            evicted_digests.push((held.sequence, ContentDigests::short(digest)));
+            evicted_digests.push((held.sequence, EventDigests::short(digest)));
         }
         next = held.sequence + 1;
         if settings.ordering == OrderingMode::Fifo && held.copy == SpillCopy::None {

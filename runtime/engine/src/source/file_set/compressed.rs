@@ -210,7 +210,7 @@ impl FileSet {
     /// Matches the compressed files that appeared since the last scan with the files of the set. Returns, for each file
     /// of the set, the compressed file that this file may have become. Records the remaining compressed files as
     /// unreported: the source has never read their lines.
-    pub(super) fn explain_compressed(&mut self) -> Vec<Option<CompressedFile>> {
+    pub(super) fn match_compressed(&mut self) -> Vec<Option<CompressedFile>> {
         let mut rests = vec![None; self.files.len()];
         self.compressed.unreported.clear();
         let Some(known) = self.compressed.known() else { return rests };

@@ -55,7 +55,7 @@ impl FileSet {
                 tracked.is_missing && !tracked.progress.is_lost && !tracked.was_missing
             };
             if !self.files.iter().any(is_newly_missing) {
-                let rests = self.explain_compressed();
+                let rests = self.match_compressed();
                 self.report_missing(rests);
                 self.record_known_compressed();
                 self.close_idle();
