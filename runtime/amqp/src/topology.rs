@@ -710,7 +710,8 @@ pub(super) async fn has_default_delivery_limit(
         Err(error) if is_unknown_exchange_type(&error) => Ok(false),
         Err(error) => Err(broker.error(&error).map_refusal(|cause, reason| {
             let message = format!(
-                "an exchange `{queue}.version.*`, whose type reveals the broker's version, cannot be declared: {reason}"
+                "Ordain cannot declare the exchange `{queue}.version.*`, with which it checks whether the broker is \
+                 RabbitMQ 4.0 or later: {reason}"
             );
             match cause {
                 RefusalCause::Access => format!(

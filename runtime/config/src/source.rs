@@ -90,7 +90,8 @@ section! {
             because "one queue needs no plugin in the broker";
         /// Maximum number of unacknowledged deliveries of a partition.
         prefetch: usize [1 to 65_535] = 4_000,
-            because "a queue with a backlog delivers 4,000 events in about 50 ms, and a commit takes less time";
+            because "a queue with a backlog delivers 4,000 events in about 50 ms; a commit takes less time, so the broker \
+                     can continue to deliver during a commit";
         /// Approximate maximum number of events of a partition that came over HTTP and wait in the store. Beyond this
         /// number, Ordain rejects requests, and producers retry later.
         inbox: u64 [1 to 1_000_000_000] = 100_000,

@@ -230,10 +230,11 @@ impl Event {
         if self.is_store_numbered { self.whole_digest() } else { self.content }
     }
 
-    /// Returns the digests under which an earlier copy of this event may be recorded: without and with the source and
-    /// the id. If an event of the key with the same sequence is recorded under one of these digests, this event is a
-    /// repeat of that event; otherwise it is another event. The digest of the copy does not cover the source and the id
-    /// if the copy was not store-numbered, for example because an earlier version of Ordain published it.
+    /// Returns the two digests under which the sequencer may have recorded an earlier copy of this event. The first
+    /// digest covers only the type and the data. It applies if the copy was not store-numbered, for example because an
+    /// earlier version of Ordain published the copy. The second digest also covers the source and the id. If an event of
+    /// the key with the same sequence is recorded under one of these digests, this event is a repeat of that event;
+    /// otherwise it is another event.
     pub fn repeat_digests(&self) -> [u64; 2] {
         [self.content, self.whole_digest()]
     }

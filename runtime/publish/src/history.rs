@@ -326,10 +326,11 @@ fn refused_repeat(items: &[AssignItem], assigned: &[AssignItemReply]) -> Option<
         AssignItemReply::OtherNumber(next) => Some(other_number_message(item, next)),
         AssignItemReply::Known(number) if item.number > 0 && number != item.number => {
             Some(format!(
-                "another publisher has published the event again, and the store gave it the sequence {number} of key \
-                 {:?} instead of {}. The event may take effect twice: look for both sequences in the stream",
-                item.event.key(),
-                item.number
+                "after the loss, another publisher published the event again. Before the loss, the event had the \
+                 sequence {} of key {:?}; now it has the sequence {number}. The event may take effect twice: check \
+                 whether the stream has executed the event under both sequences",
+                item.number,
+                item.event.key()
             ))
         }
         AssignItemReply::Conflict(_) => None,

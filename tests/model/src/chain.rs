@@ -1,9 +1,9 @@
 //! A model of messages between two shards of a store that goes back in time (loses its newest writes). One shard
 //! contains an outbox. The owner of the outbox sends its messages to a shard of the destination, which numbers the
-//! messages. A checker walks through all runs of small scopes, and the simulator plays long random runs. The product's
-//! own code remembers the messages that the owner has sent, and chooses the messages to send again
-//! ([`PublishHistory`](ordain_core::PublishHistory)). All other code is written from the protocol alone. A *chunk* is
-//! the message at one outbox position.
+//! messages. A checker explores all runs of the model in small scopes (a scope limits the size of the model), and the
+//! simulator executes long random runs. The product's own code remembers the messages that the owner has sent, and
+//! chooses the messages to send again ([`PublishHistory`](ordain_core::PublishHistory)). All other code is written from
+//! the protocol alone. A *chunk* is the message at one outbox position.
 
 mod destination;
 mod outcome;

@@ -1,8 +1,8 @@
 //! A model of a file source whose checkpoint is in a store that goes back in time (loses its newest writes). The state
 //! has two shards with the effects of events, the checkpoint in the first shard, and the owner that reads the file.
 //! Some events become dead letters, and the owner may take such an event from its dead letter and execute it again. A
-//! checker walks through all runs of small scopes, and the simulator plays long random runs. The model is written from
-//! the protocol alone.
+//! checker explores all runs of the model in small scopes (a scope limits the size of the model), and the simulator
+//! executes long random runs. The model is written from the protocol alone.
 
 mod world;
 

@@ -1,9 +1,10 @@
 //! A model of a producer that publishes a file through a store that goes back in time (loses its newest writes). The
 //! state has the shards and two producers. The first producer publishes the file. It may end early and start again.
 //! Each shard numbers its events and contains a checkpoint. In some scopes, the first producer also sends its events to
-//! a broker that never goes back, and a stream reads the events from the broker. A checker walks through all runs of
-//! small scopes, and the simulator plays long random runs. The product's own code remembers the calls of the producer
-//! of the file ([`ProducerHistory`](ordain_core::ProducerHistory)). All other code is written from the protocol alone.
+//! a broker that never goes back, and a stream reads the events from the broker. A checker explores all runs of the
+//! model in small scopes (a scope limits the size of the model), and the simulator executes long random runs. The
+//! product's own code remembers the calls of the producer of the file
+//! ([`ProducerHistory`](ordain_core::ProducerHistory)). All other code is written from the protocol alone.
 
 mod world;
 

@@ -1,8 +1,8 @@
 //! A model of rollouts in a store that goes back in time (loses its newest writes). The state has the table of the
 //! store, the instances with their folders of handlers, the table that each instance has read from the store, and the
 //! record of one key. The product's own code makes the decisions of the instances
-//! ([`ordain_core::rollout::RolloutMemory`]). A checker walks through all runs of small scopes, and the simulator plays
-//! long random runs.
+//! ([`ordain_core::rollout::RolloutMemory`]). A checker explores all runs of the model in small scopes (a scope limits
+//! the size of the model), and the simulator executes long random runs.
 
 mod world;
 

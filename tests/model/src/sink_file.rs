@@ -1,8 +1,9 @@
 //! A model of a file sink with an embedded store. The store keeps the mark of the file: the record of how far the
 //! messages in the file are published. An operator puts older copies of the store back. The state consists of the store
-//! (with commits, outbox and mark), the file, and the process that writes the file. A checker walks through all runs of
-//! small scopes, and the simulator plays long random runs. The model is written from the protocol alone. A *kept line*
-//! is a line that an earlier process wrote, and whose message is still in the outbox.
+//! (with commits, outbox and mark), the file, and the process that writes the file. A checker explores all runs of the
+//! model in small scopes (a scope limits the size of the model), and the simulator executes long random runs. The model
+//! is written from the protocol alone. A *kept line* is a line that an earlier process wrote, and whose message is
+//! still in the outbox.
 
 mod world;
 

@@ -239,7 +239,7 @@ impl Topology {
 
 fn describe_arguments(arguments: &BTreeMap<String, String>, is_complete: bool) -> String {
     if !is_complete {
-        return "the broker does not name all its arguments".to_owned();
+        return "the broker's answer does not contain all arguments of the queue".to_owned();
     }
     let kind = arguments.get(QUEUE_TYPE_ARGUMENT).map_or("classic", String::as_str);
     let others = arguments.iter().filter(|(name, _)| *name != QUEUE_TYPE_ARGUMENT);

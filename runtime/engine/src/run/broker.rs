@@ -217,8 +217,9 @@ pub async fn unbind_former(
         && let Some(other) = infos.find(|info| info.streams.contains_key(stream))
     {
         let words = format!(
-            "the process {} runs stream {stream}, which this configuration does not read from a queue: use the \
-             configuration of that process",
+            "the bindings of stream {stream} cannot be removed: the process {} runs this stream, but this \
+             configuration has no stream {stream} with a source of kind = \"amqp\". Use the configuration of that \
+             process",
             other.name
         );
         return Err(RunError::Config(loaded.setting_error("streams", words)));

@@ -123,8 +123,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Kills a master by SIGKILL, and makes its lagging replica the master. Writes that only the killed master had are
-    /// lost. The killed master stays down.
+    /// Kills a master by SIGKILL, and makes its lagging replica the master. The cluster loses all writes that only the
+    /// killed master has. The killed master stays down.
     pub fn fail_over(&self, number: usize) -> Result<()> {
         let new = self.replica(number);
         self.master(number).kill()?;
