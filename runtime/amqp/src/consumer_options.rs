@@ -35,7 +35,7 @@ pub struct ConsumerOptions {
     /// events. If the consumer used a lower number than an earlier process, the broker would redeliver the messages of
     /// that process in another order.
     pub memory: usize,
-    /// The window (maximum number of unacknowledged deliveries) that a consumer of the stream in this process chose
+    /// The prefetch (maximum number of unacknowledged deliveries) that a consumer of the stream in this process chose
     /// last.
     pub last_prefetch: LastPrefetch,
     /// The decoder from deliveries to events.

@@ -88,7 +88,7 @@ struct DeliveryKey<'a> {
 }
 
 /// The id and the source of an event.
-struct EventIdentity<'a> {
+struct OriginalEvent<'a> {
     id: &'a str,
     source: &'a str,
 }
@@ -248,14 +248,14 @@ impl DeliveryDecoder {
         &self,
         delivery: &'a Delivery,
         sequence: Option<u64>,
-    ) -> Option<EventIdentity<'a>> {
+    ) -> Option<OriginalEvent<'a>> {
         let text = |name| std::str::from_utf8(header(&delivery.properties, name)).ok();
         if self.ordering != OrderingMode::Sequenced || !self.has_own_cause(delivery) {
             return None;
         }
         let event_sequence: u64 = text("deadsequence")?.parse().ok()?;
         let id = text("deadid").filter(|id| !id.is_empty() && sequence == Some(event_sequence))?;
-        Some(EventIdentity { id, source: text("deadsource")? })
+        Some(OriginalEvent { id, source: text("deadsource")? })
     }
 
     /// Returns whether a header contains the CloudEvents source of this stream, and another header contains the key.

@@ -1,34 +1,34 @@
-//! The window of a consumer: the maximum number of unacknowledged deliveries. The window is the configured prefetch, or
-//! a lower number if that many deliveries do not fit into the memory limit.
+//! The prefetch of a consumer: the maximum number of unacknowledged deliveries. The prefetch is the configured
+//! prefetch, or a lower number if that many deliveries do not fit into the memory limit.
 //!
-//! The broker counts messages, not bytes, so the consumer computes the window from the sizes of recent deliveries. A
-//! subscription keeps the window with which it started. A new window therefore needs a new subscription. When a
+//! The broker counts messages, not bytes, so the consumer computes the prefetch from the sizes of recent deliveries. A
+//! subscription keeps the prefetch with which it started. A new prefetch therefore needs a new subscription. When a
 //! subscription ends, its unacknowledged messages return to the queue, and the next subscription receives them first,
 //! in order. If the next subscription ended before it had received all these messages, their order would be lost. The
-//! window therefore changes only when all redelivered messages have arrived, and grows rarely. Exception: if the
-//! deliveries exceed the memory limit, the window shrinks at once.
+//! prefetch therefore changes only when all redelivered messages have arrived, and grows rarely. Exception: if the
+//! deliveries exceed the memory limit, the prefetch shrinks at once.
 //!
-//! When a partition gets a new owner, the queue may have as many messages to redeliver as the previous owner's window
-//! allowed. A consumer with a small window would have to receive all these messages before the window may grow. A
-//! consumer therefore starts with the window that any consumer of the stream in this process chose last. If no consumer
-//! of the stream in this process has chosen a window yet, the consumer starts with a small window.
+//! When a partition gets a new owner, the queue may have as many messages to redeliver as the previous owner's prefetch
+//! allowed. A consumer with a small prefetch would have to receive all these messages before the prefetch may grow. A
+//! consumer therefore starts with the prefetch that any consumer of the stream in this process chose last. If no
+//! consumer of the stream in this process has chosen a prefetch yet, the consumer starts with a small prefetch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Number of deliveries in a complete sample. From the average size of these deliveries, the consumer computes whether
-/// the window must change.
+/// the prefetch must change.
 const SAMPLE_DELIVERIES: u64 = 128;
 /// Size of the largest message that a broker accepts by default, from RabbitMQ 4.0 on, in bytes.
 const LARGEST_MESSAGE_BYTES: u64 = 16 << 20;
-/// Delay before a window that was reduced may grow.
+/// Delay before a prefetch that was reduced may grow.
 const GROWTH_DELAY: Duration = Duration::from_mins(1);
 
-/// The window that a consumer of the stream in this process chose last; 0 before the first choice.
+/// The prefetch that a consumer of the stream in this process chose last; 0 before the first choice.
 pub type LastPrefetch = Arc<AtomicU16>;
 
-/// The window of one consumer.
+/// The prefetch of one consumer.
 #[derive(Debug)]
 pub(super) struct AdaptivePrefetch {
     last: LastPrefetch,
@@ -45,9 +45,9 @@ pub(super) struct AdaptivePrefetch {
 }
 
 impl AdaptivePrefetch {
-    /// Creates a window of at most `max` deliveries with a total size of about `bytes`. The window starts at `last`,
-    /// the last window of the stream in this process. If there is no last window, the window starts at the number of
-    /// messages of `LARGEST_MESSAGE_BYTES` that fit into `bytes`.
+    /// Creates a prefetch of at most `max` deliveries with a total size of about `bytes`. The prefetch starts at
+    /// `last`, the last prefetch of the stream in this process. If there is no last prefetch, the prefetch starts at
+    /// the number of messages of `LARGEST_MESSAGE_BYTES` that fit into `bytes`.
     pub(super) fn new(max: u16, bytes: usize, last: LastPrefetch) -> Self {
         let bytes = bytes as u64;
         let current = match last.load(Relaxed) {
@@ -72,7 +72,7 @@ impl AdaptivePrefetch {
     }
 
     /// Forgets the deliveries of the previous subscription. The new subscription first receives redelivered messages,
-    /// so [`Self::adjust`] does not change the window before the first new message.
+    /// so [`Self::adjust`] does not change the prefetch before the first new message.
     pub(super) fn start_subscription(&mut self) {
         self.has_new = false;
         self.sample = (0, 0);
@@ -87,13 +87,13 @@ impl AdaptivePrefetch {
         self.largest = self.largest.max(bytes as u64);
     }
 
-    /// Computes the window that fits messages of the average size in the sample. If the computed window is at least
-    /// twice as large as the current window, uses the computed window. If the computed window is at most half as large
-    /// as the current window, reduces the window as [`Self::shrink`] does. The window changes only after the sample is
-    /// complete and a message has arrived that is not a redelivery. After a reduction, the window does not grow for
-    /// `GROWTH_DELAY`. Returns whether the window changed.
+    /// Computes the prefetch that fits messages of the average size in the sample. If the computed prefetch is at least
+    /// twice as large as the current prefetch, uses the computed prefetch. If the computed prefetch is at most half as
+    /// large as the current prefetch, reduces the prefetch as [`Self::shrink`] does. The prefetch changes only after
+    /// the sample is complete and a message has arrived that is not a redelivery. After a reduction, the prefetch does
+    /// not grow for `GROWTH_DELAY`. Returns whether the prefetch changed.
     pub(super) fn adjust(&mut self) -> bool {
-        // A sample is complete when it has `SAMPLE_DELIVERIES` deliveries, or as many deliveries as the window allows
+        // A sample is complete when it has `SAMPLE_DELIVERIES` deliveries, or as many deliveries as the prefetch allows
         // if this number is lower.
         if !self.has_new || self.sample.0 < SAMPLE_DELIVERIES.min(self.current.into()) {
             return false;
@@ -112,8 +112,8 @@ impl AdaptivePrefetch {
         grows
     }
 
-    /// Reduces the window if the deliveries that the receiver has not taken exceed the memory limit. A window of one
-    /// delivery does not change. Returns whether the window changed.
+    /// Reduces the prefetch if the deliveries that the receiver has not taken exceed the memory limit. A prefetch of
+    /// one delivery does not change. Returns whether the prefetch changed.
     pub(super) fn shrink_if_over_limit(&mut self, unsent_bytes: usize) -> bool {
         let overflows = unsent_bytes as u64 > self.bytes && self.current > 1;
         if overflows {
@@ -122,9 +122,9 @@ impl AdaptivePrefetch {
         overflows
     }
 
-    /// Sets the window as if every message were as large as the largest message of this subscription, but to at most
-    /// half of the current window. A window that is still too large would have to change again before all redeliveries
-    /// have arrived, and that change would disturb their order.
+    /// Sets the prefetch as if every message were as large as the largest message of this subscription, but to at most
+    /// half of the current prefetch. A prefetch that is still too large would have to change again before all
+    /// redeliveries have arrived, and that change would disturb their order.
     fn shrink(&mut self) {
         self.set(messages_that_fit(self.max, self.bytes, self.largest).min(self.current / 2));
         self.shrunk_at = Some(Instant::now());
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(feed(&mut prefetch, 1_024, MIB / 2), [256]);
         assert_eq!(feed(&mut prefetch, 1_024, MIB), [128]);
         assert_eq!(feed(&mut prefetch, 1_024, 3 * MIB), [42]);
-        assert!(feed(&mut prefetch, 10_000, 256).is_empty(), "the window grows later");
+        assert!(feed(&mut prefetch, 10_000, 256).is_empty(), "the prefetch grows later");
     }
 
     #[test]

@@ -48,8 +48,8 @@ pub(super) struct ConsumerProgress {
 }
 
 impl ConsumerProgress {
-    /// Records the number of deliveries that have arrived, and whether the consumer has room: the window is not full,
-    /// and the receiver has taken all deliveries.
+    /// Records the number of deliveries that have arrived, and whether the consumer has room: it has fewer
+    /// unacknowledged deliveries than its prefetch, and the receiver has taken all deliveries.
     pub(super) fn set(&self, received: u64, has_room: bool) {
         self.received.store(received, Relaxed);
         self.has_room.store(has_room, Relaxed);

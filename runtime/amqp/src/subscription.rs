@@ -24,8 +24,8 @@ use ordain_cloudevents::{
 pub(super) enum SubscriptionEnd {
     /// The receiver of the deliveries, or the sender of the acknowledgements, was dropped.
     Done,
-    /// The window (maximum number of unacknowledged deliveries) has changed. A consumer keeps the window with which it
-    /// started. The broker would send newer messages to a new consumer on the same channel, and would send the
+    /// The prefetch (maximum number of unacknowledged deliveries) has changed. A consumer keeps the prefetch with which
+    /// it started. The broker would send newer messages to a new consumer on the same channel, and would send the
     /// unacknowledged messages of the old consumer again only after the channel is closed. Ordain therefore opens a new
     /// channel, which receives all unacknowledged messages again, in order.
     Resized,
@@ -57,7 +57,7 @@ pub(super) struct Subscription<'a> {
     /// Deliveries that the receiver has not taken, and the memory of each in bytes.
     unsent: VecDeque<(DecodedDelivery, usize)>,
     unsent_bytes: usize,
-    /// The current window; `None` after the subscription has notified the receiver of this window.
+    /// The current prefetch; `None` after the subscription has notified the receiver of this prefetch.
     unreported_prefetch: Option<usize>,
     /// True after the first message with a priority has been logged.
     is_priority_reported: bool,
@@ -95,7 +95,7 @@ impl<'a> Subscription<'a> {
         }
     }
 
-    /// Passes deliveries to their receiver until the receiver or the sender of `acknowledged` is dropped, the window
+    /// Passes deliveries to their receiver until the receiver or the sender of `acknowledged` is dropped, the prefetch
     /// changes, the broker ends the consumer, the queue seems to be of type stream, or the channel fails. Accepts
     /// deliveries from the broker even while the receiver takes none, to measure the memory that the deliveries need.
     pub(super) async fn run(
@@ -143,14 +143,14 @@ impl<'a> Subscription<'a> {
                             return Ok(SubscriptionEnd::StreamSuspected);
                         }
                         self.buffer(&delivery)?;
-                        // Deliveries above the memory limit reduce the window at once, even before an acknowledgement.
-                        // The events of the remaining batch may be much larger than its messages, so the loop decodes
-                        // no further message.
+                        // Deliveries above the memory limit reduce the prefetch at once, even before an
+                        // acknowledgement. The events of the remaining batch may be much larger than its messages, so
+                        // the loop decodes no further message.
                         if self.prefetch.shrink_if_over_limit(self.unsent_bytes) {
                             return Ok(SubscriptionEnd::Resized);
                         }
                     }
-                    // Adjust the window only after an acknowledgement. Otherwise, with messages of alternating sizes,
+                    // Adjust the prefetch only after an acknowledgement. Otherwise, with messages of alternating sizes,
                     // one subscription could follow another without any progress.
                     if self.acknowledged_count > 0 && self.prefetch.adjust() {
                         return Ok(SubscriptionEnd::Resized);

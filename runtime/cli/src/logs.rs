@@ -70,7 +70,7 @@ impl Visit for EngineErrorVisitor {
 }
 
 /// The message of the line that reports dropped lines.
-const LINES_DROPPED: &str = "log lines dropped: standard error accepted no data in time";
+const LINES_DROPPED_MESSAGE: &str = "log lines dropped: standard error accepted no data in time";
 
 /// Starts the thread that writes standard error, so that a reader that has stopped reading does not stop the process.
 pub(crate) fn start_writer(format: LogFormat) -> WriterGuard {
@@ -82,11 +82,11 @@ pub(crate) fn start_writer(format: LogFormat) -> WriterGuard {
 }
 
 fn text_note(lines: u64) -> String {
-    format!("{}  WARN {LINES_DROPPED} lines={lines}\n", jiff::Timestamp::now())
+    format!("{}  WARN {LINES_DROPPED_MESSAGE} lines={lines}\n", jiff::Timestamp::now())
 }
 
 fn json_note(lines: u64) -> String {
-    let mut line = json_line("WARN", LINES_DROPPED);
+    let mut line = json_line("WARN", LINES_DROPPED_MESSAGE);
     line["lines"] = lines.into();
     format!("{line}\n")
 }

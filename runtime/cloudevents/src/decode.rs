@@ -51,9 +51,9 @@ pub struct DecodeError {
 const ERROR_LIMIT: usize = 4 << 10;
 
 /// The fault of an event that is not UTF-8.
-const NOT_UTF8: &str = "the event is not UTF-8: it must be a CloudEvent in JSON";
+const NOT_UTF8_ERROR: &str = "the event is not UTF-8: it must be a CloudEvent in JSON";
 /// The fault of an event that contains NULs.
-const LIKE_UTF16: &str =
+const UTF16_ERROR: &str =
     "the event contains NULs, as text in UTF-16 does: it must be a CloudEvent in JSON, in UTF-8";
 
 /// A decoder of a stream's events.
@@ -190,11 +190,11 @@ impl EventDecoder {
         // JSON never contains a NUL. Text in UTF-16 contains a NUL for each ASCII character.
         let is_utf16 = || line.contains(&0);
         let Ok(text) = std::str::from_utf8(line) else {
-            return unreadable(if is_utf16() { LIKE_UTF16 } else { NOT_UTF8 });
+            return unreadable(if is_utf16() { UTF16_ERROR } else { NOT_UTF8_ERROR });
         };
         serde_json::from_str(text).or_else(|error| {
             if is_utf16() {
-                return unreadable(LIKE_UTF16);
+                return unreadable(UTF16_ERROR);
             }
             // For an event on one line, the parser always reports line 1. Remove that number, because the dead letter
             // states the number of the line in the file.

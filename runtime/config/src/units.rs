@@ -100,7 +100,8 @@ impl Scalar for BackoffBounds {
 
     fn parse(text: &str) -> Result<Self, String> {
         let (min, max) = text.split_once("..").ok_or_else(String::new)?;
-        let (Millis(min), Millis(max)) = (Millis::parse(min.trim())?, Millis::parse(max.trim())?);
+        let Millis(min) = Millis::parse(min.trim())?;
+        let Millis(max) = Millis::parse(max.trim())?;
         match (min, max) {
             (0, _) => {
                 Err("the lower bound must be above 0, so that there is a pause between attempts"

@@ -26,7 +26,7 @@ pub struct RolloutView<'a> {
     pub other_builds: &'a [Build],
     /// `true` if this instance may replace the last rollout by an older version. Even then, this instance replaces the
     /// rollout only if no instance offers the build of the rollout.
-    pub may_roll_back: bool,
+    pub may_revert: bool,
     /// The highest rollout number that this instance knows. If the store went back in time (lost its newest writes),
     /// the rollout in the store has a lower number.
     pub newest_number: u64,
@@ -89,7 +89,7 @@ impl RolloutMemory {
             current,
             own_build,
             other_builds,
-            may_roll_back: self.revertible.as_ref() == current && !may_become_usable,
+            may_revert: self.revertible.as_ref() == current && !may_become_usable,
             newest_number: self.newest_number,
         })
     }
@@ -97,7 +97,7 @@ impl RolloutMemory {
 
 /// Returns the next rollout, or `None` if the last rollout stays.
 pub fn next_rollout(view: &RolloutView<'_>) -> Option<Rollout> {
-    let RolloutView { current, own_build, other_builds, may_roll_back, newest_number } = *view;
+    let RolloutView { current, own_build, other_builds, may_revert, newest_number } = *view;
     let last = current.map_or(0, |current| current.number);
     let number = newest_number.max(last) + 1;
     if number >= Rollout::NUMBER_END {
@@ -122,7 +122,7 @@ pub fn next_rollout(view: &RolloutView<'_>) -> Option<Rollout> {
     let is_other = own_name != name;
     // The store went back in time: it has lost a rollout that was newer than the stored rollout.
     let is_lost = last < newest_number;
-    if !is_offered && (may_roll_back || is_other || is_lost) {
+    if !is_offered && (may_revert || is_other || is_lost) {
         return highest();
     }
     is_lost.then(|| next(&current.build))
@@ -144,7 +144,7 @@ mod tests {
 
     /// Returns the version of the next rollout, as computed by an instance that offers `mine` while the other instances
     /// offer `others` and the last rollout has the version `last`.
-    fn answer(last: &str, mine: &str, others: &[&str], may_roll_back: bool) -> Option<String> {
+    fn answer(last: &str, mine: &str, others: &[&str], may_revert: bool) -> Option<String> {
         let others: Vec<Build> = others.iter().map(|version| build(version)).collect();
         let last = decided(4, last);
         let mine = build(mine);
@@ -152,7 +152,7 @@ mod tests {
             current: Some(&last),
             own_build: &mine,
             other_builds: &others,
-            may_roll_back,
+            may_revert,
             newest_number: 4,
         };
         next_rollout(&known).map(|next| {
@@ -202,7 +202,7 @@ mod tests {
             current: Some(&last),
             own_build: &mine,
             other_builds: &[],
-            may_roll_back: false,
+            may_revert: false,
             newest_number: 9,
         };
         assert_eq!(next_rollout(&known), Some(decided(10, "a@1.0.0")));

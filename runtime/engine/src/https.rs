@@ -16,7 +16,7 @@ pub fn agent(url: &str) -> ConfigBuilder<AgentScope> {
 
 /// Returns the TLS configuration with the machine's trusted certificates. The process reads the certificates once.
 fn tls() -> TlsConfig {
-    static ROOTS: LazyLock<RootCerts> = LazyLock::new(|| {
+    static ROOT_CERTIFICATES: LazyLock<RootCerts> = LazyLock::new(|| {
         let found = rustls_native_certs::load_native_certs();
         for error in &found.errors {
             tracing::warn!(
@@ -29,6 +29,6 @@ fn tls() -> TlsConfig {
     });
     TlsConfig::builder()
         .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .root_certs(ROOTS.clone())
+        .root_certs(ROOT_CERTIFICATES.clone())
         .build()
 }

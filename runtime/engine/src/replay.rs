@@ -235,7 +235,8 @@ mod tests {
         let store: Arc<dyn Store> = Arc::new(RedisStore::open(options).await.expect("a store"));
         let log = Destination::Exchange("orders".into());
         for (number, size) in sizes.iter().enumerate() {
-            let (id, data) = (number.to_string(), vec![b'x'; *size]);
+            let id = number.to_string();
+            let data = vec![b'x'; *size];
             let parts = EventParts { key: "a", id: &id, data: &data, ..EventParts::default() };
             let event = Arc::new(Event::new(&parts));
             let items = vec![AssignItem { event, partition: 0, number: 0 }];

@@ -62,7 +62,7 @@ impl LineFormatter {
     }
 
     fn data(&mut self, step: Option<OrderStep>, out: &mut Vec<u8>) {
-        const PAD: &[u8] = b",\"pad\":\"";
+        const PAD_PREFIX: &[u8] = b",\"pad\":\"";
         let start = out.len();
         let size = self.size();
         let Some(step) = step else {
@@ -73,9 +73,9 @@ impl LineFormatter {
         };
         orders::data(step, out);
         let rest = size.saturating_sub(out.len() - start);
-        if rest > PAD.len() + 1 {
-            out.extend_from_slice(PAD);
-            self.pad(rest - PAD.len() - 2, out);
+        if rest > PAD_PREFIX.len() + 1 {
+            out.extend_from_slice(PAD_PREFIX);
+            self.pad(rest - PAD_PREFIX.len() - 2, out);
             out.push(b'"');
         }
         out.push(b'}');
@@ -91,12 +91,12 @@ impl LineFormatter {
 
     /// Appends random text with 6 random bits in each letter, so that compression does not shrink the text much.
     fn pad(&mut self, mut size: usize, out: &mut Vec<u8>) {
-        const LETTERS: &[u8; 64] =
+        const PAD_ALPHABET: &[u8; 64] =
             b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
         while size > 0 {
             let mut word = self.random.next();
             let letters = [(); 10].map(|()| {
-                let letter = LETTERS[(word % 64) as usize];
+                let letter = PAD_ALPHABET[(word % 64) as usize];
                 word /= 64;
                 letter
             });

@@ -206,7 +206,8 @@ impl FromStr for PayloadSize {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (low, high) = text.split_once("..").unwrap_or((text, text));
-        let (ByteSize(low), ByteSize(high)) = (low.parse()?, high.parse()?);
+        let ByteSize(low) = low.parse()?;
+        let ByteSize(high) = high.parse()?;
         if low > high || high > PAYLOAD_LIMIT {
             return Err(format!(
                 "expected a size up to {PAYLOAD_LIMIT}, or a range from low to high"

@@ -349,7 +349,8 @@ fn refused_repeat(items: &[AssignItem], assigned: &[AssignItemReply]) -> Option<
 /// Returns the reason why the store cannot give a lost event its earlier number, and the next step. `next` is the
 /// number that the store would give to the event.
 fn other_number_message(item: &AssignItem, next: u64) -> String {
-    let (key, number) = (item.event.key(), item.number);
+    let key = item.event.key();
+    let number = item.number;
     if next > number {
         format!(
             "it had the sequence {number} of key {key:?}, and another event has taken this sequence since the loss. \

@@ -10,7 +10,7 @@ use fjall::{OwnedWriteBatch, Slice};
 use ordain_core::{Event, EventDigests, KeyStatus, QueuePosition, QueueRun};
 
 use super::keys;
-use super::queue::QueueRecord;
+use super::queue::QueueEndsRecord;
 use super::record::EmbeddedRecord;
 use super::tables::Tables;
 use ordain_store::codec::{
@@ -50,7 +50,7 @@ pub(super) struct AssignChanges<'a> {
 
 /// A queue to which this call adds entries.
 struct QueueAppend {
-    queue: QueueRecord,
+    queue: QueueEndsRecord,
     /// The number of the last entry before this call.
     before: u64,
     /// The history digest of the entries that this call adds.
@@ -325,7 +325,7 @@ impl<'a> AssignChanges<'a> {
             }
             let partition = Partition { stream: Arc::clone(stream), number: item.partition };
             let found = self.tables.log.get(keys::queue(&partition, self.assign.shard))?;
-            let queue = QueueRecord::decode(found.as_deref()).map_err(AssignFailure::Store)?;
+            let queue = QueueEndsRecord::decode(found.as_deref()).map_err(AssignFailure::Store)?;
             let before = queue.ends.last.number;
             let history = queue.next_history(self.nonce);
             self.queues.insert(item.partition, QueueAppend { queue, before, history });

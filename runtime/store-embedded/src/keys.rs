@@ -195,7 +195,7 @@ pub(super) fn queued(partition: &Partition, shard: u32, number: u64) -> Vec<u8> 
     outbox(partition, shard, number)
 }
 
-/// Returns the table key of the [`QueueRecord`](super::queue::QueueRecord) of a queue.
+/// Returns the table key of the [`QueueEndsRecord`](super::queue::QueueEndsRecord) of a queue.
 pub(super) fn queue(partition: &Partition, shard: u32) -> Vec<u8> {
     with_shard(&[QUEUE_TAG], partition, shard, 0)
 }

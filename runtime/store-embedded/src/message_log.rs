@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use fjall::Readable;
 use ordain_core::{Key, QueuePosition};
 
-use super::queue::QueueRecord;
+use super::queue::QueueEndsRecord;
 use super::read::sequence_of;
 use super::record::EmbeddedRecord;
 use super::request::WriterRequest;
@@ -124,7 +124,7 @@ fn queued(
 ) -> Result<QueuePage, StoreError> {
     let snapshot = store.tables.db.snapshot();
     let queue = snapshot.get(&store.tables.log, keys::queue(partition, shard));
-    let queue = QueueRecord::decode(queue.map_err(|error| read_error(&error))?.as_deref())?;
+    let queue = QueueEndsRecord::decode(queue.map_err(|error| read_error(&error))?.as_deref())?;
     let of = |number| keys::queued(partition, shard, number);
     let read = |number| snapshot.get(&store.tables.queue, of(number));
     if !queue.contains(after, read).map_err(|error| read_error(&error))? {
@@ -163,7 +163,7 @@ fn waiting_in(shared: &SharedStore, partition: &Partition) -> Result<Vec<QueueEn
     let of_shard = |shard| {
         let found = shared.tables.log.get(keys::queue(partition, shard));
         let found = found.map_err(|error| read_error(&error))?;
-        Ok(QueueRecord::decode(found.as_deref())?.ends)
+        Ok(QueueEndsRecord::decode(found.as_deref())?.ends)
     };
     (0..shared.shards).map(of_shard).collect()
 }

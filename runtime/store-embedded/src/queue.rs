@@ -7,12 +7,12 @@ use ordain_store::{QueueEnds, StoreError};
 
 /// The record of a queue: its ends, and the history of the last removed entry.
 #[derive(Debug, Clone, Copy)]
-pub struct QueueRecord {
+pub struct QueueEndsRecord {
     pub(super) ends: QueueEnds,
     pub(super) removed_history: u64,
 }
 
-impl QueueRecord {
+impl QueueEndsRecord {
     const EMPTY: Self = Self {
         ends: QueueEnds { first: 1, last: QueuePosition { number: 0, history: 0 } },
         removed_history: 0,

@@ -21,7 +21,7 @@ use super::changes::{BatchChanges, EarliestTimes};
 use super::clock::CLOCK_LEAD_LIMIT_MS;
 use super::fences::FenceTable;
 use super::keys;
-use super::queue::QueueRecord;
+use super::queue::QueueEndsRecord;
 use super::record::EmbeddedRecord;
 use super::record_cache::RecordCache;
 use super::request::{OutboxRemoval, ReplySender, WriterRequest};
@@ -407,7 +407,7 @@ impl StoreWriter {
             return Ok(Ok(DequeueResult::Done));
         };
         let table_key = keys::queue(partition, shard);
-        let mut queue = match QueueRecord::decode(tables.log.get(&table_key)?.as_deref()) {
+        let mut queue = match QueueEndsRecord::decode(tables.log.get(&table_key)?.as_deref()) {
             Ok(queue) => queue,
             Err(error) => return Ok(Err(error)),
         };

@@ -147,10 +147,10 @@ pub(super) fn without_arguments(words: &str) -> &str {
 
 /// Removes the digest of a script, and the line in the script, from the end of a server's text.
 fn without_script_position(words: &str) -> &str {
-    const BEFORE_DIGEST: &str = " script: ";
+    const DIGEST_PREFIX: &str = " script: ";
     let is_digest =
         |text: &str| text.len() >= 40 && text.bytes().take(40).all(|byte| byte.is_ascii_hexdigit());
-    match words.rsplit_once(BEFORE_DIGEST) {
+    match words.rsplit_once(DIGEST_PREFIX) {
         Some((text, rest)) if is_digest(rest) => text,
         _ => words,
     }

@@ -15,7 +15,7 @@ use ordain_util::finding::Finding;
 const OLDEST_VERSION: (u64, u64) = (7, 0);
 
 /// The description of a server that hides its `maxmemory-policy`.
-const UNKNOWN_EVICTION: &str = "the server does not report whether it evicts keys when its memory is full: it must not \
+const UNKNOWN_EVICTION_WARNING: &str = "the server does not report whether it evicts keys when its memory is full: it must not \
      evict keys (maxmemory-policy noeviction)";
 
 /// The levels of durability of the servers' logs, from the weakest level to the strongest. The log (append-only file)
@@ -72,7 +72,7 @@ impl ServerSettings {
             words.extend(["; ", replicas.as_str()]);
         }
         if !reports_eviction {
-            words.extend(["; ", UNKNOWN_EVICTION]);
+            words.extend(["; ", UNKNOWN_EVICTION_WARNING]);
         }
         let is_at_risk = !reports_eviction || self.may_lose_much() || self.lacks_replicas(replicas);
         DurabilityReport { description: words, is_at_risk }
@@ -94,7 +94,7 @@ impl ServerSettings {
         } else if self.reports_eviction() {
             findings.push(Finding::note("maxmemory-policy noeviction"));
         } else {
-            findings.push(Finding::warning(UNKNOWN_EVICTION));
+            findings.push(Finding::warning(UNKNOWN_EVICTION_WARNING));
         }
         let persistence = self.describe_persistence();
         findings.push(if self.may_lose_much() {

@@ -29,7 +29,7 @@ pub struct RedisAddress {
 }
 
 /// The name of the setting with the URL.
-const SETTING: &str = "store.url";
+const URL_SETTING: &str = "store.url";
 
 /// The address of Redis. Before each connection, the process reads again the files that variables in the URL name, such
 /// as `${file:/path}`.
@@ -38,7 +38,7 @@ pub type RedisUrl = RefreshedUrl<RedisAddress>;
 impl RedisAddress {
     /// Parses the URL of the setting `store.url`. The error describes the fault without showing the password.
     pub fn parse(url: &str) -> Result<RedisUrl, String> {
-        RedisUrl::parse(SETTING, url, Self::parse_text)
+        RedisUrl::parse(URL_SETTING, url, Self::parse_text)
     }
 
     /// Parses `url`. `template` is the text of the setting, before the variables in it were replaced.
@@ -76,7 +76,7 @@ impl RedisAddress {
         let hosts = hosts.split(',').map(parse_host).collect::<Result<Vec<_>, _>>()?;
         let shows_ports =
             hosts.iter().all(|(_, port)| may_show_port(url, template, *port, DEFAULT_PORT));
-        let refused_login_hint = refused_login_hint(SETTING, template);
+        let refused_login_hint = refused_login_hint(URL_SETTING, template);
         let path = percent_decode(path)?;
         Ok(Self { tls, user, password, hosts, path, shows_ports, refused_login_hint })
     }
@@ -109,9 +109,9 @@ fn parse_host(text: &str) -> Result<(String, u16), String> {
 /// Replaces each `%XX` by the byte with these two hexadecimal digits. Returns an error for any other use of `%`, and if
 /// the result is not UTF-8.
 fn percent_decode(text: &str) -> Result<String, String> {
-    const NOT_HEXADECIMAL: &str =
+    const NOT_HEXADECIMAL_ERROR: &str =
         "a % must be followed by two hexadecimal digits (% itself is written %25)";
-    const NOT_UTF8: &str =
+    const NOT_UTF8_ERROR: &str =
         "the bytes that the URL writes with % and two hexadecimal digits must be a text in UTF-8";
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
@@ -123,10 +123,10 @@ fn percent_decode(text: &str) -> Result<String, String> {
         let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
         let high = digit(bytes.next());
         let low = digit(bytes.next());
-        let (high, low) = high.zip(low).ok_or(NOT_HEXADECIMAL)?;
+        let (high, low) = high.zip(low).ok_or(NOT_HEXADECIMAL_ERROR)?;
         out.push((high * 16 + low) as u8);
     }
-    String::from_utf8(out).map_err(|_| NOT_UTF8.to_owned())
+    String::from_utf8(out).map_err(|_| NOT_UTF8_ERROR.to_owned())
 }
 
 /// Writes the hosts, for messages. If a port may be a password, writes `${…}` in place of every port.

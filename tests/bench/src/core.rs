@@ -24,7 +24,7 @@ const KEYS: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];
 /// Number of measured events of a side. Before these events, the side executes one unmeasured event of each key. The
 /// unmeasured events warm up the memory, and give each key a record. When a later event arrives and the key is not in
 /// memory, the sequencer must load this record.
-const EVENTS: u64 = 2_000_000;
+const EVENT_COUNT: u64 = 2_000_000;
 /// Number of events in a run that counts instructions. Such a run is fifty times slower than a run that counts no
 /// instructions.
 const COUNTED_EVENTS: u64 = 200_000;
@@ -32,10 +32,10 @@ const COUNTED_EVENTS: u64 = 200_000;
 const DATA: [u8; 256] = [b'x'; 256];
 /// The state of each key.
 const STATE: [u8; 128] = [b's'; 128];
-/// The disturbed order: the benchmark shuffles each group of `WINDOW` consecutive events, and delivers one in
-/// `REPEATED` events twice.
-const WINDOW: usize = 100;
-const REPEATED: usize = 20;
+/// The disturbed order: the benchmark shuffles each group of `SHUFFLE_DISTANCE` consecutive events, and delivers one in
+/// `REPEAT_INTERVAL` events twice.
+const SHUFFLE_DISTANCE: usize = 100;
+const REPEAT_INTERVAL: usize = 20;
 /// Number of events that the benchmark creates at a time. Their creation does not count towards the measured time.
 const CHUNK: u64 = 512;
 
@@ -44,7 +44,7 @@ pub(crate) fn bench(common: &Common) -> Result<Report> {
     let mut rows = Vec::new();
     for disturbed in [false, true] {
         for keys in KEYS {
-            let side = Side { keys, events: EVENTS, disturbed };
+            let side = Side { keys, events: EVENT_COUNT, disturbed };
             eprintln!("{}", side.name());
             let runs: Result<Vec<Row>> = (0..common.runs).map(|_| side.row()).collect();
             let mut row = Row::median(&runs?);
@@ -156,11 +156,12 @@ impl Order {
         let mut numbers: Vec<u64> = (self.made..to).collect();
         self.made = to;
         if self.side.disturbed {
-            for window in numbers.chunks_mut(WINDOW) {
+            for window in numbers.chunks_mut(SHUFFLE_DISTANCE) {
                 window.shuffle(&mut self.random);
             }
-            for at in (0..numbers.len()).step_by(REPEATED).rev() {
-                let later = (at + 1 + self.random.random_range(0..WINDOW)).min(numbers.len());
+            for at in (0..numbers.len()).step_by(REPEAT_INTERVAL).rev() {
+                let later =
+                    (at + 1 + self.random.random_range(0..SHUFFLE_DISTANCE)).min(numbers.len());
                 numbers.insert(later, numbers[at]);
             }
         }

@@ -29,11 +29,11 @@ use crate::report::{Report, Row};
 const BATCHES: [(usize, usize); 3] = [(1, 30_000), (64, 300_000), (512, 600_000)];
 const KEYS: [(&str, usize); 2] = [("10k", 10_000), ("1m", 1_000_000)];
 /// Size of a state, and of a message's data, in bytes.
-const BYTES: usize = 256;
+const DATA_BYTES: usize = 256;
 /// Number of digests in a key record: the default.
-const DIGESTS: u32 = 64;
+const DIGEST_COUNT: u32 = 64;
 /// Maximum number of events in each of the first commits, which create the keys.
-const FILL: usize = 512;
+const FILL_BATCH: usize = 512;
 /// Default number of shards of a store in Redis.
 const SHARDS: u32 = 16;
 
@@ -167,8 +167,8 @@ impl Sides {
 impl Shard {
     /// Commits the first event of each key.
     async fn fill(&mut self) -> Result<()> {
-        for from in (0..self.keys.len()).step_by(FILL) {
-            let to = (from + FILL).min(self.keys.len());
+        for from in (0..self.keys.len()).step_by(FILL_BATCH) {
+            let to = (from + FILL_BATCH).min(self.keys.len());
             self.commit((from..to).collect()).await?;
         }
         Ok(())
@@ -213,18 +213,18 @@ fn write(key: &Key, next: u64) -> KeyWrite {
         sink: "receipts",
         kind: "receipt",
         content_type: "application/json",
-        data: &[b'm'; BYTES],
+        data: &[b'm'; DATA_BYTES],
         ..MessageParts::default()
     });
     let mut record = KeyRecord::new(next + 1, 0);
     record.incarnation = 1;
-    record.digests = (0..DIGESTS).collect();
+    record.digests = (0..DIGEST_COUNT).collect();
     record.rollout = Some(Rollout::first("orders@1.0.0", FileDigest([0; 32])));
     KeyWrite {
         key: Arc::clone(key),
         condition: if next == 1 { WriteCondition::Absent } else { WriteCondition::Next(next) },
         record,
-        state: StateUpdate::Put(vec![b's'; BYTES].into()),
+        state: StateUpdate::Put(vec![b's'; DATA_BYTES].into()),
         messages: vec![EmittedMessage { sequence: next, index: 0, event_digest: 0, message }],
         letters: Vec::new(),
         removed_letters: Vec::new(),
@@ -236,13 +236,13 @@ fn write(key: &Key, next: u64) -> KeyWrite {
 }
 
 /// Number of bytes that a commit writes for an event: the key record of about 360 bytes, the state and the message.
-const PLAIN_BYTES: usize = 360 + BYTES + BYTES;
+const PLAIN_BYTES: usize = 360 + DATA_BYTES + DATA_BYTES;
 
 async fn plain(url: &str, keys: usize, cpu: Cpu<'_>) -> Result<Vec<Row>> {
     let client = ::redis::Client::open(url)?;
     let config = ::redis::AsyncConnectionConfig::new().set_response_timeout(None);
     let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
-    put(connection.clone(), (0..keys).collect(), FILL).await?;
+    put(connection.clone(), (0..keys).collect(), FILL_BATCH).await?;
     let mut rows = Vec::new();
     for (size, events) in BATCHES {
         let mut rng = ChaCha8Rng::seed_from_u64(1);

@@ -189,8 +189,8 @@ impl Host {
             let streams: Value =
                 serde_json::from_str(&admin::get(self.port, "/v1/streams").await?)?;
             let stream = &streams["streams"][0];
-            let generation = stream["generation"].as_u64().unwrap_or(0);
-            seen.note(generation, stream["handler"].as_str().unwrap_or_default())?;
+            let rollout_number = stream["generation"].as_u64().unwrap_or(0);
+            seen.note(rollout_number, stream["handler"].as_str().unwrap_or_default())?;
             if stream["handler"] == version && stream["missing"].is_null() {
                 return Ok(());
             }
@@ -221,10 +221,13 @@ struct Versions {
 }
 
 impl Versions {
-    fn note(&mut self, generation: u64, version: &str) -> Result<()> {
+    fn note(&mut self, rollout_number: u64, version: &str) -> Result<()> {
         let known =
-            self.versions_by_rollout.entry(generation).or_insert_with(|| version.to_owned());
-        ensure!(known == version, "rollout {generation} has the versions {known} and {version}");
+            self.versions_by_rollout.entry(rollout_number).or_insert_with(|| version.to_owned());
+        ensure!(
+            known == version,
+            "rollout {rollout_number} has the versions {known} and {version}"
+        );
         Ok(())
     }
 
@@ -233,11 +236,14 @@ impl Versions {
         let keys = admin::get(host.port, "/v1/streams/bench/keys?limit=100").await?;
         let keys: Value = serde_json::from_str(&keys)?;
         for key in keys["keys"].as_array().context("the listing has no keys")? {
-            let Some(generation) = key["version_generation"].as_u64() else { continue };
-            self.note(generation, key["version"].as_str().unwrap_or_default())?;
+            let Some(rollout_number) = key["version_generation"].as_u64() else { continue };
+            self.note(rollout_number, key["version"].as_str().unwrap_or_default())?;
             let name = key["key"].as_str().context("a row has no key")?;
-            let last = self.rollouts_by_key.insert(name.to_owned(), generation).unwrap_or(0);
-            ensure!(last <= generation, "key {name} went from rollout {last} back to {generation}");
+            let last = self.rollouts_by_key.insert(name.to_owned(), rollout_number).unwrap_or(0);
+            ensure!(
+                last <= rollout_number,
+                "key {name} went from rollout {last} back to {rollout_number}"
+            );
         }
         Ok(())
     }

@@ -240,7 +240,7 @@ fn table_keys(key: &[u8]) {
     };
     drop((split_stream(key), split_key_record(key), split_letter(key), split_fence(key)));
     drop((split_due(&key[..key.len().min(4)], key), split_timed(key)));
-    if let Ok(queue) = embedded::queue::QueueRecord::decode(Some(key)) {
+    if let Ok(queue) = embedded::queue::QueueEndsRecord::decode(Some(key)) {
         drop(queue.encode());
     }
 }

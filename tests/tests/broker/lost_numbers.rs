@@ -16,11 +16,11 @@ use ordain_tests::service::Service;
 use serde_json::{Value, json};
 
 /// The events that Redis still has after the loss.
-const KEPT: RangeInclusive<u64> = 1..=2;
+const KEPT_EVENTS: RangeInclusive<u64> = 1..=2;
 /// The events that Redis loses. Before the loss, these events have the numbers 3 and 4.
-const LOST: RangeInclusive<u64> = 3..=4;
+const LOST_EVENTS: RangeInclusive<u64> = 3..=4;
 /// Later events, which get the numbers 3 and 4 after the loss.
-const OTHER: RangeInclusive<u64> = 5..=6;
+const OTHER_EVENTS: RangeInclusive<u64> = 5..=6;
 /// The option of `ordain publish` that publishes lost events again.
 const REUSE: &str = "--reuse-lost-numbers";
 
@@ -111,20 +111,20 @@ impl NumberingRig {
     /// messages must be the same as before the loss. In the second case, `disturb` runs after the test has published
     /// the events and before the host starts.
     fn check(&self, disturb: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.publish(KEPT)?;
+        self.publish(KEPT_EVENTS)?;
         let kept = self.run(&[])?;
         let early = self.redis.snapshot()?;
-        self.publish(LOST)?;
+        self.publish(LOST_EVENTS)?;
         let lost = self.run(&kept)?;
 
         self.redis.go_back(&early)?;
-        self.publish(OTHER)?;
+        self.publish(OTHER_EVENTS)?;
         let other = self.run(&kept)?;
         ensure!(numbers(&lost)? == [3, 4] && numbers(&other)? == [3, 4], "{lost:?} {other:?}");
         ensure!(ids(&lost)?.is_disjoint(&ids(&other)?), "equal message ids: {lost:?} {other:?}");
 
         self.redis.go_back(&early)?;
-        self.publish(LOST)?;
+        self.publish(LOST_EVENTS)?;
         disturb()?;
         let again = self.run(&kept)?;
         ensure!(again == lost, "other messages than the first time: {lost:?} {again:?}");
@@ -197,20 +197,20 @@ fn sink_events_with_reused_numbers_have_new_message_ids() -> Result<()> {
 fn lost_numbers_of_executed_events_are_given_again_on_request() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;
     let NumberingRig { redis, rig, .. } = &numbering;
-    numbering.publish(KEPT)?;
+    numbering.publish(KEPT_EVENTS)?;
     let kept = numbering.run(&[])?;
     let early = redis.snapshot()?;
-    numbering.publish(LOST)?;
+    numbering.publish(LOST_EVENTS)?;
     redis.go_back(&early)?;
     let lost = numbering.run(&kept)?;
     ensure!(numbers(&lost)? == [3, 4], "{lost:?}");
 
-    let file = numbering.write(LOST)?;
+    let file = numbering.write(LOST_EVENTS)?;
     numbering.check_refused(&file, &[], "did not give")?;
     numbering.check_refused(&file, &[], REUSE)?;
     let rows = rig.home.rows(&["publish", "cases", &file, REUSE, "--json"])?;
     ensure!(rows[0]["published"] == 2, "{rows:?}");
-    numbering.publish(OTHER)?;
+    numbering.publish(OTHER_EVENTS)?;
     let other = numbering.run(&[kept, lost].concat())?;
     ensure!(numbers(&other)? == [5, 6], "{other:?}");
     numbering.check_settled(1..=6)
@@ -223,16 +223,16 @@ fn lost_numbers_of_executed_events_are_given_again_on_request() -> Result<()> {
 fn lost_events_are_refused_after_another_event_took_a_lost_number() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;
     let redis = &numbering.redis;
-    numbering.publish(KEPT)?;
+    numbering.publish(KEPT_EVENTS)?;
     let kept = numbering.run(&[])?;
     let early = redis.snapshot()?;
-    numbering.publish(LOST)?;
+    numbering.publish(LOST_EVENTS)?;
     redis.go_back(&early)?;
     numbering.publish(5..=5)?;
     let lost = numbering.run(&kept)?;
     ensure!(numbers(&lost)? == [3, 4], "{lost:?}");
 
-    let file = numbering.write(LOST)?;
+    let file = numbering.write(LOST_EVENTS)?;
     for _ in 0..2 {
         numbering.check_refused(&file, &[REUSE], "another event as sequence 4")?;
     }
@@ -247,10 +247,10 @@ fn lost_events_are_refused_after_another_event_took_a_lost_number() -> Result<()
 #[test]
 fn equal_event_with_a_lost_number_becomes_a_dead_letter() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;
-    numbering.publish(KEPT)?;
+    numbering.publish(KEPT_EVENTS)?;
     let kept = numbering.run(&[])?;
     let early = numbering.redis.snapshot()?;
-    numbering.publish(LOST)?;
+    numbering.publish(LOST_EVENTS)?;
     numbering.redis.go_back(&early)?;
     let file = numbering.write_lines(&[line("a", 9, &event_data(3))])?;
     let rows = numbering.rig.home.rows(&["publish", "cases", &file, "--json"])?;
@@ -269,7 +269,7 @@ fn equal_event_with_a_lost_number_becomes_a_dead_letter() -> Result<()> {
 fn new_events_follow_more_lost_events_than_the_stream_has_digests() -> Result<()> {
     const MANY: RangeInclusive<u64> = 3..=102;
     let numbering = NumberingRig::start("cases", "", "")?;
-    numbering.publish(KEPT)?;
+    numbering.publish(KEPT_EVENTS)?;
     let kept = numbering.run(&[])?;
     let early = numbering.redis.snapshot()?;
     numbering.publish(MANY)?;
@@ -295,7 +295,7 @@ fn new_events_follow_more_lost_events_than_the_stream_has_digests() -> Result<()
 #[test]
 fn number_of_another_producer_is_not_reused() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;
-    numbering.publish(KEPT)?;
+    numbering.publish(KEPT_EVENTS)?;
     let kept = numbering.run(&[])?;
     numbering.rig.publish(&lines("b", 1..=2))?;
     numbering.run(&kept)?;
@@ -313,10 +313,10 @@ fn number_of_another_producer_is_not_reused() -> Result<()> {
 fn ended_key_does_not_start_again_after_lost_numbers() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;
     let NumberingRig { redis, rig, .. } = &numbering;
-    numbering.publish(KEPT)?;
+    numbering.publish(KEPT_EVENTS)?;
     let kept = numbering.run(&[])?;
     let early = redis.snapshot()?;
-    let mut events = lines("a", LOST);
+    let mut events = lines("a", LOST_EVENTS);
     let mut last: Value = serde_json::from_str(&events[1])?;
     last["endofsequence"] = true.into();
     events[1] = last.to_string();
@@ -329,7 +329,7 @@ fn ended_key_does_not_start_again_after_lost_numbers() -> Result<()> {
     let rows = rig.home.rows(&["publish", "cases", &file, REUSE, "--json"])?;
     ensure!(rows[0]["published"] == 0 && rows[0]["known"] == 2, "{rows:?}");
     for options in [&[][..], &[REUSE]] {
-        numbering.check_refused(&numbering.write(OTHER)?, options, "has ended")?;
+        numbering.check_refused(&numbering.write(OTHER_EVENTS)?, options, "has ended")?;
     }
     let (_, causes) = numbering.state_of("a")?;
     ensure!(causes.is_empty(), "{causes:?}");
@@ -346,9 +346,9 @@ fn running_publisher_gets_lost_numbers_of_executed_events_again() -> Result<()> 
     let runtime = tokio::runtime::Runtime::new()?;
     let config = rig.home.path("ordain.toml");
     let mut publisher = runtime.block_on(Publisher::open(&config, "cases"))?;
-    runtime.block_on(publisher.publish(&program_events(KEPT)?))?;
+    runtime.block_on(publisher.publish(&program_events(KEPT_EVENTS)?))?;
     let early = redis.snapshot()?;
-    runtime.block_on(publisher.publish(&program_events(LOST)?))?;
+    runtime.block_on(publisher.publish(&program_events(LOST_EVENTS)?))?;
     redis.go_back(&early)?;
     let mut service = Service::start(&rig.home, &["run"])?;
     let mut first = Vec::new();
@@ -356,7 +356,7 @@ fn running_publisher_gets_lost_numbers_of_executed_events_again() -> Result<()> 
     rig.until_empty()?;
     service.end()?;
 
-    let receipts = runtime.block_on(publisher.publish(&program_events(OTHER)?))?;
+    let receipts = runtime.block_on(publisher.publish(&program_events(OTHER_EVENTS)?))?;
     let new = |sequence| Receipt { sequence: Some(sequence), is_new: true };
     ensure!(receipts == [new(5), new(6)], "{receipts:?}");
     runtime.block_on(publisher.close())?;
@@ -376,7 +376,7 @@ fn publishers_of_a_key_get_their_lost_numbers_again() -> Result<()> {
     let config = rig.home.path("ordain.toml");
     let mut earlier = runtime.block_on(Publisher::open(&config, "cases"))?;
     let mut later = runtime.block_on(Publisher::open(&config, "cases"))?;
-    runtime.block_on(earlier.publish(&program_events(KEPT)?))?;
+    runtime.block_on(earlier.publish(&program_events(KEPT_EVENTS)?))?;
     let snapshot = redis.snapshot()?;
     runtime.block_on(earlier.publish(&program_events(3..=3)?))?;
     runtime.block_on(later.publish(&program_events(4..=4)?))?;
@@ -412,10 +412,10 @@ fn running_publisher_fails_after_another_event_took_a_lost_number() -> Result<()
     let runtime = tokio::runtime::Runtime::new()?;
     let config = rig.home.path("ordain.toml");
     let mut publisher = runtime.block_on(Publisher::open(&config, "cases"))?;
-    runtime.block_on(publisher.publish(&program_events(KEPT)?))?;
+    runtime.block_on(publisher.publish(&program_events(KEPT_EVENTS)?))?;
     let kept = numbering.run(&[])?;
     let early = redis.snapshot()?;
-    runtime.block_on(publisher.publish(&program_events(LOST)?))?;
+    runtime.block_on(publisher.publish(&program_events(LOST_EVENTS)?))?;
     redis.go_back(&early)?;
     numbering.publish(5..=5)?;
 

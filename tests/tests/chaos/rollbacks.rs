@@ -81,7 +81,7 @@ impl Round {
         for _ in 0..self.losses {
             pause(random, 1_500);
             self.begin_loss(producer, producing, random)?;
-            pause(random, 2_000);
+            pause(random, 4_000);
             if self.waiting.is_none() {
                 self.waiting = Some(self.hosts.waiting(producer)?);
             }

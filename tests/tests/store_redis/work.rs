@@ -20,7 +20,7 @@ use super::dedicated::{outbox, step, until_applied};
 /// The number of keys of each shard.
 const KEYS: usize = 3;
 /// The distance from the sequence of the settled event to the sequence of a spilled event.
-const AHEAD: u64 = 4;
+const AHEAD_DISTANCE: u64 = 4;
 /// The delay between two commits of a shard. Because of this delay, some failures occur while no commit is in progress.
 const COMMIT_DELAY: Duration = Duration::from_micros(500);
 
@@ -132,7 +132,7 @@ impl Worker {
                 progress.spilled = None;
             }
             if progress.spilled.is_none() && self.random.random_ratio(1, 4) {
-                let sequence = progress.settled + AHEAD;
+                let sequence = progress.settled + AHEAD_DISTANCE;
                 write.spill = vec![(sequence, event(key, sequence, "held"))];
                 progress.spilled = Some(sequence);
             }

@@ -32,7 +32,8 @@ const QUERY_LIMIT: usize = 64;
 const OVERLOADED_REASON: &str = "the server is overloaded";
 /// Characters that are percent-encoded when the name of the stream and the key replace placeholders of the URL: all
 /// characters except the unreserved characters of RFC 3986.
-const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+const ESCAPED_CHARACTERS: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The data that all queries to one host share. A host is the origin of a replay server's URL.
 #[derive(Debug)]
@@ -251,7 +252,7 @@ impl ReplayClient {
     }
 
     fn url(&self, key: &str, sequence: u64) -> String {
-        let segment = |text: &str| utf8_percent_encode(text, ESCAPED).to_string();
+        let segment = |text: &str| utf8_percent_encode(text, ESCAPED_CHARACTERS).to_string();
         let url = self.config.url.0.replace("{sequence}", &sequence.to_string());
         url.replace("{stream}", &segment(&self.stream)).replace("{key}", &segment(key))
     }

@@ -31,7 +31,7 @@ pub(super) struct PartitionFactory<'a> {
     pub(super) notifiers: Arc<QueueNotifiers>,
     /// Becomes true when idle partitions are allowed to end; used only with `once`.
     pub(super) may_end: watch::Sender<bool>,
-    /// The last prefetch window (maximum number of unacknowledged deliveries) of each stream's consumers.
+    /// The last prefetch (maximum number of unacknowledged deliveries) of each stream's consumers.
     pub(super) last_windows: RefCell<BTreeMap<Arc<str>, LastPrefetch>>,
     pub(super) committed_batches: mpsc::Sender<CommittedBatch>,
     pub(super) publisher_commands: mpsc::Sender<PublisherCommand>,

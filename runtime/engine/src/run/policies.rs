@@ -32,7 +32,7 @@ const QUEUES_PATH: [&str; 2] =
 
 /// The settings with which RabbitMQ loses events: the name in a policy, and the effect. The name of the argument of a
 /// queue has the prefix `x-`.
-const LOSSES: [(&str, &str); 5] = [
+const LOSSY_SETTINGS: [(&str, &str); 5] = [
     ("message-ttl", "RabbitMQ drops each event that has waited for this time (in ms)"),
     (
         "expires",
@@ -214,7 +214,7 @@ impl ConsumedQueue {
                 );
                 warnings.push(QueueWarning { effect, text });
             };
-            for (setting, words) in LOSSES {
+            for (setting, words) in LOSSY_SETTINGS {
                 // A negative delivery limit means that there is no limit.
                 if let Some(value) =
                     value(setting).filter(|value| value.as_i64().is_none_or(|n| n >= 0))

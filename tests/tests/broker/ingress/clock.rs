@@ -22,7 +22,7 @@ const OFFSETS: [i64; 4] = [2, 0, -2, 0];
 /// events, and the hosts must count exactly these events as lost.
 #[test]
 fn events_take_effect_while_the_clock_of_redis_jumps() -> Result<()> {
-    const LOST: u64 = 400;
+    const LOST_EVENTS: u64 = 400;
     let clock = Clock::new()?;
     let redis = Redis::with(&Options::new().clock(&clock))?;
     let config = format!(
@@ -73,17 +73,17 @@ fn events_take_effect_while_the_clock_of_redis_jumps() -> Result<()> {
     // lost, it checks all events that it accepted earlier.
     let early = redis.snapshot()?;
     services[0].pause()?;
-    let unread: Vec<String> = (0..LOST)
+    let unread: Vec<String> = (0..LOST_EVENTS)
         .map(|number| line(&format!("lost{number}"), 1, &json!({ "n": number })))
         .collect();
     post_all(addresses[1], &unread)?;
     redis.go_back(&early)?;
     let counted = wait_until("the count of the lost events", || {
-        Ok(metric(&mut services[1], "ordain_events_lost_total")? >= LOST)
+        Ok(metric(&mut services[1], "ordain_events_lost_total")? >= LOST_EVENTS)
     });
     counted.with_context(|| services[1].stderr())?;
     services[0].resume()?;
-    for (service, count) in services.iter_mut().zip([0, LOST, 0]) {
+    for (service, count) in services.iter_mut().zip([0, LOST_EVENTS, 0]) {
         let lost = metric(service, "ordain_events_lost_total")?;
         ensure!(
             lost == count,

@@ -20,7 +20,7 @@ use super::support::{
 const SHARDS: u32 = 2;
 /// The number of events that a test posts before the snapshot of the server. The stream is slow, so most of these
 /// events wait.
-const WAITING: usize = 1_600;
+const WAITING_EVENTS: usize = 1_600;
 
 /// A host with a slow stream, whose events wait in Redis.
 struct Rig {
@@ -160,14 +160,14 @@ struct LostRequest {
 /// events. The host must also accept these records as events.
 #[test]
 fn records_of_lost_events_are_correct() -> Result<()> {
-    const LOST: usize = 600;
-    const LATER: usize = 200;
+    const LOST_EVENTS: usize = 600;
+    const LATER_EVENTS: usize = 200;
     let mut rig = Rig::start()?;
     let address = ingress(&mut rig.service)?;
-    post_all(address, &events("a", WAITING))?;
+    post_all(address, &events("a", WAITING_EVENTS))?;
     let early = rig.redis.snapshot()?;
     let mut requests = Vec::new();
-    for chunk in events("b", LOST).chunks(100) {
+    for chunk in events("b", LOST_EVENTS).chunks(100) {
         let sent = Timestamp::now();
         ensure!(post(address, LINES, &text(chunk))?.status == 202);
         let answered = Timestamp::now();
@@ -180,19 +180,19 @@ fn records_of_lost_events_are_correct() -> Result<()> {
     }
     let taken_before = rig.count()?;
     rig.redis.go_back(&early)?;
-    post_all(address, &events("c", LATER))?;
+    post_all(address, &events("c", LATER_EVENTS))?;
     let taken_after = rig.count()?;
     let of_name = |effects: &BTreeSet<String>, name: char| {
         effects.iter().filter(|key| key.starts_with(name)).count()
     };
     wait_until("the effects of all events that the server has", || {
         let effects = rig.effects("cases")?;
-        Ok(of_name(&effects, 'a') == WAITING && of_name(&effects, 'c') == LATER)
+        Ok(of_name(&effects, 'a') == WAITING_EVENTS && of_name(&effects, 'c') == LATER_EVENTS)
     })?;
     let mut all = Vec::new();
     let stated = wait_until("records of all lost events", || {
         all = rig.records()?;
-        let lost = LOST - of_name(&rig.effects("cases")?, 'b');
+        let lost = LOST_EVENTS - of_name(&rig.effects("cases")?, 'b');
         Ok(lost_events(&all) == lost as u64
             && (0..SHARDS).all(|shard| safe_events(&all, shard).is_some()))
     });
@@ -231,8 +231,9 @@ fn records_of_lost_events_are_correct() -> Result<()> {
     // had already read some events when the server went back in time. Second, events that the host accepted afterwards
     // may count as safe, if they were waiting when the reader detected the loss.
     let safe = (0..SHARDS).filter_map(|shard| safe_events(&all, shard)).sum::<u64>() as usize;
-    let least = WAITING.checked_sub(taken_after + READ_AHEAD).context("the stream is too fast")?;
-    let most = WAITING - taken_before + LATER;
+    let least =
+        WAITING_EVENTS.checked_sub(taken_after + READ_AHEAD).context("the stream is too fast")?;
+    let most = WAITING_EVENTS - taken_before + LATER_EVENTS;
     ensure!(
         (least..=most).contains(&safe),
         "{safe} events are safe, not {least} to {most}: {all:?}"
@@ -285,7 +286,7 @@ fn record_of_repeated_commits_states_their_numbers() -> Result<()> {
 fn record_states_that_all_waiting_events_are_safe() -> Result<()> {
     let mut rig = Rig::start()?;
     let address = ingress(&mut rig.service)?;
-    post_all(address, &events("a", WAITING))?;
+    post_all(address, &events("a", WAITING_EVENTS))?;
     let early = rig.redis.snapshot()?;
     let taken = rig.count()?;
     wait_until("effects that the snapshot does not have", || Ok(rig.count()? >= taken + 50))?;
@@ -299,7 +300,7 @@ fn record_states_that_all_waiting_events_are_safe() -> Result<()> {
         Ok((0..SHARDS).all(|shard| safe_events(&all, shard).is_some()))
     });
     stated.with_context(|| rig.service.stderr())?;
-    wait_until("the effects of all events", || Ok(rig.count()? == WAITING))?;
+    wait_until("the effects of all events", || Ok(rig.count()? == WAITING_EVENTS))?;
     let log = rig.service.stderr();
     let mut safe = 0;
     for record in of_type(&all, "ordain.events.safe") {
@@ -311,8 +312,9 @@ fn record_states_that_all_waiting_events_are_safe() -> Result<()> {
         );
         safe += of_shard as usize;
     }
-    let least = WAITING.checked_sub(taken_after + READ_AHEAD).context("the stream is too fast")?;
-    let most = WAITING - taken_before;
+    let least =
+        WAITING_EVENTS.checked_sub(taken_after + READ_AHEAD).context("the stream is too fast")?;
+    let most = WAITING_EVENTS - taken_before;
     ensure!(
         (least..=most).contains(&safe),
         "{safe} events are safe, not {least} to {most}: {all:?}"

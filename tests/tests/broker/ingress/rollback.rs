@@ -126,8 +126,8 @@ fn inbox_events_accepted_after_rollback_take_effect() -> Result<()> {
 /// host must execute all later events, and must count as lost exactly the lost events without effect. With a `rig`, the
 /// stream has an inbox, and the broker is down while the lost events wait.
 fn lose_unread_events(mut servers: LossyServers, rig: Option<&Rig>) -> Result<()> {
-    const EARLIER: usize = 20;
-    const LATER: usize = 1_500;
+    const EARLIER_EVENTS: usize = 20;
+    const LATER_EVENTS: usize = 1_500;
     let sections = format!(
         "{SECTIONS}[runtime]\nlease = \"10m\"\n\
          [store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 2\n",
@@ -154,8 +154,8 @@ fn lose_unread_events(mut servers: LossyServers, rig: Option<&Rig>) -> Result<()
     if let Some(rig) = rig {
         rig.until_declared()?;
     }
-    post_all(address, &events("a", EARLIER))?;
-    wait_until("the earlier effects", || Ok(taken(&service, 'a')? == EARLIER))?;
+    post_all(address, &events("a", EARLIER_EVENTS))?;
+    wait_until("the earlier effects", || Ok(taken(&service, 'a')? == EARLIER_EVENTS))?;
     if let Some(rig) = rig {
         wait_until("an empty inbox", || inbox_events(&mut service).map(|count| count == 0))?;
         rig.rabbit.stop()?;
@@ -173,11 +173,11 @@ fn lose_unread_events(mut servers: LossyServers, rig: Option<&Rig>) -> Result<()
     let before = taken(&service, 'b')?;
     ensure!(before + READ_AHEAD < lossy.len(), "the stream is too fast: {before} effects");
     servers.lose(|| Takeover::Takeover)?;
-    post_all(address, &events("c", LATER))?;
+    post_all(address, &events("c", LATER_EVENTS))?;
     if let Some(rig) = rig {
         rig.rabbit.restart()?;
     }
-    wait_until("the effects of all later events", || Ok(taken(&service, 'c')? == LATER))
+    wait_until("the effects of all later events", || Ok(taken(&service, 'c')? == LATER_EVENTS))
         .with_context(|| service.stderr())?;
 
     let mut lost = 0;
@@ -368,47 +368,51 @@ impl HostPair {
 /// although this host reads no queue.
 #[test]
 fn lost_events_for_another_process_are_counted() -> Result<()> {
-    const SOME: usize = 400;
+    const EVENTS_PER_READER: usize = 400;
     let pair = HostPair::start("10m")?;
     let HostPair { redis, mut reader, mut accepting, admin, address, _homes } = pair;
     let until_effects = |reader: &Service, name: char| {
         wait_until(&format!("the effects of all events {name}"), || {
-            Ok(effects(reader)?.get(&name) == Some(&SOME))
+            Ok(effects(reader)?.get(&name) == Some(&EVENTS_PER_READER))
         })
     };
-    post_all(address, &events("a", SOME))?;
+    post_all(address, &events("a", EVENTS_PER_READER))?;
     until_effects(&reader, 'a').with_context(|| reader.stderr())?;
     let early = redis.snapshot()?;
     reader.pause()?;
-    post_all(address, &events("b", SOME))?;
+    post_all(address, &events("b", EVENTS_PER_READER))?;
     redis.go_back(&early)?;
     // The queue entries of these events get the numbers of the lost entries.
-    post_all(address, &events("c", SOME))?;
+    post_all(address, &events("c", EVENTS_PER_READER))?;
     reader.resume()?;
     until_effects(&reader, 'c').with_context(|| reader.stderr())?;
-    let counted = wait_until("the count of the lost events", || Ok(lost_events(admin)? >= SOME));
+    let counted =
+        wait_until("the count of the lost events", || Ok(lost_events(admin)? >= EVENTS_PER_READER));
     counted.with_context(|| accepting.stderr())?;
     // The accepting host must also not count an event as lost later if the event took effect. The test therefore makes
     // the accepting host check all its events: the reader executes more events, and the server then loses another set
     // of events. When the accepting host detects this loss, it checks all events.
-    post_all(address, &events("d", SOME))?;
+    post_all(address, &events("d", EVENTS_PER_READER))?;
     until_effects(&reader, 'd').with_context(|| reader.stderr())?;
     let early = redis.snapshot()?;
     reader.pause()?;
-    post_all(address, &events("e", SOME))?;
+    post_all(address, &events("e", EVENTS_PER_READER))?;
     redis.go_back(&early)?;
-    let counted = wait_until("another loss", || Ok(lost_events(admin)? >= 2 * SOME));
+    let counted = wait_until("another loss", || Ok(lost_events(admin)? >= 2 * EVENTS_PER_READER));
     counted.with_context(|| accepting.stderr())?;
     reader.resume()?;
     let log = accepting.stderr();
-    ensure!(lost_events(admin)? == 2 * SOME, "the host counted other events as lost: {log}");
+    ensure!(
+        lost_events(admin)? == 2 * EVENTS_PER_READER,
+        "the host counted other events as lost: {log}"
+    );
     let logged = log.lines().filter(|line| line.contains("may be lost"));
     let logged = logged.filter_map(|line| {
         let rest = line.split_once(" events=")?.1;
         rest.split_whitespace().next()?.parse::<usize>().ok()
     });
     ensure!(
-        logged.sum::<usize>() == 2 * SOME,
+        logged.sum::<usize>() == 2 * EVENTS_PER_READER,
         "the log states another number of lost events: {log}"
     );
     let effects = effects(&reader)?;
@@ -422,26 +426,30 @@ fn lost_events_for_another_process_are_counted() -> Result<()> {
 /// accepting host must count each lost event once, and the events that the server still has must take effect.
 #[test]
 fn lost_events_are_counted_once_over_a_takeover() -> Result<()> {
-    const SOME: usize = 400;
+    const EVENTS_PER_READER: usize = 400;
     let pair = HostPair::start("2s")?;
     let HostPair { redis, mut reader, mut accepting, admin, address, _homes } = pair;
-    post_all(address, &events("a", SOME))?;
-    wait_until("the first effects", || Ok(effects(&reader)?.get(&'a') == Some(&SOME)))?;
+    post_all(address, &events("a", EVENTS_PER_READER))?;
+    wait_until(
+        "the first effects",
+        || Ok(effects(&reader)?.get(&'a') == Some(&EVENTS_PER_READER)),
+    )?;
     let early = redis.snapshot()?;
     reader.kill()?;
-    post_all(address, &events("b", SOME))?;
+    post_all(address, &events("b", EVENTS_PER_READER))?;
     redis.go_back(&early)?;
-    post_all(address, &events("c", SOME))?;
+    post_all(address, &events("c", EVENTS_PER_READER))?;
     let taken = wait_until("the effects of the remaining events", || {
-        Ok(effects(&accepting)?.get(&'c') == Some(&SOME))
+        Ok(effects(&accepting)?.get(&'c') == Some(&EVENTS_PER_READER))
     });
     taken.with_context(|| accepting.stderr())?;
-    let counted = wait_until("the count of the lost events", || Ok(lost_events(admin)? >= SOME));
+    let counted =
+        wait_until("the count of the lost events", || Ok(lost_events(admin)? >= EVENTS_PER_READER));
     counted.with_context(|| accepting.stderr())?;
-    post_all(address, &events("d", SOME))?;
-    wait_until("later effects", || Ok(effects(&accepting)?.get(&'d') == Some(&SOME)))?;
+    post_all(address, &events("d", EVENTS_PER_READER))?;
+    wait_until("later effects", || Ok(effects(&accepting)?.get(&'d') == Some(&EVENTS_PER_READER)))?;
     ensure!(
-        lost_events(admin)? == SOME,
+        lost_events(admin)? == EVENTS_PER_READER,
         "the host counted other events as lost: {}",
         accepting.stderr()
     );

@@ -177,13 +177,13 @@ fn leases(fleet: &Fleet) -> Result<Vec<String>> {
 /// partition, some time after the store has granted the lease.
 fn claimed_epoch(fleet: &Fleet, partition: usize) -> Result<u64> {
     // A fence begins with a byte for its format and eight bytes for the epoch.
-    const NEWEST: &str = "local newest = 0 \
+    const NEWEST_VERSION: &str = "local newest = 0 \
          for _, name in ipairs(redis.call('KEYS', '*:data:cases')) do \
            local fence = redis.call('HGET', name, 'f' .. ARGV[1]) \
            if fence then newest = math.max(newest, (struct.unpack('<I8', string.sub(fence, 2, 9)))) end \
          end \
          return newest";
-    let reply = fleet.redis.command(&["EVAL", NEWEST, "0", &partition.to_string()])?;
+    let reply = fleet.redis.command(&["EVAL", NEWEST_VERSION, "0", &partition.to_string()])?;
     Ok(reply.int().context("an epoch")?.try_into()?)
 }
 
