@@ -1,5 +1,6 @@
 //! `[streams.NAME] source`: the source of a stream's events.
 
+use super::format::MessageFormat;
 use super::location::{
     EventLocations, IdLocation, KeyLocation, MessageProperty, Place, ValueLocation,
 };
@@ -95,6 +96,9 @@ section! {
         /// number, Ordain rejects requests, and producers retry later.
         inbox: u64 [1 to 1_000_000_000] = 100_000,
             because "a broker can be unavailable for a while, and a producer whose request is rejected can wait";
+        /// The library that writes the messages. The format names the places of the id, type and time that the settings
+        /// `id`, `type` and `time` leave out, and requires the setting `key`.
+        format: Option<MessageFormat>;
         /// The place of the key. The first place that is present and not empty counts. `*` makes the whole stream one
         /// key. A text with places in braces combines the values of these places to one key.
         key: KeyLocation = "routing-key",
@@ -283,11 +287,11 @@ impl SourceConfig {
     }
 
     /// Returns the places of the values of events that arrive as CloudEvents over HTTP, or in the input of
-    /// `ordain publish`. For a stream that reads from the broker, only locations count whose places exist in a
-    /// CloudEvent too.
+    /// `ordain publish`. For a stream that reads from the broker, only settings count whose places exist in a
+    /// CloudEvent too. A format does not count, because it describes messages only.
     pub fn cloudevent_locations(&self) -> EventLocations {
         match self {
-            Self::Amqp(source) => source.locations().in_every_form(),
+            Self::Amqp(source) => source.named_locations().in_every_form(),
             source => source.locations(),
         }
     }
@@ -310,8 +314,21 @@ pub enum HashedPart {
 }
 
 impl AmqpSourceConfig {
-    /// Returns the places of the values of a message.
+    /// Returns the places of the values of a message. The settings take precedence over the places of the format.
     pub fn locations(&self) -> EventLocations {
+        let named = self.named_locations();
+        let Some(format) = self.format else { return named };
+        let default = format.locations();
+        EventLocations {
+            id: named.id.or(default.id),
+            kind: named.kind.or(default.kind),
+            time: named.time.or(default.time),
+            ..named
+        }
+    }
+
+    /// Returns the places that the settings name, without the places of the format.
+    pub(super) fn named_locations(&self) -> EventLocations {
         EventLocations {
             key: (!self.key.is_routing_key()).then(|| self.key.clone()),
             id: self.id.clone(),

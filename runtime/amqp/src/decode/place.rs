@@ -72,7 +72,7 @@ impl PlaceReader for MessageReader<'_> {
                 Ok(raw) => raw.and_then(scalar_text).map_or(PlaceValue::Missing, PlaceValue::Text),
                 Err(NotJsonError) => PlaceValue::NotJson,
             },
-            // The check of the configuration rejects attributes for sources of messages.
+            // Only a CloudEvent in structured mode has attributes.
             Place::Attribute(_) => PlaceValue::Missing,
         }
     }
