@@ -4,6 +4,7 @@
 //! This module validates a delivery before the delivery becomes an event. If this module rejects a delivery, the error
 //! describes the limit or the valid form.
 
+mod amqp_value;
 mod encoding;
 mod place;
 mod structured;
@@ -195,7 +196,9 @@ impl DeliveryDecoder {
             Ok(body) => (&*body.data, body.encoding.as_deref()),
             Err(_) => (&[][..], None),
         };
-        let reader = MessageReader { delivery, data, encoding };
+        let is_amqp_value = body.as_ref().is_ok_and(|body| body.is_amqp_value);
+        let kind = delivery.properties.kind().as_ref().filter(|_| !is_amqp_value);
+        let reader = MessageReader { delivery, data, kind, encoding };
         if let Some(mode) = structured_mode(delivery).filter(|_| body.is_ok()) {
             return self.decode_structured(mode, &reader);
         }
@@ -525,9 +528,7 @@ fn kind<'r>(
     headers: &EventHeaders<'r>,
 ) -> DeliveryResult<Option<Cow<'r, str>>> {
     match &locations.kind {
-        None => {
-            optional_attribute("type", headers.kind, reader.delivery.properties.kind().as_ref())
-        }
+        None => optional_attribute("type", headers.kind, reader.kind),
         Some(location) => {
             located_text(reader, location).map(|kind| within_limit("type", kind)).transpose()
         }

@@ -28,6 +28,8 @@ struct Case {
     routing_key: &'static str,
     properties: BasicProperties,
     body: Value,
+    /// The bytes of the body; `None` if they are the text of `body`.
+    encoded_body: Option<Vec<u8>>,
     key: &'static str,
     /// The id; `None` if it is computed from the content.
     id: Option<&'static str>,
@@ -46,6 +48,7 @@ impl Case {
             routing_key: "orders",
             properties,
             body: json!({ "orderId": 17, "cents": 1200 }),
+            encoded_body: None,
             key: "17",
             id: None,
             kind: "",
@@ -75,10 +78,11 @@ impl Case {
     }
 
     fn message(&self) -> Outgoing {
+        let body = self.encoded_body.clone();
         Outgoing {
             routing_key: self.routing_key.to_owned(),
             properties: self.properties.clone(),
-            body: self.body.to_string().into_bytes(),
+            body: body.unwrap_or_else(|| self.body.to_string().into_bytes()),
         }
     }
 }
@@ -268,6 +272,12 @@ fn other_cases() -> Vec<Case> {
         .with_message_id("m-1".into())
         .with_timestamp(SECONDS)
         .with_headers(headers([("tenant", text("blue"))]));
+    // RabbitMQ passes an AMQP value of type string on with this type, and with its encoding as the body.
+    let mut value =
+        Case::new("AMQP 1.0", amqp_1_0.clone().with_type("amqp-1.0".into())).with_id("m-1");
+    let data = value.body.to_string();
+    let size = u8::try_from(data.len()).expect("a short text");
+    value.encoded_body = Some([&[0x00, 0x53, 0x77, 0xa1, size][..], data.as_bytes()].concat());
     vec![
         Case::new("Spring AMQP", spring)
             .with_routing_key("order.paid")
@@ -285,6 +295,7 @@ fn other_cases() -> Vec<Case> {
         Case::new("MQTT", mqtt(Some("u-1"))).with_routing_key("orders.17.paid").with_id("u-1"),
         Case::new("MQTT", mqtt(None)).with_routing_key("orders.17.paid"),
         Case::new("AMQP 1.0", amqp_1_0).with_id("m-1").with_time(TIME_IN_SECONDS),
+        value.with_time(TIME_IN_SECONDS),
     ]
 }
 
