@@ -67,7 +67,7 @@ pub use settings::PartitionParams;
 pub use sink::{AmqpSinkConfig, FileSinkConfig, SinkConfig, StreamSinkConfig};
 pub use source::{
     AmqpSourceConfig, CHECKPOINT_INTERVAL_EVENTS, ExchangeBinding, FileSourceConfig, HashedPart,
-    HttpSourceConfig, REQUEST_EVENTS_LIMIT, SourceConfig, StreamSourceConfig,
+    HttpSourceConfig, MESSAGE_EVENTS_LIMIT, REQUEST_EVENTS_LIMIT, SourceConfig, StreamSourceConfig,
 };
 pub use stream::{GapConfig, GapExhausted, RetryConfig, RetryExhausted, StreamConfig};
 pub use template::RoutingKeyTemplate;

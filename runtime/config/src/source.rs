@@ -248,6 +248,10 @@ pub const CHECKPOINT_INTERVAL_EVENTS: usize = 1_024;
 /// this number of events within the time limit of a request.
 pub const REQUEST_EVENTS_LIMIT: usize = 10_000;
 
+/// The maximum number of events in a message of the broker. The outcome of every event must be durable before Ordain
+/// acknowledges the message, and a thousand events take about a second of a slow handler.
+pub const MESSAGE_EVENTS_LIMIT: usize = 1_000;
+
 impl SourceConfig {
     /// Returns how many events may arrive again after a crash or a lost response. A `fifo` stream must remember at
     /// least this number of ids. `has_ingress` states whether a stream that reads from the broker also accepts events

@@ -304,3 +304,17 @@ fn format_without_a_key_is_refused() {
         check(&text, &[(6, "streams.a.source", "unknown setting `format`")]);
     }
 }
+
+/// The broker can deliver `prefetch` messages again, and a `fifo` stream must remember the ids of all their events.
+#[test]
+fn prefetch_limits_the_events_of_a_message_in_a_fifo_stream() {
+    let limit = |ordering: &str, settings: &str| {
+        let loaded = parse(&stream("amqp", ordering, settings)).expect(settings);
+        loaded.config.streams["a"].message_events_limit()
+    };
+    assert_eq!(limit("sequenced", ""), 1_000);
+    assert_eq!(limit("fifo", ""), 1);
+    assert_eq!(limit("fifo", "prefetch = 40"), 100);
+    assert_eq!(limit("fifo", "prefetch = 3"), 1_000);
+    assert_eq!(limit("fifo", "prefetch = 9000"), 1);
+}
