@@ -4,6 +4,7 @@
 //! This module validates a delivery before the delivery becomes an event. If this module rejects a delivery, the error
 //! describes the limit or the valid form.
 
+mod amqp_value;
 mod encoding;
 mod place;
 mod structured;
@@ -32,9 +33,10 @@ use ordain_cloudevents::{
     LocationFault, content_id, describe_missing_id, event_time, in_calendar, located_id,
     located_key, located_sequence, located_text, located_time, number_time, unique_id,
 };
-use ordain_config::{EventLocations, KeyLocation, MessageProperty, Place};
+use ordain_config::{EventLocations, KeyLocation, MESSAGE_EVENTS_LIMIT, MessageProperty, Place};
 use ordain_store::KEY_SIZE_LIMIT;
 use place::MessageReader;
+pub(crate) use structured::BatchEvent;
 use structured::{structured_decoder, structured_mode};
 
 /// The places of the values in an event with the header [`DEFAULT_PLACES_HEADER`], and in a dead letter of the stream.
@@ -58,6 +60,8 @@ pub struct DeliveryDecoder {
     pub(super) locations: EventLocations,
     /// The decoder of bodies that are CloudEvents in structured mode.
     structured: EventDecoder,
+    /// Maximum number of events in a batch.
+    batch_limit: usize,
 }
 
 /// The cause and message of a rejection, before the event's key and sequence are added.
@@ -181,7 +185,14 @@ impl DeliveryDecoder {
         is_partitioned: bool,
     ) -> Self {
         let structured = structured_decoder(ordering, event_size, &locations, is_partitioned);
-        Self { letter_source, ordering, event_size, locations, structured }
+        let batch_limit = MESSAGE_EVENTS_LIMIT;
+        Self { letter_source, ordering, event_size, locations, structured, batch_limit }
+    }
+
+    /// Sets the maximum number of events in a batch of CloudEvents.
+    #[must_use]
+    pub fn with_batch_limit(self, batch_limit: usize) -> Self {
+        Self { batch_limit, ..self }
     }
 
     /// Decodes one delivery. An event of a `sequenced` stream (ordered by the producer's numbers) may lack its
@@ -195,7 +206,9 @@ impl DeliveryDecoder {
             Ok(body) => (&*body.data, body.encoding.as_deref()),
             Err(_) => (&[][..], None),
         };
-        let reader = MessageReader { delivery, data, encoding };
+        let is_amqp_value = body.as_ref().is_ok_and(|body| body.is_amqp_value);
+        let kind = delivery.properties.kind().as_ref().filter(|_| !is_amqp_value);
+        let reader = MessageReader { delivery, data, kind, encoding };
         if let Some(mode) = structured_mode(delivery).filter(|_| body.is_ok()) {
             return self.decode_structured(mode, &reader);
         }
@@ -525,9 +538,7 @@ fn kind<'r>(
     headers: &EventHeaders<'r>,
 ) -> DeliveryResult<Option<Cow<'r, str>>> {
     match &locations.kind {
-        None => {
-            optional_attribute("type", headers.kind, reader.delivery.properties.kind().as_ref())
-        }
+        None => optional_attribute("type", headers.kind, reader.kind),
         Some(location) => {
             located_text(reader, location).map(|kind| within_limit("type", kind)).transpose()
         }

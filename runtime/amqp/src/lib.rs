@@ -9,8 +9,9 @@
 //! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options`. A `subscription`
 //! receives deliveries, limited by `prefetch`, and acknowledges them; `queue_monitor` detects a queue that delivers
 //! nothing; `decode` converts deliveries into events, and `unreadable` converts unreadable deliveries into dead
-//! letters. `fifo_queue` detects that the queue of a `fifo` stream is lost. `header` names the headers with a meaning
-//! for Ordain, `value` converts their values, and `weight` estimates the memory that the headers of a delivery take.
+//! letters. `event_counts` maps the events of batches to deliveries. `fifo_queue` detects that the queue of a `fifo`
+//! stream is lost. `header` names the headers with a meaning for Ordain, `value` converts their values, and `weight`
+//! estimates the memory that the headers of a delivery take.
 //!
 //! Publishing: `encode` builds messages, and `publish` sends them to an `exchange`. `confirm_tracker` tracks
 //! unconfirmed messages, `retry_queue` keeps messages that the broker did not accept, and `publish_warnings` logs why
@@ -27,6 +28,7 @@ mod consumer;
 mod consumer_options;
 mod decode;
 mod encode;
+mod event_counts;
 mod exchange;
 mod fifo_queue;
 mod greeting;

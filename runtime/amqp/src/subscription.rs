@@ -11,10 +11,11 @@ use tokio::sync::watch as latest;
 
 use super::connect::{BrokerError, is_state_error};
 use super::consumer_options::ConsumerOptions;
+use super::event_counts::EventCounts;
 use super::prefetch::AdaptivePrefetch;
 use super::queue_monitor::ConsumerProgress;
-use super::unreadable::decode_or_letter;
-use super::weight::memory;
+use super::unreadable::{decode_batch, decode_or_letter};
+use super::weight::{decoded_memory, memory};
 use ordain_cloudevents::{
     AckProgress, BATCH_BYTES_LIMIT, BATCH_EVENTS_LIMIT, DecodedDelivery, DeliveryBatch,
     FilePosition,
@@ -54,7 +55,11 @@ pub(super) struct Subscription<'a> {
     received: u64,
     /// Number of acknowledged deliveries.
     acknowledged_count: u64,
-    /// Deliveries that the receiver has not taken, and the memory of each in bytes.
+    /// Number of events that the receiver has acknowledged.
+    acknowledged_events: u64,
+    /// The numbers of the events in the deliveries.
+    event_counts: EventCounts,
+    /// Events that the receiver has not taken, and the memory of each in bytes.
     unsent: VecDeque<(DecodedDelivery, usize)>,
     unsent_bytes: usize,
     /// The current prefetch; `None` after the subscription has notified the receiver of this prefetch.
@@ -87,6 +92,8 @@ impl<'a> Subscription<'a> {
             prefetch,
             received: 0,
             acknowledged_count: 0,
+            acknowledged_events: 0,
+            event_counts: EventCounts::default(),
             unsent: VecDeque::new(),
             unsent_bytes: 0,
             unreported_prefetch,
@@ -113,14 +120,8 @@ impl<'a> Subscription<'a> {
                 biased;
                 changed = acknowledged.changed() => {
                     let through = acknowledged_through(&acknowledged.borrow_and_update(), self.epoch);
-                    if through > self.acknowledged_count {
-                        self.acknowledged_count = through;
-                        match acknowledge(self.channel, through).await {
-                            // The consumer is about to return the error that closed the channel.
-                            Err(error) if is_state_error(&error) => {}
-                            acknowledged => acknowledged.map_err(failed)?,
-                        }
-                    }
+                    self.acknowledged_events = self.acknowledged_events.max(through);
+                    self.acknowledge_finished().await?;
                     if changed.is_err() {
                         return Ok(SubscriptionEnd::Done);
                     }
@@ -150,6 +151,8 @@ impl<'a> Subscription<'a> {
                             return Ok(SubscriptionEnd::Resized);
                         }
                     }
+                    // A batch without events has arrived.
+                    self.acknowledge_finished().await?;
                     // Adjust the prefetch only after an acknowledgement. Otherwise, with messages of alternating sizes,
                     // one subscription could follow another without any progress.
                     if self.acknowledged_count > 0 && self.prefetch.adjust() {
@@ -157,6 +160,20 @@ impl<'a> Subscription<'a> {
                     }
                 }
             }
+        }
+    }
+
+    /// Acknowledges the deliveries whose events are all acknowledged.
+    async fn acknowledge_finished(&mut self) -> Result<(), BrokerError> {
+        let through = self.event_counts.finished(self.acknowledged_events);
+        if through <= self.acknowledged_count {
+            return Ok(());
+        }
+        self.acknowledged_count = through;
+        match acknowledge(self.channel, through).await {
+            // The consumer is about to return the error that closed the channel.
+            Err(error) if is_state_error(&error) => Ok(()),
+            acknowledged => acknowledged.map_err(|error| self.options.broker.error(&error)),
         }
     }
 
@@ -178,12 +195,28 @@ impl<'a> Subscription<'a> {
             return Err(BrokerError::Unavailable(reason));
         }
         self.report_priority(delivery);
-        let decoded = decode_or_letter(&self.options.decoder, self.queue, delivery);
-        let bytes = memory(delivery, &decoded);
-        self.prefetch.record(bytes, delivery.redelivered);
+        let decoder = &self.options.decoder;
+        let Some(events) = decode_batch(decoder, self.queue, delivery) else {
+            let decoded = decode_or_letter(decoder, self.queue, delivery);
+            let bytes = memory(delivery, &decoded);
+            self.event_counts.add(self.received, 1);
+            self.push(decoded, bytes);
+            self.prefetch.record(bytes, delivery.redelivered);
+            return Ok(());
+        };
+        self.event_counts.add(self.received, events.len() as u64);
+        let before = self.unsent_bytes;
+        for decoded in events {
+            let bytes = decoded_memory(&decoded);
+            self.push(decoded, bytes);
+        }
+        self.prefetch.record(self.unsent_bytes - before, delivery.redelivered);
+        Ok(())
+    }
+
+    fn push(&mut self, decoded: DecodedDelivery, bytes: usize) {
         self.unsent.push_back((decoded, bytes));
         self.unsent_bytes += bytes;
-        Ok(())
     }
 
     /// Logs the first message with a priority that this subscription receives, if the stream is a `fifo` stream

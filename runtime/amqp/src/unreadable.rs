@@ -1,39 +1,103 @@
 //! Converts a message that the stream cannot process as an event into a dead letter. The letter contains the
 //! properties, the headers and the body of the message. If the body exceeds the size limit of an event, the letter
-//! contains only the beginning of the body.
+//! contains only the beginning of the body. An event of a batch becomes a dead letter as if the message contained only
+//! this event.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use lapin::message::Delivery;
-use ordain_core::{Cause, DeadLetter, Event, LetterContent, LetterId, digest};
+use lapin::types::ShortString;
+use ordain_cloudevents::DecodedDelivery;
+use ordain_core::{Cause, DeadLetter, LetterContent, LetterId, digest};
 use serde_json::{Value, json};
 
-use super::decode::DeliveryDecoder;
+use super::decode::{BatchEvent, DeliveryDecoder};
 use super::encode::{header, id};
 use super::header::{CAUSE_HEADER, ID_HEADER, QUEUE_HEADERS, SOURCE_HEADER};
 use super::value::table;
+
+/// The body of a message, with the properties that describe the body.
+struct MessageBody<'a> {
+    /// The body, or its beginning.
+    bytes: &'a [u8],
+    /// The size of the whole body.
+    size: usize,
+    content_type: Option<&'a str>,
+    content_encoding: Option<&'a str>,
+}
+
+impl<'a> MessageBody<'a> {
+    /// Returns the body of a delivery, of which the letter keeps the beginning `bytes`.
+    fn of(delivery: &'a Delivery, bytes: &'a [u8]) -> Self {
+        let properties = &delivery.properties;
+        Self {
+            bytes,
+            size: delivery.data.len(),
+            content_type: properties.content_type().as_ref().map(ShortString::as_str),
+            content_encoding: properties.content_encoding().as_ref().map(ShortString::as_str),
+        }
+    }
+}
+
+/// Returns the dead letter of an unreadable message. The origin names the queue.
+fn raw_letter(
+    queue: &str,
+    id: LetterId,
+    cause: Cause,
+    error: String,
+    raw: Bytes,
+) -> Box<DeadLetter> {
+    Box::new(DeadLetter {
+        id,
+        cause,
+        error,
+        origin: Some(format!("queue {queue}")),
+        version: None,
+        content: LetterContent::Raw(raw),
+    })
+}
+
+/// Decodes each event of a batch into an event, or into a dead letter that contains this event alone. Returns `None`
+/// for a message that is not a batch, and for a batch whose events cannot be separated.
+pub(super) fn decode_batch(
+    decoder: &DeliveryDecoder,
+    queue: &str,
+    delivery: &Delivery,
+) -> Option<Vec<DecodedDelivery>> {
+    let mut number = 0;
+    decoder.decode_batch(delivery, |BatchEvent { body, content_type, content_encoding }, event| {
+        number += 1;
+        event.map_err(|error| {
+            let body = MessageBody {
+                bytes: body.as_bytes(),
+                size: body.len(),
+                content_type: Some(content_type),
+                content_encoding,
+            };
+            let timestamp = *delivery.properties.timestamp();
+            let raw = Bytes::from(message_json(delivery, &body, timestamp));
+            let key = error.key.unwrap_or_default().into();
+            let sequence = error.sequence.unwrap_or_default();
+            let id = LetterId { key, sequence, tag: digest(&raw) };
+            let message = format!("event {number} of the batch: {}", error.message);
+            raw_letter(queue, id, error.cause, message, raw)
+        })
+    })
+}
 
 /// Decodes a delivery into an event, or into a dead letter whose origin names the queue.
 pub(super) fn decode_or_letter(
     decoder: &DeliveryDecoder,
     queue: &str,
     delivery: &Delivery,
-) -> Result<Event, Box<DeadLetter>> {
-    let letter = |id, cause, error, raw| {
-        Box::new(DeadLetter {
-            id,
-            cause,
-            error,
-            origin: Some(format!("queue {queue}")),
-            version: None,
-            content: LetterContent::Raw(raw),
-        })
-    };
+) -> DecodedDelivery {
+    let letter = |id, cause, error, raw| raw_letter(queue, id, cause, error, raw);
     // If the body exceeds the size limit of an event, the dead letter keeps only the beginning of the body. A file
     // source treats a long line in the same way.
-    let (body, rest) = split_at_limit(&delivery.data, decoder.event_size);
-    let raw = || Bytes::from(message_json(delivery, body, *delivery.properties.timestamp()));
+    let (bytes, rest) = split_at_limit(&delivery.data, decoder.event_size);
+    let body = MessageBody::of(delivery, bytes);
+    let raw = || Bytes::from(message_json(delivery, &body, *delivery.properties.timestamp()));
     if let Some(tag) = returned_tag(delivery, &decoder.letter_source) {
         let error = "a dead letter of this stream has returned to the stream, which does not process it again. If a \
                      binding leads from the exchange of `dead_letter` to the queue of this stream, remove the binding. \
@@ -52,7 +116,7 @@ pub(super) fn decode_or_letter(
             let id = LetterId { key: "".into(), sequence: 0, tag };
             return letter(id, error.cause, error.message, raw);
         }
-        let message = identity_bytes(delivery, body, &raw);
+        let message = identity_bytes(delivery, &body, &raw);
         let tag = if rest.is_empty() { digest(&message) } else { digest(&message) ^ digest(rest) };
         let key = error.key.unwrap_or_default().into();
         let id = LetterId { key, sequence: error.sequence.unwrap_or_default(), tag };
@@ -110,7 +174,7 @@ fn split_at_limit(body: &[u8], limit: usize) -> (&[u8], &[u8]) {
 /// Returns the bytes that identify a message: `raw`, or `raw` without the timestamp if the message has an id of
 /// CloudEvents. Ordain writes the time of publishing into the timestamp, so a message that Ordain publishes twice can
 /// have two timestamps.
-fn identity_bytes(delivery: &Delivery, body: &[u8], raw: &Bytes) -> Bytes {
+fn identity_bytes(delivery: &Delivery, body: &MessageBody<'_>, raw: &Bytes) -> Bytes {
     let properties = &delivery.properties;
     let has_id = !header(properties, ID_HEADER).is_empty();
     if has_id && properties.timestamp().is_some() {
@@ -122,13 +186,12 @@ fn identity_bytes(delivery: &Delivery, body: &[u8], raw: &Bytes) -> Bytes {
 
 /// Encodes a message with its properties, its headers and the kept part of its body as JSON. `timestamp` is the
 /// property of this name.
-fn message_json(delivery: &Delivery, body: &[u8], timestamp: Option<u64>) -> Vec<u8> {
+fn message_json(delivery: &Delivery, body: &MessageBody<'_>, timestamp: Option<u64>) -> Vec<u8> {
     let properties = &delivery.properties;
-    let text =
-        |property: &Option<lapin::types::ShortString>| property.as_ref().map(ToString::to_string);
-    let (body, coding) = match std::str::from_utf8(body) {
+    let text = |property: &Option<ShortString>| property.as_ref().map(ToString::to_string);
+    let (kept, coding) = match std::str::from_utf8(body.bytes) {
         Ok(text) => (text.to_owned(), "text"),
-        Err(_) => (STANDARD.encode(body), "base64"),
+        Err(_) => (STANDARD.encode(body.bytes), "base64"),
     };
     let mut headers = properties.headers().as_ref().map(table);
     if let Some(headers) = headers.as_mut().and_then(Value::as_object_mut) {
@@ -140,8 +203,8 @@ fn message_json(delivery: &Delivery, body: &[u8], timestamp: Option<u64>) -> Vec
         "exchange": delivery.exchange.as_str(),
         "routing_key": delivery.routing_key.as_str(),
         "properties": {
-            "content_type": text(properties.content_type()),
-            "content_encoding": text(properties.content_encoding()),
+            "content_type": body.content_type,
+            "content_encoding": body.content_encoding,
             "delivery_mode": properties.delivery_mode(),
             "priority": properties.priority(),
             "correlation_id": text(properties.correlation_id()),
@@ -154,9 +217,9 @@ fn message_json(delivery: &Delivery, body: &[u8], timestamp: Option<u64>) -> Vec
             "app_id": text(properties.app_id()),
         },
         "headers": headers,
-        "body": body,
+        "body": kept,
         "body_coding": coding,
-        "body_size": delivery.data.len(),
+        "body_size": body.size,
     });
     message.to_string().into_bytes()
 }
@@ -170,7 +233,7 @@ mod tests {
     use lapin::types::{AMQPValue, FieldTable};
     use ordain_cloudevents::source_of;
     use ordain_config::{EventLocations, IdLocation, IdPlace, RoutingKeyTemplate};
-    use ordain_core::{EventParts, OrderingMode};
+    use ordain_core::{Event, EventParts, OrderingMode};
 
     use super::*;
     use crate::encode;
@@ -229,6 +292,34 @@ mod tests {
         assert_ne!(letter("1", 7).content, letter("1", 8).content);
         assert_ne!(letter("1", 7).id, letter("2", 7).id);
         assert_ne!(letter("", 7).id, letter("", 8).id);
+    }
+
+    /// An operator can send the letter of an event in a batch back as a message: the letter contains this event alone,
+    /// with the content type of an event.
+    #[test]
+    fn unreadable_event_of_a_batch_becomes_a_letter_of_its_own() {
+        let locations = EventLocations::DEFAULT;
+        let decoder =
+            DeliveryDecoder::new(source_of("s"), OrderingMode::Fifo, 1 << 20, locations, false);
+        let body =
+            br#"[{"specversion":"1.0","id":"1","source":"/s","type":"t"},{"id":"2"},{"id":"3"}]"#;
+        let mut delivery = Delivery::mock(1, "x".into(), "k".into(), false, body.to_vec());
+        delivery.properties = BasicProperties::default()
+            .with_content_type("application/cloudevents-batch+json".into())
+            .with_correlation_id("c".into());
+        let events = decode_batch(&decoder, "q", &delivery).expect("a batch");
+        let [Ok(event), Err(second), Err(third)] = &events[..] else { panic!("{events:?}") };
+        assert_eq!((event.id(), event.key()), ("1", "k"));
+        assert_ne!(second.id, third.id);
+        assert!(second.error.starts_with("event 2 of the batch: "), "{second:?}");
+        assert_eq!(second.origin.as_deref(), Some("queue q"));
+        let LetterContent::Raw(raw) = &second.content else { panic!("{second:?}") };
+        let raw: Value = serde_json::from_slice(raw).expect("JSON");
+        assert_eq!(raw["body"], r#"{"id":"2"}"#);
+        assert_eq!(raw["body_size"], 10);
+        assert_eq!(raw["properties"]["content_type"], "application/cloudevents+json");
+        assert_eq!(raw["properties"]["correlation_id"], "c");
+        assert_eq!(decode_batch(&decoder, "q", &delivery).expect("a batch"), events);
     }
 
     /// The store identifies dead letters by their ids, and forwards each letter once. If dead letters circulate between

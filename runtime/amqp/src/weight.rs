@@ -10,12 +10,20 @@ const HEADER_BYTES: usize = 64;
 /// Returns the approximate memory of a delivery, or of its decoded form if this form takes more memory, in bytes. The
 /// event of a compressed message can be much larger than the message.
 pub(super) fn memory(delivery: &Delivery, decoded: &DecodedDelivery) -> usize {
-    let headers = delivery.properties.headers().as_ref().map_or(0, weight);
-    let decoded = match decoded {
+    decoded_memory(decoded).max(delivery.data.len() + headers_memory(delivery))
+}
+
+/// Returns the approximate memory of an event or a dead letter, in bytes.
+pub(super) fn decoded_memory(decoded: &DecodedDelivery) -> usize {
+    match decoded {
         Ok(event) => event.memory(),
         Err(letter) => letter.memory(),
-    };
-    decoded.max(delivery.data.len() + headers)
+    }
+}
+
+/// Returns the approximate memory of the headers of a delivery, in bytes.
+pub(super) fn headers_memory(delivery: &Delivery) -> usize {
+    delivery.properties.headers().as_ref().map_or(0, weight)
 }
 
 /// Returns the approximate size of a table in memory, in bytes.

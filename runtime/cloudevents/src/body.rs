@@ -97,18 +97,10 @@ pub fn decode_body(
             reading.add(0, decode_http(decoder, headers, body), &check);
         }
         ContentMode::Batch => {
-            let mut json = serde_json::Deserializer::from_slice(trim_blanks(body));
-            let parts = BoundedArray { limit }
-                .deserialize(&mut json)
-                .and_then(|parts| json.end().map(|()| parts))
-                .map_err(|error| {
-                    BodyError::Unreadable(format!(
-                        "the body is not a JSON array of CloudEvents: {error}"
-                    ))
-                })?;
+            let parts = batch_elements(body, limit).map_err(BodyError::Unreadable)?;
             check_count(parts.len(), limit)?;
             for (index, part) in parts.iter().enumerate() {
-                reading.add(index, decoder.decode(part.get().as_bytes()), &check);
+                reading.add(index, decoder.decode(part.as_bytes()), &check);
             }
         }
         ContentMode::Lines => {
@@ -126,6 +118,17 @@ pub fn decode_body(
         return Err(BodyError::InvalidEvents { place_name, wrong, total, named });
     }
     Ok(found)
+}
+
+/// Returns the JSON of the elements of a batch, which is a JSON array. If the array has more than `limit` elements,
+/// returns the first `limit + 1` elements. Returns a description of the fault if the body is no JSON array.
+pub fn batch_elements(body: &[u8], limit: usize) -> Result<Vec<&str>, String> {
+    let mut json = serde_json::Deserializer::from_slice(trim_blanks(body));
+    let parts = BoundedArray { limit }
+        .deserialize(&mut json)
+        .and_then(|parts| json.end().map(|()| parts))
+        .map_err(|error| format!("the body is not a JSON array of CloudEvents: {error}"))?;
+    Ok(parts.into_iter().map(RawValue::get).collect())
 }
 
 fn check_count(count: usize, limit: usize) -> Result<(), BodyError> {

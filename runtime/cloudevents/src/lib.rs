@@ -26,7 +26,9 @@ mod time;
 mod tests;
 
 pub use blank::{is_blank, is_blank_byte, trim_blanks};
-pub use body::{BodyError, BodyEvents, InvalidEvent, NAMED_EVENTS_LIMIT, decode_body};
+pub use body::{
+    BodyError, BodyEvents, InvalidEvent, NAMED_EVENTS_LIMIT, batch_elements, decode_body,
+};
 pub use compact::{NESTING_LIMIT, NestingError, compact};
 pub use decode::{ContentMode, cloudevents_mode, content_mode, decode_http};
 pub use decode::{DecodeError, EventCarrier, EventDecoder};

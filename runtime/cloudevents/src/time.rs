@@ -20,9 +20,9 @@ const MS_START: u64 = 100_000_000_000;
 const MICROSECONDS_START: u64 = 1_000 * MS_START;
 const NANOSECONDS_START: u64 = 1_000 * MICROSECONDS_START;
 
-/// Reads the time of an event: a time as in RFC 3339, or a number of seconds, ms, µs or ns since the Unix epoch, also
-/// with a fraction. Returns the time in ms since the Unix epoch. Returns `None` if the text is no time, and for a time
-/// before 1970 or after the year 9999.
+/// Reads the time of an event: a time as in RFC 3339 or as NServiceBus writes it, or a number of seconds, ms, µs or ns
+/// since the Unix epoch, also with a fraction. Returns the time in ms since the Unix epoch. Returns `None` if the text
+/// is no time, and for a time before 1970 or after the year 9999.
 pub fn event_time(text: &str) -> Option<u64> {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
@@ -31,7 +31,15 @@ pub fn event_time(text: &str) -> Option<u64> {
         let ms = number_time(number);
         return Some(if number < MS_START { ms + thousandths(fraction) } else { ms });
     }
-    parse_time(text).and_then(in_calendar)
+    parse_time(text).or_else(|| parse_time(&standard_form(text)?)).and_then(in_calendar)
+}
+
+/// Converts a time that NServiceBus writes, such as `2026-01-31 12:00:00:125000 Z`, to the form of RFC 3339. Returns
+/// `None` for any other text.
+fn standard_form(text: &str) -> Option<String> {
+    let (seconds, fraction) = text.strip_suffix(" Z")?.rsplit_once(':')?;
+    let is_fraction = fraction.len() == 6 && fraction.bytes().all(|byte| byte.is_ascii_digit());
+    is_fraction.then(|| format!("{seconds}.{fraction}Z"))
 }
 
 /// Returns the value of the first three digits of a fraction.
@@ -142,6 +150,10 @@ mod tests {
             ("2026-11-25T12:00:00.123Z", Some(1_795_608_000_123)),
             ("9999-12-31T23:59:59.999Z", Some(LAST_MS)),
             ("9999-12-31T23:59:59.999-00:01", None),
+            ("2026-11-25 12:00:00:123456 Z", Some(1_795_608_000_123)),
+            ("2026-11-25 12:00:00:123 Z", None),
+            ("2026-11-25 12:00 Z", None),
+            (":123456 Z", None),
         ] {
             assert_eq!(event_time(text), ms, "{text}");
         }

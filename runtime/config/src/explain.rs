@@ -3,8 +3,12 @@
 
 use std::fmt::Write;
 
+use super::format::write_formats;
 use super::reader::ReferenceRow;
 use super::unsupported::unsupported_feature;
+
+/// The path of the setting whose values the reference describes one by one.
+const FORMAT_PLACE: &str = "streams.source.amqp.format";
 
 /// Returns every setting with its meaning, form, bounds and default, and with the reason for the default, in the order
 /// of the tables of `section!`.
@@ -30,6 +34,9 @@ fn write_row(out: &mut String, title: &str, place: &str, row: &ReferenceRow, dep
     }
     if row.rows.is_empty() {
         let _ = writeln!(out, "{indent}    {}", value_line(row));
+    }
+    if place == FORMAT_PLACE {
+        write_formats(out, &format!("{indent}    "));
     }
     if let Some(reason) = row.because {
         let _ = writeln!(out, "{indent}    Why: {reason}.");

@@ -6,14 +6,16 @@
 //! The modules `process`, `stream`, `source`, `sink` and `replay` describe each table of the file once: every setting
 //! with meaning, form, bounds, default and the reason for the default. The macros in `section` derive the reader, the
 //! checks and the printed reference from these descriptions. `location` describes the places of an event's key, id,
-//! sequence, type and time. `check` finds conflicts between settings. `lint` finds risky settings, and only warns.
-//! `unsupported` lists the settings that this build does not support yet.
+//! sequence, type and time; `format` names these places for the messages of well-known libraries. `check` finds
+//! conflicts between settings. `lint` finds risky settings, and only warns. `unsupported` lists the settings that this
+//! build does not support yet.
 #![allow(clippy::doc_markdown, reason = "RabbitMQ and CloudEvents are names, not code")]
 
 mod broker_url;
 mod check;
 mod exchange_readers;
 mod explain;
+mod format;
 mod known;
 mod lint;
 mod location;
@@ -45,6 +47,7 @@ use std::path::{Path, PathBuf};
 
 pub use broker_url::{BrokerAddress, BrokerUrl};
 pub use explain::explain;
+pub use format::MessageFormat;
 pub use known::known_streams;
 pub use location::{
     EventLocations, IdLocation, IdPlace, JsonPointer, KeyLocation, KeyPart, KeyPlace,
@@ -64,7 +67,7 @@ pub use settings::PartitionParams;
 pub use sink::{AmqpSinkConfig, FileSinkConfig, SinkConfig, StreamSinkConfig};
 pub use source::{
     AmqpSourceConfig, CHECKPOINT_INTERVAL_EVENTS, ExchangeBinding, FileSourceConfig, HashedPart,
-    HttpSourceConfig, REQUEST_EVENTS_LIMIT, SourceConfig, StreamSourceConfig,
+    HttpSourceConfig, MESSAGE_EVENTS_LIMIT, REQUEST_EVENTS_LIMIT, SourceConfig, StreamSourceConfig,
 };
 pub use stream::{GapConfig, GapExhausted, RetryConfig, RetryExhausted, StreamConfig};
 pub use template::RoutingKeyTemplate;

@@ -431,7 +431,7 @@ fn read_place<T>(
 }
 
 /// Parses a place. The text of an error is a hint; empty if there is no hint.
-fn parse_place(text: &str) -> Result<Place, String> {
+pub(super) fn parse_place(text: &str) -> Result<Place, String> {
     const KINDS: [&str; 4] = ["header", "property", "attribute", "data"];
     if text == "routing-key" {
         return Ok(Place::RoutingKey);
@@ -525,7 +525,8 @@ fn check_separator(parts: &[KeyPart]) -> Result<(), String> {
         .to_owned())
 }
 
-fn parse_id_place(text: &str) -> Result<IdPlace, String> {
+/// Parses a place of an id, as [`parse_place`] does.
+pub(super) fn parse_id_place(text: &str) -> Result<IdPlace, String> {
     match text {
         "content" => Ok(IdPlace::Content),
         "none" => Ok(IdPlace::Unique),

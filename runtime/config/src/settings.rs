@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ordain_core::{
-    GapSettings, HandlerLimit, LimitValues, RetrySettings, Rollout, SequencerSettings, digest,
+    GapSettings, HandlerLimit, LimitValues, OrderingMode, RetrySettings, Rollout,
+    SequencerSettings, digest,
 };
 
 use super::{
-    Config, FileOrStdio, Millis, ReplayServer, ReplaySource, SinkConfig, StoreConfig, StreamConfig,
+    Config, FileOrStdio, MESSAGE_EVENTS_LIMIT, Millis, ReplayServer, ReplaySource, SinkConfig,
+    StoreConfig, StreamConfig,
 };
 
 /// Maximum number of turns of a stream in progress, for each worker thread. A turn is a run of events of one key that a
@@ -180,6 +182,20 @@ impl Config {
 }
 
 impl StreamConfig {
+    /// Returns the maximum number of events in a message of the broker. After a crash, the broker can deliver
+    /// `prefetch` messages again, and a `fifo` stream must recognise all their events by ids that do not expire. A
+    /// `sequenced` stream recognises any number of repeats by their sequences.
+    pub fn message_events_limit(&self) -> usize {
+        match self.ordering {
+            OrderingMode::Sequenced => MESSAGE_EVENTS_LIMIT,
+            OrderingMode::Fifo => {
+                let prefetch = self.source.prefetch().max(1);
+                let ids = self.id_window.max(prefetch).min(MIN_REMEMBERED_IDS);
+                (ids / prefetch).clamp(1, MESSAGE_EVENTS_LIMIT)
+            }
+        }
+    }
+
     pub(super) fn gap_settings(&self) -> GapSettings {
         let gap = &self.gap;
         GapSettings {

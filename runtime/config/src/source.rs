@@ -1,5 +1,6 @@
 //! `[streams.NAME] source`: the source of a stream's events.
 
+use super::format::MessageFormat;
 use super::location::{
     EventLocations, IdLocation, KeyLocation, MessageProperty, Place, ValueLocation,
 };
@@ -96,6 +97,9 @@ section! {
         /// number, Ordain rejects requests, and producers retry later.
         inbox: u64 [1 to 1_000_000_000] = 100_000,
             because "a broker can be unavailable for a while, and a producer whose request is rejected can wait";
+        /// The library that writes the messages. The format names the places of the id, type and time that the settings
+        /// `id`, `type` and `time` leave out, and requires the setting `key`.
+        format: Option<MessageFormat>;
         /// The place of the key. The first place that is present and not empty counts. `*` makes the whole stream one
         /// key. A text with places in braces combines the values of these places to one key.
         key: KeyLocation = "routing-key",
@@ -245,6 +249,10 @@ pub const CHECKPOINT_INTERVAL_EVENTS: usize = 1_024;
 /// this number of events within the time limit of a request.
 pub const REQUEST_EVENTS_LIMIT: usize = 10_000;
 
+/// The maximum number of events in a message of the broker. The outcome of every event must be durable before Ordain
+/// acknowledges the message, and a thousand events take about a second of a slow handler.
+pub const MESSAGE_EVENTS_LIMIT: usize = 1_000;
+
 impl SourceConfig {
     /// Returns how many events may arrive again after a crash or a lost response. A `fifo` stream must remember at
     /// least this number of ids. `has_ingress` states whether a stream that reads from the broker also accepts events
@@ -284,11 +292,11 @@ impl SourceConfig {
     }
 
     /// Returns the places of the values of events that arrive as CloudEvents over HTTP, or in the input of
-    /// `ordain publish`. For a stream that reads from the broker, only locations count whose places exist in a
-    /// CloudEvent too.
+    /// `ordain publish`. For a stream that reads from the broker, only settings count whose places exist in a
+    /// CloudEvent too. A format does not count, because it describes messages only.
     pub fn cloudevent_locations(&self) -> EventLocations {
         match self {
-            Self::Amqp(source) => source.locations().in_every_form(),
+            Self::Amqp(source) => source.named_locations().in_every_form(),
             source => source.locations(),
         }
     }
@@ -311,8 +319,21 @@ pub enum HashedPart {
 }
 
 impl AmqpSourceConfig {
-    /// Returns the places of the values of a message.
+    /// Returns the places of the values of a message. The settings take precedence over the places of the format.
     pub fn locations(&self) -> EventLocations {
+        let named = self.named_locations();
+        let Some(format) = self.format else { return named };
+        let default = format.locations();
+        EventLocations {
+            id: named.id.or(default.id),
+            kind: named.kind.or(default.kind),
+            time: named.time.or(default.time),
+            ..named
+        }
+    }
+
+    /// Returns the places that the settings name, without the places of the format.
+    pub(super) fn named_locations(&self) -> EventLocations {
         EventLocations {
             key: (!self.key.is_routing_key()).then(|| self.key.clone()),
             id: self.id.clone(),

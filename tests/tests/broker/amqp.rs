@@ -14,6 +14,7 @@ mod login_backend;
 mod lost;
 mod messages;
 mod policies;
+mod producers;
 mod publish;
 mod rebuilt;
 mod records;

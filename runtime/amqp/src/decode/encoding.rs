@@ -1,5 +1,6 @@
-//! Undoes the compression of bodies. The property `content_encoding` names the compression. The result must never
-//! exceed the size limit of an event, however small the compressed body is.
+//! Returns the data in bodies: undoes the compression that the property `content_encoding` names, and removes the
+//! encoding of an AMQP value. The result must never exceed the size limit of an event, however small the compressed
+//! body is.
 
 use std::borrow::Cow;
 use std::io::{self, Read};
@@ -7,6 +8,8 @@ use std::io::{self, Read};
 use flate2::read::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use lapin::message::Delivery;
 use lapin::types::ShortString;
+
+use super::amqp_value::amqp_value;
 
 /// The lowest memory limit of a zstd decoder, as the base-2 logarithm of a number of bytes (8 MiB). All usual levels of
 /// compression need at most this memory.
@@ -89,23 +92,28 @@ fn is_zlib(body: &[u8]) -> bool {
         if method & 0x0f == 8 && u16::from_be_bytes([*method, *flags]).is_multiple_of(31))
 }
 
-/// The body of a message without its compression.
+/// The body of a message without its compression, and without the encoding of an AMQP value.
 pub(super) struct PlainBody<'a> {
     pub(super) data: Cow<'a, [u8]>,
     /// The content encoding without the compression; `None` if nothing remains.
     pub(super) encoding: Option<Cow<'a, str>>,
+    /// True if the data was an AMQP value. The property `type` then only states that the body was encoded.
+    pub(super) is_amqp_value: bool,
 }
 
-/// Undoes the compression of a body. Returns a description of the fault if the body does not have the named form, or
-/// exceeds `limit` bytes. A body with an unknown encoding remains as it is.
+/// Returns the data in a body. Returns a description of the fault if the body does not have the form that its content
+/// encoding names, or exceeds `limit` bytes. A body with an unknown encoding remains as it is.
 pub(super) fn plain_body(delivery: &Delivery, limit: usize) -> Result<PlainBody<'_>, String> {
+    let value = amqp_value(delivery);
+    let is_amqp_value = value.is_some();
+    let body = value.unwrap_or(&delivery.data);
     let encoding = delivery.properties.content_encoding().as_ref().map(ShortString::as_str);
     let Some((compression, rest)) = encoding.and_then(Compression::of) else {
         let encoding = encoding.map(Cow::Borrowed);
-        return Ok(PlainBody { data: Cow::Borrowed(&delivery.data), encoding });
+        return Ok(PlainBody { data: Cow::Borrowed(body), encoding, is_amqp_value });
     };
     let name = compression.name();
-    let data = compression.decompress(&delivery.data, limit).map_err(|error| {
+    let data = compression.decompress(body, limit).map_err(|error| {
         format!(
             "the body is not in the form that the property content_encoding names, {name}: {error}"
         )
@@ -116,7 +124,7 @@ pub(super) fn plain_body(delivery: &Delivery, limit: usize) -> Result<PlainBody<
         ));
     }
     let encoding = (!rest.is_empty()).then_some(Cow::Owned(rest));
-    Ok(PlainBody { data: Cow::Owned(data), encoding })
+    Ok(PlainBody { data: Cow::Owned(data), encoding, is_amqp_value })
 }
 
 #[cfg(test)]
@@ -185,6 +193,25 @@ mod tests {
             assert!(error.contains("the property content_encoding names"), "{error}");
         }
         plain("gzip", b"{}".to_vec()).expect_err("no gzip");
+    }
+
+    /// The value contains the compressed data.
+    #[test]
+    fn compressed_amqp_value_is_decompressed() {
+        for (encoding, body) in compressed(b"{\"a\":1}") {
+            let size = u32::try_from(body.len()).expect("a small body").to_be_bytes();
+            let value = [&b"\x00\x53\x77\xb0"[..], &size, &body].concat();
+            let mut delivery = Delivery::mock(1, "x".into(), "k".into(), false, value);
+            delivery.properties = BasicProperties::default()
+                .with_type("amqp-1.0".into())
+                .with_content_encoding(encoding.into());
+            let found = plain_body(&delivery, LIMIT).expect(encoding);
+            assert_eq!(
+                (&*found.data, found.is_amqp_value),
+                (&b"{\"a\":1}"[..], true),
+                "{encoding}"
+            );
+        }
     }
 
     #[test]

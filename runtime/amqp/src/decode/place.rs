@@ -3,17 +3,20 @@
 use std::borrow::Cow;
 
 use lapin::message::Delivery;
-use lapin::types::AMQPValue;
+use lapin::types::{AMQPValue, ShortString};
 use ordain_cloudevents::{NotJsonError, PlaceReader, PlaceValue, find_value, scalar_text};
 use ordain_config::{MessageProperty, Place};
 
 use crate::value::{EXCERPT_LIMIT, as_text, excerpt, not_utf8};
 use ordain_util::text::truncated;
 
-/// A reader of the places of a message. `data` is the body of the message, without its compression.
+/// A reader of the places of a message.
 pub(super) struct MessageReader<'a> {
     pub(super) delivery: &'a Delivery,
+    /// The body of the message, without its compression, and without the encoding of an AMQP value.
     pub(super) data: &'a [u8],
+    /// The property `type`; `None` if the property only states that the body was the encoding of an AMQP value.
+    pub(super) kind: Option<&'a ShortString>,
     /// The property `content_encoding`, without the name of the compression that the decoder has undone.
     pub(super) encoding: Option<&'a str>,
 }
@@ -30,7 +33,7 @@ impl<'a> MessageReader<'a> {
         let text = match property {
             MessageProperty::MessageId => properties.message_id(),
             MessageProperty::CorrelationId => properties.correlation_id(),
-            MessageProperty::Type => properties.kind(),
+            MessageProperty::Type => return self.kind.map(|kind| Cow::Borrowed(kind.as_str())),
             MessageProperty::AppId => properties.app_id(),
             MessageProperty::UserId => properties.user_id(),
             MessageProperty::ReplyTo => properties.reply_to(),
@@ -72,7 +75,7 @@ impl PlaceReader for MessageReader<'_> {
                 Ok(raw) => raw.and_then(scalar_text).map_or(PlaceValue::Missing, PlaceValue::Text),
                 Err(NotJsonError) => PlaceValue::NotJson,
             },
-            // The check of the configuration rejects attributes for sources of messages.
+            // Only a CloudEvent in structured mode has attributes.
             Place::Attribute(_) => PlaceValue::Missing,
         }
     }

@@ -1,20 +1,33 @@
-//! Decodes CloudEvents in structured mode: the body of the message is the whole event, in JSON. `ordain-cloudevents`
-//! decodes the body. This module adds the places and the headers of the message.
+//! Decodes CloudEvents in structured mode: the body of the message is the whole event, in JSON. The body of a batch is
+//! an array of such events. `ordain-cloudevents` decodes the events. This module adds the places and the headers of the
+//! message.
 
 use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable};
-use ordain_cloudevents::{ContentMode, DecodeError, EventCarrier, EventDecoder, cloudevents_mode};
-use ordain_config::{EventLocations, KeyLocation, KeyPlace, Place};
+use ordain_cloudevents::{
+    ContentMode, DecodeError, EventCarrier, EventDecoder, batch_elements, cloudevents_mode,
+};
+use ordain_config::{EventLocations, IdPlace, KeyLocation, KeyPlace, MESSAGE_EVENTS_LIMIT, Place};
 use ordain_core::{Cause, Event, OrderingMode};
 
+use super::encoding::plain_body;
 use super::place::MessageReader;
 use super::{DeliveryDecoder, attribute_prefixes, has_header};
 use crate::header::{KEY_HEADER, QUEUE_HEADERS, VERSION_HEADER};
+use crate::weight::headers_memory;
 
-/// The fault of a message with several events. The AMQP binding of CloudEvents has no batches.
-const BATCH: &str = "the message is a batch of CloudEvents (application/cloudevents-batch+json), and the AMQP binding \
-                     of CloudEvents has no batches: publish each event as a message of its own, with the content type \
-                     application/cloudevents+json";
+/// The media type of a message with one event.
+const EVENT_MEDIA_TYPE: &str = "application/cloudevents+json";
+
+/// An event of a batch, as a message with this event alone would contain it.
+pub(crate) struct BatchEvent<'a> {
+    /// The JSON of the event.
+    pub(crate) body: &'a str,
+    /// The media type of the event.
+    pub(crate) content_type: &'static str,
+    /// The content encoding of the batch, without the compression that the decoder has undone.
+    pub(crate) content_encoding: Option<&'a str>,
+}
 
 /// Returns the decoder of the bodies of a stream's messages in structured mode. If no setting names the place of the
 /// key, the key is in the same attributes as over HTTP, otherwise in the routing key. If the stream has several
@@ -46,22 +59,107 @@ pub(super) fn structured_mode(delivery: &Delivery) -> Option<ContentMode> {
     (!is_own).then_some(mode)
 }
 
+/// Returns whether all events of a batch would read the same id in a place.
+fn is_outside_event(place: &IdPlace) -> bool {
+    match place {
+        IdPlace::Place(Place::RoutingKey | Place::Header(_) | Place::Property(_)) => true,
+        IdPlace::Place(Place::Attribute(_) | Place::Data(_)) => false,
+        IdPlace::Content | IdPlace::Unique => false,
+    }
+}
+
+/// Returns the error of a message whose key and sequence cannot be read.
+fn unreadable(message: String) -> DecodeError {
+    DecodeError { cause: Cause::Unreadable, message, key: None, sequence: None }
+}
+
 impl DeliveryDecoder {
-    /// Decodes a message in structured mode. Rejects a message in any other `mode`, because it is a batch.
+    /// Decodes each event of a batch, and returns the results of `each` in the order of the batch. Returns `None` for
+    /// any other message, and for a batch whose events cannot be separated: [`Self::decode`] then returns the reason.
+    pub(crate) fn decode_batch<T>(
+        &self,
+        delivery: &Delivery,
+        mut each: impl FnMut(BatchEvent<'_>, Result<Event, DecodeError>) -> T,
+    ) -> Option<Vec<T>> {
+        if structured_mode(delivery) != Some(ContentMode::Batch) {
+            return None;
+        }
+        let body = plain_body(delivery, self.event_size).ok()?;
+        let content_encoding = body.encoding.as_deref();
+        let elements = self.batch_elements(delivery, &body.data).ok()?;
+        let decoded = elements.into_iter().map(|element| {
+            let data = element.as_bytes();
+            let reader = MessageReader { delivery, data, kind: None, encoding: content_encoding };
+            let event = self.decode_event(&reader);
+            let content_type = EVENT_MEDIA_TYPE;
+            each(BatchEvent { body: element, content_type, content_encoding }, event)
+        });
+        Some(decoded.collect())
+    }
+
+    /// Returns the JSON of each event of a batch. Returns a description of the fault if the body is not a batch, or if
+    /// the batch exceeds a limit.
+    fn batch_elements<'b>(
+        &self,
+        delivery: &Delivery,
+        body: &'b [u8],
+    ) -> Result<Vec<&'b str>, String> {
+        let limit = self.batch_limit;
+        let size = body.len();
+        let event_size = self.event_size;
+        if size > event_size {
+            return Err(format!(
+                "the batch has {size} bytes; runtime.event_size allows {event_size} bytes"
+            ));
+        }
+        if self.locations.id.as_ref().is_some_and(|id| id.0.iter().any(is_outside_event)) {
+            return Err(
+                "the setting `id` names a place outside the events of a batch, so all events of a batch would have \
+                 the same id: publish each event as a message of its own"
+                    .to_owned(),
+            );
+        }
+        let elements = batch_elements(body, limit)?;
+        let count = elements.len();
+        if count > limit {
+            let remedy = match self.ordering {
+                OrderingMode::Fifo if limit < MESSAGE_EVENTS_LIMIT => {
+                    ", or lower `prefetch`: a fifo stream must remember the ids of all events in `prefetch` messages"
+                }
+                _ => "",
+            };
+            return Err(format!(
+                "the batch has more than {limit} events: send at most {limit} events in a message{remedy}"
+            ));
+        }
+        // Each event gets the headers of the message.
+        let headers = headers_memory(delivery);
+        if headers.saturating_mul(count.saturating_sub(1)) > event_size {
+            return Err(format!(
+                "each of the {count} events of the batch gets the headers of the message ({headers} bytes), and all \
+                 copies together exceed runtime.event_size ({event_size} bytes): send fewer events or fewer headers"
+            ));
+        }
+        Ok(elements)
+    }
+
+    /// Decodes a message in structured mode. Rejects a batch, because a batch is not one event.
     pub(super) fn decode_structured(
         &self,
         mode: ContentMode,
         reader: &MessageReader<'_>,
     ) -> Result<Event, DecodeError> {
-        if mode != ContentMode::Structured {
-            let message = BATCH.to_owned();
-            return Err(DecodeError {
-                cause: Cause::Unreadable,
-                message,
-                key: None,
-                sequence: None,
-            });
+        if mode == ContentMode::Structured {
+            return self.decode_event(reader);
         }
+        let elements = self.batch_elements(reader.delivery, reader.data);
+        Err(unreadable(
+            elements.err().unwrap_or_else(|| "the message is a batch of events".to_owned()),
+        ))
+    }
+
+    /// Decodes the event in the data of `reader`.
+    fn decode_event(&self, reader: &MessageReader<'_>) -> Result<Event, DecodeError> {
         let prefixes = attribute_prefixes(reader.delivery);
         let table = reader.delivery.properties.headers().as_ref();
         let headers: Vec<(&str, &AMQPValue)> = table

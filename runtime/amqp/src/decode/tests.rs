@@ -185,6 +185,39 @@ fn values_are_read_from_json_data() {
     check_message(settings, plain(), &body.to_string(), expected);
 }
 
+/// The second place of a format counts if the first place is empty. Dapr can also publish CloudEvents in structured
+/// mode.
+#[test]
+fn formats_read_the_other_forms_of_their_libraries() {
+    let time = Some(1_764_072_000_125);
+    let envelope = r#"{"messageId":"m-1","messageType":["urn:message:Shop:Paid"],"message":{"orderId":17},
+                       "sentTime":"2025-11-25T12:00:00.125Z"}"#;
+    let settings = "format = \"masstransit\"\nkey = \"data:/message/orderId\"";
+    let expected = ("17", "m-1", "urn:message:Shop:Paid", time);
+    check_message(settings, BasicProperties::default(), envelope, expected);
+    let service_bus = with_headers(&[
+        ("NServiceBus.MessageId", text("m-1")),
+        ("NServiceBus.EnclosedMessageTypes", text("Shop.Paid, Shop")),
+    ]);
+    let settings = "format = \"nservicebus\"\nkey = \"data:/OrderId\"";
+    let expected = ("17", "m-1", "Shop.Paid, Shop", Some(7_000));
+    check_message(settings, service_bus.with_timestamp(7), r#"{"OrderId":17}"#, expected);
+    let spring = with_headers(&[("spring_returned_message_correlation", text("c-1"))])
+        .with_type("paid".into());
+    let settings = "format = \"spring\"\nkey = \"routing-key\"";
+    check_message(settings, spring, "{}", ("order.paid", "c-1", "paid", None));
+    let celery = BasicProperties::default().with_correlation_id("task-1".into());
+    let settings = "format = \"celery\"\nkey = \"*\"";
+    check_message(settings, celery, "[]", ("*", "task-1", "", None));
+    let event = r#"{"specversion":"1.0","id":"e-1","source":"checkout","type":"com.dapr.event.sent",
+                    "time":"2025-11-25T12:00:00.125Z","data":{"orderId":17,"id":"o","type":"x","time":1}}"#;
+    let structured = BasicProperties::default()
+        .with_content_type("application/cloudevents+json".into())
+        .with_message_id("m-1".into());
+    let settings = "format = \"dapr\"\nkey = \"data:/orderId\"";
+    check_message(settings, structured, event, ("17", "e-1", "com.dapr.event.sent", time));
+}
+
 #[test]
 fn values_of_every_type_are_keys() {
     let decoder = located(OrderingMode::Fifo, "key = \"header:k\"\nid = \"none\"");

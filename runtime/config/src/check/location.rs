@@ -4,6 +4,7 @@
 use ordain_core::OrderingMode;
 
 use super::ConfigChecker;
+use crate::format::MessageFormat;
 use crate::location::{IdLocation, IdPlace, KeyLocation, KeyPlace, Place};
 use crate::text::ResourceName;
 use crate::{SourceConfig, StreamConfig};
@@ -12,8 +13,13 @@ impl ConfigChecker<'_> {
     /// Checks the locations of a stream's source.
     pub(super) fn locations(&mut self, name: &ResourceName, stream: &StreamConfig) {
         let at = |field: &str| format!("streams.{name}.source.{field}");
-        let locations = stream.source.locations();
-        let is_amqp = matches!(stream.source, SourceConfig::Amqp(_));
+        let (is_amqp, locations) = match &stream.source {
+            SourceConfig::Amqp(source) => {
+                self.require_key(&at("format"), &at("key"), source.format);
+                (true, source.named_locations())
+            }
+            source => (false, source.locations()),
+        };
         let places = [
             ("key", locations.key.as_ref().map(KeyLocation::places)),
             ("id", locations.id.as_ref().map(IdLocation::places)),
@@ -43,6 +49,26 @@ impl ConfigChecker<'_> {
         if !is_key_foreign && let Some(message) = partitions_conflict(&stream.source) {
             self.report(&at("key"), message);
         }
+    }
+
+    /// Reports a source with a format and without a key. `format_setting` and `key_setting` are the full names of the
+    /// two settings.
+    fn require_key(
+        &mut self,
+        format_setting: &str,
+        key_setting: &str,
+        format: Option<MessageFormat>,
+    ) {
+        let Some(format) = format.filter(|_| !self.lines.has(key_setting)) else { return };
+        let message = format!(
+            "format = \"{}\" needs the setting `key`, because {} writes the key of your data into no fixed place: name \
+             the place in your messages, such as key = \"{}\"; or write key = \"routing-key\", or key = \"*\" for one \
+             key of the whole stream",
+            format.name(),
+            format.library(),
+            format.example_key()
+        );
+        self.report(format_setting, message);
     }
 }
 

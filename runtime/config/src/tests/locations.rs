@@ -241,3 +241,80 @@ fn readers_of_a_numbered_exchange_need_the_same_key_and_sequence() {
     assert_eq!(conflict("key = \"header:order\""), "streams.b.source.key");
     assert_eq!(conflict("sequence = \"header:version\""), "streams.b.source.sequence");
 }
+
+/// A format is a set of default places. Each setting replaces the places of one value.
+#[test]
+fn format_names_the_places_that_no_setting_names() {
+    let celery = "format = \"celery\"\nkey = \"data:/0/0\"\n";
+    let found = source("amqp", "fifo", celery).locations();
+    assert_eq!(found.key, Some(pointer("/0/0").into()));
+    let id = Place::Property(MessageProperty::CorrelationId);
+    assert_eq!(found.id.expect("an id").0, [IdPlace::Place(header("id")), IdPlace::Place(id)]);
+    assert_eq!(found.kind.expect("a type").0, [header("task")]);
+    assert_eq!((found.sequence, found.time), (None, None));
+    let found = source("amqp", "fifo", &format!("{celery}id = \"content\"")).locations();
+    assert_eq!(found.id.expect("an id").0, [IdPlace::Content]);
+    assert_eq!(found.kind.expect("a type").0, [header("task")]);
+    let more = "type = \"property:type\"\ntime = \"data:/1/at\"\nsequence = \"header:n\"";
+    let found = source("amqp", "sequenced", &format!("{celery}{more}")).locations();
+    assert_eq!(found.kind.expect("a type").0, [Place::Property(MessageProperty::Type)]);
+    assert_eq!(found.time.expect("a time").0, [pointer("/1/at")]);
+    assert_eq!(found.sequence.expect("a sequence").0, [header("n")]);
+    // The routing key can be the key of a format too.
+    let settings = "format = \"spring\"\nkey = \"routing-key\"\npartitions = 4";
+    assert_eq!(source("amqp", "fifo", settings).locations().key, None);
+    // Events over HTTP do not have the format of the messages.
+    let settings = "format = \"masstransit\"\nkey = \"header:order\"";
+    assert!(source("amqp", "fifo", settings).cloudevent_locations().is_default());
+}
+
+#[test]
+fn format_without_a_key_is_refused() {
+    for (format, key) in [
+        ("masstransit", "data:/message/orderId"),
+        ("nservicebus", "data:/OrderId"),
+        ("celery", "data:/0/0"),
+        ("spring", "data:/orderId"),
+        ("nestjs", "data:/data/orderId"),
+        ("dapr", "data:/data/orderId"),
+    ] {
+        let setting = format!("format = \"{format}\"");
+        let message = format!("name the place in your messages, such as key = \"{key}\"");
+        check(
+            &stream("amqp", "fifo", &setting),
+            &[(6, "streams.a.source.format", message.as_str())],
+        );
+        check(&stream("amqp", "fifo", &format!("{setting}\nkey = \"{key}\"")), &[]);
+        let explained = explain();
+        assert!(explained.contains(&format!("{setting} names these places:")), "{explained}");
+        assert!(
+            explained.contains(&format!("Needs a key, such as key = \"{key}\".")),
+            "{explained}"
+        );
+    }
+    let expected = "did you mean \"nestjs\"?";
+    check(
+        &stream("amqp", "fifo", "format = \"nest-js\""),
+        &[(6, "streams.a.source.format", expected)],
+    );
+    let expected = "expected \"masstransit\", \"nservicebus\"";
+    check(&stream("amqp", "fifo", "format = \"wcf\""), &[(6, "streams.a.source.format", expected)]);
+    for kind in ["http", "file", "stream"] {
+        let text = stream(kind, "fifo", "format = \"dapr\"");
+        check(&text, &[(6, "streams.a.source", "unknown setting `format`")]);
+    }
+}
+
+/// The broker can deliver `prefetch` messages again, and a `fifo` stream must remember the ids of all their events.
+#[test]
+fn prefetch_limits_the_events_of_a_message_in_a_fifo_stream() {
+    let limit = |ordering: &str, settings: &str| {
+        let loaded = parse(&stream("amqp", ordering, settings)).expect(settings);
+        loaded.config.streams["a"].message_events_limit()
+    };
+    assert_eq!(limit("sequenced", ""), 1_000);
+    assert_eq!(limit("fifo", ""), 1);
+    assert_eq!(limit("fifo", "prefetch = 40"), 100);
+    assert_eq!(limit("fifo", "prefetch = 3"), 1_000);
+    assert_eq!(limit("fifo", "prefetch = 9000"), 1);
+}

@@ -205,7 +205,8 @@ impl PartitionFactory<'_> {
                 self.loaded.config.runtime.event_size.bytes(),
                 config.locations(),
                 config.partitions > 1,
-            ),
+            )
+            .with_batch_limit(stream.message_events_limit()),
             ownership: Arc::clone(ownership),
             lag: Arc::clone(&metrics.lag),
             dropped: Arc::clone(&metrics.dropped),

@@ -113,7 +113,7 @@ fn invalid_body_and_batch_are_rejected() {
     for (kind, body, words) in [
         ("application/cloudevents+json", "{}", "`specversion` is missing"),
         ("Application/CloudEvents+JSON", "no JSON", "not a CloudEvent in JSON"),
-        ("application/cloudevents-batch+json", "[]", "publish each event as a message of its own"),
+        ("application/cloudevents-batch+json", "{}", "the body is not a JSON array of CloudEvents"),
     ] {
         let error = decode(kind, body).expect_err(words);
         assert_eq!(error.cause, Cause::Unreadable);
@@ -142,4 +142,91 @@ fn published_event_is_never_in_structured_mode() {
         .decode(&message(sent.properties, event.data()))
         .expect("an event");
     assert_eq!((received.id(), received.data()), ("1", &b"{}"[..]));
+}
+
+/// Returns a batch of events with these ids.
+fn batch(properties: BasicProperties, ids: &[&str]) -> Delivery {
+    let event = |id: &&str| {
+        format!(
+            r#"{{"specversion":"1.0","id":"{id}","source":"/s","type":"t","subject":"k-{id}","data":{{"n":1}}}}"#
+        )
+    };
+    let events: Vec<String> = ids.iter().map(event).collect();
+    let content_type = "application/cloudevents-batch+json; charset=utf-8".into();
+    message(
+        properties.with_content_type(content_type),
+        format!("[{}]", events.join(" ,\n")).as_bytes(),
+    )
+}
+
+/// Returns the number of events in a batch, or the reason why the batch is not divided.
+fn count(decoder: &DeliveryDecoder, delivery: &Delivery) -> Result<usize, String> {
+    match decoder.decode_batch(delivery, |_, event| event) {
+        Some(events) => Ok(events.len()),
+        None => Err(decoder.decode(delivery).expect_err("no batch").message),
+    }
+}
+
+#[test]
+fn events_of_a_batch_are_decoded_one_by_one() {
+    let properties = with_headers(&[("tenant", text("blue"))]).with_message_id("m-1".into());
+    let mut delivery = batch(properties, &["1", "2"]);
+    let decoder = decoder(OrderingMode::Fifo, EventLocations::DEFAULT);
+    let body = String::from_utf8(delivery.data.clone()).expect("a text");
+    delivery.data = body.replace(" ,", ",{\"specversion\":\"1.0\",\"id\":\"x\"},").into_bytes();
+    let events = decoder.decode_batch(&delivery, |event, decoded| {
+        assert_eq!(event.content_type, "application/cloudevents+json");
+        assert!(event.body.starts_with("{\"specversion\"") && event.body.ends_with('}'));
+        decoded
+    });
+    let events = events.expect("a batch");
+    let [Ok(first), Err(error), Ok(last)] = &events[..] else { panic!("{events:?}") };
+    for (event, id, key) in [(first, "1", "k-1"), (last, "2", "k-2")] {
+        assert_eq!((event.id(), event.key(), event.kind()), (id, key, "t"));
+        assert_eq!(event.headers().collect::<Vec<_>>(), [("tenant", "blue")]);
+        assert_eq!(event.data(), b"{\"n\":1}");
+    }
+    assert_eq!(error.cause, Cause::Unreadable);
+    assert!(error.message.contains("source"), "{error}");
+    // Any other message is not a batch.
+    let single = structured(BasicProperties::default(), "");
+    assert!(decoder.decode_batch(&single, |_, event| event).is_none());
+}
+
+#[test]
+fn batch_beyond_a_limit_is_not_divided() {
+    let plain = BasicProperties::default;
+    let fifo = || decoder(OrderingMode::Fifo, EventLocations::DEFAULT);
+    let sequenced = || decoder(OrderingMode::Sequenced, EventLocations::DEFAULT);
+    assert_eq!(count(&fifo(), &batch(plain(), &[])), Ok(0));
+    assert_eq!(count(&fifo().with_batch_limit(2), &batch(plain(), &["1", "2"])), Ok(2));
+    let three = batch(plain(), &["1", "2", "3"]);
+    let error = count(&fifo().with_batch_limit(2), &three).expect_err("three events");
+    assert!(error.contains("more than 2 events") && error.contains("lower `prefetch`"), "{error}");
+    let error = count(&sequenced().with_batch_limit(2), &three).expect_err("three events");
+    assert!(error.contains("more than 2 events") && !error.contains("prefetch"), "{error}");
+    let ids: Vec<String> = (0..=MESSAGE_EVENTS_LIMIT).map(|id| id.to_string()).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    assert_eq!(count(&sequenced(), &batch(plain(), &ids[1..])), Ok(MESSAGE_EVENTS_LIMIT));
+    let error = count(&sequenced(), &batch(plain(), &ids)).expect_err("too many events");
+    assert!(error.contains("more than 1000 events"), "{error}");
+    // The copies of the headers are as large as the limit of an event.
+    let large = text(&"x".repeat(40_000));
+    let error = count(&sequenced(), &batch(with_headers(&[("h", large)]), &ids[..30]));
+    assert!(error.expect_err("large headers").contains("gets the headers of the message"));
+    let mut huge = batch(plain(), &["1"]);
+    huge.data.resize(2 << 20, b' ');
+    let error = count(&sequenced(), &huge).expect_err("a large body");
+    assert!(error.contains("runtime.event_size allows 1048576 bytes"), "{error}");
+    for (id, is_divided) in [
+        ("property:message_id", false),
+        ("header:id", false),
+        ("data:/n", true),
+        ("content", true),
+        ("none", true),
+    ] {
+        let decoder = located(OrderingMode::Fifo, &format!("id = \"{id}\""));
+        let found = count(&decoder, &batch(plain().with_message_id("m".into()), &["1", "2"]));
+        assert_eq!(found.is_ok(), is_divided, "{id}: {found:?}");
+    }
 }

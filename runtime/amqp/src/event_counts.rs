@@ -1,0 +1,101 @@
+//! Maps the events of a subscription to the deliveries that contain them. The receiver numbers and acknowledges events,
+//! and the broker numbers and expects acknowledgements of deliveries. This module has no I/O.
+
+use std::collections::VecDeque;
+
+/// The numbers of the events and deliveries of a subscription. A delivery is finished when all its events are
+/// acknowledged, and all earlier deliveries are finished.
+#[derive(Debug, Default)]
+pub(super) struct EventCounts {
+    /// The number of events in all deliveries so far.
+    received: u64,
+    /// The unfinished deliveries that have no event, or several events.
+    batches: VecDeque<DeliveryEnd>,
+    /// The last finished delivery that had no event, or several events.
+    last_batch: DeliveryEnd,
+}
+
+/// The end of a delivery.
+#[derive(Debug, Clone, Copy, Default)]
+struct DeliveryEnd {
+    /// The number of the delivery.
+    delivery: u64,
+    /// The number of events up to the end of the delivery.
+    events: u64,
+}
+
+impl EventCounts {
+    /// Adds the next delivery, with its number and the number of its events.
+    pub(super) fn add(&mut self, delivery: u64, events: u64) {
+        self.received += events;
+        if events != 1 {
+            self.batches.push_back(DeliveryEnd { delivery, events: self.received });
+        }
+    }
+
+    /// Returns the number of finished deliveries. `acknowledged` is the number of acknowledged events, which never
+    /// falls.
+    pub(super) fn finished(&mut self, acknowledged: u64) -> u64 {
+        while let Some(batch) = self.batches.pop_front_if(|batch| batch.events <= acknowledged) {
+            self.last_batch = batch;
+        }
+        // All deliveries between two batches have one event.
+        let finished =
+            self.last_batch.delivery + acknowledged.saturating_sub(self.last_batch.events);
+        match self.batches.front() {
+            Some(next) => finished.min(next.delivery - 1),
+            None => finished,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Compares the counts with a model, for each order of single events and batches in a short sequence.
+    #[test]
+    fn delivery_is_finished_when_all_its_events_are_acknowledged() {
+        const SIZES: [u64; 3] = [0, 1, 3];
+        const LENGTH: u32 = 6;
+        for code in 0..SIZES.len().pow(LENGTH) {
+            let digit = |place| code / SIZES.len().pow(place) % SIZES.len();
+            let sizes: Vec<u64> = (0..LENGTH).map(|place| SIZES[digit(place)]).collect();
+            let mut counts = EventCounts::default();
+            for (delivery, size) in (1..).zip(&sizes) {
+                counts.add(delivery, *size);
+            }
+            let total: u64 = sizes.iter().sum();
+            for acknowledged in 0..=total {
+                let mut left = acknowledged;
+                let mut expected = 0;
+                for size in &sizes {
+                    let Some(rest) = left.checked_sub(*size) else { break };
+                    left = rest;
+                    expected += 1;
+                }
+                assert_eq!(counts.finished(acknowledged), expected, "{sizes:?} {acknowledged}");
+            }
+        }
+    }
+
+    /// The receiver acknowledges events while further deliveries arrive.
+    #[test]
+    fn deliveries_arrive_between_acknowledgements() {
+        let mut counts = EventCounts::default();
+        counts.add(1, 1);
+        assert_eq!(counts.finished(1), 1);
+        counts.add(2, 2);
+        assert_eq!(counts.finished(1), 1);
+        assert_eq!(counts.finished(2), 1);
+        counts.add(3, 1);
+        assert_eq!(counts.finished(3), 2);
+        counts.add(4, 0);
+        assert_eq!(counts.finished(3), 2);
+        assert_eq!(counts.finished(4), 4);
+        counts.add(5, 0);
+        assert_eq!(counts.finished(4), 5);
+        counts.add(6, 1);
+        assert_eq!(counts.finished(5), 6);
+    }
+}
