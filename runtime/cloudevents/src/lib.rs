@@ -34,7 +34,7 @@ pub use delivery::{
     AckProgress, BATCH_BYTES_LIMIT, BATCH_EVENTS_LIMIT, DecodedDelivery, DeliveryBatch,
     FilePosition, READ_AHEAD_BATCHES, ReadFingerprint, SourceHandle, SourceProgress,
 };
-pub use encode::encode;
+pub use encode::{TextForm, encode};
 pub use event::{letter_event, message_event};
 pub use id::{content_id, message_id, source_of, unique_id};
 pub use letter::{LetterAttributes, REASON_ATTRIBUTES, encode_letter, letter_attributes};
@@ -73,4 +73,31 @@ fn is_json(content_type: &str) -> bool {
             && kind.as_bytes()[kind.len() - suffix.len()..].eq_ignore_ascii_case(suffix.as_bytes())
     };
     ends("/json") || ends("+json")
+}
+
+/// Returns whether data of a media type is text in UTF-8: text such as `text/plain`, XML, YAML, JavaScript or a form,
+/// without a parameter `charset` or with the value UTF-8, or any type with the parameter `charset=utf-8`. The type must
+/// not be JSON.
+fn is_text(content_type: &str) -> bool {
+    let content_type = content_type.to_ascii_lowercase();
+    let (kind, parameters) = content_type.split_once(';').unwrap_or((&content_type, ""));
+    let mut parameters = parameters.split(';').filter_map(|parameter| parameter.split_once('='));
+    match parameters.find(|(name, _)| name.trim() == "charset") {
+        Some((_, charset)) => matches!(charset.trim().trim_matches('"'), "utf-8" | "us-ascii"),
+        None => is_text_kind(kind.trim()),
+    }
+}
+
+/// Returns whether a media type without parameters, in lower case, is text.
+fn is_text_kind(kind: &str) -> bool {
+    kind.starts_with("text/")
+        || kind.ends_with("+xml")
+        || kind.ends_with("+yaml")
+        || matches!(
+            kind,
+            "application/xml"
+                | "application/yaml"
+                | "application/javascript"
+                | "application/x-www-form-urlencoded"
+        )
 }

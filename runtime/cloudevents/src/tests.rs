@@ -355,7 +355,7 @@ fn message(parts: &MessageParts<'_>) -> OutboxMessage {
 
 fn encoded(message: &OutboxMessage, sequence: Option<u64>) -> String {
     let mut out = Vec::new();
-    encode("orders", message, sequence, &mut out);
+    encode("orders", message, sequence, TextForm::Text, &mut out);
     String::from_utf8(out).expect("JSON is text")
 }
 
@@ -393,6 +393,58 @@ fn message_becomes_a_line() {
     assert!(line.ends_with("\"data_base64\":\"/w==\"}\n"), "{line}");
 }
 
+/// Returns the end of a message's line: from the beginning of its data.
+fn encoded_data(content_type: &str, data: &[u8], text_form: TextForm) -> String {
+    let parts =
+        MessageParts { sink: "out", kind: "t", content_type, data, ..MessageParts::default() };
+    let mut out = Vec::new();
+    encode("orders", &message(&parts), None, text_form, &mut out);
+    let line = String::from_utf8(out).expect("JSON is text");
+    let event = SEQUENCED_DECODER.decode(line.as_bytes()).expect("an event");
+    assert_eq!((event.content_type(), event.data()), (content_type, data), "{line}");
+    let start = line.rfind(",\"data").expect("data");
+    line[start..].trim_end().to_owned()
+}
+
+#[test]
+fn text_in_utf8_stays_text() {
+    let text = "<a b=\"ü\">\n</a>".as_bytes();
+    let as_text = r#","data":"<a b=\"ü\">\n</a>"}"#;
+    let as_base64 = r#","data_base64":"PGEgYj0iw7wiPgo8L2E+"}"#;
+    for (content_type, expected) in [
+        ("text/plain", as_text),
+        ("Text/XML; version=1", as_text),
+        ("application/xml;Charset=\"UTF-8\"", as_text),
+        ("application/atom+xml", as_text),
+        ("application/yaml", as_text),
+        ("application/x-www-form-urlencoded", as_text),
+        ("application/x-lines; charset=utf-8", as_text),
+        ("text/plain; charset=iso-8859-1", as_base64),
+        ("text/plain; charset=utf-16", as_base64),
+        ("application/octet-stream", as_base64),
+        ("application/protobuf", as_base64),
+        ("image/png", as_base64),
+        // A JSON string in `data` would be JSON.
+        ("application/json; charset=utf-8", as_base64),
+    ] {
+        assert_eq!(encoded_data(content_type, text, TextForm::Text), expected, "{content_type}");
+        assert_eq!(encoded_data(content_type, text, TextForm::Base64), as_base64, "{content_type}");
+    }
+    for form in [TextForm::Text, TextForm::Base64] {
+        assert_eq!(encoded_data("text/plain", b"a\xff", form), r#","data_base64":"Yf8="}"#);
+        assert_eq!(encoded_data("application/json", b"[1]", form), r#","data":[1]}"#);
+    }
+}
+
+/// The size limit of a message applies to its line. Text must therefore never take more space than base64.
+#[test]
+fn text_with_many_escapes_becomes_base64() {
+    assert_eq!(encoded_data("text/plain", b"ab\n", TextForm::Text), r#","data":"ab\n"}"#);
+    let escapes = "\u{1}".repeat(6);
+    let expected = r#","data_base64":"AQEBAQEB"}"#;
+    assert_eq!(encoded_data("text/plain", escapes.as_bytes(), TextForm::Text), expected);
+}
+
 fn letter(cause: Cause, content: LetterContent) -> DeadLetter {
     DeadLetter {
         id: LetterId { key: "o/1".into(), sequence: 7, tag: 0xab },
@@ -406,7 +458,7 @@ fn letter(cause: Cause, content: LetterContent) -> DeadLetter {
 
 fn forwarded(letter: &DeadLetter) -> String {
     let mut out = Vec::new();
-    encode_letter("orders", letter, None, &mut out);
+    encode_letter("orders", letter, None, TextForm::Text, &mut out);
     String::from_utf8(out).expect("JSON is text")
 }
 

@@ -72,7 +72,7 @@ mod tests {
     use ordain_core::{Cause, DeadLetter, Event, LetterContent, LetterId, OrderingMode};
 
     use super::*;
-    use crate::{DecodeError, EventDecoder, content_id, decode_http, encode_letter};
+    use crate::{DecodeError, EventDecoder, TextForm, content_id, decode_http, encode_letter};
 
     fn data(path: &str) -> Place {
         Place::Data(JsonPointer::parse(path).expect("a pointer"))
@@ -258,7 +258,7 @@ mod tests {
             content: LetterContent::Event(Arc::new(event.expect("an event"))),
         };
         let mut line = Vec::new();
-        encode_letter("s", &letter, None, &mut line);
+        encode_letter("s", &letter, None, TextForm::Text, &mut line);
         let decoder = EventDecoder::new(OrderingMode::Fifo, 1 << 20).with_locations(locations);
         assert_eq!(decoder.decode(&line).expect("an event").key(), "blue");
     }
