@@ -287,11 +287,7 @@ impl DeliveryDecoder {
             None => attribute("source", headers.source, None)?.unwrap_or_default(),
         };
         let kind = kind(reader, locations, headers)?;
-        let content_type = optional_attribute(
-            "datacontenttype",
-            headers.content_type,
-            properties.content_type().as_ref(),
-        )?;
+        let content_type = content_type(reader, headers)?;
         let end = match first_present(END_HEADER, headers.end, CE_END_HEADER, headers.ce_end) {
             None => false,
             Some((name, value)) => as_bool(value).map_or_else(
@@ -346,7 +342,8 @@ impl DeliveryDecoder {
                 LocatedId::Text(id) => Some(within_limit("id", id)?),
                 LocatedId::Content => {
                     let kind = kind(reader, locations, headers)?.unwrap_or_default();
-                    Some(content_id(key, &kind, reader.data).into())
+                    let content_type = content_type(reader, headers)?.unwrap_or_default();
+                    Some(content_id(key, &kind, &content_type, reader.data).into())
                 }
                 LocatedId::Unique => Some(
                     letter_id(reader.delivery).map_or_else(|| unique_id().into(), Cow::Borrowed),
@@ -532,6 +529,15 @@ fn kind<'r>(
             located_text(reader, location).map(|kind| within_limit("type", kind)).transpose()
         }
     }
+}
+
+/// Returns the media type of the data; `None` if the event has none, or one that cannot be read.
+fn content_type<'r>(
+    reader: &'r MessageReader<'_>,
+    headers: &EventHeaders<'r>,
+) -> DeliveryResult<Option<Cow<'r, str>>> {
+    let property = reader.delivery.properties.content_type().as_ref();
+    optional_attribute("datacontenttype", headers.content_type, property)
 }
 
 /// Returns the name and the value of Ordain's header. If Ordain's header is missing, returns the name and the value of

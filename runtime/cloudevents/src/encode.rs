@@ -11,7 +11,8 @@ use serde_json::value::RawValue;
 use super::compact::compact;
 use super::envelope::EnvelopeMember;
 use super::id::{message_id, source_of};
-use super::{HEADERS_ATTRIBUTE, JSON_MEDIA_TYPE, is_json, is_text};
+use super::{HEADERS_ATTRIBUTE, JSON_MEDIA_TYPE, is_text};
+use ordain_core::is_json;
 use ordain_store::OutboxMessage;
 
 /// The form in which a line contains data that is text but not JSON, such as plain text or XML.

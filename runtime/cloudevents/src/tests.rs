@@ -3,7 +3,7 @@
 use ordain_config::{EventLocations, KeyLocation, KeyPlace, Place};
 use ordain_core::{
     Cause, DeadLetter, EmittedMessage, Event, LetterContent, LetterId, Message, MessageParts,
-    OrderingMode,
+    OrderingMode, is_json, json_digest,
 };
 use proptest::prelude::*;
 
@@ -528,6 +528,44 @@ fn any_json() -> impl Strategy<Value = serde_json::Value> {
     })
 }
 
+/// Writes JSON in another form: with additional white space, with escapes for all characters of strings, and with the
+/// members of objects in reverse order.
+fn write_loosely(json: &serde_json::Value, out: &mut String) {
+    let mut separator = "\n";
+    match json {
+        serde_json::Value::Array(values) => {
+            out.push('[');
+            for value in values {
+                *out += separator;
+                write_loosely(value, out);
+                separator = "\t, ";
+            }
+            *out += " ]";
+        }
+        serde_json::Value::Object(members) => {
+            out.push('{');
+            for (name, value) in members.iter().rev() {
+                *out += separator;
+                write_escaped(name, out);
+                *out += " :\r\n";
+                write_loosely(value, out);
+                separator = " ,";
+            }
+            *out += "\t}";
+        }
+        serde_json::Value::String(text) => write_escaped(text, out),
+        other => *out += &other.to_string(),
+    }
+}
+
+fn write_escaped(text: &str, out: &mut String) {
+    out.push('"');
+    for unit in text.encode_utf16() {
+        *out += &format!("\\u{unit:04X}");
+    }
+    out.push('"');
+}
+
 fn any_data() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         prop::collection::vec(any::<u8>(), 0..64),
@@ -599,6 +637,26 @@ proptest! {
         let pretty = serde_json::to_string_pretty(&json).expect("JSON");
         let loose = format!("{blanks}{pretty}{blanks}");
         prop_assert_eq!(&*compact(&loose).expect("nesting within the limit"), tight.as_str());
+    }
+
+    #[test]
+    fn digest_depends_only_on_the_value(one in any_json(), other in any_json()) {
+        let digest = |text: &str| json_digest(text.as_bytes(), 0);
+        let tight = one.to_string();
+        let mut loose = String::new();
+        write_loosely(&one, &mut loose);
+        prop_assert!(digest(&tight).is_some());
+        prop_assert_eq!(digest(&tight), digest(&loose), "{}", loose);
+        let pretty = serde_json::to_string_pretty(&one).expect("JSON");
+        prop_assert_eq!(digest(&tight), digest(&pretty));
+        let other = other.to_string();
+        prop_assert_eq!(digest(&tight) == digest(&other), tight == other, "{} {}", tight, other);
+    }
+
+    #[test]
+    fn only_json_has_a_digest(text in "[\\[\\]{}\",:0-9a-z.+ \\\\-]{0,12}") {
+        let is_json = serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok();
+        prop_assert_eq!(json_digest(text.as_bytes(), 0).is_some(), is_json, "{}", text);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::{Buf, BufMut, Bytes};
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
+use crate::json::{json_digest, may_be_json};
 use crate::packed::{HeaderIter, PackedStrings, UnpackError, pack_headers};
 
 /// The key of an event, such as an order id, an account or a session. The events of one key are executed in order.
@@ -97,11 +98,10 @@ impl Event {
         time_ms: Option<u64>,
         end: bool,
     ) -> Self {
-        let mut hash = Xxh3Default::new();
-        hash.update(parts.bytes(2));
-        hash.update(&[0]);
-        hash.update(parts.bytes(6));
-        let content = hash.digest();
+        let content = may_be_json(parts.text(4))
+            .then(|| json_content(parts.bytes(2), parts.bytes(6)))
+            .flatten()
+            .unwrap_or_else(|| byte_content(parts.bytes(2), parts.bytes(6)));
         Self { parts, sequence, time_ms, content, end, is_store_numbered: false }
     }
 
@@ -209,8 +209,31 @@ impl Event {
     }
 
     /// Returns a digest of the type and the data.
+    ///
+    /// If the data is JSON, and the content type is JSON or empty, two forms of the same JSON have the same digest
+    /// ([`json_digest`]): a producer, or a library that sends an event again, may change the form. Otherwise the digest
+    /// covers the bytes of the data.
     pub fn content(&self) -> u64 {
         self.content
+    }
+
+    /// Returns the digests under which an earlier event with the same content may be recorded: first
+    /// [`Self::content`]. The record has another digest in two cases: an earlier version of Ordain, which compared all
+    /// data by its bytes, wrote the record, or the earlier event had another content type. Each further digest is
+    /// computed only if the caller reads it.
+    pub fn content_digests(&self) -> impl Iterator<Item = u64> {
+        let other = std::iter::once_with(move || self.other_content());
+        let other = other.flatten().filter(move |other| *other != self.content);
+        std::iter::once(self.content).chain(other)
+    }
+
+    /// Returns the digest of the type and the data with the data compared by its bytes, if `content` may compare the
+    /// data as JSON. Otherwise returns the digest with the data compared as JSON; `None` if the data is not JSON.
+    fn other_content(&self) -> Option<u64> {
+        if may_be_json(self.content_type()) {
+            return Some(byte_content(self.parts.bytes(2), self.data()));
+        }
+        json_content(self.parts.bytes(2), self.data())
     }
 
     /// Returns whether the event is store-numbered: the store gave this event of a producer its sequence. The stored
@@ -227,25 +250,27 @@ impl Event {
     /// store-numbered event, the digest covers the type, the data, the source and the id. For any other event, the
     /// digest covers the type and the data.
     pub fn repeat_digest(&self) -> u64 {
-        if self.is_store_numbered { self.whole_digest() } else { self.content }
+        if self.is_store_numbered { self.whole_digest(self.content) } else { self.content }
     }
 
-    /// Returns the digests under which an earlier copy of this event may be recorded: without and with the source and
-    /// the id. If an event of the key with the same sequence is recorded under one of these digests, this event is a
-    /// repeat of that event; otherwise it is another event. The digest of the copy does not cover the source and the id
-    /// if the copy was not store-numbered, for example because an earlier version of Ordain published it.
-    pub fn repeat_digests(&self) -> [u64; 2] {
-        [self.content, self.whole_digest()]
+    /// Returns the digests under which an earlier copy of this event may be recorded: for each of
+    /// [`Self::content_digests`], without and with the source and the id. If an event of the key with the same sequence
+    /// is recorded under one of these digests, this event is a repeat of that event; otherwise it is another event. The
+    /// digest of the copy does not cover the source and the id if the copy was not store-numbered, for example because
+    /// an earlier version of Ordain published it.
+    pub fn repeat_digests(&self) -> impl Iterator<Item = u64> {
+        self.content_digests().flat_map(move |content| [content, self.whole_digest(content)])
     }
 
-    /// Returns a digest of the type, the data, the source and the id.
-    fn whole_digest(&self) -> u64 {
-        digest([self.content, self.identity_digest()].map(u64::to_le_bytes).as_flattened())
+    /// Returns a digest of the source, the id and `content`, a digest of the type and the data.
+    fn whole_digest(&self, content: u64) -> u64 {
+        digest([content, self.identity_digest()].map(u64::to_le_bytes).as_flattened())
     }
 
     /// Returns whether this event is a repeat of an earlier event of the key with the same sequence.
     pub fn repeats(&self, earlier: &Self) -> bool {
-        self.repeat_digests().contains(&earlier.repeat_digest())
+        let recorded = earlier.repeat_digest();
+        self.repeat_digests().any(|digest| digest == recorded)
     }
 
     /// Returns the approximate memory use of the event, in bytes.
@@ -300,6 +325,21 @@ impl Event {
         )
         .with_store_numbered(flags & IS_STORE_NUMBERED != 0))
     }
+}
+
+/// Returns a digest of a type and the data, compared by its bytes.
+fn byte_content(kind: &[u8], data: &[u8]) -> u64 {
+    let mut hash = Xxh3Default::new();
+    hash.update(kind);
+    hash.update(&[0]);
+    hash.update(data);
+    hash.digest()
+}
+
+/// Returns a digest of a type and the data, compared as JSON; `None` if the data is not JSON.
+fn json_content(kind: &[u8], data: &[u8]) -> Option<u64> {
+    let json = json_digest(data, 0)?;
+    Some(digest([digest(kind), json].map(u64::to_le_bytes).as_flattened()))
 }
 
 impl std::fmt::Debug for Event {
@@ -491,5 +531,52 @@ mod tests {
             assert!(event("1", "/a", b"x").repeats(earlier));
             assert!(event("1", "/a", b"x").numbered_by_store().repeats(earlier));
         }
+    }
+
+    fn typed(content_type: &str, data: &str) -> Event {
+        let data = data.as_bytes();
+        Event::new(&EventParts { key: "k", id: "1", content_type, data, ..EventParts::default() })
+    }
+
+    #[test]
+    fn json_is_compared_as_json() {
+        let compact = r#"{"a":[1,"ü"],"b":{}}"#;
+        let loose = r#"{"b": {}, "a": [1, "\u00fc"]}"#;
+        for content_type in ["", "application/json", "application/a+json; charset=utf-8"] {
+            let earlier = typed("application/json", compact);
+            for earlier in [earlier.clone(), earlier.numbered_by_store()] {
+                assert!(typed(content_type, loose).repeats(&earlier), "{content_type}");
+                assert!(!typed(content_type, "{}").repeats(&earlier), "{content_type}");
+            }
+            assert_eq!(typed(content_type, loose).content(), typed("", compact).content());
+        }
+        assert!(!typed("text/plain", loose).repeats(&typed("text/plain", compact)));
+        // Data that is not JSON is compared by its bytes.
+        assert!(!typed("application/json", "[1").repeats(&typed("application/json", "[ 1")));
+        assert!(typed("application/json", "[1").repeats(&typed("application/json", "[1")));
+    }
+
+    /// The content type is no part of the content.
+    #[test]
+    fn content_type_does_not_distinguish_events() {
+        for data in [r#"{ "a": 1 }"#, "[1", ""] {
+            let events = ["", "application/json", "text/plain"].map(|kind| typed(kind, data));
+            for event in &events {
+                assert!(events.iter().all(|earlier| event.repeats(earlier)), "{data} {event:?}");
+            }
+        }
+    }
+
+    /// An earlier version of Ordain recorded digests of the bytes of JSON.
+    #[test]
+    fn record_of_an_earlier_version_is_recognised() {
+        let event = typed("application/json", r#"{ "a": 1 }"#);
+        let recorded = byte_content(b"", event.data());
+        assert!(event.content() != recorded);
+        assert!(event.content_digests().any(|digest| digest == recorded));
+        let whole = event.whole_digest(recorded);
+        assert!(event.repeat_digests().any(|digest| digest == whole));
+        assert_eq!(event.content_digests().count(), 2);
+        assert_eq!(typed("text/plain", "x").content_digests().count(), 1);
     }
 }
