@@ -306,7 +306,7 @@ impl DeliveryDecoder {
             id: &id,
             kind: kind.as_deref().unwrap_or_default(),
             source: &source,
-            time_ms: match &locations.time {
+            time_us: match &locations.time {
                 Some(location) => located_time(reader, location),
                 None => default_time(headers, *properties.timestamp()),
             },
@@ -611,7 +611,7 @@ fn utf8<'a>(place: &str, text: &'a ShortString) -> DeliveryResult<Cow<'a, str>> 
     }
 }
 
-/// Returns the time of the event, in ms since the Unix epoch. The time comes from the CloudEvents attribute `time`,
+/// Returns the time of the event, in µs since the Unix epoch. The time comes from the CloudEvents attribute `time`,
 /// otherwise from the header `timestamp_in_ms`, otherwise from AMQP's own timestamp. The first of these three that can
 /// be read counts ([`event_time`] for the attribute; a time in ms for the header). Other programs may use these names
 /// for something else, so another value is not an error. AMQP's timestamp is in seconds, but many producers write
@@ -619,6 +619,7 @@ fn utf8<'a>(place: &str, text: &'a ShortString) -> DeliveryResult<Cow<'a, str>> 
 fn default_time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> Option<u64> {
     let attribute = headers.time.and_then(as_text).and_then(|text| event_time(&text));
     // Ordain and a timestamp plugin of RabbitMQ write this header.
-    let header_ms = || headers.time_ms.and_then(as_integer).and_then(in_calendar);
-    attribute.or_else(header_ms).or_else(|| timestamp.map(number_time))
+    let header_us =
+        || headers.time_ms.and_then(as_integer)?.checked_mul(1_000).and_then(in_calendar);
+    attribute.or_else(header_us).or_else(|| timestamp.map(number_time))
 }

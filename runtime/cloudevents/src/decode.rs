@@ -247,7 +247,7 @@ impl EventDecoder {
             id: &id,
             kind: &kind,
             source: &source,
-            time_ms: match &self.locations().time {
+            time_us: match &self.locations().time {
                 Some(location) => located_time(&reader, location),
                 None if carrier.is_some() => lenient_time(envelope),
                 None => time(envelope)?,

@@ -63,7 +63,7 @@ pub fn letter_attributes<'a>(stream: &str, letter: &'a DeadLetter) -> LetterAttr
     add_reason("deadsequence", letter.sequence().map(|sequence| sequence.to_string().into()));
     add_reason("deadid", event.map(|event| event.id().into()));
     add_reason("deadsource", event.map(|event| event.source().into()));
-    add_reason("deadtime", event.and_then(Event::time_ms).and_then(time_text).map(Into::into));
+    add_reason("deadtime", event.and_then(Event::time_us).and_then(time_text).map(Into::into));
     add_reason("deadend", event.filter(|event| event.end()).map(|_| "true".into()));
     LetterAttributes {
         id: letter_id(stream, &letter.id),

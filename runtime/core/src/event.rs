@@ -42,7 +42,7 @@ pub struct EventParts<'a> {
     pub id: &'a str,
     pub kind: &'a str,
     pub source: &'a str,
-    pub time_ms: Option<u64>,
+    pub time_us: Option<u64>,
     pub content_type: &'a str,
     pub headers: &'a [(&'a str, &'a str)],
     pub data: &'a [u8],
@@ -55,7 +55,7 @@ pub struct Event {
     /// The parts: key, id, type, source, content type, headers, data.
     parts: PackedStrings<7>,
     sequence: Option<u64>,
-    time_ms: Option<u64>,
+    time_us: Option<u64>,
     content: u64,
     end: bool,
     is_store_numbered: bool,
@@ -71,6 +71,8 @@ const IS_END: u8 = 4;
 const HAS_DELAY: u8 = 8;
 const HAS_KEY: u8 = 16;
 const IS_STORE_NUMBERED: u8 = 32;
+/// The stored time is in µs. Without this flag, the stored time is in ms, as earlier versions of Ordain wrote it.
+const TIME_IS_IN_US: u8 = 64;
 
 impl Event {
     /// Creates an event, and packs its fields into one buffer.
@@ -87,7 +89,7 @@ impl Event {
                 parts.data,
             ]),
             parts.sequence,
-            parts.time_ms,
+            parts.time_us,
             parts.end,
         )
     }
@@ -95,14 +97,14 @@ impl Event {
     fn from_packed(
         parts: PackedStrings<7>,
         sequence: Option<u64>,
-        time_ms: Option<u64>,
+        time_us: Option<u64>,
         end: bool,
     ) -> Self {
         let content = may_be_json(parts.text(4))
             .then(|| json_content(parts.bytes(2), parts.bytes(6)))
             .flatten()
             .unwrap_or_else(|| byte_content(parts.bytes(2), parts.bytes(6)));
-        Self { parts, sequence, time_ms, content, end, is_store_numbered: false }
+        Self { parts, sequence, time_us, content, end, is_store_numbered: false }
     }
 
     /// Returns the event with the given value of [`Self::is_store_numbered`].
@@ -182,9 +184,14 @@ impl Event {
         self.parts.text(3)
     }
 
+    /// Returns the time that the producer gave the event, in µs since the Unix epoch; `None` if the event has no time.
+    pub fn time_us(&self) -> Option<u64> {
+        self.time_us
+    }
+
     /// Returns the time that the producer gave the event, in ms since the Unix epoch; `None` if the event has no time.
     pub fn time_ms(&self) -> Option<u64> {
-        self.time_ms
+        self.time_us.map(|time| time / 1_000)
     }
 
     /// Returns the media type of the data.
@@ -286,16 +293,19 @@ impl Event {
     /// Appends the stored form of the event, with `sequence` in place of the event's own sequence. `None` omits the
     /// sequence. The stored sequence begins at [`EVENT_SEQUENCE_OFFSET`], with the lowest byte first.
     pub fn encode_with(&self, sequence: Option<u64>, out: &mut Vec<u8>) {
+        let time_us = self.time_us.unwrap_or(0);
+        let is_in_us = !time_us.is_multiple_of(1_000);
         out.reserve(self.encoded_len());
         out.put_u8(EVENT_FORMAT);
         out.put_u8(
             if sequence.is_some() { HAS_SEQUENCE } else { 0 }
-                | if self.time_ms.is_some() { HAS_TIME } else { 0 }
+                | if self.time_us.is_some() { HAS_TIME } else { 0 }
+                | if is_in_us { TIME_IS_IN_US } else { 0 }
                 | if self.end { IS_END } else { 0 }
                 | if self.is_store_numbered { IS_STORE_NUMBERED } else { 0 },
         );
         out.put_u64_le(sequence.unwrap_or(0));
-        out.put_u64_le(self.time_ms.unwrap_or(0));
+        out.put_u64_le(if is_in_us { time_us } else { time_us / 1_000 });
         self.parts.encode(out);
     }
 
@@ -315,12 +325,13 @@ impl Event {
         let flags = input.get_u8();
         let sequence = input.get_u64_le();
         let time = input.get_u64_le();
+        let time_us = if flags & TIME_IS_IN_US != 0 { time } else { time.saturating_mul(1_000) };
         let parts = PackedStrings::decode(input, 5)?;
         HeaderIter::new(parts.bytes(5)).check()?;
         Ok(Self::from_packed(
             parts,
             (flags & HAS_SEQUENCE != 0).then_some(sequence),
-            (flags & HAS_TIME != 0).then_some(time),
+            (flags & HAS_TIME != 0).then_some(time_us),
             flags & IS_END != 0,
         )
         .with_store_numbered(flags & IS_STORE_NUMBERED != 0))
@@ -502,6 +513,26 @@ mod tests {
             let decoded = Event::decode(stored.into()).expect("an event");
             assert_eq!(decoded.is_store_numbered(), is_store_numbered);
             assert_eq!(decoded.repeat_digest(), event.repeat_digest());
+        }
+    }
+
+    /// Earlier versions of Ordain stored times in ms. A time in whole ms still has this form.
+    #[test]
+    fn stored_form_contains_the_time_in_ms_or_us() {
+        for (time_us, flags, stored_time) in [
+            (None, 0, 0),
+            (Some(0), HAS_TIME, 0),
+            (Some(1_764_072_000_125_000), HAS_TIME, 1_764_072_000_125),
+            (Some(1_764_072_000_125_001), HAS_TIME | TIME_IS_IN_US, 1_764_072_000_125_001),
+        ] {
+            let event = Event::new(&EventParts { key: "k", time_us, ..EventParts::default() });
+            let mut stored = Vec::new();
+            event.encode(&mut stored);
+            let found = u64::from_le_bytes(stored[10..18].try_into().expect("eight bytes"));
+            assert_eq!((stored[1], found), (flags, stored_time));
+            let decoded = Event::decode(stored.into()).expect("an event");
+            assert!(decoded == event);
+            assert_eq!(decoded.time_ms(), time_us.map(|time| time / 1_000));
         }
     }
 
