@@ -87,6 +87,7 @@ macro_rules! conformance_suite {
                 shards_number_their_commits_independently;
             spill: spilled_event_is_not_overwritten,
                 store_numbered_spilled_event_is_compared_by_its_id,
+                spilled_json_is_compared_as_json,
                 large_sequences_are_distinguished,
                 reads_return_exactly_the_remaining_events, read_stops_at_its_limits,
                 settled_events_are_removed, missing_events_are_found;
@@ -122,6 +123,7 @@ macro_rules! conformance_suite {
                 lost_message_gets_its_earlier_number, each_group_of_a_call_has_its_own_reply,
                 numbering_starts_again_after_a_key_ended, retention_is_limited_in_number_and_time,
                 repeated_message_of_a_producer_is_recognized,
+                json_of_a_producer_is_compared_as_json,
                 source_and_id_identify_a_message, number_of_another_producer_is_not_given_again,
                 lost_numbers_are_given_again_to_the_same_events,
                 lost_numbers_of_waiting_events_and_ended_keys,

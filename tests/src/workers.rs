@@ -166,7 +166,7 @@ pub fn event(key: &str, sequence: u64, data: &[u8]) -> Arc<Event> {
         id: &format!("{key}/{sequence}"),
         kind: "test",
         source: "/test",
-        time_ms: Some(1_000_000_000_123),
+        time_us: Some(1_000_000_000_123_456),
         content_type: "application/json",
         headers: &[("traceparent", "00-1-2-01"), ("Tracestate", "a=b"), ("other", "x")],
         data,

@@ -300,11 +300,7 @@ impl DeliveryDecoder {
             None => attribute("source", headers.source, None)?.unwrap_or_default(),
         };
         let kind = kind(reader, locations, headers)?;
-        let content_type = optional_attribute(
-            "datacontenttype",
-            headers.content_type,
-            properties.content_type().as_ref(),
-        )?;
+        let content_type = content_type(reader, headers)?;
         let end = match first_present(END_HEADER, headers.end, CE_END_HEADER, headers.ce_end) {
             None => false,
             Some((name, value)) => as_bool(value).map_or_else(
@@ -323,7 +319,7 @@ impl DeliveryDecoder {
             id: &id,
             kind: kind.as_deref().unwrap_or_default(),
             source: &source,
-            time_ms: match &locations.time {
+            time_us: match &locations.time {
                 Some(location) => located_time(reader, location),
                 None => default_time(headers, *properties.timestamp()),
             },
@@ -359,7 +355,8 @@ impl DeliveryDecoder {
                 LocatedId::Text(id) => Some(within_limit("id", id)?),
                 LocatedId::Content => {
                     let kind = kind(reader, locations, headers)?.unwrap_or_default();
-                    Some(content_id(key, &kind, reader.data).into())
+                    let content_type = content_type(reader, headers)?.unwrap_or_default();
+                    Some(content_id(key, &kind, &content_type, reader.data).into())
                 }
                 LocatedId::Unique => Some(
                     letter_id(reader.delivery).map_or_else(|| unique_id().into(), Cow::Borrowed),
@@ -545,6 +542,15 @@ fn kind<'r>(
     }
 }
 
+/// Returns the media type of the data; `None` if the event has none, or one that cannot be read.
+fn content_type<'r>(
+    reader: &'r MessageReader<'_>,
+    headers: &EventHeaders<'r>,
+) -> DeliveryResult<Option<Cow<'r, str>>> {
+    let property = reader.delivery.properties.content_type().as_ref();
+    optional_attribute("datacontenttype", headers.content_type, property)
+}
+
 /// Returns the name and the value of Ordain's header. If Ordain's header is missing, returns the name and the value of
 /// the CloudEvents header.
 fn first_present<'a>(
@@ -616,7 +622,7 @@ fn utf8<'a>(place: &str, text: &'a ShortString) -> DeliveryResult<Cow<'a, str>> 
     }
 }
 
-/// Returns the time of the event, in ms since the Unix epoch. The time comes from the CloudEvents attribute `time`,
+/// Returns the time of the event, in µs since the Unix epoch. The time comes from the CloudEvents attribute `time`,
 /// otherwise from the header `timestamp_in_ms`, otherwise from AMQP's own timestamp. The first of these three that can
 /// be read counts ([`event_time`] for the attribute; a time in ms for the header). Other programs may use these names
 /// for something else, so another value is not an error. AMQP's timestamp is in seconds, but many producers write
@@ -624,6 +630,7 @@ fn utf8<'a>(place: &str, text: &'a ShortString) -> DeliveryResult<Cow<'a, str>> 
 fn default_time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> Option<u64> {
     let attribute = headers.time.and_then(as_text).and_then(|text| event_time(&text));
     // Ordain and a timestamp plugin of RabbitMQ write this header.
-    let header_ms = || headers.time_ms.and_then(as_integer).and_then(in_calendar);
-    attribute.or_else(header_ms).or_else(|| timestamp.map(number_time))
+    let header_us =
+        || headers.time_ms.and_then(as_integer)?.checked_mul(1_000).and_then(in_calendar);
+    attribute.or_else(header_us).or_else(|| timestamp.map(number_time))
 }

@@ -235,8 +235,8 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, form: &EventForm)
     if event.is_store_numbered() {
         envelope.headers.insert(STORE_NUMBERED_HEADER.into(), AMQPValue::Boolean(true));
     }
-    if let Some(ms) = event.time_ms() {
-        envelope.time(ms, key_place != Some(&Place::Property(MessageProperty::Timestamp)));
+    if let Some(us) = event.time_us() {
+        envelope.time(us, key_place != Some(&Place::Property(MessageProperty::Timestamp)));
     }
     if event.end() {
         envelope.headers.insert(END_HEADER.into(), AMQPValue::Boolean(true));
@@ -392,16 +392,16 @@ impl PropertiesBuilder {
         self.properties = std::mem::take(&mut self.properties).with_timestamp(seconds);
     }
 
-    /// Writes the time of an event, in ms since the Unix epoch. The AMQP property contains only whole seconds.
-    fn time(&mut self, ms: u64, has_timestamp: bool) {
-        if let Ok(ms) = i64::try_from(ms) {
+    /// Writes the time of an event, in µs since the Unix epoch. The AMQP property contains only whole seconds.
+    fn time(&mut self, us: u64, has_timestamp: bool) {
+        if let Ok(ms) = i64::try_from(us / 1_000) {
             self.headers.insert(TIME_MS_HEADER.into(), AMQPValue::LongLongInt(ms));
         }
-        if let Some(text) = time_text(ms) {
+        if let Some(text) = time_text(us) {
             self.headers.insert(TIME_HEADER.into(), long_string(&text));
         }
         if has_timestamp {
-            self.timestamp(ms / 1_000);
+            self.timestamp(us / 1_000_000);
         }
     }
 
@@ -544,13 +544,15 @@ mod tests {
             key: "k",
             id: "1",
             source: "/s",
-            time_ms: Some(1_764_072_000_125),
+            time_us: Some(1_764_072_000_125_250),
             headers: &headers,
             ..EventParts::default()
         };
         let form = EventForm::new("s", &EventLocations::DEFAULT);
         let sent = event(&Arc::new(Event::new(&parts)), None, &form).properties;
-        assert_eq!(header(&sent, "cloudEvents:time"), b"2025-11-25T12:00:00.125Z");
+        assert_eq!(header(&sent, "cloudEvents:time"), b"2025-11-25T12:00:00.12525Z");
+        let ms = sent.headers().as_ref().and_then(|headers| headers.inner().get(TIME_MS_HEADER));
+        assert_eq!(ms, Some(&AMQPValue::LongLongInt(1_764_072_000_125)));
         assert_eq!(sent.timestamp(), &Some(1_764_072_000));
         // The event has a header of this name, so the key is not the subject.
         assert_eq!(header(&sent, "cloudEvents:subject"), b"");

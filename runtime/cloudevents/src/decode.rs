@@ -232,7 +232,8 @@ impl EventDecoder {
         let reader =
             EnvelopeReader { envelope, data, outside: carrier.map(|carrier| carrier.places) };
         let key = self.key(&reader)?;
-        let id = self.id(&reader, &key.text)?;
+        let content_type = payload.as_ref().map_or::<&str, _>("", |payload| &payload.content_type);
+        let id = self.id(&reader, &key.text, content_type)?;
         let source = attribute(envelope, EnvelopeMember::Source, "source")?;
         let kind = self.kind(&reader)?;
         let Payload { content_type, data } = payload.as_ref().map_err(Clone::clone)?;
@@ -246,7 +247,7 @@ impl EventDecoder {
             id: &id,
             kind: &kind,
             source: &source,
-            time_ms: match &self.locations().time {
+            time_us: match &self.locations().time {
                 Some(location) => located_time(&reader, location),
                 None if carrier.is_some() => lenient_time(envelope),
                 None => time(envelope)?,
@@ -273,13 +274,22 @@ impl EventDecoder {
         Ok(EventKey { text: key.text, attribute, outer_header })
     }
 
-    fn id<'r>(&self, reader: &'r EnvelopeReader<'_>, key: &str) -> DecodeResult<Cow<'r, str>> {
+    /// Returns the id of the event. `content_type` is the media type of its data.
+    fn id<'r>(
+        &self,
+        reader: &'r EnvelopeReader<'_>,
+        key: &str,
+        content_type: &str,
+    ) -> DecodeResult<Cow<'r, str>> {
         let Some(location) = &self.locations().id else {
             return self.default_id(reader.envelope);
         };
         match located_id(reader, location) {
             LocatedId::Text(id) => within_limit("id", id),
-            LocatedId::Content => Ok(Cow::Owned(content_id(key, &self.kind(reader)?, reader.data))),
+            LocatedId::Content => {
+                let kind = self.kind(reader)?;
+                Ok(Cow::Owned(content_id(key, &kind, content_type, reader.data)))
+            }
             LocatedId::Unique => Ok(Cow::Owned(unique_id())),
             LocatedId::Missing => {
                 let message = describe_missing_id(reader, location, self.ordering);

@@ -11,17 +11,35 @@ use serde_json::value::RawValue;
 use super::compact::compact;
 use super::envelope::EnvelopeMember;
 use super::id::{message_id, source_of};
-use super::{HEADERS_ATTRIBUTE, JSON_MEDIA_TYPE, is_json};
+use super::{HEADERS_ATTRIBUTE, JSON_MEDIA_TYPE, is_text};
+use ordain_core::is_json;
 use ordain_store::OutboxMessage;
+
+/// The form in which a line contains data that is text but not JSON, such as plain text or XML.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TextForm {
+    /// A JSON string in `data`.
+    Text,
+    /// Base64 in `data_base64`. Earlier versions of Ordain wrote this form.
+    Base64,
+}
 
 /// Appends a message of `stream` as a line, including its line end.
 ///
 /// `sequence` is the number that a sequenced sink gave to the message. If the data is valid JSON, is nested at most
 /// `NESTING_LIMIT` deep, and has the content type JSON or no content type, the line contains the data as compact JSON.
-/// Otherwise the line contains the data as base64. If the data is empty, the line contains no data. Headers become
-/// extension attributes. All headers that repeat the name of an earlier header, or whose name is not allowed, are
-/// combined in one attribute, which [`EventDecoder`](super::EventDecoder) splits into headers again.
-pub fn encode(stream: &str, message: &OutboxMessage, sequence: Option<u64>, out: &mut Vec<u8>) {
+/// If the data is UTF-8, and its content type is text, the line contains the data in the form `text_form`, but never as
+/// a string that is longer than base64. Otherwise the line contains the data as base64. If the data is empty, the line
+/// contains no data. Headers become extension attributes. All headers that repeat the name of an earlier header, or
+/// whose name is not allowed, are combined in one attribute, which [`EventDecoder`](super::EventDecoder) splits into
+/// headers again.
+pub fn encode(
+    stream: &str,
+    message: &OutboxMessage,
+    sequence: Option<u64>,
+    text_form: TextForm,
+    out: &mut Vec<u8>,
+) {
     let inner = &message.emitted.message;
     out.extend_from_slice(b"{\"specversion\":\"1.0\"");
     write_member(out, "id", &message_id(stream, message));
@@ -38,7 +56,7 @@ pub fn encode(stream: &str, message: &OutboxMessage, sequence: Option<u64>, out:
         write_member(out, "datacontenttype", inner.content_type());
     }
     write_headers(out, inner.headers(), &[]);
-    write_data(out, inner.content_type(), inner.data());
+    write_data(out, inner.content_type(), inner.data(), text_form);
     out.extend_from_slice(b"}\n");
 }
 
@@ -73,17 +91,41 @@ fn is_extension(name: &str) -> bool {
         && name != HEADERS_ATTRIBUTE
 }
 
-pub(super) fn write_data(out: &mut Vec<u8>, content_type: &str, data: &[u8]) {
+pub(super) fn write_data(out: &mut Vec<u8>, content_type: &str, data: &[u8], text_form: TextForm) {
     if data.is_empty() {
         return;
     }
     let content_type = if content_type.is_empty() { JSON_MEDIA_TYPE } else { content_type };
-    if let Some(json) = is_json(content_type).then(|| compact_json(data)).flatten() {
-        out.extend_from_slice(b",\"data\":");
-        out.extend_from_slice(json.as_bytes());
+    let is_written = if is_json(content_type) {
+        write_json(out, data)
     } else {
+        text_form == TextForm::Text && is_text(content_type) && write_text(out, data)
+    };
+    if !is_written {
         write_member(out, "data_base64", &STANDARD.encode(data));
     }
+}
+
+/// Writes data as JSON. Writes nothing and returns `false` if the data is not valid JSON, or is nested deeper than
+/// `NESTING_LIMIT`.
+fn write_json(out: &mut Vec<u8>, data: &[u8]) -> bool {
+    let Some(json) = compact_json(data) else { return false };
+    out.extend_from_slice(b",\"data\":");
+    out.extend_from_slice(json.as_bytes());
+    true
+}
+
+/// Writes data as a JSON string. Writes nothing and returns `false` if the data is not UTF-8, or if the string is
+/// longer than base64 because of many escapes. An event therefore never exceeds its size limit because of escapes.
+fn write_text(out: &mut Vec<u8>, data: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(data) else { return false };
+    let start = out.len();
+    write_member(out, "data", text);
+    let is_short = out.len() - start <= ",\"data\":\"\"".len() + data.len().div_ceil(3) * 4;
+    if !is_short {
+        out.truncate(start);
+    }
+    is_short
 }
 
 /// Returns the data in compact form. Returns `None` if the data is not valid JSON, or is nested deeper than

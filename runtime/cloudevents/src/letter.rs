@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use ordain_core::{DeadLetter, Event, LetterContent, LetterId};
 
-use super::encode::{write_data, write_headers, write_member};
+use super::encode::{TextForm, write_data, write_headers, write_member};
 use super::id::{percent_encode, source_of};
 use super::time::time_text;
 
@@ -63,7 +63,7 @@ pub fn letter_attributes<'a>(stream: &str, letter: &'a DeadLetter) -> LetterAttr
     add_reason("deadsequence", letter.sequence().map(|sequence| sequence.to_string().into()));
     add_reason("deadid", event.map(|event| event.id().into()));
     add_reason("deadsource", event.map(|event| event.source().into()));
-    add_reason("deadtime", event.and_then(Event::time_ms).and_then(time_text).map(Into::into));
+    add_reason("deadtime", event.and_then(Event::time_us).and_then(time_text).map(Into::into));
     add_reason("deadend", event.filter(|event| event.end()).map(|_| "true".into()));
     LetterAttributes {
         id: letter_id(stream, &letter.id),
@@ -82,8 +82,15 @@ pub fn letter_attributes<'a>(stream: &str, letter: &'a DeadLetter) -> LetterAttr
 /// The letter has the type, content type, headers and data of the event, so that a consumer of the event can read the
 /// letter. If the letter has no valid event but only its bytes, the bytes become the data, as base64. The letter of a
 /// missing event has no data. The letter has its own id and source. The id and source of the event are in `deadid` and
-/// `deadsource`. `sequence` is the number that a sequenced sink gave to the letter.
-pub fn encode_letter(stream: &str, letter: &DeadLetter, sequence: Option<u64>, out: &mut Vec<u8>) {
+/// `deadsource`. `sequence` is the number that a sequenced sink gave to the letter. `text_form` is the form of data that
+/// is text but not JSON.
+pub fn encode_letter(
+    stream: &str,
+    letter: &DeadLetter,
+    sequence: Option<u64>,
+    text_form: TextForm,
+    out: &mut Vec<u8>,
+) {
     let LetterAttributes { id, kind, content_type, reason } = letter_attributes(stream, letter);
     out.extend_from_slice(b"{\"specversion\":\"1.0\"");
     write_member(out, "id", &id);
@@ -103,10 +110,10 @@ pub fn encode_letter(stream: &str, letter: &DeadLetter, sequence: Option<u64>, o
     }
     match &letter.content {
         LetterContent::Nothing => {}
-        LetterContent::Raw(bytes) => write_data(out, BYTES_MEDIA_TYPE, bytes),
+        LetterContent::Raw(bytes) => write_data(out, BYTES_MEDIA_TYPE, bytes, text_form),
         LetterContent::Event(event) => {
             write_headers(out, event.headers(), &REASON_ATTRIBUTES);
-            write_data(out, event.content_type(), event.data());
+            write_data(out, event.content_type(), event.data(), text_form);
         }
     }
     out.extend_from_slice(b"}\n");

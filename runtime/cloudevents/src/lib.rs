@@ -4,8 +4,7 @@
 //!
 //! This crate validates the form, sizes and nesting of events that arrive in these formats, before any other part of
 //! Ordain uses these events. An error describes the valid form or the limit. This crate must never change data, with
-//! one exception: it removes the white space between tokens of JSON. The digest of the content therefore does not
-//! depend on the layout.
+//! one exception: it removes the white space between tokens of JSON.
 #![allow(clippy::doc_markdown, reason = "CloudEvents is a name, not code")]
 
 mod blank;
@@ -36,7 +35,7 @@ pub use delivery::{
     AckProgress, BATCH_BYTES_LIMIT, BATCH_EVENTS_LIMIT, DecodedDelivery, DeliveryBatch,
     FilePosition, READ_AHEAD_BATCHES, ReadFingerprint, SourceHandle, SourceProgress,
 };
-pub use encode::encode;
+pub use encode::{TextForm, encode};
 pub use event::{letter_event, message_event};
 pub use id::{content_id, message_id, source_of, unique_id};
 pub use letter::{LetterAttributes, REASON_ATTRIBUTES, encode_letter, letter_attributes};
@@ -67,12 +66,29 @@ const HEADERS_ATTRIBUTE: &str = "ordainheaders";
 /// The media type of the data of an event that has no `datacontenttype`. In binary mode, such data has no media type.
 const JSON_MEDIA_TYPE: &str = "application/json";
 
-/// Returns whether a media type is JSON: `application/json`, `text/json`, `…+json`.
-fn is_json(content_type: &str) -> bool {
-    let kind = content_type.split(';').next().unwrap_or_default().trim_end();
-    let ends = |suffix: &str| {
-        kind.len() >= suffix.len()
-            && kind.as_bytes()[kind.len() - suffix.len()..].eq_ignore_ascii_case(suffix.as_bytes())
-    };
-    ends("/json") || ends("+json")
+/// Returns whether data of a media type is text in UTF-8: text such as `text/plain`, XML, YAML, JavaScript or a form,
+/// without a parameter `charset` or with the value UTF-8, or any type with the parameter `charset=utf-8`. The type must
+/// not be JSON.
+fn is_text(content_type: &str) -> bool {
+    let content_type = content_type.to_ascii_lowercase();
+    let (kind, parameters) = content_type.split_once(';').unwrap_or((&content_type, ""));
+    let mut parameters = parameters.split(';').filter_map(|parameter| parameter.split_once('='));
+    match parameters.find(|(name, _)| name.trim() == "charset") {
+        Some((_, charset)) => matches!(charset.trim().trim_matches('"'), "utf-8" | "us-ascii"),
+        None => is_text_kind(kind.trim()),
+    }
+}
+
+/// Returns whether a media type without parameters, in lower case, is text.
+fn is_text_kind(kind: &str) -> bool {
+    kind.starts_with("text/")
+        || kind.ends_with("+xml")
+        || kind.ends_with("+yaml")
+        || matches!(
+            kind,
+            "application/xml"
+                | "application/yaml"
+                | "application/javascript"
+                | "application/x-www-form-urlencoded"
+        )
 }

@@ -251,7 +251,7 @@ pub fn located_text<'a>(
     location.0.iter().find_map(|place| text(reader, place))
 }
 
-/// Returns the first time that can be read ([`event_time`]), in ms since the Unix epoch; `None` if no place contains
+/// Returns the first time that can be read ([`event_time`]), in µs since the Unix epoch; `None` if no place contains
 /// such a time.
 pub fn located_time(reader: &impl PlaceReader, location: &ValueLocation) -> Option<u64> {
     location.0.iter().find_map(|place| event_time(&text(reader, place)?))

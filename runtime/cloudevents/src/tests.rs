@@ -3,7 +3,7 @@
 use ordain_config::{EventLocations, KeyLocation, KeyPlace, Place};
 use ordain_core::{
     Cause, DeadLetter, EmittedMessage, Event, LetterContent, LetterId, Message, MessageParts,
-    OrderingMode,
+    OrderingMode, is_json, json_digest,
 };
 use proptest::prelude::*;
 
@@ -60,7 +60,7 @@ fn event_is_decoded() {
     assert_eq!((event.key(), event.id(), event.source()), ("o-1", "e1", "/shop"));
     assert_eq!((event.kind(), event.content_type()), ("order.paid", "application/json"));
     assert_eq!((event.sequence(), event.end()), (Some(17), true));
-    assert_eq!(event.time_ms(), Some(1_285_996_839_266));
+    assert_eq!(event.time_us(), Some(1_285_996_839_266_999));
     assert_eq!(event.data(), br#"{"a":1}"#);
     let headers: Vec<_> = event.headers().collect();
     assert_eq!(
@@ -148,11 +148,11 @@ fn time_before_1970_counts_as_no_time() {
     for (time, expected) in [
         ("0001-01-01T00:00:00Z", None),
         ("1969-12-31T23:59:59Z", None),
-        ("2026-11-25T12:00:00.123456789123Z", Some(1_795_608_000_123)),
-        ("9999-12-31T23:59:59.9999999Z", Some(253_402_300_799_999)),
+        ("2026-11-25T12:00:00.123456789123Z", Some(1_795_608_000_123_456)),
+        ("9999-12-31T23:59:59.9999999Z", Some(253_402_300_799_999_999)),
     ] {
         let event = decode(&format!(",\"time\":\"{time}\""));
-        assert_eq!(event.time_ms(), expected, "{time}");
+        assert_eq!(event.time_us(), expected, "{time}");
     }
 }
 
@@ -355,7 +355,7 @@ fn message(parts: &MessageParts<'_>) -> OutboxMessage {
 
 fn encoded(message: &OutboxMessage, sequence: Option<u64>) -> String {
     let mut out = Vec::new();
-    encode("orders", message, sequence, &mut out);
+    encode("orders", message, sequence, TextForm::Text, &mut out);
     String::from_utf8(out).expect("JSON is text")
 }
 
@@ -393,6 +393,58 @@ fn message_becomes_a_line() {
     assert!(line.ends_with("\"data_base64\":\"/w==\"}\n"), "{line}");
 }
 
+/// Returns the end of a message's line: from the beginning of its data.
+fn encoded_data(content_type: &str, data: &[u8], text_form: TextForm) -> String {
+    let parts =
+        MessageParts { sink: "out", kind: "t", content_type, data, ..MessageParts::default() };
+    let mut out = Vec::new();
+    encode("orders", &message(&parts), None, text_form, &mut out);
+    let line = String::from_utf8(out).expect("JSON is text");
+    let event = SEQUENCED_DECODER.decode(line.as_bytes()).expect("an event");
+    assert_eq!((event.content_type(), event.data()), (content_type, data), "{line}");
+    let start = line.rfind(",\"data").expect("data");
+    line[start..].trim_end().to_owned()
+}
+
+#[test]
+fn text_in_utf8_stays_text() {
+    let text = "<a b=\"ü\">\n</a>".as_bytes();
+    let as_text = r#","data":"<a b=\"ü\">\n</a>"}"#;
+    let as_base64 = r#","data_base64":"PGEgYj0iw7wiPgo8L2E+"}"#;
+    for (content_type, expected) in [
+        ("text/plain", as_text),
+        ("Text/XML; version=1", as_text),
+        ("application/xml;Charset=\"UTF-8\"", as_text),
+        ("application/atom+xml", as_text),
+        ("application/yaml", as_text),
+        ("application/x-www-form-urlencoded", as_text),
+        ("application/x-lines; charset=utf-8", as_text),
+        ("text/plain; charset=iso-8859-1", as_base64),
+        ("text/plain; charset=utf-16", as_base64),
+        ("application/octet-stream", as_base64),
+        ("application/protobuf", as_base64),
+        ("image/png", as_base64),
+        // A JSON string in `data` would be JSON.
+        ("application/json; charset=utf-8", as_base64),
+    ] {
+        assert_eq!(encoded_data(content_type, text, TextForm::Text), expected, "{content_type}");
+        assert_eq!(encoded_data(content_type, text, TextForm::Base64), as_base64, "{content_type}");
+    }
+    for form in [TextForm::Text, TextForm::Base64] {
+        assert_eq!(encoded_data("text/plain", b"a\xff", form), r#","data_base64":"Yf8="}"#);
+        assert_eq!(encoded_data("application/json", b"[1]", form), r#","data":[1]}"#);
+    }
+}
+
+/// The size limit of a message applies to its line. Text must therefore never take more space than base64.
+#[test]
+fn text_with_many_escapes_becomes_base64() {
+    assert_eq!(encoded_data("text/plain", b"ab\n", TextForm::Text), r#","data":"ab\n"}"#);
+    let escapes = "\u{1}".repeat(6);
+    let expected = r#","data_base64":"AQEBAQEB"}"#;
+    assert_eq!(encoded_data("text/plain", escapes.as_bytes(), TextForm::Text), expected);
+}
+
 fn letter(cause: Cause, content: LetterContent) -> DeadLetter {
     DeadLetter {
         id: LetterId { key: "o/1".into(), sequence: 7, tag: 0xab },
@@ -406,14 +458,14 @@ fn letter(cause: Cause, content: LetterContent) -> DeadLetter {
 
 fn forwarded(letter: &DeadLetter) -> String {
     let mut out = Vec::new();
-    encode_letter("orders", letter, None, &mut out);
+    encode_letter("orders", letter, None, TextForm::Text, &mut out);
     String::from_utf8(out).expect("JSON is text")
 }
 
 #[test]
 fn dead_letter_becomes_a_line() {
     let event = decode(
-        r#","sequence":"7","time":"2026-01-01T00:00:00.5Z","endofsequence":true,"data":{"a":1},
+        r#","sequence":"7","time":"2026-01-01T02:00:00.500250+02:00","endofsequence":true,"data":{"a":1},
            "traceparent":"00-ab","deadcause":"mine""#,
     );
     let rejected = letter(Cause::Rejected, LetterContent::Event(event.into()));
@@ -424,7 +476,7 @@ fn dead_letter_becomes_a_line() {
             r#"{"specversion":"1.0","id":"orders/o%2F1/dead/7/ab","source":"/ordain/orders","#,
             r#""type":"order.paid","subject":"o/1","deadcause":"rejected","#,
             r#""deaderror":"sold \"out\"","deadversion":"orders@1.0.0","deadsequence":"7","#,
-            r#""deadid":"e1","deadsource":"/shop","deadtime":"2026-01-01T00:00:00.5Z","#,
+            r#""deadid":"e1","deadsource":"/shop","deadtime":"2026-01-01T00:00:00.50025Z","#,
             r#""deadend":"true","datacontenttype":"application/json","traceparent":"00-ab","#,
             r#""ordainheaders":"[[\"deadcause\",\"mine\"]]","data":{"a":1}}"#,
             "\n"
@@ -474,6 +526,44 @@ fn any_json() -> impl Strategy<Value = serde_json::Value> {
                 .prop_map(|members| members.into_iter().collect::<serde_json::Map<_, _>>().into()),
         ]
     })
+}
+
+/// Writes JSON in another form: with additional white space, with escapes for all characters of strings, and with the
+/// members of objects in reverse order.
+fn write_loosely(json: &serde_json::Value, out: &mut String) {
+    let mut separator = "\n";
+    match json {
+        serde_json::Value::Array(values) => {
+            out.push('[');
+            for value in values {
+                *out += separator;
+                write_loosely(value, out);
+                separator = "\t, ";
+            }
+            *out += " ]";
+        }
+        serde_json::Value::Object(members) => {
+            out.push('{');
+            for (name, value) in members.iter().rev() {
+                *out += separator;
+                write_escaped(name, out);
+                *out += " :\r\n";
+                write_loosely(value, out);
+                separator = " ,";
+            }
+            *out += "\t}";
+        }
+        serde_json::Value::String(text) => write_escaped(text, out),
+        other => *out += &other.to_string(),
+    }
+}
+
+fn write_escaped(text: &str, out: &mut String) {
+    out.push('"');
+    for unit in text.encode_utf16() {
+        *out += &format!("\\u{unit:04X}");
+    }
+    out.push('"');
 }
 
 fn any_data() -> impl Strategy<Value = Vec<u8>> {
@@ -547,6 +637,26 @@ proptest! {
         let pretty = serde_json::to_string_pretty(&json).expect("JSON");
         let loose = format!("{blanks}{pretty}{blanks}");
         prop_assert_eq!(&*compact(&loose).expect("nesting within the limit"), tight.as_str());
+    }
+
+    #[test]
+    fn digest_depends_only_on_the_value(one in any_json(), other in any_json()) {
+        let digest = |text: &str| json_digest(text.as_bytes(), 0);
+        let tight = one.to_string();
+        let mut loose = String::new();
+        write_loosely(&one, &mut loose);
+        prop_assert!(digest(&tight).is_some());
+        prop_assert_eq!(digest(&tight), digest(&loose), "{}", loose);
+        let pretty = serde_json::to_string_pretty(&one).expect("JSON");
+        prop_assert_eq!(digest(&tight), digest(&pretty));
+        let other = other.to_string();
+        prop_assert_eq!(digest(&tight) == digest(&other), tight == other, "{} {}", tight, other);
+    }
+
+    #[test]
+    fn only_json_has_a_digest(text in "[\\[\\]{}\",:0-9a-z.+ \\\\-]{0,12}") {
+        let is_json = serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok();
+        prop_assert_eq!(json_digest(text.as_bytes(), 0).is_some(), is_json, "{}", text);
     }
 
     #[test]

@@ -11,8 +11,8 @@ const EPOCH: DateTime = date(1970, 1, 1).at(0, 0, 0, 0);
 /// Maximum number of digits of a fraction of a second that the parser accepts.
 const FRACTION_DIGITS: usize = 9;
 
-/// The last ms of the year 9999, since the Unix epoch.
-const LAST_MS: u64 = 253_402_300_799_999;
+/// The last µs of the year 9999, since the Unix epoch.
+const LAST_US: u64 = 253_402_300_799_999_999;
 
 /// Smallest whole numbers that are times in ms, µs and ns: a smaller number is a time in the previous unit. As a time
 /// in seconds, ms or µs, the limit of the unit is in the year 5138. As a time in ms, µs or ns, it is in the year 1973.
@@ -21,15 +21,19 @@ const MICROSECONDS_START: u64 = 1_000 * MS_START;
 const NANOSECONDS_START: u64 = 1_000 * MICROSECONDS_START;
 
 /// Reads the time of an event: a time as in RFC 3339 or as NServiceBus writes it, or a number of seconds, ms, µs or ns
-/// since the Unix epoch, also with a fraction. Returns the time in ms since the Unix epoch. Returns `None` if the text
+/// since the Unix epoch, also with a fraction. Returns the time in µs since the Unix epoch. Returns `None` if the text
 /// is no time, and for a time before 1970 or after the year 9999.
 pub fn event_time(text: &str) -> Option<u64> {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     if is_number(whole) && is_number(fraction) {
         let number = whole.parse().ok()?;
-        let ms = number_time(number);
-        return Some(if number < MS_START { ms + thousandths(fraction) } else { ms });
+        let digits = match number {
+            0..MS_START => 6,
+            MS_START..MICROSECONDS_START => 3,
+            MICROSECONDS_START.. => 0,
+        };
+        return Some(number_time(number) + leading_digits(fraction, digits));
     }
     parse_time(text).or_else(|| parse_time(&standard_form(text)?)).and_then(in_calendar)
 }
@@ -42,37 +46,37 @@ fn standard_form(text: &str) -> Option<String> {
     is_fraction.then(|| format!("{seconds}.{fraction}Z"))
 }
 
-/// Returns the value of the first three digits of a fraction.
-fn thousandths(fraction: &str) -> u64 {
-    let digits = fraction.bytes().chain(*b"00").take(3);
+/// Returns the value of the first digits of a fraction.
+fn leading_digits(fraction: &str, digits: usize) -> u64 {
+    let digits = fraction.bytes().chain(std::iter::repeat(b'0')).take(digits);
     digits.fold(0, |value, digit| value * 10 + u64::from(digit - b'0'))
 }
 
-/// Converts a whole number of seconds, ms, µs or ns since the Unix epoch to ms. The unit follows from the magnitude of
+/// Converts a whole number of seconds, ms, µs or ns since the Unix epoch to µs. The unit follows from the magnitude of
 /// the number.
 pub fn number_time(number: u64) -> u64 {
     match number {
-        0..MS_START => number * 1_000,
-        MS_START..MICROSECONDS_START => number,
-        MICROSECONDS_START..NANOSECONDS_START => number / 1_000,
-        NANOSECONDS_START.. => number / 1_000_000,
+        0..MS_START => number * 1_000_000,
+        MS_START..MICROSECONDS_START => number * 1_000,
+        MICROSECONDS_START..NANOSECONDS_START => number,
+        NANOSECONDS_START.. => number / 1_000,
     }
 }
 
-/// Returns a time in ms since the Unix epoch; `None` for a time before 1970 or after the year 9999.
-pub fn in_calendar(ms: impl TryInto<u64>) -> Option<u64> {
-    ms.try_into().ok().filter(|ms| *ms <= LAST_MS)
+/// Returns a time in µs since the Unix epoch; `None` for a time before 1970 or after the year 9999.
+pub fn in_calendar(us: impl TryInto<u64>) -> Option<u64> {
+    us.try_into().ok().filter(|us| *us <= LAST_US)
 }
 
-/// Returns a time in ms since the Unix epoch as text, as in RFC 3339; `None` if the time is outside the range of the
+/// Returns a time in µs since the Unix epoch as text, as in RFC 3339; `None` if the time is outside the range of the
 /// calendar.
-pub fn time_text(ms: u64) -> Option<String> {
-    let time = jiff::Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()?;
+pub fn time_text(us: u64) -> Option<String> {
+    let time = jiff::Timestamp::from_microsecond(i64::try_from(us).ok()?).ok()?;
     Some(time.to_string())
 }
 
 /// Parses a time as in RFC 3339, in any year that RFC 3339 allows. Also accepts a comma before the fraction of a
-/// second. Returns the time in ms since the Unix epoch; negative for a time before 1970. Returns `None` if the text is
+/// second. Returns the time in µs since the Unix epoch; negative for a time before 1970. Returns `None` if the text is
 /// not such a time.
 pub fn parse_time(text: &str) -> Option<i64> {
     let text = without_small_digits(text);
@@ -80,7 +84,7 @@ pub fn parse_time(text: &str) -> Option<i64> {
     let pieces = Pieces::parse(&*text).ok()?;
     let local = pieces.date().to_datetime(pieces.time()?).duration_since(EPOCH);
     let offset = SignedDuration::from_secs(pieces.to_numeric_offset()?.seconds().into());
-    i64::try_from((local - offset).as_millis()).ok()
+    i64::try_from((local - offset).as_micros()).ok()
 }
 
 /// Returns a text without the digits of a fraction of a second after the ninth digit (one nanosecond).
@@ -101,44 +105,44 @@ mod tests {
 
     #[test]
     fn times_of_all_years_are_parsed() {
-        for (text, ms) in [
+        for (text, us) in [
             ("1970-01-01T00:00:00Z", 0),
-            ("1970-01-01T01:00:00.001+01:00", 1),
-            ("1969-12-31T23:59:59Z", -1_000),
-            ("0001-01-01T00:00:00Z", -62_135_596_800_000),
-            ("2026-11-25T12:00:00.123456789123Z", 1_795_608_000_123),
-            ("2026-11-25t12:00:00,1234567890123456789z", 1_795_608_000_123),
-            ("2026-11-25 14:00:00.123+02:00", 1_795_608_000_123),
-            ("9999-12-31T23:59:59.9999999Z", 253_402_300_799_999),
-            ("9999-12-31T23:59:59.999-23:59", 253_402_387_139_999),
+            ("1970-01-01T01:00:00.001+01:00", 1_000),
+            ("1969-12-31T23:59:59Z", -1_000_000),
+            ("0001-01-01T00:00:00Z", -62_135_596_800_000_000),
+            ("2026-11-25T12:00:00.123456789123Z", 1_795_608_000_123_456),
+            ("2026-11-25t12:00:00,1234567890123456789z", 1_795_608_000_123_456),
+            ("2026-11-25 14:00:00.123456+02:00", 1_795_608_000_123_456),
+            ("9999-12-31T23:59:59.9999999Z", 253_402_300_799_999_999),
+            ("9999-12-31T23:59:59.999-23:59", 253_402_387_139_999_000),
         ] {
-            assert_eq!(parse_time(text), Some(ms), "{text}");
+            assert_eq!(parse_time(text), Some(us), "{text}");
         }
     }
 
     #[test]
     fn unit_of_a_number_follows_from_its_magnitude() {
-        for (text, ms) in [
+        for (text, us) in [
             ("0", Some(0)),
-            ("7", Some(7_000)),
-            ("1764072000", Some(1_764_072_000_000)),
-            ("1764072000123", Some(1_764_072_000_123)),
-            ("1764072000123456", Some(1_764_072_000_123)),
-            ("1764072000123456789", Some(1_764_072_000_123)),
-            ("99999999999", Some(99_999_999_999_000)),
-            ("100000000000", Some(100_000_000_000)),
-            ("99999999999999", Some(99_999_999_999_999)),
-            ("100000000000000", Some(100_000_000_000)),
-            ("99999999999999999", Some(99_999_999_999_999)),
-            ("100000000000000000", Some(100_000_000_000)),
-            ("18446744073709551615", Some(18_446_744_073_709)),
+            ("7", Some(7_000_000)),
+            ("1764072000", Some(1_764_072_000_000_000)),
+            ("1764072000123", Some(1_764_072_000_123_000)),
+            ("1764072000123456", Some(1_764_072_000_123_456)),
+            ("1764072000123456789", Some(1_764_072_000_123_456)),
+            ("99999999999", Some(99_999_999_999_000_000)),
+            ("100000000000", Some(100_000_000_000_000)),
+            ("99999999999999", Some(99_999_999_999_999_000)),
+            ("100000000000000", Some(100_000_000_000_000)),
+            ("99999999999999999", Some(99_999_999_999_999_999)),
+            ("100000000000000000", Some(100_000_000_000_000)),
+            ("18446744073709551615", Some(18_446_744_073_709_551)),
             ("18446744073709551616", None),
             ("-1", None),
-            ("1764072000.5", Some(1_764_072_000_500)),
-            ("1764072000.123456", Some(1_764_072_000_123)),
-            ("1764072000.0", Some(1_764_072_000_000)),
-            ("1764072000123.9", Some(1_764_072_000_123)),
-            ("1764072000123456.0", Some(1_764_072_000_123)),
+            ("1764072000.5", Some(1_764_072_000_500_000)),
+            ("1764072000.1234567", Some(1_764_072_000_123_456)),
+            ("1764072000.0", Some(1_764_072_000_000_000)),
+            ("1764072000123.9", Some(1_764_072_000_123_900)),
+            ("1764072000123456.9", Some(1_764_072_000_123_456)),
             ("1764072000.", None),
             (".5", None),
             ("1.2.3", None),
@@ -147,16 +151,28 @@ mod tests {
             ("", None),
             ("yesterday", None),
             ("1969-12-31T23:59:59Z", None),
-            ("2026-11-25T12:00:00.123Z", Some(1_795_608_000_123)),
-            ("9999-12-31T23:59:59.999Z", Some(LAST_MS)),
+            ("2026-11-25T12:00:00.1234567Z", Some(1_795_608_000_123_456)),
+            ("9999-12-31T23:59:59.999999Z", Some(LAST_US)),
             ("9999-12-31T23:59:59.999-00:01", None),
-            ("2026-11-25 12:00:00:123456 Z", Some(1_795_608_000_123)),
+            ("2026-11-25 12:00:00:123456 Z", Some(1_795_608_000_123_456)),
             ("2026-11-25 12:00:00:123 Z", None),
             ("2026-11-25 12:00 Z", None),
             (":123456 Z", None),
         ] {
-            assert_eq!(event_time(text), ms, "{text}");
+            assert_eq!(event_time(text), us, "{text}");
         }
+    }
+
+    #[test]
+    fn text_of_a_time_contains_its_microseconds() {
+        for (us, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (1_795_608_000_500_000, "2026-11-25T12:00:00.5Z"),
+            (1_795_608_000_123_456, "2026-11-25T12:00:00.123456Z"),
+        ] {
+            assert_eq!(time_text(us).as_deref(), Some(text));
+        }
+        assert_eq!(time_text(u64::MAX), None);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::{Buf, BufMut, Bytes};
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
+use crate::json::{json_digest, may_be_json};
 use crate::packed::{HeaderIter, PackedStrings, UnpackError, pack_headers};
 
 /// The key of an event, such as an order id, an account or a session. The events of one key are executed in order.
@@ -41,7 +42,7 @@ pub struct EventParts<'a> {
     pub id: &'a str,
     pub kind: &'a str,
     pub source: &'a str,
-    pub time_ms: Option<u64>,
+    pub time_us: Option<u64>,
     pub content_type: &'a str,
     pub headers: &'a [(&'a str, &'a str)],
     pub data: &'a [u8],
@@ -54,7 +55,7 @@ pub struct Event {
     /// The parts: key, id, type, source, content type, headers, data.
     parts: PackedStrings<7>,
     sequence: Option<u64>,
-    time_ms: Option<u64>,
+    time_us: Option<u64>,
     content: u64,
     end: bool,
     is_store_numbered: bool,
@@ -70,6 +71,8 @@ const IS_END: u8 = 4;
 const HAS_DELAY: u8 = 8;
 const HAS_KEY: u8 = 16;
 const IS_STORE_NUMBERED: u8 = 32;
+/// The stored time is in µs. Without this flag, the stored time is in ms, as earlier versions of Ordain wrote it.
+const TIME_IS_IN_US: u8 = 64;
 
 impl Event {
     /// Creates an event, and packs its fields into one buffer.
@@ -86,7 +89,7 @@ impl Event {
                 parts.data,
             ]),
             parts.sequence,
-            parts.time_ms,
+            parts.time_us,
             parts.end,
         )
     }
@@ -94,15 +97,14 @@ impl Event {
     fn from_packed(
         parts: PackedStrings<7>,
         sequence: Option<u64>,
-        time_ms: Option<u64>,
+        time_us: Option<u64>,
         end: bool,
     ) -> Self {
-        let mut hash = Xxh3Default::new();
-        hash.update(parts.bytes(2));
-        hash.update(&[0]);
-        hash.update(parts.bytes(6));
-        let content = hash.digest();
-        Self { parts, sequence, time_ms, content, end, is_store_numbered: false }
+        let content = may_be_json(parts.text(4))
+            .then(|| json_content(parts.bytes(2), parts.bytes(6)))
+            .flatten()
+            .unwrap_or_else(|| byte_content(parts.bytes(2), parts.bytes(6)));
+        Self { parts, sequence, time_us, content, end, is_store_numbered: false }
     }
 
     /// Returns the event with the given value of [`Self::is_store_numbered`].
@@ -182,9 +184,14 @@ impl Event {
         self.parts.text(3)
     }
 
+    /// Returns the time that the producer gave the event, in µs since the Unix epoch; `None` if the event has no time.
+    pub fn time_us(&self) -> Option<u64> {
+        self.time_us
+    }
+
     /// Returns the time that the producer gave the event, in ms since the Unix epoch; `None` if the event has no time.
     pub fn time_ms(&self) -> Option<u64> {
-        self.time_ms
+        self.time_us.map(|time| time / 1_000)
     }
 
     /// Returns the media type of the data.
@@ -209,8 +216,31 @@ impl Event {
     }
 
     /// Returns a digest of the type and the data.
+    ///
+    /// If the data is JSON, and the content type is JSON or empty, two forms of the same JSON have the same digest
+    /// ([`json_digest`]): a producer, or a library that sends an event again, may change the form. Otherwise the digest
+    /// covers the bytes of the data.
     pub fn content(&self) -> u64 {
         self.content
+    }
+
+    /// Returns the digests under which an earlier event with the same content may be recorded: first
+    /// [`Self::content`]. The record has another digest in two cases: an earlier version of Ordain, which compared all
+    /// data by its bytes, wrote the record, or the earlier event had another content type. Each further digest is
+    /// computed only if the caller reads it.
+    pub fn content_digests(&self) -> impl Iterator<Item = u64> {
+        let other = std::iter::once_with(move || self.other_content());
+        let other = other.flatten().filter(move |other| *other != self.content);
+        std::iter::once(self.content).chain(other)
+    }
+
+    /// Returns the digest of the type and the data with the data compared by its bytes, if `content` may compare the
+    /// data as JSON. Otherwise returns the digest with the data compared as JSON; `None` if the data is not JSON.
+    fn other_content(&self) -> Option<u64> {
+        if may_be_json(self.content_type()) {
+            return Some(byte_content(self.parts.bytes(2), self.data()));
+        }
+        json_content(self.parts.bytes(2), self.data())
     }
 
     /// Returns whether the event is store-numbered: the store gave this event of a producer its sequence. The stored
@@ -227,26 +257,27 @@ impl Event {
     /// store-numbered event, the digest covers the type, the data, the source and the id. For any other event, the
     /// digest covers the type and the data.
     pub fn repeat_digest(&self) -> u64 {
-        if self.is_store_numbered { self.whole_digest() } else { self.content }
+        if self.is_store_numbered { self.whole_digest(self.content) } else { self.content }
     }
 
-    /// Returns the two digests under which the sequencer may have recorded an earlier copy of this event. The first
-    /// digest covers only the type and the data. It applies if the copy was not store-numbered, for example because an
-    /// earlier version of Ordain published the copy. The second digest also covers the source and the id. If an event of
-    /// the key with the same sequence is recorded under one of these digests, this event is a repeat of that event;
-    /// otherwise it is another event.
-    pub fn repeat_digests(&self) -> [u64; 2] {
-        [self.content, self.whole_digest()]
+    /// Returns the digests under which the sequencer may have recorded an earlier copy of this event: two digests for
+    /// each of [`Self::content_digests`]. The first digest covers only the type and the data. It applies if the copy was
+    /// not store-numbered, for example because an earlier version of Ordain published the copy. The second digest also
+    /// covers the source and the id. If an event of the key with the same sequence is recorded under one of these
+    /// digests, this event is a repeat of that event; otherwise it is another event.
+    pub fn repeat_digests(&self) -> impl Iterator<Item = u64> {
+        self.content_digests().flat_map(move |content| [content, self.whole_digest(content)])
     }
 
-    /// Returns a digest of the type, the data, the source and the id.
-    fn whole_digest(&self) -> u64 {
-        digest([self.content, self.identity_digest()].map(u64::to_le_bytes).as_flattened())
+    /// Returns a digest of the source, the id and `content`, a digest of the type and the data.
+    fn whole_digest(&self, content: u64) -> u64 {
+        digest([content, self.identity_digest()].map(u64::to_le_bytes).as_flattened())
     }
 
     /// Returns whether this event is a repeat of an earlier event of the key with the same sequence.
     pub fn repeats(&self, earlier: &Self) -> bool {
-        self.repeat_digests().contains(&earlier.repeat_digest())
+        let recorded = earlier.repeat_digest();
+        self.repeat_digests().any(|digest| digest == recorded)
     }
 
     /// Returns the approximate memory use of the event, in bytes.
@@ -262,16 +293,19 @@ impl Event {
     /// Appends the stored form of the event, with `sequence` in place of the event's own sequence. `None` omits the
     /// sequence. The stored sequence begins at [`EVENT_SEQUENCE_OFFSET`], with the lowest byte first.
     pub fn encode_with(&self, sequence: Option<u64>, out: &mut Vec<u8>) {
+        let time_us = self.time_us.unwrap_or(0);
+        let is_in_us = !time_us.is_multiple_of(1_000);
         out.reserve(self.encoded_len());
         out.put_u8(EVENT_FORMAT);
         out.put_u8(
             if sequence.is_some() { HAS_SEQUENCE } else { 0 }
-                | if self.time_ms.is_some() { HAS_TIME } else { 0 }
+                | if self.time_us.is_some() { HAS_TIME } else { 0 }
+                | if is_in_us { TIME_IS_IN_US } else { 0 }
                 | if self.end { IS_END } else { 0 }
                 | if self.is_store_numbered { IS_STORE_NUMBERED } else { 0 },
         );
         out.put_u64_le(sequence.unwrap_or(0));
-        out.put_u64_le(self.time_ms.unwrap_or(0));
+        out.put_u64_le(if is_in_us { time_us } else { time_us / 1_000 });
         self.parts.encode(out);
     }
 
@@ -291,16 +325,32 @@ impl Event {
         let flags = input.get_u8();
         let sequence = input.get_u64_le();
         let time = input.get_u64_le();
+        let time_us = if flags & TIME_IS_IN_US != 0 { time } else { time.saturating_mul(1_000) };
         let parts = PackedStrings::decode(input, 5)?;
         HeaderIter::new(parts.bytes(5)).check()?;
         Ok(Self::from_packed(
             parts,
             (flags & HAS_SEQUENCE != 0).then_some(sequence),
-            (flags & HAS_TIME != 0).then_some(time),
+            (flags & HAS_TIME != 0).then_some(time_us),
             flags & IS_END != 0,
         )
         .with_store_numbered(flags & IS_STORE_NUMBERED != 0))
     }
+}
+
+/// Returns a digest of a type and the data, compared by its bytes.
+fn byte_content(kind: &[u8], data: &[u8]) -> u64 {
+    let mut hash = Xxh3Default::new();
+    hash.update(kind);
+    hash.update(&[0]);
+    hash.update(data);
+    hash.digest()
+}
+
+/// Returns a digest of a type and the data, compared as JSON; `None` if the data is not JSON.
+fn json_content(kind: &[u8], data: &[u8]) -> Option<u64> {
+    let json = json_digest(data, 0)?;
+    Some(digest([digest(kind), json].map(u64::to_le_bytes).as_flattened()))
 }
 
 impl std::fmt::Debug for Event {
@@ -466,6 +516,26 @@ mod tests {
         }
     }
 
+    /// Earlier versions of Ordain stored times in ms. A time in whole ms still has this form.
+    #[test]
+    fn stored_form_contains_the_time_in_ms_or_us() {
+        for (time_us, flags, stored_time) in [
+            (None, 0, 0),
+            (Some(0), HAS_TIME, 0),
+            (Some(1_764_072_000_125_000), HAS_TIME, 1_764_072_000_125),
+            (Some(1_764_072_000_125_001), HAS_TIME | TIME_IS_IN_US, 1_764_072_000_125_001),
+        ] {
+            let event = Event::new(&EventParts { key: "k", time_us, ..EventParts::default() });
+            let mut stored = Vec::new();
+            event.encode(&mut stored);
+            let found = u64::from_le_bytes(stored[10..18].try_into().expect("eight bytes"));
+            assert_eq!((stored[1], found), (flags, stored_time));
+            let decoded = Event::decode(stored.into()).expect("an event");
+            assert!(decoded == event);
+            assert_eq!(decoded.time_ms(), time_us.map(|time| time / 1_000));
+        }
+    }
+
     #[test]
     fn only_events_with_an_id_and_no_own_number_become_store_numbered() {
         let own = EventParts { key: "k", id: "1", sequence: Some(3), ..EventParts::default() };
@@ -492,5 +562,52 @@ mod tests {
             assert!(event("1", "/a", b"x").repeats(earlier));
             assert!(event("1", "/a", b"x").numbered_by_store().repeats(earlier));
         }
+    }
+
+    fn typed(content_type: &str, data: &str) -> Event {
+        let data = data.as_bytes();
+        Event::new(&EventParts { key: "k", id: "1", content_type, data, ..EventParts::default() })
+    }
+
+    #[test]
+    fn json_is_compared_as_json() {
+        let compact = r#"{"a":[1,"ü"],"b":{}}"#;
+        let loose = r#"{"b": {}, "a": [1, "\u00fc"]}"#;
+        for content_type in ["", "application/json", "application/a+json; charset=utf-8"] {
+            let earlier = typed("application/json", compact);
+            for earlier in [earlier.clone(), earlier.numbered_by_store()] {
+                assert!(typed(content_type, loose).repeats(&earlier), "{content_type}");
+                assert!(!typed(content_type, "{}").repeats(&earlier), "{content_type}");
+            }
+            assert_eq!(typed(content_type, loose).content(), typed("", compact).content());
+        }
+        assert!(!typed("text/plain", loose).repeats(&typed("text/plain", compact)));
+        // Data that is not JSON is compared by its bytes.
+        assert!(!typed("application/json", "[1").repeats(&typed("application/json", "[ 1")));
+        assert!(typed("application/json", "[1").repeats(&typed("application/json", "[1")));
+    }
+
+    /// The content type is no part of the content.
+    #[test]
+    fn content_type_does_not_distinguish_events() {
+        for data in [r#"{ "a": 1 }"#, "[1", ""] {
+            let events = ["", "application/json", "text/plain"].map(|kind| typed(kind, data));
+            for event in &events {
+                assert!(events.iter().all(|earlier| event.repeats(earlier)), "{data} {event:?}");
+            }
+        }
+    }
+
+    /// An earlier version of Ordain recorded digests of the bytes of JSON.
+    #[test]
+    fn record_of_an_earlier_version_is_recognised() {
+        let event = typed("application/json", r#"{ "a": 1 }"#);
+        let recorded = byte_content(b"", event.data());
+        assert!(event.content() != recorded);
+        assert!(event.content_digests().any(|digest| digest == recorded));
+        let whole = event.whole_digest(recorded);
+        assert!(event.repeat_digests().any(|digest| digest == whole));
+        assert_eq!(event.content_digests().count(), 2);
+        assert_eq!(typed("text/plain", "x").content_digests().count(), 1);
     }
 }

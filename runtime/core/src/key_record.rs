@@ -314,8 +314,8 @@ impl EventDigests {
     }
 
     /// Returns whether the stored digest is one of the digests of an event ([`Event::repeat_digests`]).
-    pub fn matches(stored: u32, digests: [u64; 2]) -> bool {
-        digests.map(Self::short).contains(&stored)
+    pub fn matches(stored: u32, digests: impl IntoIterator<Item = u64>) -> bool {
+        digests.into_iter().any(|digest| Self::short(digest) == stored)
     }
 
     /// Appends the digest of event `next`, which is being settled.
@@ -369,7 +369,12 @@ impl EventDigests {
     /// Returns whether an event differs from the event that was settled with this sequence. `digests` are the digests
     /// of the event ([`Event::repeat_digests`]). Returns `None` if the list does not contain the digest of the settled
     /// event.
-    pub fn differs(&self, next: u64, sequence: u64, digests: [u64; 2]) -> Option<bool> {
+    pub fn differs(
+        &self,
+        next: u64,
+        sequence: u64,
+        digests: impl IntoIterator<Item = u64>,
+    ) -> Option<bool> {
         let settled = *self.0.get(self.position(next, sequence)?)?;
         (settled != Self::UNSEEN_DIGEST).then(|| !Self::matches(settled, digests))
     }

@@ -18,6 +18,7 @@ mod fault;
 mod gaps;
 mod id_times;
 mod input;
+mod json;
 mod key_record;
 mod letter;
 mod limit;
@@ -44,6 +45,7 @@ pub use fault::SequencerFault;
 pub use gaps::{GapEnd, GapEntry, GapHistory, SourceAnswers};
 pub use id_times::{IdStretch, IdTimes};
 pub use input::{Input, SpillPage};
+pub use json::{is_json, json_digest, may_be_json};
 pub use key_record::{
     AcceptedId, AheadRange, AppliedCommit, Batch, CommitReply, EmittedMessage, EventDigests,
     ExistingSpill, FailureInfo, KeyRecord, KeySnapshot, KeyStatus, KeyWrite, SkippedRanges,

@@ -40,6 +40,16 @@ pub fn time(ms: u64) -> String {
         .map_or_else(|_| format!("{ms} ms"), |time| format!("{time:.3}"))
 }
 
+/// Formats the time of an event, given in µs since the Unix epoch, with three or six digits after the seconds. A time
+/// that no timestamp can represent is formatted as its number of µs.
+fn event_time(us: u64) -> String {
+    if us.is_multiple_of(1_000) {
+        return time(us / 1_000);
+    }
+    jiff::Timestamp::from_microsecond(us.cast_signed())
+        .map_or_else(|_| format!("{us} µs"), |time| format!("{time:.6}"))
+}
+
 /// Parses the name of a key's status. The error lists the valid names.
 pub fn parse_status(text: &str) -> Result<KeyStatus, String> {
     KeyStatus::parse(text)

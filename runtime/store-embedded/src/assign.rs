@@ -356,7 +356,7 @@ impl<'a> AssignChanges<'a> {
             found = self.published(event.sequence(), &earlier_key)?;
         }
         if let Some((sequence, content)) = found {
-            let is_same = content == event.content();
+            let is_same = event.content_digests().any(|digest| digest == content);
             let known = if is_same { AssignItemReply::Known } else { AssignItemReply::Conflict };
             return Ok(known(sequence));
         }
@@ -447,12 +447,14 @@ impl<'a> AssignChanges<'a> {
             let is_repeat = self.readers_have(event, next)?;
             return Ok((!is_repeat).then_some(AssignItemReply::UnprovenRepeat(next)));
         }
-        let digests = event.repeat_digests();
+        let digests: Vec<u64> = event.repeat_digests().collect();
         let mut sequences = vec![next];
         self.each_reader(event.key(), |_, found| {
             let record = &found.key_record;
             if record.status == KeyStatus::Completed {
-                let same = |(_, stored): &(u64, u32)| EventDigests::matches(*stored, digests);
+                let same = |(_, stored): &(u64, u32)| {
+                    EventDigests::matches(*stored, digests.iter().copied())
+                };
                 sequences
                     .extend(record.settled_digests().filter(same).map(|(sequence, _)| sequence));
             }
@@ -469,7 +471,6 @@ impl<'a> AssignChanges<'a> {
     /// Returns whether each reader that has settled or spilled this sequence of the event's key, or a later sequence,
     /// has under this sequence an event that `event` repeats. Returns `false` if no reader has the sequence.
     fn readers_have(&self, event: &Event, sequence: u64) -> Result<bool, AssignFailure> {
-        let digests = event.repeat_digests();
         let mut is_found = false;
         let mut is_same = true;
         self.each_reader(event.key(), |stream, found| {
@@ -479,8 +480,10 @@ impl<'a> AssignChanges<'a> {
             }
             is_found = true;
             is_same &= if sequence < record.next {
-                let mut settled = record.settled_digests();
-                settled.any(|(at, stored)| at == sequence && EventDigests::matches(stored, digests))
+                let settled = record.settled_digests().find(|(at, _)| *at == sequence);
+                settled.is_some_and(|(_, digest)| {
+                    EventDigests::matches(digest, event.repeat_digests())
+                })
             } else {
                 let spilled = self.tables.spill.get(keys::event(stream, event.key(), sequence))?;
                 let spilled = spilled.and_then(|bytes| Event::decode(bytes.into()).ok());

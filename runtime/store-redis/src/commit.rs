@@ -219,10 +219,8 @@ fn put_extra_arguments(call: &mut Cmd, write: &KeyWrite, forward: bool) {
     if !write.spill.is_empty() {
         call.arg(write.spill.len());
         for (sequence, event) in &write.spill {
-            let [content, whole] = event.repeat_digests();
-            let other = if event.is_store_numbered() { content } else { whole };
-            call.arg(&sequence.to_be_bytes()[..]).arg(spilled_event(event));
-            call.arg(&other.to_be_bytes()[..]);
+            let digests: Vec<u8> = event.repeat_digests().flat_map(u64::to_be_bytes).collect();
+            call.arg(&sequence.to_be_bytes()[..]).arg(spilled_event(event)).arg(digests);
         }
     }
     let from = write.record.ids_from;

@@ -379,7 +379,9 @@ fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
 /// the number that it had before a loss, and otherwise 0. The second flag is 1 for the last message of a key. The flags
 /// are followed by the partition, the content digest, the digest of the id (for a producer's message, of source and
 /// id), the bytes of the event up to and including its number, the digest of the id alone, which earlier versions
-/// stored, and the digest of type, data, source and id. The third argument has the bytes of the event after its number.
+/// stored, and all digests except the content digest under which a record may have the message
+/// ([`Event::repeat_digests`](ordain_core::Event::repeat_digests)). The third argument has the bytes of the event after
+/// its number.
 fn put_item(call: &mut Cmd, item: &AssignItem, is_numbered: bool, has_origin: bool) {
     let event = &item.event;
     let own_number = event.sequence().or((item.number > 0).then_some(item.number));
@@ -399,8 +401,8 @@ fn put_item(call: &mut Cmd, item: &AssignItem, is_numbered: bool, has_origin: bo
     header.extend_from_slice(&before[8..]);
     header.extend_from_slice(own);
     header.extend_from_slice(&id.to_le_bytes());
-    let [_, whole] = event.repeat_digests();
-    header.extend_from_slice(&whole.to_be_bytes());
+    // The first digest is the content digest, which the argument already contains.
+    header.extend(event.repeat_digests().skip(1).flat_map(u64::to_be_bytes));
     call.arg(event.key()).arg(header).arg(rest);
 }
 

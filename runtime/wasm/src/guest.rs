@@ -90,8 +90,8 @@ impl GuestState {
     }
 
     /// Prepares the guest's clock, random numbers and log for another event.
-    pub(super) fn begin_event(&mut self, name: &EventIdentity, time_ms: u64) {
-        self.clock.begin_event(time_ms);
+    pub(super) fn begin_event(&mut self, name: &EventIdentity, time_us: u64) {
+        self.clock.begin_event(time_us);
         self.random.begin_event(name);
         self.log.begin_event(name);
     }

@@ -36,7 +36,7 @@ impl HandlerInstance {
     ) -> Result<Self, FailedAttempt> {
         let limits = &engine.settings().limits;
         let mut store = GuestState::store(engine.wasm(), limits);
-        store.data_mut().begin_event(name, time_ms(event));
+        store.data_mut().begin_event(name, time_us(event));
         store.set_epoch_deadline(1);
         let woken = Arc::<WakeFlag>::default();
         let waker = Waker::from(Arc::clone(&woken));
@@ -82,7 +82,7 @@ impl HandlerInstance {
         limits: &HandlerLimits,
     ) -> Result<HandleReply, FailedAttempt> {
         self.events += 1;
-        self.store.data_mut().begin_event(name, time_ms(event));
+        self.store.data_mut().begin_event(name, time_us(event));
         let headers: Vec<HeaderArg<'_>> = event.headers().collect();
         let args = (event_arg(name, event, &headers), state);
         let handle: HandleFunc<'_> = self.handle;
@@ -128,11 +128,11 @@ fn call_failure(
     classify(error, &guest.stderr_tail(), limits)
 }
 
-/// Returns the time at which the guest's wall clock starts for an event, in ms since the Unix epoch: the time of the
+/// Returns the time at which the guest's wall clock starts for an event, in µs since the Unix epoch: the time of the
 /// event, or the present time of the machine if the event has no time.
-fn time_ms(event: &Event) -> u64 {
-    event.time_ms().unwrap_or_else(|| {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
+fn time_us(event: &Event) -> u64 {
+    event.time_us().unwrap_or_else(|| {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_micros() as u64)
     })
 }
 

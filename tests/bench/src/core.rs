@@ -1,6 +1,6 @@
 //! `core`: measures the sequencer alone. The benchmark replaces the store and the workers: it answers each request at
 //! once, and keeps only the next sequence of each key. The sides of the comparison differ in the number of keys and in
-//! the order of the events. The benchmark also measures the call of a handler.
+//! the order of the events. The benchmark also measures the call of a handler, and the creation of an event.
 
 use std::collections::VecDeque;
 use std::process::{Command, Stdio};
@@ -17,7 +17,7 @@ use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;
 
 use crate::report::{Report, Row};
-use crate::{Common, crossing};
+use crate::{Common, content, crossing};
 
 /// The number of keys of each side.
 const KEYS: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];
@@ -55,6 +55,7 @@ pub(crate) fn bench(common: &Common) -> Result<Report> {
         }
     }
     rows.extend(crossing::rows(common)?);
+    rows.extend(content::rows(common));
     let report = Report::new("core", rows);
     let report = if counts {
         report

@@ -7,6 +7,7 @@
 
 mod amqp;
 mod chain;
+mod content;
 mod core;
 mod crossing;
 mod embedded;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ordain_core::{Event, EventParts, ExistingSpill, KeyWrite, SpillExtent, WriteCondition};
+use ordain_store::Store;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -49,8 +50,6 @@ pub async fn spilled_event_is_not_overwritten(fixture: &mut impl Fixture) {
 /// The store distinguishes a store-numbered spilled event from other events also by its source and id. A copy that is
 /// not store-numbered, for example from an earlier version of Ordain, is the same event.
 pub async fn store_numbered_spilled_event_is_compared_by_its_id(fixture: &mut impl Fixture) {
-    let store = fixture.store();
-    let mut owner = Owner::claim(store, "s", 0).await;
     let plain = |id: &str| {
         let parts = EventParts { key: "a", sequence: Some(3), id, ..EventParts::default() };
         Event::new(&parts)
@@ -64,6 +63,36 @@ pub async fn store_numbered_spilled_event_is_compared_by_its_id(fixture: &mut im
         (plain("1"), marked("1"), true),
         (plain("1"), plain("2"), true),
     ];
+    check_repeats(fixture.store(), cases).await;
+}
+
+/// Two forms of the same JSON are the same event. Text is compared by its bytes.
+pub async fn spilled_json_is_compared_as_json(fixture: &mut impl Fixture) {
+    let of = |content_type: &str, data: &str| {
+        let parts = EventParts { key: "a", sequence: Some(3), id: "1", ..EventParts::default() };
+        Event::new(&EventParts { content_type, data: data.as_bytes(), ..parts })
+    };
+    let one = r#"{"a":[1,"x"],"b":2}"#;
+    let loose = r#"{ "b": 2, "a": [1, "\u0078"] }"#;
+    let json = |data: &str| of("application/json", data);
+    let text = |data: &str| of("text/plain", data);
+    let cases = [
+        (json(one), json(loose), true),
+        (json(loose), of("", one), true),
+        (json(one), json(r#"{"a":["x",1],"b":2}"#), false),
+        (json(one), json(loose).with_store_numbered(true), true),
+        (json(one).with_store_numbered(true), json(loose), true),
+        (text(one), text(loose), false),
+        (text(loose), json(loose), true),
+        (json(loose), text(loose), true),
+    ];
+    check_repeats(fixture.store(), cases).await;
+}
+
+/// Spills two events under the same sequence of a key, for each case under another key. Checks that the store reports
+/// whether the second event is the same event.
+async fn check_repeats(store: &dyn Store, cases: impl IntoIterator<Item = (Event, Event, bool)>) {
+    let mut owner = Owner::claim(store, "s", 0).await;
     for (number, (stored, again, same)) in cases.into_iter().enumerate() {
         let key = format!("a{number}");
         let mut first = spilling(WriteCondition::Absent, &[3], &[3]);

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use ordain_tests::host::Home;
 use ordain_tests::http::{LINES, ingress, post};
 use ordain_tests::log::{by_key, in_turn};
@@ -144,6 +146,31 @@ fn same_id_from_another_source_is_another_event() -> Result<()> {
     let letters = home.rows(&["dead", "list", "cases", "--json"])?;
     assert_eq!((letters.len(), &letters[0]["cause"]), (1, &"conflict".into()));
     assert_eq!(home.lines("out.ndjson"), 5);
+    Ok(())
+}
+
+/// A library may send an event again in another form of JSON. `data_base64` contains the data in exactly this form.
+#[test]
+fn other_form_of_json_is_a_repeat() -> Result<()> {
+    let home = Home::new(&["tally"], CONFIG)?;
+    let line = |data: &str| {
+        let mut event = event("/a", "1", 1);
+        let members = event.as_object_mut().expect("an object");
+        members.remove("data");
+        members.insert("data_base64".into(), STANDARD.encode(data).into());
+        format!("{event}\n")
+    };
+    home.write("events.ndjson", line(r#"{"n":1,"name":"Köln"}"#))?;
+    let report = home.run_once()?;
+    assert_eq!((&report["settled"], &report["duplicates"]), (&1.into(), &0.into()));
+    home.append("events.ndjson", line("{ \"name\": \"K\\u00f6ln\",\n \"n\": 1 }"))?;
+    let report = home.run_once()?;
+    assert_eq!((&report["settled"], &report["duplicates"]), (&0.into(), &1.into()));
+    assert!(home.rows(&["dead", "list", "cases", "--json"])?.is_empty());
+    home.append("events.ndjson", line(r#"{"n":1,"name":"Koln"}"#))?;
+    home.run_once()?;
+    let letters = home.rows(&["dead", "list", "cases", "--json"])?;
+    assert_eq!((letters.len(), &letters[0]["cause"]), (1, &"conflict".into()));
     Ok(())
 }
 

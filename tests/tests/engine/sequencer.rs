@@ -207,6 +207,35 @@ fn conflict_names_the_source_of_the_other_event() -> Result<()> {
     Ok(())
 }
 
+/// An event arrives again in another form of JSON, both while the stream holds the first copy, and after the first copy
+/// is settled.
+#[test]
+fn other_form_of_json_is_a_repeat() -> Result<()> {
+    let mut rig = Rig::new("gap = { timeout = \"1h\" }")?;
+    let mut delivery = 0;
+    let mut deliver = |rig: &mut Rig, sequence: u64, data: &str| {
+        delivery += 1;
+        let parts = EventParts { key: "a", id: "1", kind: "test", ..EventParts::default() };
+        let sequence = Some(sequence);
+        let data = data.as_bytes();
+        let content_type = "application/json";
+        let event = Arc::new(Event::new(&EventParts { sequence, data, content_type, ..parts }));
+        rig.input(0, Input::Arrived { delivery, event });
+    };
+    let loose = "{ \"b\": 2,\n \"a\": [1, \"\\u0078\"] }";
+    deliver(&mut rig, 2, r#"{"a":[1,"x"],"b":2}"#);
+    deliver(&mut rig, 2, loose);
+    deliver(&mut rig, 1, "{}");
+    assert_eq!((rig.acked, rig.sequencer.stats().settled), (3, 2));
+    deliver(&mut rig, 2, loose);
+    assert_eq!((rig.acked, rig.sequencer.stats().settled), (4, 2));
+    assert!(rig.batches.iter().all(|batch| batch.letters.is_empty()), "{:?}", rig.batches);
+    deliver(&mut rig, 2, r#"{"a":["x",1],"b":2}"#);
+    let letters: Vec<_> = rig.batches.iter().flat_map(|batch| &batch.letters).collect();
+    assert!(letters.len() == 1 && letters[0].cause == Cause::Conflict, "{letters:?}");
+    Ok(())
+}
+
 /// The answer to a read of the due index has one key more than the sequencer has free lanes, as if another key had
 /// taken a lane in the meantime. The sequencer must read the due index again soon and load the remaining key, and must
 /// not wait for the next regular read.

@@ -41,7 +41,7 @@ const CASES: [(&str, &str, &str, &str); 7] = [
     ("state_size", r#"{ "do": "put", "bytes": 1025 }"#, "1KiB", "2KiB"),
     ("messages", r#"{ "do": "emit", "messages": 3 }"#, "messages = 2", "messages = 3"),
     ("messages_size", r#"{ "do": "emit", "messages": 2, "bytes": 36500 }"#, "70KiB", "1MiB"),
-    ("event_size", r#"{ "do": "emit", "bytes": 60000 }"#, "64KiB", "512KiB"),
+    ("event_size", r#"{ "do": "emit", "bytes": 65500 }"#, "64KiB", "512KiB"),
     ("sinks", r#"{ "do": "emit", "sink": "late" }"#, "[sinks.faulty]", WITH_LATE_SINK),
 ];
 

@@ -54,8 +54,8 @@ fn messages_have_limits() -> Result<()> {
             r#"{"do":"emit","messages":20,"bytes":1000000}"#,
             &["at once", "`plugins.messages_size` (4 MiB)"],
         ),
-        // In an event, the data is encoded in base64, which makes it a third longer.
-        (r#"{"do":"emit","bytes":921600}"#, &["as an event", "`runtime.event_size` allows 1 MiB"]),
+        // The attributes of the event count too.
+        (r#"{"do":"emit","bytes":1048500}"#, &["as an event", "`runtime.event_size` allows 1 MiB"]),
         (
             r#"{"do":"emit","headers":129}"#,
             &[

@@ -121,7 +121,7 @@ fn check_message(
 #[test]
 fn values_are_read_from_headers_and_properties() {
     // pika: no properties.
-    let id = content_id("order.paid", "", b"{}");
+    let id = content_id("order.paid", "", "", b"{}");
     let settings = "id = \"content\"";
     check_message(settings, BasicProperties::default(), "{}", ("order.paid", &id, "", None));
     // Celery: the id of the task twice, and no message_id.
@@ -142,7 +142,7 @@ fn values_are_read_from_headers_and_properties() {
     check_message(settings, service_bus, "", ("c-1", "nsb-1", "Shop.OrderPaid", None));
     // Spring: the class in a header, and no message_id.
     let spring = with_headers(&[("__TypeId__", text("shop.OrderPaid"))]);
-    let id = content_id("order.paid", "shop.OrderPaid", b"{\"a\":1}");
+    let id = content_id("order.paid", "shop.OrderPaid", "", b"{\"a\":1}");
     let settings = "id = \"content\"\ntype = \"header:__TypeId__\"";
     check_message(settings, spring, "{\"a\":1}", ("order.paid", &id, "shop.OrderPaid", None));
     // Knative and the CloudEvents SDK for RabbitMQ: headers `ce-`.
@@ -375,21 +375,21 @@ fn error_contains_located_key_and_sequence() {
 fn unreadable_time_or_type_counts_as_missing() {
     let read = |value: AMQPValue| {
         let properties = with_headers(&[("cloudEvents:time", value)]);
-        decode("k", properties.with_message_id("1".into())).expect("an event").time_ms()
+        decode("k", properties.with_message_id("1".into())).expect("an event").time_us()
     };
-    for (value, time_ms) in [
-        (text("2026-11-25T12:00:00Z"), Some(1_795_608_000_000)),
-        (AMQPValue::Timestamp(1_764_072_000), Some(1_764_072_000_000)),
-        (AMQPValue::LongLongInt(1_764_072_000_123), Some(1_764_072_000_123)),
-        (text("1764072000123456"), Some(1_764_072_000_123)),
-        (AMQPValue::Double(1_764_072_000.123), Some(1_764_072_000_123)),
-        (AMQPValue::Double(1_764_072_000.0), Some(1_764_072_000_000)),
-        (AMQPValue::Double(1_764_072_000_123.0), Some(1_764_072_000_123)),
-        (AMQPValue::Double(1_764_072_000_123_456.0), Some(1_764_072_000_123)),
+    for (value, time_us) in [
+        (text("2026-11-25T14:00:00.123456+02:00"), Some(1_795_608_000_123_456)),
+        (AMQPValue::Timestamp(1_764_072_000), Some(1_764_072_000_000_000)),
+        (AMQPValue::LongLongInt(1_764_072_000_123), Some(1_764_072_000_123_000)),
+        (text("1764072000123456"), Some(1_764_072_000_123_456)),
+        (AMQPValue::Double(1_764_072_000.123), Some(1_764_072_000_123_000)),
+        (AMQPValue::Double(1_764_072_000.0), Some(1_764_072_000_000_000)),
+        (AMQPValue::Double(1_764_072_000_123.0), Some(1_764_072_000_123_000)),
+        (AMQPValue::Double(1_764_072_000_123_456.0), Some(1_764_072_000_123_456)),
         (AMQPValue::Double(1e300), None),
-        (AMQPValue::LongLongInt(1_764_072_000_123_456), Some(1_764_072_000_123)),
+        (AMQPValue::LongLongInt(1_764_072_000_123_456), Some(1_764_072_000_123_456)),
         (AMQPValue::Void, None),
-        (decimal(1_764_072_000, 3), Some(1_764_072_000)),
+        (decimal(1_764_072_000, 3), Some(1_764_072_000_000)),
         (text("yesterday"), None),
         (text("10000-01-01T00:00:00Z"), None),
         (text("1969-12-31T23:59:59Z"), None),
@@ -398,7 +398,7 @@ fn unreadable_time_or_type_counts_as_missing() {
         (AMQPValue::FieldTable(FieldTable::default()), None),
     ] {
         let shown = format!("{value:?}");
-        assert_eq!(read(value), time_ms, "{shown}");
+        assert_eq!(read(value), time_us, "{shown}");
     }
     let timestamp = BasicProperties::default().with_timestamp(1_764_072_000_123);
     assert_eq!(decode("k", timestamp).expect("an event").time_ms(), Some(1_764_072_000_123));
@@ -435,7 +435,7 @@ fn published_event_is_read_from_the_default_places() {
         id: "id-1",
         kind: "t",
         source: "/s",
-        time_ms: Some(5),
+        time_us: Some(1_764_072_000_000_005),
         headers: &[("id", "other"), ("version", "9")],
         data: b"{\"k\":\"other\"}",
         ..EventParts::default()
@@ -465,7 +465,7 @@ fn published_event_is_read_from_the_default_places() {
             ("k/1", "id-1", "t"),
             "{settings}"
         );
-        assert_eq!((received.source(), received.time_ms()), ("/s", Some(5)), "{settings}");
+        assert_eq!((received.source(), received.time_us()), ("/s", event.time_us()), "{settings}");
         let mut headers: Vec<_> = received.headers().collect();
         headers.sort_unstable();
         assert_eq!(headers, [("id", "other"), ("version", "9")], "{settings}");

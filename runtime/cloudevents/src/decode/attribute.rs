@@ -78,12 +78,12 @@ pub(super) fn sequence(envelope: &EventEnvelope<'_>) -> DecodeResult<Option<u64>
     }
 }
 
-/// Returns the time of the event, in ms since the Unix epoch; `None` if the event has no time. A time before 1970
+/// Returns the time of the event, in µs since the Unix epoch; `None` if the event has no time. A time before 1970
 /// or after the year 9999 counts as no time.
 pub(super) fn time(envelope: &EventEnvelope<'_>) -> DecodeResult<Option<u64>> {
     let Some(raw) = envelope.raw(EnvelopeMember::Time) else { return Ok(None) };
-    if let Some(ms) = json_text(raw).and_then(|text| parse_time(&text)) {
-        return Ok(in_calendar(ms));
+    if let Some(us) = json_text(raw).and_then(|text| parse_time(&text)) {
+        return Ok(in_calendar(us));
     }
     let found = excerpt(raw);
     unreadable(format!(

@@ -8,9 +8,9 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
 use super::super::compact::{NESTING_LIMIT, NestingError, compact};
 use super::super::envelope::{EnvelopeMember, EventEnvelope};
-use super::super::is_json;
 use super::attribute::{excerpt, json_text};
 use super::{DecodeResult, unreadable};
+use ordain_core::is_json;
 
 /// Returns the payload of the event: the value of `data`, or the decoded value of `data_base64`. Returns no bytes if
 /// both are missing.

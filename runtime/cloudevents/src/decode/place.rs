@@ -72,7 +72,7 @@ mod tests {
     use ordain_core::{Cause, DeadLetter, Event, LetterContent, LetterId, OrderingMode};
 
     use super::*;
-    use crate::{DecodeError, EventDecoder, content_id, decode_http, encode_letter};
+    use crate::{DecodeError, EventDecoder, TextForm, content_id, decode_http, encode_letter};
 
     fn data(path: &str) -> Place {
         Place::Data(JsonPointer::parse(path).expect("a pointer"))
@@ -203,7 +203,7 @@ mod tests {
         // The attribute `id` is an ordinary header.
         assert_eq!(event.headers().collect::<Vec<_>>(), [("id", "e1")]);
         let event = fifo(vec![IdPlace::Place(data("/list")), IdPlace::Content]).expect("an event");
-        assert_eq!(event.id(), content_id("s", "t", event.data()));
+        assert_eq!(event.id(), content_id("s", "t", "application/json", event.data()));
         let ids = [(); 2].map(|()| fifo(vec![IdPlace::Unique]).expect("an event").id().to_owned());
         assert_ne!(ids[0], ids[1]);
         let error = fifo(vec![IdPlace::Place(data("/list"))]).expect_err("no id");
@@ -258,7 +258,7 @@ mod tests {
             content: LetterContent::Event(Arc::new(event.expect("an event"))),
         };
         let mut line = Vec::new();
-        encode_letter("s", &letter, None, &mut line);
+        encode_letter("s", &letter, None, TextForm::Text, &mut line);
         let decoder = EventDecoder::new(OrderingMode::Fifo, 1 << 20).with_locations(locations);
         assert_eq!(decoder.decode(&line).expect("an event").key(), "blue");
     }

@@ -209,7 +209,7 @@ impl Sequencer {
         {
             if let Ok(position) = lane.held.find(sequence) {
                 self.repeat_of_held(index, position, delivery, &event);
-            } else if content == EventDigests::short(event.content()) {
+            } else if EventDigests::matches(content, event.content_digests()) {
                 self.count_duplicate(delivery);
             } else {
                 self.dead_letter_conflict(index, sequence, delivery, &event);

@@ -21,11 +21,11 @@ pub(super) struct OrphanLetter {
 /// Returns the tag of a letter that contains an event. The tag is the same for each delivery of the event, so that the
 /// letter of a repeated delivery replaces the existing letter.
 pub(super) fn tag(event: &Event, cause: Cause) -> u64 {
-    tag_of(event, event.identity_digest(), cause)
+    tag_of(event.content(), event.identity_digest(), cause)
 }
 
-fn tag_of(event: &Event, identity: u64, cause: Cause) -> u64 {
-    let mixed = event.content() ^ identity.rotate_left(32);
+fn tag_of(content: u64, identity: u64, cause: Cause) -> u64 {
+    let mixed = content ^ identity.rotate_left(32);
     mixed.wrapping_add(cause as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
 }
 
@@ -75,7 +75,7 @@ pub(super) fn settling_letter(
 
 /// Returns the ids of the letters that the event may have got before the key reached the event. For each cause that
 /// does not settle the event ([`Cause::waits_for_earlier`]), returns the id that this version of Ordain gives the
-/// letter and, if it differs, the id that earlier versions gave the letter.
+/// letter and, if they differ, the ids that earlier versions gave the letter.
 pub(super) fn early_letter_ids(
     key: &Key,
     sequence: u64,
@@ -85,8 +85,10 @@ pub(super) fn early_letter_ids(
     let earlier = (identity != id).then_some(id);
     let causes = Cause::ALL.into_iter().filter(|cause| cause.waits_for_earlier());
     causes.flat_map(move |cause| {
-        let digests = std::iter::once(identity).chain(earlier);
-        let tags = digests.map(move |digest| tag_of(event, digest, cause));
+        let tags = event.content_digests().flat_map(move |content| {
+            let identities = std::iter::once(identity).chain(earlier);
+            identities.map(move |identity| tag_of(content, identity, cause))
+        });
         tags.map(move |tag| LetterId { key: Arc::clone(key), sequence, tag })
     })
 }

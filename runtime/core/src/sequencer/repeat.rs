@@ -52,9 +52,10 @@ impl Sequencer {
             self.settle_late_original(index, sequence, delivery, event);
             return;
         }
-        let digests = event.repeat_digests();
-        let differs = lane.record.digests.differs(lane.record.next, sequence, digests);
-        let differs = differs.or_else(|| self.differs_in_history(index, sequence, digests));
+        let record = &lane.record;
+        let differs = record.digests.differs(record.next, sequence, event.repeat_digests());
+        let differs =
+            differs.or_else(|| self.differs_in_history(index, sequence, event.repeat_digests()));
         if differs == Some(true) {
             self.dead_letter_conflict(index, sequence, delivery, &event);
         } else {

@@ -104,7 +104,7 @@ impl SettledEvents {
         key: &Key,
         incarnation: u64,
         sequence: u64,
-        digests: [u64; 2],
+        digests: impl IntoIterator<Item = u64>,
     ) -> Option<bool> {
         let of_key = self.keys.get(key).filter(|of_key| of_key.incarnation == incarnation)?;
         let settled = of_key.digests.get(&sequence)?;

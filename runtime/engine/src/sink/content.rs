@@ -4,7 +4,7 @@ use ordain_core::{DeadLetter, Event};
 
 use super::{PartitionHandle, PublisherError};
 use ordain_amqp::ExchangeSink;
-use ordain_cloudevents::{letter_attributes, letter_event, message_event, message_id};
+use ordain_cloudevents::{TextForm, letter_attributes, letter_event, message_event, message_id};
 use ordain_store::OutboxMessage;
 
 /// A message or dead letter to publish.
@@ -56,12 +56,21 @@ impl SinkContent {
     }
 
     /// Appends the content to `out`, encoded as a line. `sequence` is the number that the store has given to the
-    /// content; `None` if the messages of the sink have no numbers.
-    pub(super) fn encode(&self, stream: &str, sequence: Option<u64>, out: &mut Vec<u8>) {
+    /// content; `None` if the messages of the sink have no numbers. `text_form` is the form of data that is text but not
+    /// JSON.
+    pub(super) fn encode(
+        &self,
+        stream: &str,
+        sequence: Option<u64>,
+        text_form: TextForm,
+        out: &mut Vec<u8>,
+    ) {
         match self {
-            Self::Message(message) => ordain_cloudevents::encode(stream, message, sequence, out),
+            Self::Message(message) => {
+                ordain_cloudevents::encode(stream, message, sequence, text_form, out);
+            }
             Self::Letter(letter) => {
-                ordain_cloudevents::encode_letter(stream, letter, sequence, out);
+                ordain_cloudevents::encode_letter(stream, letter, sequence, text_form, out);
             }
         }
     }

@@ -25,6 +25,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::content::SinkContent;
+use ordain_cloudevents::TextForm;
 use ordain_store::OutboxEntry;
 
 /// Maximum size of a line that Ordain may have written, in bytes: an event of the largest size, in base64.
@@ -70,12 +71,17 @@ impl UnpublishedMessages {
 
     /// Returns whether a line is equal to the encoded message that has the same id; `None` if the outbox has no message
     /// with this id. `number` is the number in the line. The outbox does not have the numbers of messages, so the
-    /// function encodes the message with the number in the line.
+    /// function encodes the message with the number in the line. An earlier version of Ordain may have written the line,
+    /// so text may also be base64.
     fn has_line(&self, id: &str, number: Option<u64>, line: &[u8]) -> Option<bool> {
         let (stream, content) = self.0.get(id)?;
         let mut encoded = Vec::with_capacity(line.len());
-        content.encode(stream, number, &mut encoded);
-        Some(encoded == line)
+        let mut is_line = |text_form| {
+            encoded.clear();
+            content.encode(stream, number, text_form, &mut encoded);
+            encoded == line
+        };
+        Some(is_line(TextForm::Text) || is_line(TextForm::Base64))
     }
 }
 
@@ -272,7 +278,7 @@ mod tests {
     fn lines(messages: &[(&SinkContent, Option<u64>)]) -> Vec<u8> {
         let mut lines = Vec::new();
         for (content, number) in messages {
-            content.encode("s", *number, &mut lines);
+            content.encode("s", *number, TextForm::Text, &mut lines);
         }
         lines
     }
@@ -312,6 +318,27 @@ mod tests {
             assert!(!takes(&one), "the file has the message only once");
             assert!(!takes(&two), "the line has other content");
             assert_eq!(kept.range(), None);
+        }
+    }
+
+    /// An earlier version of Ordain wrote text as base64.
+    #[test]
+    fn line_of_an_earlier_version_is_recognised() {
+        let text = |data: &str| {
+            let content_type = "text/plain";
+            let data = data.as_bytes();
+            let parts = MessageParts { sink: "out", content_type, data, ..MessageParts::default() };
+            let message = Message::new(&parts);
+            let emitted = EmittedMessage { sequence: 1, index: 0, event_digest: 0, message };
+            SinkContent::Message(OutboxMessage { key: "a".into(), incarnation: 1, emitted })
+        };
+        for text_form in [TextForm::Text, TextForm::Base64] {
+            let mut line = Vec::new();
+            text("one").encode("s", None, text_form, &mut line);
+            let compared = compare(&line, &outbox(&[&text("one")]));
+            assert_eq!((compared.differing, compared.unpublished.len()), (0, 1), "{text_form:?}");
+            let compared = compare(&line, &outbox(&[&text("two")]));
+            assert_eq!((compared.differing, compared.unpublished.len()), (1, 0), "{text_form:?}");
         }
     }
 

@@ -16,6 +16,7 @@ use super::sequenced::{DestinationBatch, OutboundMessage, SequenceAssigner};
 use super::{LineSink, PartitionHandle, PublisherError, SequencedSink};
 use crate::source::QueueNotifiers;
 use ordain_amqp::{ExchangeSink, PublishedCount};
+use ordain_cloudevents::TextForm;
 use ordain_config::NumberingPolicy;
 use ordain_store::{Mark, Store, retry_until_ok};
 use ordain_util::failure_timer::FailureTimer;
@@ -349,7 +350,7 @@ impl BufferedLineSink {
             self.has_skipped = true;
             return false;
         }
-        content.encode(stream, number, &mut self.buffer);
+        content.encode(stream, number, TextForm::Text, &mut self.buffer);
         true
     }
 }

@@ -3,7 +3,7 @@
 use ordain_core::{Event, LetterContent};
 use serde::{Deserialize, Serialize};
 
-use super::{BoundedRows, JsonData, RowText, time};
+use super::{BoundedRows, JsonData, RowText, event_time, time};
 use ordain_store::StoredLetter;
 
 /// A page of a listing of dead letters.
@@ -100,7 +100,7 @@ impl EventRow {
             kind: event.kind().into(),
             source: event.source().into(),
             sequence: event.sequence(),
-            time: event.time_ms().map(time).map(RowText::from),
+            time: event.time_us().map(event_time).map(RowText::from),
             content_type: event.content_type().into(),
             end_of_sequence: event.end(),
             headers: headers.map(|(name, value)| (name.into(), value.into())).collect(),

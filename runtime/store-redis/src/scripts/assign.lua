@@ -56,9 +56,9 @@ end
 -- it is a producer's message that may get only the number that it had before a loss. The second flag is 1 if the
 -- message is the last of its key. The flags are followed by the partition, the content digest, the digest of the id
 -- (for a producer's message, of source and id), the first bytes of the event, the message's own number, the digest of
--- the id alone, which earlier versions stored, and the digest of type, data, source and id. These parts have the
--- following offsets:
-local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN, EARLIER_ID_IN, WHOLE_IN = 3, 7, 15, 23, 25, 33, 41
+-- the id alone, which earlier versions stored, and the other digests under which a record may have the message. These
+-- parts have the following offsets:
+local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN, EARLIER_ID_IN, DIGESTS_IN = 3, 7, 15, 23, 25, 33, 41
 -- A duration, in ms, that is longer than any retention time.
 local EXPIRY_DELAY_LIMIT_MS = 2 ^ 42
 local NEW, KNOWN, BEHIND = char(0), char(1), char(3) .. NO_NUMBER
@@ -524,13 +524,23 @@ do
     return digest == '\0\0\0\0' and '\1\0\0\0' or digest
   end
 
-  -- Returns the two digests of a message under which a reader may have recorded the message: the digest of type and
-  -- data, and the digest of type, data, source and id. The keys of the table `short` are the two digests in the form of
-  -- a key record.
+  -- Returns the digests under which a record may have a message: digests of type and data, and digests of type, data,
+  -- source and id. The digests are the keys of the returned table.
   local function digests_of_message(description)
-    local content, whole = sub(description, CONTENT_IN, CONTENT_IN + 7), sub(description, WHOLE_IN, WHOLE_IN + 7)
-    local short = {[short_digest(content)] = true, [short_digest(whole)] = true}
-    return {content = content, whole = whole, short = short}
+    local digests = {[sub(description, CONTENT_IN, CONTENT_IN + 7)] = true}
+    for at = DIGESTS_IN, #description, 8 do
+      digests[sub(description, at, at + 7)] = true
+    end
+    return digests
+  end
+
+  -- Returns the same digests in the form of a key record.
+  local function short_digests_of_message(description)
+    local short = {}
+    for digest in pairs(digests_of_message(description)) do
+      short[short_digest(digest)] = true
+    end
+    return short
   end
 
   -- Returns the offset of the first digest in the record of a key, and the number of digests. The last digest belongs
@@ -580,9 +590,10 @@ do
   end
 
   -- Returns whether each reader that has settled or spilled the sequence of a key, or a later sequence, has under this
-  -- sequence the event with these digests. Returns false if no reader has the sequence. With `trusts_lossy`, an event
-  -- that a reader does not know counts as the same event if an owner has repeated lost commits of this reader: the
-  -- owner knows the digests of more events than the record of the key, and recognises a repeat by them.
+  -- sequence the event with these digests: `long` and, in the form of a key record, `short` (fields of the table
+  -- `digests`). Returns false if no reader has the sequence. With `trusts_lossy`, an event that a reader does not know
+  -- counts as the same event if an owner has repeated lost commits of this reader: the owner knows the digests of more
+  -- events than the record of the key, and recognises a repeat by them.
   local function readers_have(key, digests, sequence, trusts_lossy)
     local is_found, is_same = false, true
     each_reader(key, function(data, record, unused, is_lossy)
@@ -603,7 +614,7 @@ do
         -- A spilled event begins with its digest.
         local event = redis.call('HGET', data, 'e' .. key .. pack('>I8', sequence))
         digest = event and sub(event, 1, 8)
-        has_event = digest == digests.content or digest == digests.whole
+        has_event = digest and digests.long[digest]
       end
       is_same = is_same and (has_event or trusts_lossy and is_lossy and not digest)
     end)
@@ -660,7 +671,8 @@ do
       refusal = char(6) .. pack('<I8', counters[key].next)
     end
     if reuses or has_lost then
-      return lost_result(key, digests_of_message(description), has_ended, refusal)
+      local digests = {long = digests_of_message(description), short = short_digests_of_message(description)}
+      return lost_result(key, digests, has_ended, refusal)
     end
     return refusal
   end
@@ -697,7 +709,7 @@ do
     local found = retained_at(field) or not own and earlier ~= id and retained_at('i' .. key .. earlier)
     if found then
       local number8 = own and own8 or sub(found, 1, 8)
-      return char(sub(found, 9, 16) == content and 1 or 2) .. number8
+      return char(digests_of_message(description)[sub(found, 9, 16)] and 1 or 2) .. number8
     end
     local elsewhere = not own and numbered_elsewhere(key, description)
     if elsewhere then

@@ -94,8 +94,8 @@ do
     if has(flags, layout.SPILL) then
       extra.spill = {}
       for i = 1, tonumber(next_argument()) do
-        -- The sequence; the digest of the event, followed by the event; and the other digest under which the store may
-        -- have the event.
+        -- The sequence; the digest of the event, followed by the event; and all digests under which the store may have
+        -- the event.
         extra.spill[i] = {next_argument(), next_argument(), next_argument()}
       end
     end
@@ -144,8 +144,10 @@ do
       local may_be = last >= EXACT or unpack8('>I8', event[1]) <= last
       local there = may_be and redis.call('HGET', data, 'e' .. key .. event[1])
       if there then
-        local digest = sub(there, 1, 8)
-        local same = digest == sub(event[2], 1, 8) or digest == event[3]
+        local digest, digests, same = sub(there, 1, 8), event[3], false
+        for at = 1, #digests, 8 do
+          same = same or digest == sub(digests, at, at + 7)
+        end
         present[#present + 1] =
           pack('<I4', i - 1) .. string.reverse(event[1]) .. char(same and 1 or 0)
       else

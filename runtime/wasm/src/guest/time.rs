@@ -31,8 +31,8 @@ pub(super) struct EventClock {
 
 #[derive(Default)]
 struct ClockState {
-    /// The event's time, in ms since the Unix epoch.
-    event_ms: u64,
+    /// The event's time, in µs since the Unix epoch.
+    event_us: u64,
     /// Time that the guest has waited (slept) during this event, on the guest's clock.
     waited: Duration,
     /// The reading of the monotonic clock, in ns. A new event does not reset this clock.
@@ -57,11 +57,11 @@ impl EventClock {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn begin_event(&self, event_ms: u64) {
+    pub(super) fn begin_event(&self, event_us: u64) {
         let mut state = self.state();
         let monotonic_ns = state.monotonic_ns;
         let moves = state.advances;
-        *state = ClockState { event_ms, monotonic_ns, advances: moves, ..ClockState::default() };
+        *state = ClockState { event_us, monotonic_ns, advances: moves, ..ClockState::default() };
     }
 
     /// Adds the time since the guest last resumed to the time for which the event has run. Fails if the event has
@@ -154,12 +154,12 @@ impl ClockView<'_> {
 impl wall_clock::Host for ClockView<'_> {
     fn now(&mut self) -> wasmtime::Result<Datetime> {
         let state = self.clock.state();
-        let now = Duration::from_millis(state.event_ms) + state.waited;
+        let now = Duration::from_micros(state.event_us) + state.waited;
         Ok(Datetime { seconds: now.as_secs(), nanoseconds: now.subsec_nanos() })
     }
 
     fn resolution(&mut self) -> wasmtime::Result<Datetime> {
-        Ok(Datetime { seconds: 0, nanoseconds: 1_000_000 })
+        Ok(Datetime { seconds: 0, nanoseconds: 1_000 })
     }
 }
 

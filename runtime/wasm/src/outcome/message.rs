@@ -5,7 +5,7 @@ use ordain_core::{EmittedMessage, Message};
 
 use super::super::settings::DisplaySize;
 use super::super::wire::MessageReply;
-use ordain_cloudevents::{ATTRIBUTE_LIMIT, HEADERS_LIMIT, HEADERS_SIZE_LIMIT};
+use ordain_cloudevents::{ATTRIBUTE_LIMIT, HEADERS_LIMIT, HEADERS_SIZE_LIMIT, TextForm};
 use ordain_store::{KEY_SIZE_LIMIT, OutboxMessage};
 
 /// Size of the fixed parts of a message in the form of an event (names, punctuation, numbers), in bytes.
@@ -57,7 +57,7 @@ pub(super) fn check(message: &MessageReply) -> Result<(), String> {
 
 /// Returns an error if the size of the message as an event exceeds the limit. The error contains the size. This
 /// function first computes a cheap upper bound, because encoding every message would be expensive and most messages are
-/// far below the limit.
+/// far below the limit. The bound contains the data as base64, because no other form of the data is longer.
 pub(super) fn check_size(message: &Message, limit: usize) -> Result<(), String> {
     let data = message.data().len();
     let rest = message.memory() - data;
@@ -72,7 +72,7 @@ pub(super) fn check_size(message: &Message, limit: usize) -> Result<(), String> 
     };
     let message = OutboxMessage { key: "".into(), incarnation: u64::MAX, emitted };
     let mut line = Vec::new();
-    ordain_cloudevents::encode("", &message, Some(u64::MAX), &mut line);
+    ordain_cloudevents::encode("", &message, Some(u64::MAX), TextForm::Text, &mut line);
     if line.len() > limit {
         return Err(format!(
             "{} as an event; `runtime.event_size` allows {}",

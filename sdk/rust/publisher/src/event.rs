@@ -29,7 +29,7 @@ pub struct Event {
     headers: Vec<(String, String)>,
     data: Vec<u8>,
     end: bool,
-    time_ms: Option<u64>,
+    time_us: Option<u64>,
 }
 
 impl Event {
@@ -63,10 +63,10 @@ impl Event {
             headers: Vec::new(),
             data: data.into(),
             end: false,
-            time_ms: SystemTime::now()
+            time_us: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .ok()
-                .and_then(|time| u64::try_from(time.as_millis()).ok()),
+                .and_then(|time| u64::try_from(time.as_micros()).ok()),
         }
     }
 
@@ -148,7 +148,7 @@ impl Event {
             id: &self.id,
             kind: &self.kind,
             source: &self.source,
-            time_ms: self.time_ms,
+            time_us: self.time_us,
             content_type: &self.content_type,
             headers: &headers,
             data: &self.data,

@@ -208,10 +208,11 @@ fn times_of_all_types_are_read() -> Result<()> {
     let text = |text: &str| AMQPValue::LongString(text.into());
     let cases = [
         ("text", text("2025-11-25T12:00:00.125Z"), Some("2025-11-25T12:00:00.125Z")),
+        ("offset", text("2025-11-25T14:00:00.123456+02:00"), Some("2025-11-25T12:00:00.123456Z")),
         ("timestamp", AMQPValue::Timestamp(1_764_072_000), Some("2025-11-25T12:00:00.000Z")),
         ("ms", AMQPValue::LongLongInt(1_764_072_000_125), Some("2025-11-25T12:00:00.125Z")),
         ("double", AMQPValue::Double(1_764_072_000_125.0), Some("2025-11-25T12:00:00.125Z")),
-        ("us", AMQPValue::LongLongInt(1_764_072_000_125_000), Some("2025-11-25T12:00:00.125Z")),
+        ("us", AMQPValue::LongLongInt(1_764_072_000_125_250), Some("2025-11-25T12:00:00.125250Z")),
         ("far", text("10000-01-01T00:00:00Z"), None),
         ("table", AMQPValue::FieldTable(FieldTable::default()), None),
         ("void", AMQPValue::Void, None),

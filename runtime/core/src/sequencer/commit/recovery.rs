@@ -261,7 +261,7 @@ impl Sequencer {
         &mut self,
         index: u32,
         sequence: u64,
-        digests: [u64; 2],
+        digests: impl IntoIterator<Item = u64>,
     ) -> Option<bool> {
         let SequencerSettings { ordering, digests: limit, commit_history_bytes, .. } =
             self.settings;
