@@ -171,9 +171,9 @@ pub struct GapSettings {
 }
 
 impl GapSettings {
-    /// The maximum width of a gap that a key skips, as a multiple of `max_width`. Each skipped sequence costs a dead
-    /// letter, so without this limit a single event with a wrong, huge sequence would fill the store. A key with a
-    /// wider gap is parked.
+    /// The maximum width of a gap that a key skips, as a multiple of `max_width`. After the skip, all events before the
+    /// end of the gap are late. Without this limit, a single event with a wrong, huge sequence would therefore end the
+    /// effects of the key's right events. A key with a wider gap is parked.
     pub const SKIP_LIMIT: u64 = 100;
 
     /// Returns whether a key may skip the missing events from `first` on, if `next` is the next event that has arrived.

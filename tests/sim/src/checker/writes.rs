@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use ordain_core::{
-    AppliedCommit, Batch, Cause, Event, Key, KeyStatus, KeyWrite, LetterContent, OrderingMode,
-    WriteCondition,
+    AppliedCommit, Batch, Cause, DeadLetter, Event, Key, KeyStatus, KeyWrite, LetterContent,
+    OrderingMode, WriteCondition,
 };
 
 use super::fold::{Step, fold};
+use super::letters::letter_sequences;
 use super::{Checker, Settlement, at};
 use crate::handler;
 use crate::store::Store;
@@ -103,8 +104,19 @@ impl Checker {
         }
         let mut without = Vec::new();
         let mut steps = Vec::new();
+        let is_skip = |letter: &&DeadLetter| letter.cause == Cause::Gap;
+        let is_outside = |letter: &&DeadLetter| {
+            let sequences = letter_sequences(letter);
+            *sequences.start() < next || *sequences.end() >= write.record.next
+        };
+        if let Some(letter) = write.letters.iter().filter(is_skip).find(is_outside) {
+            let label = at(key, letter.id.sequence);
+            return self
+                .broke("I5", format!("{label} is skipped, but this write does not settle it"));
+        }
         for sequence in next..write.record.next {
-            let letter = write.letters.iter().find(|letter| letter.id.sequence == sequence);
+            let letter =
+                write.letters.iter().find(|letter| letter_sequences(letter).contains(&sequence));
             match letter.map(|letter| (letter.cause, &letter.content)) {
                 Some((Cause::Late, LetterContent::Event(event))) => {
                     without.push((sequence, Settlement::Late(event.clone())));
