@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ordain_core::{
-    GapSettings, HandlerLimit, LimitValues, RetrySettings, Rollout, SequencerSettings, digest,
+    GapSettings, HandlerLimit, LimitValues, OrderingMode, RetrySettings, Rollout,
+    SequencerSettings, digest,
 };
 
 use super::{
@@ -192,6 +193,15 @@ impl StreamConfig {
             on_exhausted: gap.on_exhausted.0,
             tail: gap.tail.0.map(|tail| tail.0),
         }
+    }
+
+    /// Returns the highest sequence with which an event of a key without earlier events can take effect. Returns `None`
+    /// if there is no such limit: in a `fifo` stream, and if a replay server may have the earlier events.
+    pub fn new_key_limit(&self) -> Option<u64> {
+        let is_limited =
+            self.ordering == OrderingMode::Sequenced && self.replay_servers().next().is_none();
+        let gap = self.gap_settings();
+        is_limited.then(|| self.first.saturating_add(gap.reachable_width()))
     }
 
     fn retry_settings(&self, limits: LimitValues) -> RetrySettings {

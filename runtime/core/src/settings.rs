@@ -176,10 +176,19 @@ impl GapSettings {
     /// effects of the key's right events. A key with a wider gap is parked.
     pub const SKIP_LIMIT: u64 = 100;
 
+    /// Returns the maximum distance between the first missing sequence and an event that can take effect although the
+    /// missing events never arrive, or arrive only after this event.
+    pub fn reachable_width(&self) -> u64 {
+        match self.on_exhausted {
+            ExhaustedPolicy::Skip => self.max_width.saturating_mul(Self::SKIP_LIMIT),
+            ExhaustedPolicy::Park | ExhaustedPolicy::Wait => self.max_width,
+        }
+    }
+
     /// Returns whether a key may skip the missing events from `first` on, if `next` is the next event that has arrived.
     pub(crate) fn may_skip(&self, first: u64, next: u64) -> bool {
         self.on_exhausted == ExhaustedPolicy::Skip
-            && next.saturating_sub(first) <= self.max_width.saturating_mul(Self::SKIP_LIMIT)
+            && next.saturating_sub(first) <= self.reachable_width()
     }
 
     /// Returns the longest time from the arrival of the first event after a gap to the start of the last round. This

@@ -169,10 +169,7 @@ impl MessageLog for RedisStore {
         stream: &str,
         keys: &[&str],
     ) -> Result<Vec<Option<u32>>, StoreError> {
-        let mut by_shard: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-        for (at, key) in keys.iter().enumerate() {
-            by_shard.entry(shard_of(key, self.shards)).or_default().push(at);
-        }
+        let by_shard = indexes_by_shard(keys, self.shards);
         let requests = by_shard.iter().map(async |(shard, indexes)| {
             let [data] = self.stream_keys(*shard, stream, [RedisKeyKind::Data]);
             let mut ask = cmd("HMGET");
@@ -194,6 +191,25 @@ impl MessageLog for RedisStore {
             }
         }
         Ok(partitions)
+    }
+
+    async fn has_counters(&self, to: &Destination, keys: &[&str]) -> Result<Vec<bool>, StoreError> {
+        let by_shard = indexes_by_shard(keys, self.shards);
+        let requests = by_shard.iter().map(async |(shard, indexes)| {
+            let mut ask = cmd("HMGET");
+            ask.arg(self.log_key(*shard, to));
+            for at in indexes {
+                ask.arg(format!("c{}", keys[*at]));
+            }
+            array(self.run_command(&ask).await?, "HMGET")
+        });
+        let mut has_counters = vec![false; keys.len()];
+        for (indexes, found) in by_shard.values().zip(try_join_all(requests).await?) {
+            for (at, counter) in indexes.iter().zip(found) {
+                has_counters[*at] = bytes(counter).is_some();
+            }
+        }
+        Ok(has_counters)
     }
 
     async fn writer_calls(
@@ -226,6 +242,15 @@ impl MessageLog for RedisStore {
         });
         try_join_all(requests).await
     }
+}
+
+/// Returns the positions of the keys in `keys`, by the shard of each key.
+fn indexes_by_shard(keys: &[&str], shards: u32) -> BTreeMap<u32, Vec<usize>> {
+    let mut by_shard: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    for (at, key) in keys.iter().enumerate() {
+        by_shard.entry(shard_of(key, shards)).or_default().push(at);
+    }
+    by_shard
 }
 
 /// Returns the number of sequences in these ranges.

@@ -65,6 +65,11 @@ pub async fn messages_are_numbered_in_order(fixture: &mut impl Fixture) {
     );
     assert_eq!((second.key(), second.content()), (&*a, third.content()));
     assert_eq!(second.headers().collect::<Vec<_>>(), [("a", "b")]);
+    let counted = [&*a, "no such key", &*b];
+    let has_counters = store.has_counters(&sender.destination, &counted).await.expect("a read");
+    assert_eq!(has_counters, [true, false, true]);
+    let unused = Destination::Exchange("unused".into());
+    assert_eq!(store.has_counters(&unused, &counted).await.expect("a read"), [false; 3]);
     // A gap may be so wide that the store cannot search for each of its sequences.
     const WIDE: u64 = 20_000_000_000;
     let wide = [0..=2, 4..=WIDE];
