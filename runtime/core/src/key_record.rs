@@ -53,7 +53,8 @@ pub struct KeyRecord {
     pub failure: Option<Box<FailureInfo>>,
     /// The digests of the last settled events.
     pub digests: EventDigests,
-    /// The sequences that were skipped because their event never arrived.
+    /// The sequences that were skipped because their event never arrived, and the sequences below the first sequence of
+    /// the key if keys may begin anywhere.
     pub skipped: SkippedRanges,
     /// The first sequence whose id is remembered, in a `fifo` stream. 0 in a `sequenced` stream, which remembers no
     /// ids.

@@ -27,7 +27,7 @@ pub enum Cause {
     FarAhead,
     /// The event arrived after the end of its key.
     AfterEnd,
-    /// The event arrived after its sequence had been skipped.
+    /// The event arrived after its sequence had been skipped, or after its key had begun at a later sequence.
     Late,
     /// The event never arrived, and the key continued without the event or stopped at its sequence. A dead letter with
     /// this cause contains no event. One dead letter stands for all consecutive sequences that the key skipped at once.

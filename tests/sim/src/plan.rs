@@ -204,6 +204,7 @@ fn settings(rng: &mut Rng) -> SequencerSettings {
     SequencerSettings {
         ordering: OrderingMode::Sequenced,
         first: rng.pick(&[1, 1, 0]),
+        begins_anywhere: false,
         partition: 0,
         shards: rng.between(1, 4) as u32,
         max_lanes: 64,

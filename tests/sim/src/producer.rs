@@ -78,6 +78,9 @@ impl Writer<'_> {
         let name = if number == 3 { "ключ/3 %".to_owned() } else { format!("key-{number}") };
         let key: Key = Arc::from(name);
         let mut first = self.plan.settings.first;
+        if self.plan.settings.begins_anywhere {
+            first = self.rng.pick(&[0, 1, 7, 1_000]);
+        }
         let count = self.rng.between(rates.events.0, rates.events.1);
         let ended = self.rng.permille(rates.ended);
         let route = Route {

@@ -41,11 +41,12 @@ pub enum Profile {
     OfferedFifo,
     Paged,
     Jumping,
+    Anywhere,
 }
 
 impl Profile {
     /// All profiles.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::Calm,
         Self::Disturbed,
         Self::Crashy,
@@ -78,6 +79,7 @@ impl Profile {
         Self::OfferedFifo,
         Self::Paged,
         Self::Jumping,
+        Self::Anywhere,
     ];
 
     pub(crate) fn apply(self, plan: &mut Plan, rng: &mut Rng) {
@@ -160,6 +162,7 @@ impl Profile {
             Self::Expiring => expiring(plan, rng),
             Self::Skipping => skipping(plan, rng),
             Self::Jumping => jumping(plan, rng),
+            Self::Anywhere => anywhere(plan, rng),
             Self::Large => large(plan, rng),
             Self::Wild => wild(plan, rng),
             Self::GoesBack => {
@@ -347,6 +350,32 @@ fn jumping(plan: &mut Plan, rng: &mut Rng) {
     plan.settings.digests = rng.pick(&[2, 64]);
     if rng.permille(300) {
         plan.settings.gap.sources = vec!["store".into()];
+    }
+}
+
+/// Plans keys that begin at the first event that arrives. Events with lower sequences arrive before or after the first
+/// commit of the key.
+fn anywhere(plan: &mut Plan, rng: &mut Rng) {
+    disturbed(plan);
+    failing(plan, rng);
+    plan.settings.first = 0;
+    plan.settings.begins_anywhere = true;
+    plan.producer.keys = rng.between(1, 20);
+    plan.producer.events = (1, 10);
+    plan.producer.spread = rng.pick(&[5, 50, 1_000]);
+    plan.producer.jitter = rng.pick(&[5, 100]);
+    plan.producer.late = 200;
+    plan.producer.lateness = rng.pick(&[20, 2_000]);
+    plan.store.latency = rng.pick(&[0, 20, 200]);
+    if rng.permille(200) {
+        tiny(plan, rng);
+    }
+    if rng.permille(300) {
+        two_partitions(plan, rng);
+    }
+    crashes(plan, rng, 6);
+    if rng.permille(300) {
+        offers(plan, rng);
     }
 }
 

@@ -10,7 +10,7 @@ use ordain_config::{LoadedConfig, PartitionParams};
 use ordain_core::{
     AppliedCommit, Batch, Cause, CommitReply, Effect, Event, EventParts, FileDigest, GapEnd,
     HandlerOutcome, Input, KeyRecord, KeySnapshot, LetterId, Rollout, Sequencer, StateUpdate,
-    TurnResult,
+    TurnResult, WriteCondition,
 };
 
 /// A sequencer, and the answers of its store and its replay source. The store keeps no record before the first call of
@@ -413,6 +413,81 @@ fn events_cut_from_a_full_answer_are_not_skipped() -> Result<()> {
     rig.pass(0, 60_000);
     assert_eq!(skipped(&rig), [(2, 2)]);
     assert_eq!((rig.sequencer.stats().settled, rig.acked), (40, 3));
+    Ok(())
+}
+
+const ANYWHERE: &str = "first = \"any\"\ngap = { timeout = \"1h\" }\nspill_after = \"10m\"\n";
+
+/// The first event of a key has the sequence 500. The key begins with this event, without a gap. A lower sequence that
+/// arrives later becomes a dead letter, and its repeat has no result. Later events need their order as usual.
+#[test]
+fn key_begins_at_the_first_event_that_arrives() -> Result<()> {
+    let mut rig = Rig::new(ANYWHERE)?;
+    rig.deliver(0, 500);
+    let write = &rig.batches[0].writes[0];
+    assert_eq!((write.condition, write.record.next), (WriteCondition::Absent, 501));
+    assert_eq!(write.record.skipped.ranges(), [(0, 499)]);
+    assert!(write.letters.is_empty(), "the skipped sequences need no letter");
+    rig.remember()?;
+    let commits = rig.batches.len();
+    rig.deliver(1, 499);
+    let write = &rig.batches[commits].writes[0];
+    let [letter] = &write.letters[..] else { panic!("{:?}", write.letters) };
+    assert_eq!((letter.cause, letter.id.sequence), (Cause::Late, 499));
+    assert!(letter.error.contains("begun at a later sequence"), "{letter:?}");
+    assert_eq!(write.record.skipped.ranges(), [(0, 498)]);
+    let commits = rig.batches.len();
+    rig.deliver(2, 499);
+    assert_eq!((rig.batches.len(), rig.sequencer.stats().duplicates), (commits, 1));
+    for (sequence, settled) in [(503, 1), (501, 2), (502, 4)] {
+        rig.deliver(3, sequence);
+        assert_eq!(rig.sequencer.stats().settled, settled, "after event {sequence}");
+    }
+    assert!(rig.requests.is_empty(), "{:?}", rig.requests);
+    assert_eq!(rig.acked, 6);
+    Ok(())
+}
+
+/// Before the key has executed an event, a lower sequence becomes the beginning.
+#[test]
+fn lower_sequence_becomes_the_beginning_before_the_first_execution() -> Result<()> {
+    let mut rig = Rig::new(ANYWHERE)?;
+    for sequence in [5, 3, 7, 4] {
+        rig.delivery += 1;
+        let input = Input::Arrived { delivery: rig.delivery, event: event(sequence) };
+        rig.sequencer.handle(0, input);
+    }
+    rig.perform(0);
+    assert_eq!(rig.sequencer.stats().settled, 3);
+    let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
+    assert!(writes.clone().all(|write| write.letters.is_empty()));
+    let record = &writes.last().context("a write")?.record;
+    assert_eq!((record.next, record.skipped.ranges()), (6, &[(0, 2)][..]));
+    Ok(())
+}
+
+/// An early event does not let a key begin, because the source may deliver a lower sequence before it.
+#[test]
+fn early_event_does_not_begin_a_key() -> Result<()> {
+    let mut rig = Rig::new(ANYWHERE)?;
+    rig.input(0, Input::ArrivedEarly(event(9)));
+    assert!(rig.batches.is_empty());
+    rig.deliver(0, 7);
+    let record = &rig.batches[0].writes[0].record;
+    assert_eq!((record.next, record.skipped.ranges()), (8, &[(0, 6)][..]));
+    Ok(())
+}
+
+/// With `first = "any"`, a key must not begin at a sequence at which a store can no longer count exactly.
+#[test]
+fn key_does_not_begin_at_a_sequence_beyond_the_limit() -> Result<()> {
+    let mut rig = Rig::new(ANYWHERE)?;
+    rig.deliver(0, 1 << 51);
+    let [letter] = &rig.batches[0].letters[..] else { panic!("{:?}", rig.batches) };
+    assert_eq!(letter.cause, Cause::NoSequence);
+    assert!(letter.error.contains("from 0 to 2251799813685247"), "{letter:?}");
+    rig.deliver(0, (1 << 51) - 1);
+    assert_eq!((rig.sequencer.stats().settled, rig.acked), (1, 2));
     Ok(())
 }
 

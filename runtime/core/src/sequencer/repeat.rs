@@ -73,8 +73,12 @@ impl Sequencer {
         event: Arc<Event>,
     ) {
         let lane = &mut self.lanes[index];
-        let error = "the event arrived after its sequence had been skipped".into();
-        let letter = settling_letter(&lane.key, sequence, &event, Cause::Late, error, None);
+        let error = if self.settings.begins_anywhere {
+            "the event arrived after its key had begun at a later sequence, or had skipped its sequence"
+        } else {
+            "the event arrived after its sequence had been skipped"
+        };
+        let letter = settling_letter(&lane.key, sequence, &event, Cause::Late, error.into(), None);
         let bytes = letter.memory();
         let empty = LetterId::of_skipped(&lane.key, sequence, sequence);
         let chunk = lane.chunk(None, &self.settings);

@@ -143,7 +143,7 @@ impl Intake {
                 .with_locations(stream.source.cloudevent_locations()),
             limit_setting: if exchange.is_some() { "inbox" } else { "queue" },
             stream: name.shared(),
-            first: stream.first,
+            first: stream.first.lowest(),
             new_key_limit: stream.new_key_limit().filter(|_| exchange.is_none()),
             skips: stream.gap.on_exhausted.0 == ExhaustedPolicy::Skip,
             begun_keys: Mutex::default(),
@@ -241,7 +241,8 @@ impl Intake {
         let width = if self.skips { "100 times `gap.max_width`" } else { "`gap.max_width`" };
         format!(
             "sequence {sequence} cannot be right: the key has no events yet, so its sequences begin at {} (`first`), \
-             and {width} allows at most {limit}: number the events of each key without gaps, or make the stream `fifo`",
+             and {width} allows at most {limit}: number the events of each key without gaps, let each key begin where its first event says \
+             (`first = \"any\"`), or make the stream `fifo`",
             self.first
         )
     }

@@ -50,6 +50,10 @@ impl Checker {
     fn record_late_arrival(&mut self, letter: &DeadLetter, event: &std::sync::Arc<Event>) {
         if letter.cause == Cause::Late {
             let model = self.model(&letter.id.key);
+            if letter.id.sequence < model.begin {
+                let late = || Settlement::Late(event.clone());
+                model.settled.entry(letter.id.sequence).or_insert_with(late);
+            }
             for life in model.former_lives.iter_mut().chain([&mut model.settled]) {
                 if let Some(settled @ Settlement::Skipped) = life.get_mut(&letter.id.sequence) {
                     *settled = Settlement::Late(event.clone());
@@ -156,7 +160,7 @@ impl Checker {
         let key = &letter.id.key;
         let model = self.keys.get(key);
         let sequence = letter.id.sequence;
-        let usable = event.sequence().is_some_and(|s| (settings.first..u64::MAX).contains(&s));
+        let usable = event.sequence().is_some_and(|s| settings.sequences().contains(&s));
         let behavior = handler::behavior(&self.plan, event);
         match letter.cause {
             Cause::NoKey => event.key().is_empty(),
@@ -170,9 +174,10 @@ impl Checker {
             }
             Cause::AfterEnd => self.has_expired(key) || model.is_some_and(|model| model.completed),
             Cause::Late => model.is_some_and(|model| {
-                model
-                    .settlements(sequence)
-                    .any(|s| matches!(s, Settlement::Skipped | Settlement::Late(_)))
+                sequence < model.begin
+                    || model
+                        .settlements(sequence)
+                        .any(|s| matches!(s, Settlement::Skipped | Settlement::Late(_)))
             }),
             Cause::Overflow => {
                 settings.overflow == OverflowPolicy::DeadLetter && self.may_be_full(key)

@@ -89,6 +89,9 @@ impl Checker {
     /// new value, and that the handler returns the written state and messages for their events.
     fn settle(&mut self, write: &KeyWrite) {
         let key = &write.key;
+        if self.plan.settings.begins_anywhere && !self.model(key).live {
+            self.begins(write);
+        }
         let next = self.next(key);
         let before = self.model(key).state.clone();
         if write.record.next < next {
@@ -183,6 +186,33 @@ impl Checker {
             let sequences = next..write.record.next;
             self.recovered.extend(sequences.map(|sequence| (key.clone(), sequence)));
         }
+    }
+
+    /// Records the beginning of a key that may begin anywhere, from the first write of the key: all lower sequences are
+    /// skipped, or their events have arrived late. Checks that an owner has received an event with the first sequence.
+    fn begins(&mut self, write: &KeyWrite) {
+        let key = &write.key;
+        let is_late = |sequence| {
+            let mut letters = write.letters.iter();
+            letters.any(|letter| letter.cause == Cause::Late && letter.id.sequence == sequence)
+        };
+        let mut begin = 0;
+        loop {
+            let mut ranges = write.record.skipped.ranges().iter();
+            if let Some((_, last)) = ranges.find(|(first, last)| (*first..=*last).contains(&begin))
+            {
+                begin = last + 1;
+            } else if is_late(begin) {
+                begin += 1;
+            } else {
+                break;
+            }
+        }
+        if self.versions(key, begin).is_empty() {
+            self.broke("begin", format!("{} never arrived, but is the first", at(key, begin)));
+        }
+        let model = self.model(key);
+        (model.begin, model.next) = (begin, begin);
     }
 
     /// Returns the events and the messages of a sequence that the write settles with effect.
