@@ -3,6 +3,7 @@
 
 mod engine {
     mod admin;
+    mod begins_anywhere;
     mod check;
     mod check_connect;
     mod checkpoint_redis;

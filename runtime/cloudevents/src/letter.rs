@@ -20,12 +20,13 @@ const BYTES_MEDIA_TYPE: &str = "application/octet-stream";
 /// The attributes that contain the reason of a dead letter. If the event itself has headers with these names,
 /// [`encode_letter`] combines these headers in another attribute, [`letter_event`](crate::letter_event) omits them, and
 /// the encoder for RabbitMQ renames them.
-pub const REASON_ATTRIBUTES: [&str; 9] = [
+pub const REASON_ATTRIBUTES: [&str; 10] = [
     "deadcause",
     "deaderror",
     "deadversion",
     "deadorigin",
     "deadsequence",
+    "deadlastsequence",
     "deadid",
     "deadsource",
     "deadtime",
@@ -60,7 +61,9 @@ pub fn letter_attributes<'a>(stream: &str, letter: &'a DeadLetter) -> LetterAttr
     add_reason("deaderror", Some((&*letter.error).into()));
     add_reason("deadversion", letter.version.as_deref().map(Into::into));
     add_reason("deadorigin", letter.origin.as_deref().map(Into::into));
-    add_reason("deadsequence", letter.sequence().map(|sequence| sequence.to_string().into()));
+    let number = |sequence: Option<u64>| sequence.map(|sequence| sequence.to_string().into());
+    add_reason("deadsequence", number(letter.sequence()));
+    add_reason("deadlastsequence", number(letter.last_sequence()));
     add_reason("deadid", event.map(|event| event.id().into()));
     add_reason("deadsource", event.map(|event| event.source().into()));
     add_reason("deadtime", event.and_then(Event::time_us).and_then(time_text).map(Into::into));

@@ -13,7 +13,8 @@ use super::problem::{ConfigProblem, SettingLines};
 use super::text::{FileOrStdio, ResourceName, Secret};
 use super::units::Millis;
 use super::{
-    AmqpSourceConfig, Config, SinkConfig, SourceConfig, StoreConfig, StreamConfig, StreamSinkConfig,
+    AmqpSourceConfig, Config, FirstSequence, SinkConfig, SourceConfig, StoreConfig, StreamConfig,
+    StreamSinkConfig,
 };
 use ordain_store::PARTITIONS_LIMIT;
 use ordain_store::REDIS_BATCH_LIMIT;
@@ -150,6 +151,15 @@ impl ConfigChecker<'_> {
         let fifo = stream.ordering == OrderingMode::Fifo;
         if fifo && self.lines.has(&at("first")) {
             let message = "applies to sequenced streams only: in a fifo stream Ordain numbers the events from 1";
+            self.report(&at("first"), message);
+        }
+        if stream.first == FirstSequence::Any
+            && let Some(sink) = self.numbering_sink(name)
+        {
+            let message = format!(
+                "must be 0 or 1, because sink \"{sink}\" numbers the events of this stream: each key begins with the \
+                 first number that the sink gives, and with `any` Ordain would not detect the loss of this event"
+            );
             self.report(&at("first"), message);
         }
         let repeats = stream.source.redelivery_limit(self.config.ingress.is_some());

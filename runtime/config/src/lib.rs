@@ -69,7 +69,9 @@ pub use source::{
     AmqpSourceConfig, CHECKPOINT_INTERVAL_EVENTS, ExchangeBinding, FileSourceConfig, HashedPart,
     HttpSourceConfig, MESSAGE_EVENTS_LIMIT, REQUEST_EVENTS_LIMIT, SourceConfig, StreamSourceConfig,
 };
-pub use stream::{GapConfig, GapExhausted, RetryConfig, RetryExhausted, StreamConfig};
+pub use stream::{
+    FirstSequence, GapConfig, GapExhausted, RetryConfig, RetryExhausted, StreamConfig,
+};
 pub use template::RoutingKeyTemplate;
 pub use text::{AmqpName, FileOrStdio, FilePath, NamedTables, ResourceName, Secret};
 pub use units::{ByteSize, Millis, OffOr, Percent};

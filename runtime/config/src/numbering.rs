@@ -5,7 +5,7 @@
 use ordain_core::OrderingMode;
 use serde::{Deserialize, Serialize};
 
-use crate::{ConfigError, LoadedConfig, StoreConfig, StreamConfig};
+use crate::{ConfigError, FirstSequence, LoadedConfig, StoreConfig, StreamConfig};
 use ordain_store::{InstanceId, InstanceInfo, Mark, Store, StoreError};
 
 /// The version of the mark's format.
@@ -28,7 +28,8 @@ pub enum NumberingError {
 pub struct StreamNumbering {
     format: u32,
     ordering: String,
-    /// Sequence of a key's first event; `None` in a `fifo` stream, in which every key begins at 1.
+    /// Sequence of a key's first event. `None` in a `fifo` stream, in which every key begins at 1, and with
+    /// `first = "any"`.
     first: Option<u64>,
     /// Number of partitions that share the keys.
     partitions: u32,
@@ -37,7 +38,10 @@ pub struct StreamNumbering {
 impl StreamNumbering {
     fn of(stream: &StreamConfig) -> Self {
         let (ordering, first) = match stream.ordering {
-            OrderingMode::Sequenced => ("sequenced", Some(stream.first)),
+            OrderingMode::Sequenced => match stream.first {
+                FirstSequence::Number(first) => ("sequenced", Some(first)),
+                FirstSequence::Any => ("sequenced", None),
+            },
             OrderingMode::Fifo => ("fifo", None),
         };
         let partitions = stream.source.partitions();
@@ -65,8 +69,10 @@ impl StreamNumbering {
         if self.partitions != other.partitions {
             return Some(("source.partitions", self.partitions.to_string()));
         }
-        let first = self.first.filter(|_| self.first != other.first)?;
-        Some(("first", first.to_string()))
+        // `first = "any"` concerns only keys without a record. A change from or to this value therefore changes nothing
+        // for the keys in the store.
+        let (first, other_first) = self.first.zip(other.first)?;
+        (first != other_first).then(|| ("first", first.to_string()))
     }
 }
 
@@ -92,12 +98,18 @@ pub async fn check(
     };
     let mut marks = Vec::new();
     for (name, stream) in &loaded.config.streams {
-        let configured = StreamNumbering::of(stream);
+        let mut configured = StreamNumbering::of(stream);
         let mark = format!("stream/{name}");
         let stored = match store.mark(&mark).await? {
             Some(bytes) => Some(StreamNumbering::decode(&mark, &bytes)?),
             None => None,
         };
+        if let Some(stored) = &stored
+            && stored.ordering == configured.ordering
+        {
+            // With `first = "any"`, the mark keeps the value under which the store may have data.
+            configured.first = configured.first.or(stored.first);
+        }
         let difference = stored.as_ref().and_then(|then| then.difference(&configured));
         if let Some((setting, value)) = &difference
             && with_data.iter().any(|stream| **stream == **name)

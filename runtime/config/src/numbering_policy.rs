@@ -144,7 +144,7 @@ impl NumberingPolicy {
 fn numbers(stream: &StreamConfig) -> NumberingSettings {
     let key_ttl = stream.key_ttl.0.map_or(u64::MAX, |ttl| ttl.0);
     NumberingSettings {
-        first: stream.first,
+        first: stream.first.lowest(),
         // The store must not replay events of a forgotten key to a new key of the same name.
         retain: stream.retain.0.min(stream.complete_ttl.0).min(key_ttl),
         retain_events: stream.retain_events,

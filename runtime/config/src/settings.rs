@@ -10,8 +10,8 @@ use ordain_core::{
 };
 
 use super::{
-    Config, FileOrStdio, MESSAGE_EVENTS_LIMIT, Millis, ReplayServer, ReplaySource, SinkConfig,
-    StoreConfig, StreamConfig,
+    Config, FileOrStdio, FirstSequence, MESSAGE_EVENTS_LIMIT, Millis, ReplayServer, ReplaySource,
+    SinkConfig, StoreConfig, StreamConfig,
 };
 
 /// Maximum number of turns of a stream in progress, for each worker thread. A turn is a run of events of one key that a
@@ -130,7 +130,8 @@ impl Config {
         let turns = stream.concurrency.unwrap_or(share.workers * TURNS_PER_WORKER);
         SequencerSettings {
             ordering: stream.ordering,
-            first: stream.first,
+            first: stream.first.lowest(),
+            begins_anywhere: stream.first == FirstSequence::Any,
             partition: share.partition,
             shards: self.shards(),
             max_lanes: (runtime.max_active_keys / of_process).max(1),
@@ -208,6 +209,16 @@ impl StreamConfig {
             on_exhausted: gap.on_exhausted.0,
             tail: gap.tail.0.map(|tail| tail.0),
         }
+    }
+
+    /// Returns the highest sequence with which an event of a key without earlier events can take effect. Returns `None`
+    /// if there is no such limit: in a `fifo` stream, with `first = "any"`, and if a replay server may have the earlier
+    /// events.
+    pub fn new_key_limit(&self) -> Option<u64> {
+        let FirstSequence::Number(first) = self.first else { return None };
+        let is_limited =
+            self.ordering == OrderingMode::Sequenced && self.replay_servers().next().is_none();
+        is_limited.then(|| first.saturating_add(self.gap_settings().reachable_width()))
     }
 
     fn retry_settings(&self, limits: LimitValues) -> RetrySettings {

@@ -4,7 +4,7 @@ use ordain_core::{BackoffBounds, ExhaustedPolicy, OrderingMode, OverflowPolicy};
 
 use super::process::OffOrMillis;
 use super::replay::ReplaySource;
-use super::scalar::choice;
+use super::scalar::{Scalar, choice};
 use super::section::section;
 use super::source::SourceConfig;
 use super::text::ResourceName;
@@ -22,9 +22,12 @@ section! {
             because "only numbers that events have before they arrive can show that an event is missing";
         /// The source of the events.
         source: SourceConfig;
-        /// Sequence of a key's first event, in a `sequenced` stream.
-        first: u64 [0 to 1] = 1,
-            because "most producers count from 1";
+        /// Sequence of a key's first event, in a `sequenced` stream. With `any`, a key without a record begins at the
+        /// sequence of the first event that arrives, and each lower sequence that arrives later becomes a dead letter
+        /// `late`.
+        first: FirstSequence = 1,
+            because "most producers count from 1, and only with a known first sequence can Ordain detect that the \
+                     first event of a key is missing";
         /// How the stream treats a missing event.
         gap: GapConfig = {},
             because "a key waits while Ordain requests the missing event, and is parked if no request succeeds";
@@ -161,6 +164,39 @@ section! {
         /// If true, a new version of the handler resumes the keys that a failure of the handler has parked.
         on_new_version: bool = true,
             because "a new version usually contains the fix";
+    }
+}
+
+/// The sequence at which each key of a `sequenced` stream begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FirstSequence {
+    /// Each key begins at this sequence.
+    Number(u64),
+    /// A key begins at the sequence of the first event that arrives.
+    Any,
+}
+
+impl FirstSequence {
+    /// Returns the lowest valid sequence.
+    pub fn lowest(self) -> u64 {
+        match self {
+            Self::Number(first) => first,
+            Self::Any => 0,
+        }
+    }
+}
+
+impl Scalar for FirstSequence {
+    const FORM: &'static str = "0, 1 or \"any\"";
+    const BARE: bool = true;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "0" => Ok(Self::Number(0)),
+            "1" => Ok(Self::Number(1)),
+            "any" => Ok(Self::Any),
+            _ => Err(String::new()),
+        }
     }
 }
 

@@ -83,6 +83,7 @@ fn every_setting_is_accepted() {
         orders.replay_servers().map(|server| server.url.0.as_str()).collect::<Vec<_>>(),
         ["http://archive/{stream}/{key}/{sequence}", "https://other:8443/{key}?n={sequence}"]
     );
+    assert_eq!(orders.first, FirstSequence::Any);
     assert_eq!(orders.key_ttl, OffOr(Some(Millis(90 * 86_400_000))));
     // The file must contain every setting of the reference, so that the test covers all settings.
     assert_contains_rows(reference(), "", text);
@@ -241,6 +242,8 @@ fn fields_must_have_their_form() {
             "expected \"pause\" or \"dead-letter\", found \"puase\"; did you mean \"pause\"?",
         ),
         ("overflow = true", "found true"),
+        ("first = 2", "first: expected 0, 1 or \"any\", found 2"),
+        ("first = \"all\"", "first: expected 0, 1 or \"any\", found \"all\""),
         ("key_ttl = \"of\"", "expected \"off\" or a duration"),
         ("key_ttl = \"1s\"", "must be between \"1m\" and \"3650d\", found \"1s\""),
         ("complete_ttl = \"0s\"", "must be between"),
@@ -436,6 +439,11 @@ fn settings_of_chained_streams_are_checked_against_each_other() {
     // A stream may receive its events from producers only, without a sink.
     check(&stream("a", ""), &[]);
     check(&(stream("a", "") + &sink("x", "a", false)), &[(5, "sinks.x", "needs numbered events")]);
+    check(
+        &(stream("a", "first = \"any\"") + &sink("x", "a", true)),
+        &[(4, "streams.a.first", "must be 0 or 1, because sink \"x\" numbers the events of this")],
+    );
+    check(&stream("a", "first = \"any\""), &[]);
     check(
         &(stream("a", "key_ttl = \"1h\"") + &sink("x", "a", true)),
         &[(4, "streams.a.key_ttl", "sink \"x\" numbers the events of this stream")],
@@ -726,4 +734,20 @@ proptest::proptest! {
         let _ = parse(&text);
         let _ = parse(&format!("{ORDERS}{text}"));
     }
+}
+
+/// An event of a new key can take effect up to `gap.max_width` beyond `first`, and if the key skips missing events, up to
+/// 100 times this width.
+#[test]
+fn new_key_limit_depends_on_the_handling_of_gaps() {
+    let limit = |more: &str| {
+        let loaded = parse(&format!("{ORDERS}{more}")).expect("a valid configuration");
+        loaded.config.streams["orders"].new_key_limit()
+    };
+    assert_eq!(limit(""), Some(10_001));
+    assert_eq!(limit("first = 0\ngap = { max_width = 5, on_exhausted = \"wait\" }"), Some(5));
+    assert_eq!(limit("gap = { max_width = 5, on_exhausted = \"skip\" }"), Some(501));
+    assert_eq!(limit("first = \"any\""), None);
+    assert_eq!(limit("ordering = \"fifo\""), None);
+    assert_eq!(limit("gap = { replay = [\"http://h/{key}/{sequence}\"] }"), None);
 }

@@ -53,7 +53,8 @@ pub struct KeyRecord {
     pub failure: Option<Box<FailureInfo>>,
     /// The digests of the last settled events.
     pub digests: EventDigests,
-    /// The sequences that were skipped because their event never arrived.
+    /// The sequences that were skipped because their event never arrived, and the sequences below the first sequence of
+    /// the key if keys may begin anywhere.
     pub skipped: SkippedRanges,
     /// The first sequence whose id is remembered, in a `fifo` stream. 0 in a `sequenced` stream, which remembers no
     /// ids.
@@ -423,12 +424,18 @@ impl SkippedRanges {
         self.position(sequence).is_some()
     }
 
-    /// Removes a sequence whose event arrived late.
+    /// Removes a sequence whose event arrived late. If the removal would divide a range, and the list already has
+    /// [`RANGES_LIMIT`](Self::RANGES_LIMIT) ranges, the sequence stays in its range: a repeat of its event then gets the
+    /// same dead letter once more, but no other event of the range is forgotten.
     pub fn remove(&mut self, sequence: u64) {
         let Some(index) = self.position(sequence) else { return };
         let Some(ranges) = &mut self.0 else { return };
+        let (first, last) = ranges[index];
+        if first < sequence && sequence < last && ranges.len() >= Self::RANGES_LIMIT {
+            return;
+        }
         let ranges = Arc::make_mut(ranges);
-        let (first, last) = ranges.remove(index);
+        ranges.remove(index);
         if sequence < last {
             ranges.insert(index, (sequence + 1, last));
         }
@@ -685,5 +692,33 @@ impl KeySnapshot {
         size_of::<Self>()
             + self.state.as_ref().map_or(0, Bytes::len)
             + self.ids.len() * size_of::<AcceptedId>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_sequences_leave_the_skipped_ranges() {
+        let mut skipped: SkippedRanges = [(2, 20_000_000)].into_iter().collect();
+        for late in [2, 20_000_000, 1_000] {
+            skipped.remove(late);
+        }
+        assert_eq!(skipped.ranges(), [(3, 999), (1_001, 19_999_999)]);
+        assert!(!skipped.contains(1_000) && skipped.contains(1_001));
+    }
+
+    #[test]
+    fn late_sequences_do_not_divide_a_range_without_limit() {
+        let mut skipped: SkippedRanges = [(1, 1_000_000)].into_iter().collect();
+        for late in (2..1_000).step_by(2) {
+            skipped.remove(late);
+        }
+        assert_eq!(skipped.ranges().len(), SkippedRanges::RANGES_LIMIT);
+        assert!(skipped.contains(1) && skipped.contains(999_999), "the other sequences stay");
+        // The first and the last sequence of a range can leave at any time.
+        skipped.remove(1_000_000);
+        assert!(!skipped.contains(1_000_000));
     }
 }

@@ -27,10 +27,10 @@ pub enum Cause {
     FarAhead,
     /// The event arrived after the end of its key.
     AfterEnd,
-    /// The event arrived after its sequence had been skipped.
+    /// The event arrived after its sequence had been skipped, or after its key had begun at a later sequence.
     Late,
     /// The event never arrived, and the key continued without the event or stopped at its sequence. A dead letter with
-    /// this cause contains no event.
+    /// this cause contains no event. One dead letter stands for all consecutive sequences that the key skipped at once.
     Gap,
     /// The handler rejected the event.
     Rejected,
@@ -131,12 +131,19 @@ pub struct LetterId {
     pub key: Key,
     /// The sequence; 0 if the event has none.
     pub sequence: u64,
-    /// 0 for a sequence that was skipped because its event never arrived. Otherwise a digest of the event and the
-    /// cause, which distinguishes letters of one sequence.
+    /// For skipped sequences, whose events never arrived, twice the number of sequences after the first: an even
+    /// number, and 0 for a single sequence. Otherwise a digest of the event and the cause, which distinguishes letters
+    /// of one sequence. The digest is an odd number.
     pub tag: u64,
 }
 
 impl LetterId {
+    /// Returns the id of the letter for the sequences from `first` to `last`, which were skipped because their events
+    /// never arrived.
+    pub fn of_skipped(key: &Key, first: u64, last: u64) -> Self {
+        Self { key: Arc::clone(key), sequence: first, tag: 2 * (last - first) }
+    }
+
     /// Returns the id without the key, as commands accept it: `SEQUENCE-TAG`, the tag in hexadecimal digits.
     pub fn text(&self) -> String {
         format!("{}-{:x}", self.sequence, self.tag)
@@ -175,7 +182,7 @@ pub struct DeadLetter {
 /// The content of a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LetterContent {
-    /// The event never arrived, or the letter is about the lost rest of a file.
+    /// The event or the events never arrived, or the letter is about the lost rest of a file.
     Nothing,
     /// The whole event.
     Event(Arc<Event>),
@@ -184,8 +191,9 @@ pub enum LetterContent {
 }
 
 impl DeadLetter {
-    /// Returns the sequence of the event. Returns `None` if the event has none because its stream is `fifo`, if the
-    /// delivery is not a valid event, or if the letter is about the lost rest of a file.
+    /// Returns the sequence of the event, or the first sequence if the letter stands for several skipped sequences.
+    /// Returns `None` if the event has none because its stream is `fifo`, if the delivery is not a valid event, or if
+    /// the letter is about the lost rest of a file.
     pub fn sequence(&self) -> Option<u64> {
         let is_first = match &self.content {
             LetterContent::Nothing => self.cause != Cause::Unreadable,
@@ -193,6 +201,14 @@ impl DeadLetter {
             LetterContent::Raw(_) => false,
         };
         (self.id.sequence > 0 || is_first).then_some(self.id.sequence)
+    }
+
+    /// Returns the last of the skipped sequences for which the letter stands. Returns `None` if the letter stands for at
+    /// most one event.
+    pub fn last_sequence(&self) -> Option<u64> {
+        let is_skip = self.cause == Cause::Gap && matches!(self.content, LetterContent::Nothing);
+        let further = self.id.tag / 2;
+        (is_skip && further > 0).then(|| self.id.sequence.saturating_add(further))
     }
 
     /// Returns the memory cost of the letter, in bytes.
@@ -203,5 +219,30 @@ impl DeadLetter {
             LetterContent::Raw(bytes) => bytes.len(),
         };
         size_of::<Self>() + self.error.len() + content
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letter_of_skipped_sequences_has_their_range() {
+        let letter = |first, last| DeadLetter {
+            id: LetterId::of_skipped(&"k".into(), first, last),
+            cause: Cause::Gap,
+            error: String::new(),
+            origin: None,
+            version: None,
+            content: LetterContent::Nothing,
+        };
+        let range = |letter: &DeadLetter| (letter.sequence(), letter.last_sequence());
+        assert_eq!(range(&letter(0, 0)), (Some(0), None));
+        assert_eq!(range(&letter(7, 7)), (Some(7), None));
+        assert_eq!(range(&letter(0, 1)), (Some(0), Some(1)));
+        assert_eq!(range(&letter(2, 20_000_000)), (Some(2), Some(20_000_000)));
+        assert_eq!(letter(7, 7).id.tag, 0, "earlier versions gave each skipped sequence this tag");
+        let rejected = DeadLetter { cause: Cause::Rejected, ..letter(2, 9) };
+        assert_eq!(range(&rejected), (Some(2), None));
     }
 }

@@ -142,6 +142,11 @@ impl Sequencer {
             settings.first == 1 || settings.ordering == OrderingMode::Sequenced,
             "a fifo stream must begin at 1"
         );
+        assert!(
+            !settings.begins_anywhere
+                || (settings.first == 0 && settings.ordering == OrderingMode::Sequenced),
+            "only a key of a sequenced stream may begin anywhere, and its lowest sequence is 0"
+        );
         assert_eq!(commits.len(), settings.shards as usize, "one commit number for each shard");
         Self {
             claimed_at: now,

@@ -1,8 +1,10 @@
 //! The settings of a sequencer. This module defines only the meanings of the settings. The configuration of the process
 //! defines the default values and their reasons.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use crate::event::SEQUENCE_END;
 use crate::key_record::FailureInfo;
 use crate::limit::{ExceededLimit, LimitValues};
 use crate::version::{Rollout, VersionName};
@@ -13,8 +15,12 @@ pub struct SequencerSettings {
     /// The ordering of the stream: either the events of a key have numbers before they arrive, or the sequencer numbers
     /// the events.
     pub ordering: OrderingMode,
-    /// The sequence of a key's first event: 0 or 1; always 1 if the sequencer numbers the events.
+    /// The sequence of a key's first event: 0 or 1; always 1 if the sequencer numbers the events. With
+    /// `begins_anywhere`, the value is 0, the lowest valid sequence.
     pub first: u64,
+    /// `true` if a key without a record begins at the sequence of the first event that arrives. All lower sequences then
+    /// count as skipped. Only for events that have numbers before they arrive.
+    pub begins_anywhere: bool,
     /// The partition that the sequencer owns.
     pub partition: u32,
     /// The number of shards. A shard is one slice of the store, by hash of the key.
@@ -95,6 +101,18 @@ pub struct SequencerSettings {
     pub seed: u64,
 }
 
+/// The exclusive upper bound of sequences if keys may begin at any sequence. Every store counts exactly at numbers far
+/// above this bound. If keys begin at `first`, no key reaches this bound.
+const ANY_SEQUENCE_END: u64 = 1 << 51;
+
+impl SequencerSettings {
+    /// Returns the valid sequences of events in a `sequenced` stream.
+    pub fn sequences(&self) -> Range<u64> {
+        let end = if self.begins_anywhere { ANY_SEQUENCE_END } else { SEQUENCE_END };
+        self.first..end
+    }
+}
+
 /// The ordering of a stream: the way in which the events of a key get their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OrderingMode {
@@ -171,15 +189,24 @@ pub struct GapSettings {
 }
 
 impl GapSettings {
-    /// The maximum width of a gap that a key skips, as a multiple of `max_width`. Each skipped sequence costs a dead
-    /// letter, so without this limit a single event with a wrong, huge sequence would fill the store. A key with a
-    /// wider gap is parked.
+    /// The maximum width of a gap that a key skips, as a multiple of `max_width`. After the skip, all events before the
+    /// end of the gap are late. Without this limit, a single event with a wrong, huge sequence would therefore end the
+    /// effects of the key's right events. A key with a wider gap is parked.
     pub const SKIP_LIMIT: u64 = 100;
+
+    /// Returns the maximum distance between the first missing sequence and an event that can take effect although the
+    /// missing events never arrive, or arrive only after this event.
+    pub fn reachable_width(&self) -> u64 {
+        match self.on_exhausted {
+            ExhaustedPolicy::Skip => self.max_width.saturating_mul(Self::SKIP_LIMIT),
+            ExhaustedPolicy::Park | ExhaustedPolicy::Wait => self.max_width,
+        }
+    }
 
     /// Returns whether a key may skip the missing events from `first` on, if `next` is the next event that has arrived.
     pub(crate) fn may_skip(&self, first: u64, next: u64) -> bool {
         self.on_exhausted == ExhaustedPolicy::Skip
-            && next.saturating_sub(first) <= self.max_width.saturating_mul(Self::SKIP_LIMIT)
+            && next.saturating_sub(first) <= self.reachable_width()
     }
 
     /// Returns the longest time from the arrival of the first event after a gap to the start of the last round. This

@@ -37,7 +37,9 @@ use crate::listen::listen_error;
 use crate::problem::ProblemDetails;
 use crate::view::StreamIntake;
 use intake::Intake;
-use ordain_cloudevents::{BodyError, NAMED_EVENTS_LIMIT, content_mode, decode_body};
+use ordain_cloudevents::{
+    BodyError, BodyEvents, InvalidEvent, NAMED_EVENTS_LIMIT, content_mode, decode_body,
+};
 use ordain_config::{
     Config, ConfigError, IngressConfig as Settings, LoadedConfig, REQUEST_EVENTS_LIMIT,
     SourceConfig, StreamConfig,
@@ -272,6 +274,35 @@ fn no_answer(intake: &Intake) -> ProblemDetails {
     ProblemDetails::unavailable(words).retry_after(RETRY_AFTER_SECONDS)
 }
 
+/// Rejects a whole request if the key of one of its events has no earlier events and could never reach the sequence of
+/// the event.
+async fn check_reachable(intake: &Intake, found: &BodyEvents) -> Result<(), ProblemDetails> {
+    let search = intake.unreachable_events(&found.events);
+    let Ok(unreachable) = timeout(STORE_TIMEOUT, search).await else {
+        return Err(no_answer(intake));
+    };
+    let unreachable = unreachable
+        .map_err(|error| ProblemDetails::from(error).retry_after(RETRY_AFTER_SECONDS))?;
+    if unreachable.is_empty() {
+        return Ok(());
+    }
+    let invalid = |at: &usize| {
+        let event = &found.events[*at];
+        InvalidEvent {
+            place: found.places[*at],
+            key: Some(event.key().to_owned()),
+            sequence: event.sequence(),
+            message: intake.unreachable_error(event),
+        }
+    };
+    Err(ProblemDetails::from(BodyError::InvalidEvents {
+        place_name: found.place_name,
+        wrong: unreachable.len(),
+        total: found.events.len(),
+        named: unreachable.iter().take(NAMED_EVENTS_LIMIT).map(invalid).collect(),
+    }))
+}
+
 /// Handles `POST /v1/streams/{stream}/events`: checks all events of the request, writes them to the store, and confirms
 /// them when they are durable.
 async fn receive_events(
@@ -313,6 +344,7 @@ async fn receive_events(
     let check = |event: &Event| intake.fault(event);
     let found = decode_body(&intake.decoder, form, &headers, &body, REQUEST_EVENTS_LIMIT, check)?;
     app.check_run()?;
+    check_reachable(intake, &found).await?;
     let Ok(assigned) = timeout(STORE_TIMEOUT, intake.accept(&found.events)).await else {
         return Err(no_answer(intake));
     };

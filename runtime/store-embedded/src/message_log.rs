@@ -76,6 +76,18 @@ impl MessageLog for EmbeddedStore {
         self.read(move |shared| partitions_of(shared, &table_keys)).await
     }
 
+    async fn has_counters(&self, to: &Destination, keys: &[&str]) -> Result<Vec<bool>, StoreError> {
+        let table_keys: Vec<_> = keys.iter().map(|key| keys::key_counter(to, key)).collect();
+        self.read(move |shared| {
+            let has_counter = |table_key: &Vec<u8>| {
+                let found = shared.tables.log.get(table_key).map_err(|error| read_error(&error))?;
+                Ok(found.is_some())
+            };
+            table_keys.iter().map(has_counter).collect()
+        })
+        .await
+    }
+
     async fn queue_ends(&self, partition: &Partition) -> Result<Vec<QueueEnds>, StoreError> {
         let partition = partition.clone();
         self.read(move |shared| waiting_in(shared, &partition)).await

@@ -16,7 +16,7 @@ use redis::{Cmd, Value, cmd};
 use super::RedisStore;
 use super::claim::register_partition;
 use super::commit::{claim_bytes, record_field, send_durably};
-use super::names::RedisKeyKind;
+use super::names::{RedisKeyKind, escape_pattern};
 use super::record::RedisRecord;
 use super::script::LuaScript;
 use super::value::{array, bytes, number, parts, unexpected_reply};
@@ -29,6 +29,9 @@ use ordain_store::{
 
 /// The maximum number of sequences that one call of the script `retained` requests.
 const SEQUENCES_LIMIT: usize = 1_000;
+/// Above this number of wanted sequences, the store first finds the sequences that have retained messages. The number of
+/// wanted sequences has no limit, because a gap may be wide. The number of retained messages is limited.
+const WANTED_SEQUENCES_LIMIT: u64 = 100 * SEQUENCES_LIMIT as u64;
 
 #[async_trait]
 impl MessageLog for RedisStore {
@@ -72,6 +75,13 @@ impl MessageLog for RedisStore {
         let script = &self.scripts.retained;
         let names = [self.log_key(shard_of(key, self.shards), to)];
         let mut found = FoundEvents { events: Vec::new(), until: u64::MAX };
+        let existing;
+        let wanted = if width(wanted) > WANTED_SEQUENCES_LIMIT {
+            existing = retained_sequences(self, &names, key, wanted).await?;
+            &existing[..]
+        } else {
+            wanted
+        };
         let mut wanted = wanted.iter().cloned().flatten().peekable();
         while let Some(first) = wanted.peek().copied() {
             if room == 0 {
@@ -159,10 +169,7 @@ impl MessageLog for RedisStore {
         stream: &str,
         keys: &[&str],
     ) -> Result<Vec<Option<u32>>, StoreError> {
-        let mut by_shard: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-        for (at, key) in keys.iter().enumerate() {
-            by_shard.entry(shard_of(key, self.shards)).or_default().push(at);
-        }
+        let by_shard = indexes_by_shard(keys, self.shards);
         let requests = by_shard.iter().map(async |(shard, indexes)| {
             let [data] = self.stream_keys(*shard, stream, [RedisKeyKind::Data]);
             let mut ask = cmd("HMGET");
@@ -184,6 +191,25 @@ impl MessageLog for RedisStore {
             }
         }
         Ok(partitions)
+    }
+
+    async fn has_counters(&self, to: &Destination, keys: &[&str]) -> Result<Vec<bool>, StoreError> {
+        let by_shard = indexes_by_shard(keys, self.shards);
+        let requests = by_shard.iter().map(async |(shard, indexes)| {
+            let mut ask = cmd("HMGET");
+            ask.arg(self.log_key(*shard, to));
+            for at in indexes {
+                ask.arg(format!("c{}", keys[*at]));
+            }
+            array(self.run_command(&ask).await?, "HMGET")
+        });
+        let mut has_counters = vec![false; keys.len()];
+        for (indexes, found) in by_shard.values().zip(try_join_all(requests).await?) {
+            for (at, counter) in indexes.iter().zip(found) {
+                has_counters[*at] = bytes(counter).is_some();
+            }
+        }
+        Ok(has_counters)
     }
 
     async fn writer_calls(
@@ -216,6 +242,59 @@ impl MessageLog for RedisStore {
         });
         try_join_all(requests).await
     }
+}
+
+/// Returns the positions of the keys in `keys`, by the shard of each key.
+fn indexes_by_shard(keys: &[&str], shards: u32) -> BTreeMap<u32, Vec<usize>> {
+    let mut by_shard: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    for (at, key) in keys.iter().enumerate() {
+        by_shard.entry(shard_of(key, shards)).or_default().push(at);
+    }
+    by_shard
+}
+
+/// Returns the number of sequences in these ranges.
+fn width(ranges: &[RangeInclusive<u64>]) -> u64 {
+    let widths = ranges.iter().map(|range| (range.end() - range.start()).saturating_add(1));
+    widths.fold(0, u64::saturating_add)
+}
+
+/// Returns the wanted sequences for which the log, whose Redis key is in `names`, has retained messages of the key. Each
+/// range of the result contains one sequence. The time of this search depends on the number of fields of the log, not
+/// on the number of wanted sequences. `wanted` must be in ascending order.
+async fn retained_sequences(
+    store: &RedisStore,
+    names: &[String],
+    key: &str,
+    wanted: &[RangeInclusive<u64>],
+) -> Result<Vec<RangeInclusive<u64>>, StoreError> {
+    let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return Ok(Vec::new()) };
+    let script = &store.scripts.retained_sequences;
+    // A sequence has eight bytes, each of which matches any byte.
+    let pattern = format!("m{}????????", escape_pattern(key));
+    let is_wanted = |sequence: u64| {
+        let at = wanted.partition_point(|range| *range.end() < sequence);
+        wanted.get(at).is_some_and(|range| range.contains(&sequence))
+    };
+    let mut sequences = BTreeSet::new();
+    let mut cursor = 0;
+    loop {
+        let mut call = store.script_call(script, names);
+        call.arg(&pattern);
+        call.arg(&first.start().to_be_bytes()[..]).arg(&last.end().to_be_bytes()[..]).arg(cursor);
+        let [next, found] = parts(store.run_script(script, call).await?, script.name)?;
+        for sequence in array(found, script.name)? {
+            let sequence = bytes(sequence).and_then(|bytes| <[u8; 8]>::try_from(&bytes[..]).ok());
+            let sequence = sequence.ok_or_else(|| unexpected_reply(script.name))?;
+            sequences.insert(u64::from_be_bytes(sequence));
+        }
+        cursor = number(&next).ok_or_else(|| unexpected_reply(script.name))?;
+        if cursor == 0 {
+            break;
+        }
+    }
+    let existing = sequences.into_iter().filter(|sequence| is_wanted(*sequence));
+    Ok(existing.map(|sequence| sequence..=sequence).collect())
 }
 
 /// The ends of a queue that never had an entry.

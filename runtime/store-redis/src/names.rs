@@ -124,6 +124,18 @@ pub(super) fn type_of(name: &str) -> Option<&'static str> {
     KINDS.iter().find(|(_, known, _)| *known == kind).map(|(.., redis_type)| *redis_type)
 }
 
+/// Returns a pattern for `MATCH` that matches exactly this text.
+pub(super) fn escape_pattern(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if matches!(letter, '*' | '?' | '[' | ']' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(letter);
+    }
+    pattern
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -151,6 +151,7 @@ scripts! {
     queued "queued.lua" "flags=no-writes"
     dequeue "dequeue.lua" "flags=allow-oom"
     retained "retained.lua" "flags=no-writes"
+    retained_sequences "retained_sequences.lua" "flags=no-writes"
     load "load.lua" "flags=no-writes"
     take_over "take_over.lua" ""
     spill "spill.lua" "flags=allow-oom"

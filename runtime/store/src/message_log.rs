@@ -469,6 +469,11 @@ pub trait MessageLog: Send + Sync {
         keys: &[&str],
     ) -> Result<Vec<Option<u32>>, StoreError>;
 
+    /// Returns, for each key, whether the store has a counter of the key in the destination: whether it has accepted a
+    /// message of the key with a number, or has given such a number. A counter that has expired counts until the store
+    /// removes it.
+    async fn has_counters(&self, to: &Destination, keys: &[&str]) -> Result<Vec<bool>, StoreError>;
+
     /// Returns two things about a shard, read at one moment. The first result is about the calls of the writer to the
     /// partition's stream: it contains the numbers of the calls that the shard still has. The second result contains
     /// the ends of the partition's queue in the shard. A store that can go back in time writes the number of a call

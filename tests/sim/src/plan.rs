@@ -58,6 +58,8 @@ pub(crate) struct ProducerPlan {
     pub(crate) after_end: u64,
     /// Rate of additional events whose sequence is far above all other sequences of their key.
     pub(crate) far: u32,
+    /// Rate of keys whose sequences jump once by a large number. A few of the sequences in between arrive late.
+    pub(crate) jumps: u32,
     /// Rate of unusable deliveries: the key, the sequence or the id is missing or impossible, or the bytes are not an
     /// event.
     pub(crate) unusable: u32,
@@ -202,6 +204,7 @@ fn settings(rng: &mut Rng) -> SequencerSettings {
     SequencerSettings {
         ordering: OrderingMode::Sequenced,
         first: rng.pick(&[1, 1, 0]),
+        begins_anywhere: false,
         partition: 0,
         shards: rng.between(1, 4) as u32,
         max_lanes: 64,

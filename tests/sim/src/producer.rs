@@ -2,6 +2,7 @@
 //! the remote replay source, and the imported key records.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -77,6 +78,9 @@ impl Writer<'_> {
         let name = if number == 3 { "ключ/3 %".to_owned() } else { format!("key-{number}") };
         let key: Key = Arc::from(name);
         let mut first = self.plan.settings.first;
+        if self.plan.settings.begins_anywhere {
+            first = self.rng.pick(&[0, 1, 7, 1_000]);
+        }
         let count = self.rng.between(rates.events.0, rates.events.1);
         let ended = self.rng.permille(rates.ended);
         let route = Route {
@@ -97,17 +101,40 @@ impl Writer<'_> {
         }
         let mut times: Vec<u64> = (0..count).map(|_| self.rng.below(rates.spread)).collect();
         times.sort_unstable();
+        let jumps = rates.jumps > 0 && self.rng.permille(rates.jumps);
+        let jump_at = if jumps { self.rng.below(count) } else { count };
+        let jump = if jumps { self.rng.pick(&[5, 40, 3_000]) } else { 0 };
         for (index, &at) in times.iter().enumerate() {
-            let sequence = first + index as u64;
+            let mut sequence = first + index as u64;
+            if jumps && index as u64 == jump_at {
+                self.late_between(&key, &route, sequence..sequence + jump, at);
+            }
+            if index as u64 >= jump_at {
+                sequence += jump;
+            }
             let end = ended && index + 1 == times.len();
             self.event(&key, &route, sequence, at, end);
-            self.oddities(&key, &route, first + count, sequence, at);
+            self.oddities(&key, &route, first + count + jump, sequence, at);
         }
         if ended {
             for beyond in 0..self.rng.below(rates.after_end + 1) {
                 let at = self.rng.below(2 * rates.spread);
-                let event = self.make(&key, first + count + beyond, "after", false);
+                let event = self.make(&key, first + count + jump + beyond, "after", false);
                 self.place(&route, at, event);
+            }
+        }
+    }
+
+    /// Adds a few late events whose sequences are in the range of a jump, each at its earliest at the time of the jump.
+    fn late_between(&mut self, key: &Key, route: &Route, between: Range<u64>, base: u64) {
+        for _ in 0..self.rng.below(4) {
+            let sequence = self.rng.between(between.start, between.end - 1);
+            let event = self.make(key, sequence, "between", false);
+            let at = base + self.rng.below(2 * self.plan.producer.lateness + 1);
+            self.place(route, at, event.clone());
+            if self.rng.permille(300) {
+                let again = at + self.rng.below(self.plan.producer.lateness + 1);
+                self.place(route, again, event);
             }
         }
     }

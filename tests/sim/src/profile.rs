@@ -40,11 +40,13 @@ pub enum Profile {
     Offered,
     OfferedFifo,
     Paged,
+    Jumping,
+    Anywhere,
 }
 
 impl Profile {
     /// All profiles.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 33] = [
         Self::Calm,
         Self::Disturbed,
         Self::Crashy,
@@ -76,6 +78,8 @@ impl Profile {
         Self::Offered,
         Self::OfferedFifo,
         Self::Paged,
+        Self::Jumping,
+        Self::Anywhere,
     ];
 
     pub(crate) fn apply(self, plan: &mut Plan, rng: &mut Rng) {
@@ -157,6 +161,8 @@ impl Profile {
             }
             Self::Expiring => expiring(plan, rng),
             Self::Skipping => skipping(plan, rng),
+            Self::Jumping => jumping(plan, rng),
+            Self::Anywhere => anywhere(plan, rng),
             Self::Large => large(plan, rng),
             Self::Wild => wild(plan, rng),
             Self::GoesBack => {
@@ -330,6 +336,47 @@ fn skipping(plan: &mut Plan, rng: &mut Rng) {
     plan.settings.gap.attempts = 1;
     plan.settings.gap.on_exhausted = ExhaustedPolicy::Skip;
     plan.disturb.crashes = rng.between(1, 8);
+}
+
+/// Plans sequences that jump by a large number, and events in between that arrive before or after the key has skipped
+/// their sequences. Some jumps are too wide to skip. In some runs, a replay source has lost events.
+fn jumping(plan: &mut Plan, rng: &mut Rng) {
+    skipping(plan, rng);
+    plan.producer.jumps = 700;
+    plan.producer.lost = rng.pick(&[0, 100]);
+    plan.producer.found = 500;
+    plan.settings.gap.max_width = rng.pick(&[10, 100, 10_000]);
+    plan.settings.gap.attempts = rng.pick(&[1, 3]);
+    plan.settings.digests = rng.pick(&[2, 64]);
+    if rng.permille(300) {
+        plan.settings.gap.sources = vec!["store".into()];
+    }
+}
+
+/// Plans keys that begin at the first event that arrives. Events with lower sequences arrive before or after the first
+/// commit of the key.
+fn anywhere(plan: &mut Plan, rng: &mut Rng) {
+    disturbed(plan);
+    failing(plan, rng);
+    plan.settings.first = 0;
+    plan.settings.begins_anywhere = true;
+    plan.producer.keys = rng.between(1, 20);
+    plan.producer.events = (1, 10);
+    plan.producer.spread = rng.pick(&[5, 50, 1_000]);
+    plan.producer.jitter = rng.pick(&[5, 100]);
+    plan.producer.late = 200;
+    plan.producer.lateness = rng.pick(&[20, 2_000]);
+    plan.store.latency = rng.pick(&[0, 20, 200]);
+    if rng.permille(200) {
+        tiny(plan, rng);
+    }
+    if rng.permille(300) {
+        two_partitions(plan, rng);
+    }
+    crashes(plan, rng, 6);
+    if rng.permille(300) {
+        offers(plan, rng);
+    }
 }
 
 /// Plans states and messages so large that a few dozen of them fill the memory budget.

@@ -65,8 +65,25 @@ pub async fn messages_are_numbered_in_order(fixture: &mut impl Fixture) {
     );
     assert_eq!((second.key(), second.content()), (&*a, third.content()));
     assert_eq!(second.headers().collect::<Vec<_>>(), [("a", "b")]);
+    let counted = [&*a, "no such key", &*b];
+    let has_counters = store.has_counters(&sender.destination, &counted).await.expect("a read");
+    assert_eq!(has_counters, [true, false, true]);
+    let unused = Destination::Exchange("unused".into());
+    assert_eq!(store.has_counters(&unused, &counted).await.expect("a read"), [false; 3]);
+    // A gap may be so wide that the store cannot search for each of its sequences.
+    const WIDE: u64 = 20_000_000_000;
+    let wide = [0..=2, 4..=WIDE];
+    let found = store.retained_messages(&sender.destination, &a, &wide, 1 << 20).await;
+    let found = found.expect("a read");
+    let sequences: Vec<u64> = found.events.iter().map(|(sequence, _)| *sequence).collect();
+    assert_eq!((sequences, found.until), (vec![1, 2, 4], u64::MAX));
     // The size limit admits only the first message.
-    for (wanted, until) in [(vec![1..=4], 2), (vec![1..=1, 3..=9], 3), (vec![4..=9], u64::MAX)] {
+    for (wanted, until) in [
+        (vec![1..=4], 2),
+        (vec![1..=1, 3..=9], 3),
+        (vec![4..=9], u64::MAX),
+        (vec![2..=2, 4..=WIDE], 4),
+    ] {
         let one = store.retained_messages(&sender.destination, &a, &wanted, 1).await;
         let one = one.expect("a read");
         assert_eq!((one.events.len(), one.until), (1, until), "{wanted:?}");

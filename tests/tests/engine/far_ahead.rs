@@ -166,7 +166,7 @@ fn first_event_far_ahead_makes_a_gap() -> Result<()> {
 
 /// A running process skips event 2. Later the producer skips more sequences than `gap.max_width`, and the process skips
 /// these sequences too. But if the producer skips more than 100 times `gap.max_width`, the key parks, so that one wrong
-/// sequence does not fill the store with dead letters.
+/// sequence does not make all right events late.
 #[test]
 fn skipping_key_reaches_events_far_ahead() -> Result<()> {
     let gap =
@@ -194,6 +194,78 @@ fn skipping_key_reaches_events_far_ahead() -> Result<()> {
     let words = why(&home)?;
     ensure!(words.contains("more than 100 times `gap.max_width`"), "{words}");
     Ok(())
+}
+
+/// Returns the only dead letter with this cause.
+fn only_letter(home: &Home, cause: &str) -> Result<Value> {
+    let mut letters = letters(home)?;
+    letters.retain(|letter| letter["cause"] == cause);
+    ensure!(letters.len() == 1, "{cause}: {letters:?}");
+    letters.pop().context("a letter")
+}
+
+/// The producer jumps by 20 million numbers, and `gap.max_width` permits the jump. The event takes effect, and one dead
+/// letter stands for all skipped numbers, also after a restart. An event of the skipped range that arrives late gets a
+/// dead letter of its own. `store` contains the section `[store]` of the configuration.
+fn expect_one_letter_of_a_wide_skip(store: &str) -> Result<()> {
+    let gap = "gap = { timeout = \"20ms\", attempts = 2, backoff = \"1ms..1ms\", \
+               max_width = 1000000000, on_exhausted = \"skip\" }";
+    let config = format!(
+        "[streams.cases]\nhandler = \"tally\"\nsource = {{ kind = \"http\" }}\n{gap}\n\
+         dead_letter = \"graveyard\"\n[ingress]\nlisten = \"127.0.0.1:0\"\n\
+         [sinks.tally]\nkind = \"file\"\npath = \"-\"\n\
+         [sinks.graveyard]\nkind = \"file\"\npath = \"-\"\n{store}"
+    );
+    let home = Home::new(&["tally"], &config)?;
+    let send = |service: &mut Service, sequence: u64| -> Result<()> {
+        let answer = post(ingress(service)?, LINES, &text(&[event(sequence)]))?;
+        ensure!(answer.status == 202, "{answer:?}");
+        Ok(())
+    };
+    let is_letter = |line: &&str| line.contains("\"deadcause\":");
+    let mut service = Service::start(&home, &["run"])?;
+    send(&mut service, 1)?;
+    send(&mut service, 20_000_001)?;
+    service.until("both effects and the letter", || home.lines("stdout") == 3)?;
+    service.end()?;
+    let mut output = home.read("stdout");
+    let forwarded = output.lines().find(is_letter).context("a forwarded letter")?;
+    let forwarded: Value = serde_json::from_str(forwarded)?;
+    ensure!(forwarded["deadsequence"] == "2", "{forwarded}");
+    ensure!(forwarded["deadlastsequence"] == "20000000", "{forwarded}");
+    let range = only_letter(&home, "gap")?;
+    ensure!(range["sequence"] == 2 && range["last_sequence"] == 20_000_000, "{range}");
+    let list = home.printed(&["dead", "list", "cases"])?;
+    ensure!(list.contains("events 2 to 20000000 never arrived"), "{list}");
+    let id = range["id"].as_str().context("an id")?;
+    let shown = home.printed(&["dead", "show", "cases", id, "--key", "k"])?;
+    ensure!(shown.contains("\"last_sequence\": 20000000"), "{shown}");
+
+    let mut service = Service::start(&home, &["run"])?;
+    send(&mut service, 777)?;
+    send(&mut service, 20_000_002)?;
+    service.until("the effect and the letter of the late event", || home.lines("stdout") == 2)?;
+    service.end()?;
+    ensure!(only_letter(&home, "late")?["sequence"] == 777);
+    ensure!(only_letter(&home, "gap")?["last_sequence"] == 20_000_000, "the range must stay");
+    output += &home.read("stdout");
+    let effects: Vec<&str> = output.lines().filter(|line| !is_letter(line)).collect();
+    let events = [1, 20_000_001, 20_000_002].map(event);
+    tally::check(&by_key(&events)?, &effects.join("\n"))
+}
+
+#[test]
+fn wide_skip_writes_one_letter() -> Result<()> {
+    expect_one_letter_of_a_wide_skip("")
+}
+
+#[test]
+fn wide_skip_writes_one_letter_over_redis() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    expect_one_letter_of_a_wide_skip(&format!(
+        "[store]\nkind = \"redis\"\nurl = \"{}\"\n",
+        redis.url()
+    ))
 }
 
 /// All events are in the file at the start. At the end of the file, the host skips missing events at once. But the host

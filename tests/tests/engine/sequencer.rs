@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 use ordain_config::{LoadedConfig, PartitionParams};
 use ordain_core::{
     AppliedCommit, Batch, Cause, CommitReply, Effect, Event, EventParts, FileDigest, GapEnd,
-    HandlerOutcome, Input, KeyRecord, KeySnapshot, Rollout, Sequencer, StateUpdate, TurnResult,
+    HandlerOutcome, Input, KeyRecord, KeySnapshot, LetterId, Rollout, Sequencer, StateUpdate,
+    TurnResult, WriteCondition,
 };
 
 /// A sequencer, and the answers of its store and its replay source. The store keeps no record before the first call of
@@ -26,6 +27,8 @@ struct Rig {
     /// The sequences of the events that the replay source has. `page` is the maximum number of events in one answer.
     kept: BTreeSet<u64>,
     page: usize,
+    /// `true` if only the second replay source, a server, has these events.
+    is_kept_by_server: bool,
     /// The number of further requests for which the replay source is too busy to search.
     busy: usize,
     /// The entries that the next read of the due index returns.
@@ -59,6 +62,7 @@ impl Rig {
             requests: Vec::new(),
             kept: BTreeSet::new(),
             page: usize::MAX,
+            is_kept_by_server: false,
             busy: 0,
             due: Vec::new(),
         })
@@ -102,8 +106,9 @@ impl Rig {
                     self.loads += 1;
                     Input::Loaded { token, loaded: Ok(self.snapshot.clone()) }
                 }
-                Effect::Replay { token, missing, .. } => {
+                Effect::Replay { token, source, missing, .. } => {
                     let kept = missing.iter().flat_map(|range| self.kept.range(range.clone()));
+                    let kept = kept.filter(|_| !self.is_kept_by_server || source == 1);
                     let mut found: Vec<_> =
                         kept.map(|sequence| (*sequence, event(*sequence))).collect();
                     let mut until = u64::MAX;
@@ -270,20 +275,81 @@ fn next_event_of_a_silent_key_is_requested() -> Result<()> {
     Ok(())
 }
 
+/// Returns the first and the last sequence of each dead letter `gap` in the commits.
+fn skipped(rig: &Rig) -> Vec<(u64, u64)> {
+    let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
+    let letters = writes.flat_map(|write| &write.letters);
+    let gaps = letters.filter(|letter| letter.cause == Cause::Gap);
+    gaps.map(|letter| (letter.id.sequence, letter.last_sequence().unwrap_or(letter.id.sequence)))
+        .collect()
+}
+
+const WIDE: &str = "gap = { timeout = \"1s\", attempts = 2, backoff = \"1s..1s\", \
+                    max_width = 1000000000, on_exhausted = \"skip\" }\nspill_after = \"10m\"\n";
+
+/// The producer jumps by 20 million numbers. The key skips them in one commit, with one dead letter, after the rounds of
+/// a single gap.
 #[test]
-fn wide_gap_is_skipped_in_commits_of_ordinary_size() -> Result<()> {
-    let gap = "gap = { timeout = \"1s\", attempts = 1, max_width = 1000000, \
-               on_exhausted = \"skip\" }\nspill_after = \"10m\"\n";
-    let mut rig = Rig::new(gap)?;
+fn wide_gap_is_skipped_in_one_step() -> Result<()> {
+    let mut rig = Rig::new(WIDE)?;
     rig.deliver(0, 1);
     rig.remember()?;
-    rig.deliver(0, 100_002);
+    let commits = rig.batches.len();
+    rig.deliver(0, 20_000_001);
     rig.pass(0, 4_000);
-    let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
-    let letters: Vec<usize> = writes.map(|write| write.letters.len()).collect();
-    assert_eq!(letters.iter().sum::<usize>(), 100_000);
-    assert!(letters.iter().all(|letters| *letters <= 512), "{:?}", letters.iter().max());
-    assert_eq!(rig.sequencer.stats().settled, 2);
+    assert_eq!(skipped(&rig), [(2, 20_000_000)]);
+    assert_eq!(rig.requests.len(), 2, "{:?}", rig.requests);
+    assert_eq!((rig.sequencer.stats().settled, rig.acked), (2, 2));
+    assert!(rig.batches.len() - commits <= 5, "{} commits", rig.batches.len() - commits);
+    let write = &rig.batches.last().context("a commit")?.writes[0];
+    assert_eq!(write.record.next, 20_000_002);
+    assert_eq!(write.record.skipped.ranges(), [(2, 20_000_000)]);
+    Ok(())
+}
+
+/// Events of a skipped range arrive late: first one in the middle of the range, then the first one of the range. Each
+/// gets a dead letter of its own, a repeat has no result, and the letter of the range stays.
+#[test]
+fn late_original_of_a_skipped_range_gets_its_own_letter() -> Result<()> {
+    let mut rig = Rig::new(WIDE)?;
+    rig.deliver(0, 1);
+    rig.remember()?;
+    rig.deliver(0, 20_000_001);
+    rig.pass(0, 4_000);
+    for (late, ranges) in
+        [(500, vec![(2, 499), (501, 20_000_000)]), (2, vec![(3, 499), (501, 20_000_000)])]
+    {
+        let commits = rig.batches.len();
+        rig.deliver(5_000, late);
+        let write = &rig.batches[commits].writes[0];
+        let [letter] = &write.letters[..] else { panic!("{:?}", write.letters) };
+        assert_eq!((letter.cause, letter.id.sequence), (Cause::Late, late));
+        let range = LetterId::of_skipped(&"a".into(), 2, 20_000_000);
+        assert!(!write.removed_letters.contains(&range), "the letter of the range must stay");
+        assert_eq!(write.record.skipped.ranges(), ranges);
+        // A repeat has no further result.
+        let commits = rig.batches.len();
+        rig.deliver(5_000, late);
+        assert_eq!(rig.batches.len(), commits);
+    }
+    assert_eq!((rig.sequencer.stats().settled, rig.acked), (2, 6));
+    Ok(())
+}
+
+/// If the skip has a single number, the letter of the late original replaces the letter of the skip.
+#[test]
+fn late_original_replaces_the_letter_of_a_single_skip() -> Result<()> {
+    let mut rig = Rig::new(WIDE)?;
+    rig.deliver(0, 1);
+    rig.remember()?;
+    rig.deliver(0, 3);
+    rig.pass(0, 4_000);
+    assert_eq!(skipped(&rig), [(2, 2)]);
+    let commits = rig.batches.len();
+    rig.deliver(5_000, 2);
+    let write = &rig.batches[commits].writes[0];
+    assert_eq!(write.removed_letters, [LetterId::of_skipped(&"a".into(), 2, 2)]);
+    assert!(write.record.skipped.ranges().is_empty());
     Ok(())
 }
 
@@ -300,8 +366,8 @@ fn gaps_that_open_together_are_skipped_together() -> Result<()> {
     rig.pass(0, 20_000);
     assert_eq!(rig.requests.len(), 3, "three rounds for all gaps together: {:?}", rig.requests);
     assert!(rig.requests.iter().all(|(_, missing)| missing.len() == 99));
-    let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
-    assert_eq!(writes.map(|write| write.letters.len()).sum::<usize>(), 99);
+    let gaps: Vec<_> = (2..=198).step_by(2).map(|sequence| (sequence, sequence)).collect();
+    assert_eq!(skipped(&rig), gaps);
     assert_eq!((rig.sequencer.stats().settled, rig.acked), (100, 100));
     Ok(())
 }
@@ -345,18 +411,19 @@ fn late_arrivals_cause_no_extra_replay_round() -> Result<()> {
 const SKIPPING: &str = "gap = { timeout = \"1s\", attempts = 2, backoff = \"1s..1s\", \
                         on_exhausted = \"skip\" }\nspill_after = \"10m\"\n";
 
-/// A replay request contains a limited number of sequences of a gap. The sequencer must not skip the later sequences of
-/// the gap before it has requested them.
+/// A request to a replay server contains a limited number of sequences of a gap. The sequencer must not skip the later
+/// sequences of the gap before it has requested them. The server has the last missing events.
 #[test]
 fn wide_gap_is_skipped_only_as_far_as_requested() -> Result<()> {
-    let mut rig = Rig::new(SKIPPING)?;
+    let servers = "replay = [\"store\", \"http://127.0.0.1:1/{key}/{sequence}\"], timeout";
+    let mut rig = Rig::new(&SKIPPING.replace("timeout", servers))?;
+    rig.is_kept_by_server = true;
     rig.kept = (5_000..=5_009).collect();
     rig.deliver(0, 1);
     rig.remember()?;
     rig.deliver(0, 5_010);
     rig.pass(0, 60_000);
-    let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
-    assert_eq!(writes.map(|write| write.letters.len()).sum::<usize>(), 4_998);
+    assert_eq!(skipped(&rig), [(2, 4_097), (4_098, 4_999)]);
     assert_eq!((rig.sequencer.stats().settled, rig.acked), (12, 2));
     Ok(())
 }
@@ -373,11 +440,83 @@ fn events_cut_from_a_full_answer_are_not_skipped() -> Result<()> {
         rig.remember()?;
     }
     rig.pass(0, 60_000);
-    let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
-    let letters: Vec<_> =
-        writes.flat_map(|write| &write.letters).map(|letter| letter.id.sequence).collect();
-    assert_eq!(letters, [2]);
+    assert_eq!(skipped(&rig), [(2, 2)]);
     assert_eq!((rig.sequencer.stats().settled, rig.acked), (40, 3));
+    Ok(())
+}
+
+const ANYWHERE: &str = "first = \"any\"\ngap = { timeout = \"1h\" }\nspill_after = \"10m\"\n";
+
+/// The first event of a key has the sequence 500. The key begins with this event, without a gap. A lower sequence that
+/// arrives later becomes a dead letter, and its repeat has no result. Later events need their order as usual.
+#[test]
+fn key_begins_at_the_first_event_that_arrives() -> Result<()> {
+    let mut rig = Rig::new(ANYWHERE)?;
+    rig.deliver(0, 500);
+    let write = &rig.batches[0].writes[0];
+    assert_eq!((write.condition, write.record.next), (WriteCondition::Absent, 501));
+    assert_eq!(write.record.skipped.ranges(), [(0, 499)]);
+    assert!(write.letters.is_empty(), "the skipped sequences need no letter");
+    rig.remember()?;
+    let commits = rig.batches.len();
+    rig.deliver(1, 499);
+    let write = &rig.batches[commits].writes[0];
+    let [letter] = &write.letters[..] else { panic!("{:?}", write.letters) };
+    assert_eq!((letter.cause, letter.id.sequence), (Cause::Late, 499));
+    assert!(letter.error.contains("begun at a later sequence"), "{letter:?}");
+    assert_eq!(write.record.skipped.ranges(), [(0, 498)]);
+    let commits = rig.batches.len();
+    rig.deliver(2, 499);
+    assert_eq!((rig.batches.len(), rig.sequencer.stats().duplicates), (commits, 1));
+    for (sequence, settled) in [(503, 1), (501, 2), (502, 4)] {
+        rig.deliver(3, sequence);
+        assert_eq!(rig.sequencer.stats().settled, settled, "after event {sequence}");
+    }
+    assert!(rig.requests.is_empty(), "{:?}", rig.requests);
+    assert_eq!(rig.acked, 6);
+    Ok(())
+}
+
+/// Before the key has executed an event, a lower sequence becomes the beginning.
+#[test]
+fn lower_sequence_becomes_the_beginning_before_the_first_execution() -> Result<()> {
+    let mut rig = Rig::new(ANYWHERE)?;
+    for sequence in [5, 3, 7, 4] {
+        rig.delivery += 1;
+        let input = Input::Arrived { delivery: rig.delivery, event: event(sequence) };
+        rig.sequencer.handle(0, input);
+    }
+    rig.perform(0);
+    assert_eq!(rig.sequencer.stats().settled, 3);
+    let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
+    assert!(writes.clone().all(|write| write.letters.is_empty()));
+    let record = &writes.last().context("a write")?.record;
+    assert_eq!((record.next, record.skipped.ranges()), (6, &[(0, 2)][..]));
+    Ok(())
+}
+
+/// An early event does not let a key begin, because the source may deliver a lower sequence before it.
+#[test]
+fn early_event_does_not_begin_a_key() -> Result<()> {
+    let mut rig = Rig::new(ANYWHERE)?;
+    rig.input(0, Input::ArrivedEarly(event(9)));
+    assert!(rig.batches.is_empty());
+    rig.deliver(0, 7);
+    let record = &rig.batches[0].writes[0].record;
+    assert_eq!((record.next, record.skipped.ranges()), (8, &[(0, 6)][..]));
+    Ok(())
+}
+
+/// With `first = "any"`, a key must not begin at a sequence at which a store can no longer count exactly.
+#[test]
+fn key_does_not_begin_at_a_sequence_beyond_the_limit() -> Result<()> {
+    let mut rig = Rig::new(ANYWHERE)?;
+    rig.deliver(0, 1 << 51);
+    let [letter] = &rig.batches[0].letters[..] else { panic!("{:?}", rig.batches) };
+    assert_eq!(letter.cause, Cause::NoSequence);
+    assert!(letter.error.contains("from 0 to 2251799813685247"), "{letter:?}");
+    rig.deliver(0, (1 << 51) - 1);
+    assert_eq!((rig.sequencer.stats().settled, rig.acked), (1, 2));
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use super::delivery_window::NO_LANE;
 use super::held::{HeldEvent, SpillCopy};
 use super::lane::{DeferredEvent, LaneMode, SpillCheck};
 use super::letters::orphan_letter;
-use crate::event::{DeliveryNumber, Event, SEQUENCE_END, shard_of};
+use crate::event::{DeliveryNumber, Event, shard_of};
 use crate::key_record::{AcceptedId, AheadRange, EventDigests};
 use crate::letter::{Cause, DeadLetter};
 use crate::settings::{OrderingMode, OverflowPolicy, SequencerSettings};
@@ -70,14 +70,15 @@ impl Sequencer {
             }
             (Cause::NoId, "the event has no id, which is needed to detect repeats".into())
         } else {
-            let first = self.settings.first;
+            let valid = self.settings.sequences();
             match event.sequence() {
-                Some(sequence) if (first..SEQUENCE_END).contains(&sequence) => return None,
+                Some(sequence) if valid.contains(&sequence) => return None,
                 Some(sequence) => (
                     Cause::NoSequence,
                     format!(
-                        "sequence {sequence} is out of range: it must be from {first} to {} (see the setting `first`)",
-                        SEQUENCE_END - 1
+                        "sequence {sequence} is out of range: it must be from {} to {} (see the setting `first`)",
+                        valid.start,
+                        valid.end - 1
                     ),
                 ),
                 None => (
@@ -178,6 +179,9 @@ impl Sequencer {
             lane.done = sequence;
             lane.record.next = lane.record.next.min(sequence);
         }
+        if self.settings.begins_anywhere && !self.begin_key(index, sequence, delivery) {
+            return;
+        }
         let lane = &mut self.lanes[index];
         if let Ok(position) = lane.held.find(sequence) {
             self.repeat_of_held(index, position, delivery, &event);
@@ -199,6 +203,28 @@ impl Sequencer {
         } else {
             self.hold(index, sequence, delivery, event);
         }
+    }
+
+    /// Lets a key without a record begin at the sequence of the first event that arrives. A lower sequence that arrives
+    /// before the key has executed or written anything becomes the beginning instead. The first write of the key makes
+    /// the beginning durable. Returns `false` if the lane drops the event: an early event, which the source will also
+    /// deliver, does not let a key begin, because the source may deliver a lower sequence first.
+    fn begin_key(&mut self, index: u32, sequence: u64, delivery: DeliveryNumber) -> bool {
+        let lane = &mut self.lanes[index];
+        if !lane.absent {
+            return true;
+        }
+        let is_unused = lane.held.is_empty() && lane.pending.is_empty();
+        if is_unused && delivery == 0 {
+            return false;
+        }
+        let is_open = lane.pending.is_empty()
+            && lane.turn.is_none_or(|turn| turn.stale)
+            && lane.record.failure.is_none();
+        if is_unused || (is_open && sequence < lane.done) {
+            lane.begin_at(sequence);
+        }
+        true
     }
 
     fn accept_fifo(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {

@@ -157,12 +157,11 @@ impl Sequencer {
                     }
                 }
                 HandlerOutcome::Rejected(reason) => {
-                    let event = Some(&held.event);
                     let version = Some(version.build.version.clone());
                     let letter = settling_letter(
                         &key,
                         held.sequence,
-                        event,
+                        &held.event,
                         Cause::Rejected,
                         reason,
                         version,

@@ -202,6 +202,16 @@ impl Lane {
         }
     }
 
+    /// Makes a sequence the first sequence of a key without a record. All lower sequences count as skipped, so that their
+    /// events become dead letters if they arrive later.
+    pub(super) fn begin_at(&mut self, sequence: u64) {
+        self.record.next = sequence;
+        self.done = sequence;
+        self.front = sequence;
+        let before = sequence.checked_sub(1).map(|last| (0, last));
+        self.record.skipped = before.into_iter().collect();
+    }
+
     pub(super) fn live(&self) -> bool {
         self.mode == LaneMode::Live
     }

@@ -29,7 +29,8 @@ fn tag_of(content: u64, identity: u64, cause: Cause) -> u64 {
     mixed.wrapping_add(cause as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
 }
 
-/// Creates the orphan dead letter of an event. No write of a key record contains such a letter.
+/// Creates the dead letter of an event that no handler executed. If no write of a key record contains the letter, the
+/// letter is an orphan dead letter.
 pub(super) fn orphan_letter(
     key: &Key,
     sequence: u64,
@@ -47,29 +48,30 @@ pub(super) fn orphan_letter(
     }
 }
 
-/// Creates the letter of a sequence that is settled without effect. `event` is `None` if the event never arrived.
+/// Creates the letter of an event that is settled without effect.
 pub(super) fn settling_letter(
     key: &Key,
     sequence: u64,
-    event: Option<&Arc<Event>>,
+    event: &Arc<Event>,
     cause: Cause,
     error: String,
     version: Option<VersionName>,
 ) -> DeadLetter {
+    // The tag includes a digest of the event. If the key starts again after its end, the letters of its new events
+    // therefore do not replace the earlier letters.
+    let letter = orphan_letter(key, sequence, event, cause, error);
+    DeadLetter { version, ..letter }
+}
+
+/// Creates the letter of the sequences from `first` to `last`, which are skipped because their events never arrived.
+pub(super) fn skip_letter(key: &Key, first: u64, last: u64, error: String) -> DeadLetter {
     DeadLetter {
-        id: LetterId {
-            key: Arc::clone(key),
-            sequence,
-            // The tag of an event that arrived includes a digest of the event. If the key starts again after its end,
-            // the letters of its new events therefore do not replace the earlier letters.
-            tag: event.map_or(0, |event| tag(event, cause)),
-        },
-        cause,
+        id: LetterId::of_skipped(key, first, last),
+        cause: Cause::Gap,
         error,
         origin: None,
-        version,
-        content: event
-            .map_or(LetterContent::Nothing, |event| LetterContent::Event(Arc::clone(event))),
+        version: None,
+        content: LetterContent::Nothing,
     }
 }
 

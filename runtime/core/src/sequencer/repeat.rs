@@ -63,8 +63,9 @@ impl Sequencer {
         }
     }
 
-    /// Settles the late original of a skipped sequence. The skip wrote a dead letter without an event; the dead letter
-    /// of the late original replaces that letter.
+    /// Settles the late original of a skipped sequence. The skip wrote a dead letter without an event. If that letter
+    /// stands for this sequence alone, the dead letter of the late original replaces the letter. If the letter stands
+    /// for several skipped sequences, the letter stays.
     fn settle_late_original(
         &mut self,
         index: u32,
@@ -73,10 +74,14 @@ impl Sequencer {
         event: Arc<Event>,
     ) {
         let lane = &mut self.lanes[index];
-        let error = "the event arrived after its sequence had been skipped".into();
-        let letter = settling_letter(&lane.key, sequence, Some(&event), Cause::Late, error, None);
+        let error = if self.settings.begins_anywhere {
+            "the event arrived after its key had begun at a later sequence, or had skipped its sequence"
+        } else {
+            "the event arrived after its sequence had been skipped"
+        };
+        let letter = settling_letter(&lane.key, sequence, &event, Cause::Late, error.into(), None);
         let bytes = letter.memory();
-        let empty = LetterId { key: Arc::clone(&lane.key), sequence, tag: 0 };
+        let empty = LetterId::of_skipped(&lane.key, sequence, sequence);
         let chunk = lane.chunk(None, &self.settings);
         // If this chunk also contains the skip, the letter without an event is still in the chunk, and not yet in the
         // store.

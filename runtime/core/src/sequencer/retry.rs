@@ -77,8 +77,7 @@ impl Sequencer {
         let sequence = held.sequence;
         let cause = failure.kind.cause();
         let label = Some(Arc::clone(&version.build.version));
-        let letter =
-            settling_letter(&lane.key, sequence, Some(&event), cause, failure.message, label);
+        let letter = settling_letter(&lane.key, sequence, &event, cause, failure.message, label);
         let key = Arc::clone(&lane.key);
         let consumed = is_lettered.then(|| early_letter_ids(&key, sequence, &event));
         let bytes = letter.memory();

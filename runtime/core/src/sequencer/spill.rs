@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::delivery_window::NO_LANE;
 use super::held::{HeldEvent, SpillCopy};
-use super::letters::{orphan_letter, settling_letter};
+use super::letters::{orphan_letter, skip_letter};
 use super::repeat::conflict_error;
 use super::{Sequencer, ShardState};
 use crate::effect::Effect;
@@ -334,23 +334,17 @@ impl Sequencer {
         }
     }
 
-    /// Skips the sequences from `done` to `last`, whose events never arrived, and creates a dead letter for each of
+    /// Skips the sequences from `done` to `last`, whose events never arrived, and creates one dead letter for all of
     /// them.
-    pub(super) fn skip_unseen(&mut self, index: u32, last: u64, error: &str) {
+    pub(super) fn skip_unseen(&mut self, index: u32, last: u64, error: String) {
         let lane = &mut self.lanes[index];
         let first = lane.done;
-        let mut bytes = 0;
-        let mut letters = Vec::new();
-        for sequence in first..=last {
-            let letter =
-                settling_letter(&lane.key, sequence, None, Cause::Gap, error.to_owned(), None);
-            bytes += letter.memory();
-            letters.push(letter);
-        }
+        let letter = skip_letter(&lane.key, first, last, error);
+        let bytes = letter.memory();
         let chunk = lane.chunk(None, &self.settings);
         chunk.next = last + 1;
         chunk.skipped.push((first, last));
-        chunk.letters.append(&mut letters);
+        chunk.letters.push(letter);
         chunk.bytes += bytes;
         self.memory += bytes;
         lane.done = last + 1;

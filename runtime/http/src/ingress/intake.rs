@@ -3,11 +3,11 @@
 //! reads the events from the inbox, and publishes them to the exchange of the stream. This module must never return
 //! success before the events are durable.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ordain_core::{Event, OrderingMode, QueuePosition, shard_of};
+use ordain_core::{Event, ExhaustedPolicy, OrderingMode, QueuePosition, digest, shard_of};
 
 use ordain_cloudevents::EventDecoder;
 use ordain_config::NumberingPolicy;
@@ -28,6 +28,9 @@ const PAGE_ENTRIES: usize = 1_024;
 /// Approximate maximum size, in bytes, of the queue entries that the intake reads in one call of the store.
 const PAGE_BYTES: usize = 4 << 20;
 
+/// Maximum number of keys in [`Intake::begun_keys`]. Their digests take about two megabytes at most.
+const BEGUN_KEYS_LIMIT: usize = 1 << 16;
+
 /// The part of the process that accepts events over HTTP for one stream.
 pub(super) struct Intake {
     pub(super) decoder: EventDecoder,
@@ -35,6 +38,16 @@ pub(super) struct Intake {
     pub(super) limit_setting: &'static str,
     stream: Arc<str>,
     first: u64,
+    /// The highest sequence with which an event of a key without earlier events can take effect. `None` if there is no
+    /// such limit, or if events of the stream may arrive in another way than through the store: the store then does not
+    /// show whether a key has earlier events.
+    new_key_limit: Option<u64>,
+    /// True if `new_key_limit` permits a multiple of `gap.max_width`, because the keys of the stream skip missing
+    /// events.
+    skips: bool,
+    /// Digests of keys that have earlier events. The intake looks up a key only if an event has a sequence above
+    /// `new_key_limit`; these digests spare further look-ups of the key.
+    begun_keys: Mutex<HashSet<u64>>,
     /// True if the key of an event must be a valid routing key.
     is_routed: bool,
     /// Retains events for replay and detects conflicts: two events with the same key and sequence, but different
@@ -130,7 +143,10 @@ impl Intake {
                 .with_locations(stream.source.cloudevent_locations()),
             limit_setting: if exchange.is_some() { "inbox" } else { "queue" },
             stream: name.shared(),
-            first: stream.first,
+            first: stream.first.lowest(),
+            new_key_limit: stream.new_key_limit().filter(|_| exchange.is_none()),
+            skips: stream.gap.on_exhausted.0 == ExhaustedPolicy::Skip,
+            begun_keys: Mutex::default(),
             is_routed: exchange.is_some_and(|(_, key)| key.is_routing_key()),
             replay_log: log,
             is_spread_by_broker: exchange.is_some() && queue.partitions > 1,
@@ -164,6 +180,71 @@ impl Intake {
                 self.stream
             )),
         }
+    }
+
+    /// Returns the positions of the events whose sequences cannot be right: the key of the event has no earlier events,
+    /// and could never reach the sequence. Reads the store only if an event has a sequence above `new_key_limit`, and
+    /// the intake does not know yet that its key has earlier events.
+    pub(super) async fn unreachable_events(
+        &self,
+        events: &[Arc<Event>],
+    ) -> Result<Vec<usize>, StoreError> {
+        let Some(limit) = self.new_key_limit else { return Ok(Vec::new()) };
+        let is_far = |event: &Event| event.sequence().is_some_and(|sequence| sequence > limit);
+        if !events.iter().any(|event| is_far(event)) {
+            return Ok(Vec::new());
+        }
+        let near = events.iter().filter(|event| !is_far(event)).map(|event| event.key());
+        let near: BTreeSet<&str> = near.collect();
+        let far = events.iter().filter(|event| is_far(event)).map(|event| event.key());
+        let new = self.new_keys(far.filter(|key| !near.contains(key)).collect()).await?;
+        let is_unreachable = |event: &Event| is_far(event) && new.contains(event.key());
+        let all = events.iter().enumerate();
+        Ok(all.filter(|(_, event)| is_unreachable(event)).map(|(at, _)| at).collect())
+    }
+
+    /// Returns the keys that have no earlier events: the store has neither a key record nor a counter of the key.
+    async fn new_keys<'a>(
+        &self,
+        mut keys: BTreeSet<&'a str>,
+    ) -> Result<BTreeSet<&'a str>, StoreError> {
+        let digest_of = |key: &str| digest(key.as_bytes());
+        keys.retain(|key| !self.begun_keys().contains(&digest_of(key)));
+        let looked_up = Vec::from_iter(keys.iter().copied());
+        if looked_up.is_empty() {
+            return Ok(keys);
+        }
+        let store = &self.queue.store;
+        let has_counters = store.has_counters(&self.queue.policy.destination, &looked_up).await?;
+        let records = store.partitions_of(&self.stream, &looked_up).await?;
+        let mut begun_keys = self.begun_keys();
+        for ((key, has_counter), record) in looked_up.iter().zip(has_counters).zip(records) {
+            if has_counter || record.is_some() {
+                keys.remove(key);
+                if begun_keys.len() >= BEGUN_KEYS_LIMIT {
+                    begun_keys.clear();
+                }
+                begun_keys.insert(digest_of(key));
+            }
+        }
+        Ok(keys)
+    }
+
+    fn begun_keys(&self) -> MutexGuard<'_, HashSet<u64>> {
+        self.begun_keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the error text of an event that [`unreachable_events`](Self::unreachable_events) returned.
+    pub(super) fn unreachable_error(&self, event: &Event) -> String {
+        let sequence = event.sequence().unwrap_or_default();
+        let limit = self.new_key_limit.unwrap_or_default();
+        let width = if self.skips { "100 times `gap.max_width`" } else { "`gap.max_width`" };
+        format!(
+            "sequence {sequence} cannot be right: the key has no events yet, so its sequences begin at {} (`first`), \
+             and {width} allows at most {limit}: number the events of each key without gaps, let each key begin where its first event says \
+             (`first = \"any\"`), or make the stream `fifo`",
+            self.first
+        )
     }
 
     /// Writes events to the queues of the stream, each event after the earlier events of its key. Returns the reply to

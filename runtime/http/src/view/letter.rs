@@ -25,6 +25,9 @@ pub struct LetterRow {
     pub key: RowText,
     /// The sequence of the event, even if the event never arrived; `None` if the event has no sequence.
     pub sequence: Option<u64>,
+    /// The last sequence, if the letter stands for several skipped sequences, the first of which is `sequence`;
+    /// otherwise `None`.
+    pub last_sequence: Option<u64>,
     /// The name of the cause, such as `rejected`.
     pub cause: RowText,
     /// The reason in words.
@@ -56,6 +59,7 @@ impl LetterRow {
             id: letter.id.text().into(),
             key: (&*letter.id.key).into(),
             sequence: letter.sequence(),
+            last_sequence: letter.last_sequence(),
             cause: letter.cause.name().into(),
             error: letter.error.as_str().into(),
             origin: letter.origin.as_deref().map(RowText::from),
@@ -134,11 +138,27 @@ mod tests {
                 content,
             };
             let json = to_json(&LetterRow::of(&StoredLetter { letter, at: 0 }));
-            let begin = "{\"id\":\"1-a\",\"key\":\"k\",\"sequence\":1,\"cause\":\"rejected\",\
-                         \"error\":\"no\",\"origin\":null,\"version\":null,\"at\":\"1970";
+            let begin = "{\"id\":\"1-a\",\"key\":\"k\",\"sequence\":1,\"last_sequence\":null,\
+                         \"cause\":\"rejected\",\"error\":\"no\",\"origin\":null,\"version\":null,\"at\":\"1970";
             assert!(json.starts_with(begin) && json.ends_with(end), "{json}");
             let row: LetterRow = serde_json::from_str(&json).unwrap();
             assert_eq!(to_json(&row), json);
+        }
+    }
+
+    #[test]
+    fn row_of_skipped_sequences_has_their_range() {
+        for (last, expected) in [(2, None), (3, Some(3)), (20_000_000, Some(20_000_000))] {
+            let letter = DeadLetter {
+                id: LetterId::of_skipped(&"k".into(), 2, last),
+                cause: Cause::Gap,
+                error: "never arrived".into(),
+                origin: None,
+                version: None,
+                content: LetterContent::Nothing,
+            };
+            let row = LetterRow::of(&StoredLetter { letter, at: 0 });
+            assert_eq!((row.sequence, row.last_sequence), (Some(2), expected));
         }
     }
 

@@ -10,7 +10,7 @@ use futures_util::future::try_join_all;
 use ordain_core::Key;
 use redis::cmd;
 
-use super::super::names::RedisKeyKind;
+use super::super::names::{RedisKeyKind, escape_pattern};
 use super::super::record::{MISSING_STATE_MESSAGE, RedisRecord, StatePlacement};
 use super::super::value::{array, bytes, number, parts, text, unexpected_reply};
 use super::super::{RedisStore, commit};
@@ -207,16 +207,7 @@ async fn scan(
 
 /// Returns the pattern for `HSCAN` that matches the key records of all keys with this prefix.
 fn pattern(prefix: &str) -> String {
-    let mut pattern = String::with_capacity(prefix.len() + 2);
-    pattern.push('j');
-    for letter in prefix.chars() {
-        if matches!(letter, '*' | '?' | '[' | ']' | '\\') {
-            pattern.push('\\');
-        }
-        pattern.push(letter);
-    }
-    pattern.push('*');
-    pattern
+    format!("j{}*", escape_pattern(prefix))
 }
 
 /// Returns a key record as a row; `None` if the record has expired.

@@ -64,8 +64,10 @@ pub enum BoundaryFault {
     ForgetTheDueTime,
     /// A rejected event gets no dead letter.
     LoseALetter,
-    /// The last skipped sequence of a write gets no dead letter.
+    /// The last skipped range of a write gets no dead letter.
     LoseAGapLetter,
+    /// The dead letter of a skipped range lacks the last sequence of the range.
+    ShortenAGapLetter,
     /// The gap history of a key does not contain the skipped gaps.
     LoseAGapEnd,
     /// An event that arrives after its sequence was skipped gets no dead letter, as if it were a duplicate.
@@ -74,7 +76,7 @@ pub enum BoundaryFault {
 
 impl BoundaryFault {
     /// All faults.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::IgnoreRunAhead,
         Self::IgnoreMaxTurns,
         Self::ForgetIdsTooSoon,
@@ -100,6 +102,7 @@ impl BoundaryFault {
         Self::ForgetTheDueTime,
         Self::LoseALetter,
         Self::LoseAGapLetter,
+        Self::ShortenAGapLetter,
         Self::LoseAGapEnd,
         Self::TakeLateForDuplicate,
     ];

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ordain_core::{Batch, Cause, GapEnd, KeyWrite};
+use ordain_core::{Batch, Cause, GapEnd, KeyWrite, LetterId};
 
 use super::BoundaryFault;
 
@@ -31,6 +31,7 @@ fn change_write(fault: BoundaryFault, write: &mut KeyWrite) {
             write.letters.retain(|letter| letter.cause != Cause::Rejected);
         }
         BoundaryFault::LoseAGapLetter => lose_a_gap_letter(write),
+        BoundaryFault::ShortenAGapLetter => shorten_gap_letters(write),
         BoundaryFault::LoseAGapEnd => lose_a_gap_end(write),
         BoundaryFault::TakeLateForDuplicate => take_late_for_duplicate(write),
         _ => {}
@@ -53,6 +54,15 @@ fn lose_a_message(write: &mut KeyWrite) {
 fn lose_a_gap_letter(write: &mut KeyWrite) {
     if let Some(at) = write.letters.iter().rposition(|letter| letter.cause == Cause::Gap) {
         write.letters.remove(at);
+    }
+}
+
+/// Removes the last sequence from each dead letter of several skipped sequences.
+fn shorten_gap_letters(write: &mut KeyWrite) {
+    for letter in &mut write.letters {
+        if let Some(last) = letter.last_sequence() {
+            letter.id = LetterId::of_skipped(&write.key, letter.id.sequence, last - 1);
+        }
     }
 }
 

@@ -88,7 +88,10 @@ impl Checker {
         let back = self.owner_models.values().filter(|_| self.rollback_count > 0);
         let before = back.filter_map(|owner_model| owner_model.reached(key)).max();
         let reach = ahead.max(before).unwrap_or(0).max(model.next);
-        let may = model.completed || reach - sequence > self.plan.settings.digests as u64;
+        // A key record has no digests of events before the beginning of its key.
+        let may = model.completed
+            || sequence < model.begin
+            || reach - sequence > self.plan.settings.digests as u64;
         may && (reach > model.next || is_unknown(key, sequence, event, store))
     }
 

@@ -3,6 +3,7 @@
 
 use ordain_core::{Cause, GapEnd, KeyStatus, KeyWrite, LetterContent};
 
+use super::letters::letter_sequences;
 use super::{Checker, Settlement};
 
 impl Checker {
@@ -27,10 +28,13 @@ impl Checker {
         for letter in &write.letters {
             let is_empty_letter =
                 letter.cause == Cause::Gap && letter.content == LetterContent::Nothing;
-            let sequence = letter.id.sequence;
-            let is_skipped = |gap: &&&_| covers(gap, GapEnd::Skipped, sequence);
-            if is_empty_letter && gaps.iter().find(is_skipped).is_none() {
-                wrong = Some(format!("{sequence} is skipped, but not in {gaps:?}"));
+            let sequences = letter_sequences(letter);
+            let is_listed = |gap: &&ordain_core::GapEntry| {
+                covers(gap, GapEnd::Skipped, *sequences.start())
+                    && covers(gap, GapEnd::Skipped, *sequences.end())
+            };
+            if is_empty_letter && !gaps.iter().any(is_listed) {
+                wrong = Some(format!("{sequences:?} is skipped, but not in {gaps:?}"));
             }
         }
         for gap in &gaps {

@@ -54,6 +54,9 @@ pub(crate) struct KeyModel {
     pub(super) position: Option<usize>,
     /// The first sequence of an imported key: all lower sequences were settled before the import.
     pub(super) imported: u64,
+    /// The sequence at which the key began in its present life, if keys may begin anywhere; otherwise 0. Lower sequences
+    /// count as skipped.
+    pub(super) begin: u64,
     /// Virtual time of the last settlement.
     pub(super) settled_at: u64,
     /// The number of the rollout under which the key was last executed in its present life.
@@ -74,6 +77,7 @@ impl KeyModel {
             ids: BTreeSet::new(),
             position: None,
             imported: 0,
+            begin: 0,
             settled_at: 0,
             rollout_number: 0,
         }

@@ -1,5 +1,7 @@
 //! Checks dead letters: each has a true cause, keeps its whole event, and is never lost.
 
+use std::ops::RangeInclusive;
+
 use ordain_core::{
     Cause, DeadLetter, Event, ExhaustedPolicy, Key, LetterContent, LetterId, OrderingMode,
     OverflowPolicy,
@@ -48,6 +50,10 @@ impl Checker {
     fn record_late_arrival(&mut self, letter: &DeadLetter, event: &std::sync::Arc<Event>) {
         if letter.cause == Cause::Late {
             let model = self.model(&letter.id.key);
+            if letter.id.sequence < model.begin {
+                let late = || Settlement::Late(event.clone());
+                model.settled.entry(letter.id.sequence).or_insert_with(late);
+            }
             for life in model.former_lives.iter_mut().chain([&mut model.settled]) {
                 if let Some(settled @ Settlement::Skipped) = life.get_mut(&letter.id.sequence) {
                     *settled = Settlement::Late(event.clone());
@@ -110,17 +116,22 @@ impl Checker {
             .ok_or(format!("the cause is not true for {event:?}"))
     }
 
-    /// Checks a dead letter without content: only a skipped sequence has such a dead letter.
+    /// Checks a dead letter without content: only skipped sequences have such a dead letter.
     fn check_gap_letter(&self, letter: &DeadLetter) -> Result<(), String> {
-        let gap = &self.plan.settings.gap;
         let key = &letter.id.key;
-        let sequence = letter.id.sequence;
-        if letter.cause != Cause::Gap || letter.id.tag != 0 {
+        let mut sequences = letter_sequences(letter);
+        let id = LetterId::of_skipped(key, *sequences.start(), *sequences.end());
+        if letter.cause != Cause::Gap || letter.id != id {
             return Err("the dead letter has no event".into());
         }
-        if gap.on_exhausted != ExhaustedPolicy::Skip {
+        if self.plan.settings.gap.on_exhausted != ExhaustedPolicy::Skip {
             return Err("gaps must not be skipped".into());
         }
+        sequences.try_for_each(|sequence| self.check_requested(key, sequence))
+    }
+
+    /// Checks that owners have requested a skipped sequence often enough.
+    fn check_requested(&self, key: &Key, sequence: u64) -> Result<(), String> {
         let rounds = self.attempts.rounds_for(key, sequence);
         // An owner counts rounds only for the first missing sequence of a key. A round does not request an event that
         // the owner has in memory, but the event may be missing later. If the event was lost with its owner, or went to
@@ -137,7 +148,7 @@ impl Checker {
             1
         };
         if rounds < due {
-            return Err(format!("its event was requested only {rounds} times"));
+            return Err(format!("event {sequence} was requested only {rounds} times"));
         }
         Ok(())
     }
@@ -149,7 +160,7 @@ impl Checker {
         let key = &letter.id.key;
         let model = self.keys.get(key);
         let sequence = letter.id.sequence;
-        let usable = event.sequence().is_some_and(|s| (settings.first..u64::MAX).contains(&s));
+        let usable = event.sequence().is_some_and(|s| settings.sequences().contains(&s));
         let behavior = handler::behavior(&self.plan, event);
         match letter.cause {
             Cause::NoKey => event.key().is_empty(),
@@ -163,9 +174,10 @@ impl Checker {
             }
             Cause::AfterEnd => self.has_expired(key) || model.is_some_and(|model| model.completed),
             Cause::Late => model.is_some_and(|model| {
-                model
-                    .settlements(sequence)
-                    .any(|s| matches!(s, Settlement::Skipped | Settlement::Late(_)))
+                sequence < model.begin
+                    || model
+                        .settlements(sequence)
+                        .any(|s| matches!(s, Settlement::Skipped | Settlement::Late(_)))
             }),
             Cause::Overflow => {
                 settings.overflow == OverflowPolicy::DeadLetter && self.may_be_full(key)
@@ -180,4 +192,9 @@ impl Checker {
             Cause::Unreadable | Cause::Gap | Cause::Discarded | Cause::Returned => false,
         }
     }
+}
+
+/// Returns the sequences for which a dead letter stands.
+pub(super) fn letter_sequences(letter: &DeadLetter) -> RangeInclusive<u64> {
+    letter.id.sequence..=letter.last_sequence().unwrap_or(letter.id.sequence)
 }

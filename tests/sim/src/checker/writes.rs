@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use ordain_core::{
-    AppliedCommit, Batch, Cause, Event, Key, KeyStatus, KeyWrite, LetterContent, OrderingMode,
-    WriteCondition,
+    AppliedCommit, Batch, Cause, DeadLetter, Event, Key, KeyStatus, KeyWrite, LetterContent,
+    OrderingMode, WriteCondition,
 };
 
 use super::fold::{Step, fold};
+use super::letters::letter_sequences;
 use super::{Checker, Settlement, at};
 use crate::handler;
 use crate::store::Store;
@@ -88,6 +89,9 @@ impl Checker {
     /// new value, and that the handler returns the written state and messages for their events.
     fn settle(&mut self, write: &KeyWrite) {
         let key = &write.key;
+        if self.plan.settings.begins_anywhere && !self.model(key).live {
+            self.begins(write);
+        }
         let next = self.next(key);
         let before = self.model(key).state.clone();
         if write.record.next < next {
@@ -103,8 +107,19 @@ impl Checker {
         }
         let mut without = Vec::new();
         let mut steps = Vec::new();
+        let is_skip = |letter: &&DeadLetter| letter.cause == Cause::Gap;
+        let is_outside = |letter: &&DeadLetter| {
+            let sequences = letter_sequences(letter);
+            *sequences.start() < next || *sequences.end() >= write.record.next
+        };
+        if let Some(letter) = write.letters.iter().filter(is_skip).find(is_outside) {
+            let label = at(key, letter.id.sequence);
+            return self
+                .broke("I5", format!("{label} is skipped, but this write does not settle it"));
+        }
         for sequence in next..write.record.next {
-            let letter = write.letters.iter().find(|letter| letter.id.sequence == sequence);
+            let letter =
+                write.letters.iter().find(|letter| letter_sequences(letter).contains(&sequence));
             match letter.map(|letter| (letter.cause, &letter.content)) {
                 Some((Cause::Late, LetterContent::Event(event))) => {
                     without.push((sequence, Settlement::Late(event.clone())));
@@ -171,6 +186,33 @@ impl Checker {
             let sequences = next..write.record.next;
             self.recovered.extend(sequences.map(|sequence| (key.clone(), sequence)));
         }
+    }
+
+    /// Records the beginning of a key that may begin anywhere, from the first write of the key: all lower sequences are
+    /// skipped, or their events have arrived late. Checks that an owner has received an event with the first sequence.
+    fn begins(&mut self, write: &KeyWrite) {
+        let key = &write.key;
+        let is_late = |sequence| {
+            let mut letters = write.letters.iter();
+            letters.any(|letter| letter.cause == Cause::Late && letter.id.sequence == sequence)
+        };
+        let mut begin = 0;
+        loop {
+            let mut ranges = write.record.skipped.ranges().iter();
+            if let Some((_, last)) = ranges.find(|(first, last)| (*first..=*last).contains(&begin))
+            {
+                begin = last + 1;
+            } else if is_late(begin) {
+                begin += 1;
+            } else {
+                break;
+            }
+        }
+        if self.versions(key, begin).is_empty() {
+            self.broke("begin", format!("{} never arrived, but is the first", at(key, begin)));
+        }
+        let model = self.model(key);
+        (model.begin, model.next) = (begin, begin);
     }
 
     /// Returns the events and the messages of a sequence that the write settles with effect.

@@ -284,12 +284,14 @@ pub(crate) fn settings() -> impl Strategy<Value = SequencerSettings> {
         ExhaustedPolicy::Wait,
     ]);
     let limits = (1..6usize, 1..6usize, 1..6usize, 1..6u64, 1..5usize);
-    (orderings, overflows, ends, limits, 0..2u64).prop_map(|(ordering, overflow, end, l, first)| {
+    // The last number is the first sequence of each key, or 2 if keys may begin anywhere.
+    (orderings, overflows, ends, limits, 0..3u64).prop_map(|(ordering, overflow, end, l, first)| {
         let (max_lanes, run_ahead, batch_events, spill_limit, quantum) = l;
         let backoff = BackoffBounds { min: 10, max: 200 };
         SequencerSettings {
             ordering,
-            first: if ordering == OrderingMode::Fifo { 1 } else { first },
+            first: if ordering == OrderingMode::Fifo { 1 } else { first % 2 },
+            begins_anywhere: ordering == OrderingMode::Sequenced && first == 2,
             partition: 0,
             shards: 2,
             max_lanes,

@@ -28,6 +28,109 @@ fn config(sections: &str, stream: &str) -> String {
 
 const SOURCE: &str = "source = { kind = \"http\" }";
 
+/// Posts an event of the key `k` as a single event. Returns the status and the details of the answer.
+fn post_number(address: SocketAddr, key: &str, sequence: u64) -> Result<(u16, String)> {
+    let answer = post(address, ONE, &line(key, sequence, &json!({ "n": sequence })))?;
+    let details = if answer.status == 202 { String::new() } else { answer.json()?.to_string() };
+    Ok((answer.status, details))
+}
+
+/// A producer numbers its events by time. Ordain must refuse the first event of a key whose sequence the key could never
+/// reach, and must name the sequence, the limit, and the right form. Ordain stores nothing of such a request. `store`
+/// contains the section `[store]` of the configuration.
+fn expect_refusal_of_unreachable_sequences(store: &str) -> Result<()> {
+    let home = Home::new(&["tally"], &config(store, SOURCE).replace("out.ndjson", "-"))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    let (status, details) = post_number(address, "time", 1_764_072_000_000_000)?;
+    ensure!(status == 400, "{details}");
+    for words in [
+        "1 of 1 events are invalid",
+        "sequence 1764072000000000 cannot be right",
+        "begin at 1 (`first`)",
+        "`gap.max_width` allows at most 10001",
+    ] {
+        ensure!(details.contains(words), "{words}: {details}");
+    }
+    // One wrong event refuses the whole request, so the right event of another key is not stored: a later event with its
+    // sequence and other content is no conflict.
+    let event = |key, sequence, data| line(key, sequence, &json!({ "n": data }));
+    let mixed = text(&[event("right", 1, 1), event("wrong", 10_002, 1)]);
+    let answer = post(address, LINES, &mixed)?;
+    let errors = answer.json()?["errors"].clone();
+    ensure!(answer.status == 400 && errors.as_array().map(Vec::len) == Some(1), "{answer:?}");
+    ensure!(errors[0]["line"] == 2 && errors[0]["key"] == "wrong", "{errors}");
+    ensure!(errors[0]["sequence"] == 10_002, "{errors}");
+    ensure!(post(address, ONE, &event("right", 1, 2))?.status == 202);
+    // The limit itself is right, and so is each sequence of a key that has events.
+    ensure!(post_number(address, "limit", 10_001)?.0 == 202);
+    ensure!(post_number(address, "limit", 30_000)?.0 == 202);
+    let both = text(&[event("both", 40_000, 1), event("both", 1, 1)]);
+    ensure!(post(address, LINES, &both)?.status == 202);
+    service.until("both effects", || home.lines("stdout") == 2)?;
+    service.end()?;
+    // Another process knows the keys from the store.
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    ensure!(post_number(address, "right", 20_000)?.0 == 202);
+    ensure!(post_number(address, "limit", 30_001)?.0 == 202);
+    ensure!(post_number(address, "time", 1_764_072_000_000_001)?.0 == 400);
+    ensure!(post_number(address, "time", 1)?.0 == 202);
+    ensure!(post_number(address, "time", 1_764_072_000_000_002)?.0 == 202);
+    service.until("the effect", || home.lines("stdout") == 1)?;
+    service.end()
+}
+
+#[test]
+fn unreachable_sequence_of_a_new_key_is_refused() -> Result<()> {
+    expect_refusal_of_unreachable_sequences("")
+}
+
+#[test]
+fn unreachable_sequence_of_a_new_key_is_refused_over_redis() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    expect_refusal_of_unreachable_sequences(&format!(
+        "[store]\nkind = \"redis\"\nurl = \"{}\"\n",
+        redis.url()
+    ))
+}
+
+/// A key that skips missing events reaches 100 times `gap.max_width`. If a replay server may have the earlier events, or
+/// the stream has a key record without events over HTTP, each sequence can be right.
+#[test]
+fn reachable_sequence_of_a_new_key_is_accepted() -> Result<()> {
+    for (gap, sequence, status) in [
+        ("max_width = 100, on_exhausted = \"skip\"", 10_001, 202),
+        ("max_width = 100, on_exhausted = \"skip\"", 10_002, 400),
+        ("max_width = 100, on_exhausted = \"wait\"", 102, 400),
+        ("max_width = 100, replay = [\"http://127.0.0.1:1/{key}/{sequence}\"]", 10_000_000, 202),
+    ] {
+        let home = Home::new(&["tally"], &config("", &format!("{SOURCE}\ngap = {{ {gap} }}")))?;
+        let mut service = Service::start(&home, &["run"])?;
+        let address = ingress(&mut service)?;
+        let (found, details) = post_number(address, "k", sequence)?;
+        ensure!(found == status, "{gap} {sequence}: {found} {details}");
+        service.end()?;
+    }
+    Ok(())
+}
+
+/// A stream first reads a file, and then receives events over HTTP. Its keys have key records, so high sequences can be
+/// right.
+#[test]
+fn high_sequence_of_a_key_from_a_file_is_accepted() -> Result<()> {
+    let file = "source = { kind = \"file\", path = \"events.ndjson\" }";
+    let home = Home::new(&["tally"], &config("", file))?;
+    home.write("events.ndjson", text(&[line("k", 1, &json!({ "n": 1 }))]))?;
+    home.run_once()?;
+    home.write("ordain.toml", config("", SOURCE))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    ensure!(post_number(address, "k", 1_000_000)?.0 == 202);
+    ensure!(post_number(address, "other", 1_000_000)?.0 == 400);
+    service.end()
+}
+
 /// Each event must take effect once and in order, in each form of a request.
 #[test]
 fn events_in_all_forms_take_effect_once() -> Result<()> {

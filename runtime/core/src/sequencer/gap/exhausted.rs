@@ -106,21 +106,20 @@ impl Sequencer {
                 self.park(index, gap_failure(error));
             }
             ExhaustedPolicy::Skip => {
-                // The sequencer skips a wide gap in parts, so that each commit has the usual size. The sequencer skips
-                // the next part when the commit of this part is in flight.
+                // One dead letter stands for all skipped sequences, so a skip costs the same for each width of the gap.
+                // While the results that wait for a commit have as many dead letters as a commit, the sequencer does
+                // not skip another gap of the key.
                 let waiting: usize = lane.pending.iter().map(|chunk| chunk.letters.len()).sum();
-                let room = self.settings.batch_events.saturating_sub(waiting) as u64;
-                if room == 0 {
+                if waiting >= self.settings.batch_events {
                     return;
                 }
-                let last = (next - 1).min(first + room - 1);
-                let at = last + 1;
+                let last = next - 1;
                 lane.record_skip(first, last);
-                lane.cold.get_or_init().gap = Some(LaneGap { at, ..gap });
-                self.skip_unseen(index, last, &format!("{error}; skipped"));
+                lane.cold.get_or_init().gap = Some(LaneGap { at: next, ..gap });
+                self.skip_unseen(index, last, format!("{error}; skipped"));
                 let lane = &mut self.lanes[index];
                 lane.advance_front();
-                if last == requested_end && lane.front == at {
+                if last == requested_end && lane.front == next {
                     lane.cold.get_or_init().forget_gap();
                 }
                 self.update_gap(index);

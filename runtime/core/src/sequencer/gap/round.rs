@@ -15,8 +15,9 @@ use crate::turn::AttemptToken;
 
 /// The maximum number of sequences in one request to a replay source other than the store. The sequencer requests the
 /// other missing sequences in later rounds, when the requested events have arrived or the key has skipped their
-/// sequences. The store is queried for all missing sequences, because only the store can find the next sequence that
-/// has a dead letter.
+/// sequences. The store is queried for all missing sequences: only the store can find the next sequence that has a dead
+/// letter, and the cost of its search depends on the events that it has, not on the number of missing sequences. If the
+/// store is the only replay source, each round therefore requests all missing sequences.
 const SEQUENCES_PER_REQUEST_LIMIT: u64 = 4_096;
 
 impl Sequencer {
@@ -97,7 +98,9 @@ impl Sequencer {
             return;
         }
         let serial = self.next_serial();
-        let limited = self.missing_ranges(index, SEQUENCES_PER_REQUEST_LIMIT);
+        let has_servers = self.settings.gap.sources.len() > 1;
+        let limit = if has_servers { SEQUENCES_PER_REQUEST_LIMIT } else { u64::MAX };
+        let limited = self.missing_ranges(index, limit);
         let missing = match source {
             0 => self.missing_ranges(index, u64::MAX),
             _ => limited.clone(),

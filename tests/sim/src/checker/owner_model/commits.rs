@@ -43,8 +43,8 @@ impl Checker {
         }
     }
 
-    /// Checks the size of a batch. A batch may exceed `batch_events`, because the owner splits neither a turn nor the
-    /// skip of a wide gap into two batches.
+    /// Checks the size of a batch. A batch may exceed `batch_events`, because the owner does not split a turn into two
+    /// batches.
     fn batch_size(&mut self, batch: &Batch, label: &str) {
         let settings = &self.plan.settings;
         let written: usize = batch.writes.iter().map(|write| write.spill.len().max(1)).sum();
