@@ -14,6 +14,9 @@ use super::id::{message_id, source_of};
 use super::{HEADERS_ATTRIBUTE, JSON_MEDIA_TYPE, is_json};
 use ordain_store::OutboxMessage;
 
+/// The type of a message that passes on an event without a type: a CloudEvent must have a type.
+const UNTYPED: &str = "ordain.untyped";
+
 /// Appends a message of `stream` as a line, including its line end.
 ///
 /// `sequence` is the number that a sequenced sink gave to the message. If the data is valid JSON, is nested at most
@@ -26,7 +29,7 @@ pub fn encode(stream: &str, message: &OutboxMessage, sequence: Option<u64>, out:
     out.extend_from_slice(b"{\"specversion\":\"1.0\"");
     write_member(out, "id", &message_id(stream, message));
     write_member(out, "source", &source_of(stream));
-    write_member(out, "type", inner.kind());
+    write_member(out, "type", if inner.kind().is_empty() { UNTYPED } else { inner.kind() });
     write_member(out, "subject", inner.key().unwrap_or(&message.key));
     if let Some(sequence) = sequence {
         write_member(out, "sequence", &sequence.to_string());

@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ordain_core::{
-    GapSettings, HandlerLimit, LimitValues, RetrySettings, Rollout, SequencerSettings, digest,
+    GapSettings, HandlerLimit, LimitValues, RetrySettings, Rollout, SequencerSettings, TypeFilter,
+    digest,
 };
 
 use super::{
-    Config, FileOrStdio, Millis, ReplayServer, ReplaySource, SinkConfig, StoreConfig, StreamConfig,
+    Config, FileOrStdio, Millis, ReplayServer, ReplaySource, ResourceName, SinkConfig, StoreConfig,
+    StreamConfig,
 };
 
 /// Maximum number of turns of a stream in progress, for each worker thread. A turn is a run of events of one key that a
@@ -129,6 +131,7 @@ impl Config {
         SequencerSettings {
             ordering: stream.ordering,
             first: stream.first,
+            types: stream.type_filter().map(Arc::new),
             partition: share.partition,
             shards: self.shards(),
             max_lanes: (runtime.max_active_keys / of_process).max(1),
@@ -192,6 +195,13 @@ impl StreamConfig {
             on_exhausted: gap.on_exhausted.0,
             tail: gap.tail.0.map(|tail| tail.0),
         }
+    }
+
+    /// Returns the types of events that the handler executes, and the sink for other events; `None` if the handler
+    /// executes all events.
+    fn type_filter(&self) -> Option<TypeFilter> {
+        let patterns = self.types.clone()?;
+        Some(TypeFilter { patterns, sink: self.other_types.as_ref().map(ResourceName::shared) })
     }
 
     fn retry_settings(&self, limits: LimitValues) -> RetrySettings {

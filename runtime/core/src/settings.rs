@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::key_record::FailureInfo;
 use crate::limit::{ExceededLimit, LimitValues};
+use crate::type_filter::TypeFilter;
 use crate::version::{Rollout, VersionName};
 
 /// The settings of one sequencer. Durations are in ms, sizes in bytes.
@@ -15,6 +16,9 @@ pub struct SequencerSettings {
     pub ordering: OrderingMode,
     /// The sequence of a key's first event: 0 or 1; always 1 if the sequencer numbers the events.
     pub first: u64,
+    /// The types of events that the handler executes. Each event of another type is settled without a call of the
+    /// handler. With `None`, the handler executes events of all types.
+    pub types: Option<Arc<TypeFilter>>,
     /// The partition that the sequencer owns.
     pub partition: u32,
     /// The number of shards. A shard is one slice of the store, by hash of the key.

@@ -22,3 +22,4 @@ mod sink_connections;
 mod stopped;
 mod timeouts;
 mod topology;
+mod types;
