@@ -44,9 +44,11 @@ mod engine {
     mod run_stderr;
     mod run_stdio;
     mod run_terminal;
+    mod run_types;
     mod scaled_object;
     mod sequencer;
     mod sequencer_ids;
     mod sequencer_rollback;
+    mod sequencer_types;
     mod server_settings;
 }

@@ -119,8 +119,9 @@ pub(super) fn message(
 ) -> AmqpMessage {
     let inner = &message.emitted.message;
     let key = inner.key().unwrap_or(&message.key);
+    let sender = if inner.is_forwarded() { Sender::Producer } else { Sender::Handler };
     let mut envelope =
-        PropertiesBuilder::new(&source_of(stream), key, inner.headers(), &[], Sender::Handler);
+        PropertiesBuilder::new(&source_of(stream), key, inner.headers(), &[], sender);
     envelope.id(&message_id(stream, message));
     envelope.kind(inner.kind());
     envelope.content_type(inner.content_type());
@@ -262,8 +263,9 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, form: &EventForm)
 }
 
 /// Returns the routing key, truncated to AMQP's limit. The routing key of a handler's message is never too long,
-/// because Ordain checks its length before the commit. The routing key of a dead letter, or of a message committed
-/// before a change of the template, may be too long. The key is not lost, because a header contains the whole key.
+/// because Ordain checks its length before the commit. The routing key of a dead letter, of an event that Ordain passes
+/// on, or of a message committed before a change of the template, may be too long. The key is not lost, because a
+/// header contains the whole key.
 fn routing_key(template: &RoutingKeyTemplate, stream: &str, key: &str, kind: &str) -> ShortString {
     let mut filled = template.fill(stream, key, kind);
     filled.truncate(filled.floor_char_boundary(RoutingKeyTemplate::LIMIT_BYTES));
@@ -535,6 +537,25 @@ mod tests {
         let sent = build(&headers, Sender::Producer);
         assert_eq!(text(sent.correlation_id()).as_deref(), Some("c-1"));
         assert_eq!(text(sent.content_encoding()).as_deref(), Some("utf-8"));
+    }
+
+    /// An event that Ordain passes on must not expire in the sink. The message has the type of the event, if any.
+    #[test]
+    fn forwarded_event_does_not_expire() {
+        for (kind, expected) in [("paid", Some("paid".to_owned())), ("", None)] {
+            let headers = [("property:expiration", "1"), ("property:correlation_id", "c-1")];
+            let parts = EventParts { key: "k", kind, headers: &headers, ..EventParts::default() };
+            let message = Message::forwarded(&Event::new(&parts), "others");
+            let emitted = EmittedMessage { sequence: 3, index: 0, event_digest: 0, message };
+            let outbox = OutboxMessage { key: "k".into(), incarnation: 5, emitted };
+            let template = RoutingKeyTemplate("{key}".to_owned());
+            let sent = super::message("s", &outbox, None, &template, 1_764_072_000).properties;
+            let text = |text: &Option<ShortString>| text.as_ref().map(ToString::to_string);
+            assert_eq!(text(sent.kind()), expected);
+            assert_eq!(sent.expiration(), &None);
+            assert_eq!(header(&sent, "x-original-property:expiration"), b"1");
+            assert_eq!(text(sent.correlation_id()).as_deref(), Some("c-1"));
+        }
     }
 
     #[test]

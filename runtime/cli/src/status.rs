@@ -40,17 +40,20 @@ pub(crate) async fn show(figures: &RunStatus) -> std::convert::Infallible {
 }
 
 fn text(stats: &Stats, rate: u64) -> String {
-    let mut text = format!(
-        "{}/s  settled {}  duplicates {}  dead {}  lanes",
-        HumanCount(rate),
-        HumanCount(stats.settled),
+    let mut text = format!("{}/s  settled {}", HumanCount(rate), HumanCount(stats.settled));
+    // Writing to a string cannot fail.
+    if stats.other_types > 0 {
+        let _ = write!(text, "  other types {}", HumanCount(stats.other_types));
+    }
+    let _ = write!(
+        text,
+        "  duplicates {}  dead {}  lanes",
         HumanCount(stats.duplicates),
         HumanCount(stats.dead_total()),
     );
     for state in LaneState::ALL {
         let lanes = stats.lanes_in(state);
         if lanes > 0 {
-            // Writing to a string cannot fail.
             let _ = write!(text, "  {} {}", state.name(), HumanCount(lanes as u64));
         }
     }

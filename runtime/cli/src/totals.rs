@@ -28,6 +28,7 @@ pub(crate) fn log(when: &str, stats: &Stats) {
     tracing::info!(
         delivered = stats.delivered,
         settled = stats.settled,
+        other_types = stats.other_types,
         duplicates = stats.duplicates,
         dead = stats.dead_total(),
         failures = stats.failures,
@@ -37,10 +38,12 @@ pub(crate) fn log(when: &str, stats: &Stats) {
     );
 }
 
-/// Returns whether the deliveries, settled events, dead letters, failures or messages have changed.
+/// Returns whether the deliveries, settled events, events of other types, dead letters, failures or messages have
+/// changed.
 fn differs(now: &Stats, logged: &Stats) -> bool {
     let counters = |stats: &Stats| {
-        [stats.delivered, stats.settled, stats.dead_total(), stats.failures, stats.messages]
+        let Stats { delivered, settled, other_types, failures, messages, .. } = *stats;
+        [delivered, settled, other_types, stats.dead_total(), failures, messages]
     };
     counters(now) != counters(logged)
 }

@@ -24,6 +24,9 @@ pub enum TextForm {
     Base64,
 }
 
+/// The type of a message that passes on an event without a type: a CloudEvent must have a type.
+const UNTYPED: &str = "ordain.untyped";
+
 /// Appends a message of `stream` as a line, including its line end.
 ///
 /// `sequence` is the number that a sequenced sink gave to the message. If the data is valid JSON, is nested at most
@@ -44,7 +47,7 @@ pub fn encode(
     out.extend_from_slice(b"{\"specversion\":\"1.0\"");
     write_member(out, "id", &message_id(stream, message));
     write_member(out, "source", &source_of(stream));
-    write_member(out, "type", inner.kind());
+    write_member(out, "type", if inner.kind().is_empty() { UNTYPED } else { inner.kind() });
     write_member(out, "subject", inner.key().unwrap_or(&message.key));
     if let Some(sequence) = sequence {
         write_member(out, "sequence", &sequence.to_string());

@@ -7,7 +7,7 @@ mod shared;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use ordain_core::OrderingMode;
+use ordain_core::{OrderingMode, TypePattern};
 
 use super::problem::{ConfigProblem, SettingLines};
 use super::text::{FileOrStdio, ResourceName, Secret};
@@ -172,10 +172,13 @@ impl ConfigChecker<'_> {
         }
         if let Some(sink) = &stream.dead_letter {
             self.require_sink(&at("dead_letter"), sink);
-            if self.has_dead_letter_loop(name) {
+            if self.has_loop(name, |stream| stream.dead_letter.as_ref()) {
                 let message = "leads back to this stream: a dead letter that the stream cannot process would circulate forever";
                 self.report(&at("dead_letter"), message);
             }
+        }
+        if let Some(sink) = &stream.other_types {
+            self.other_types(name, stream, sink);
         }
         if stream.key_ttl.0.is_some()
             && let Some(sink) = self.numbering_sink(name)
@@ -198,6 +201,28 @@ impl ConfigChecker<'_> {
         self.locations(name, stream);
         if let SourceConfig::Amqp(source) = &stream.source {
             self.amqp_source(&at("source"), source);
+        }
+    }
+
+    fn other_types(&mut self, name: &ResourceName, stream: &StreamConfig, sink: &ResourceName) {
+        let at = format!("streams.{name}.other_types");
+        self.require_sink(&at, sink);
+        let types = format!("streams.{name}.types");
+        if !self.lines.has(&types) {
+            let message =
+                "needs `types`: without `types`, the handler executes events of all types";
+            self.report(&at, message);
+        }
+        let is_catch_all = |pattern: &TypePattern| pattern.as_str() == "*";
+        if stream.types.iter().flatten().any(is_catch_all) {
+            let message = "has no effect, because the pattern \"*\" in `types` matches every type: remove one of the \
+                           two";
+            self.report(&at, message);
+        }
+        if self.has_loop(name, |stream| stream.other_types.as_ref()) {
+            let message = "leads back to this stream: an event of a type that no stream of the circle executes would \
+                           circulate forever";
+            self.report(&at, message);
         }
     }
 

@@ -13,6 +13,7 @@
 
 mod broker_url;
 mod check;
+mod event_types;
 mod exchange_readers;
 mod explain;
 mod format;

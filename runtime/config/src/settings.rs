@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use ordain_core::{
     GapSettings, HandlerLimit, LimitValues, OrderingMode, RetrySettings, Rollout,
-    SequencerSettings, digest,
+    SequencerSettings, TypeFilter, digest,
 };
 
 use super::{
     Config, FileOrStdio, FirstSequence, MESSAGE_EVENTS_LIMIT, Millis, ReplayServer, ReplaySource,
-    SinkConfig, StoreConfig, StreamConfig,
+    ResourceName, SinkConfig, StoreConfig, StreamConfig,
 };
 
 /// Maximum number of turns of a stream in progress, for each worker thread. A turn is a run of events of one key that a
@@ -132,6 +132,7 @@ impl Config {
             ordering: stream.ordering,
             first: stream.first.lowest(),
             begins_anywhere: stream.first == FirstSequence::Any,
+            types: stream.type_filter().map(Arc::new),
             partition: share.partition,
             shards: self.shards(),
             max_lanes: (runtime.max_active_keys / of_process).max(1),
@@ -219,6 +220,13 @@ impl StreamConfig {
         let is_limited =
             self.ordering == OrderingMode::Sequenced && self.replay_servers().next().is_none();
         is_limited.then(|| first.saturating_add(self.gap_settings().reachable_width()))
+    }
+
+    /// Returns the types of events that the handler executes, and the sink for other events; `None` if the handler
+    /// executes all events.
+    fn type_filter(&self) -> Option<TypeFilter> {
+        let patterns = self.types.clone()?;
+        Some(TypeFilter { patterns, sink: self.other_types.as_ref().map(ResourceName::shared) })
     }
 
     fn retry_settings(&self, limits: LimitValues) -> RetrySettings {

@@ -1,6 +1,6 @@
 //! `[streams.NAME]`: a stream, its source and its handler.
 
-use ordain_core::{BackoffBounds, ExhaustedPolicy, OrderingMode, OverflowPolicy};
+use ordain_core::{BackoffBounds, ExhaustedPolicy, OrderingMode, OverflowPolicy, TypePattern};
 
 use super::process::OffOrMillis;
 use super::replay::ReplaySource;
@@ -22,6 +22,14 @@ section! {
             because "only numbers that events have before they arrive can show that an event is missing";
         /// The source of the events.
         source: SourceConfig;
+        /// Types of the events that the handler executes; by default all types. Each `*` in a pattern matches any
+        /// characters, or none; upper and lower case differ. Ordain acknowledges an event of another type, counts the
+        /// event, and does not call the handler. A changed setting applies from the next start, to all events that are
+        /// not settled by then.
+        types: Option<Vec<TypePattern>>;
+        /// Sink that receives the events of other types than `types`. Without this setting, Ordain keeps no copy of
+        /// these events.
+        other_types: Option<ResourceName>;
         /// Sequence of a key's first event, in a `sequenced` stream. With `any`, a key without a record begins at the
         /// sequence of the first event that arrives, and each lower sequence that arrives later becomes a dead letter
         /// `late`.

@@ -6,6 +6,7 @@ use ordain_core::{ExhaustedPolicy, OrderingMode, OverflowPolicy};
 
 use super::*;
 
+mod event_types;
 mod locations;
 mod unread;
 

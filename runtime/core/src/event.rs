@@ -73,6 +73,7 @@ const HAS_KEY: u8 = 16;
 const IS_STORE_NUMBERED: u8 = 32;
 /// The stored time is in µs. Without this flag, the stored time is in ms, as earlier versions of Ordain wrote it.
 const TIME_IS_IN_US: u8 = 64;
+const IS_FORWARDED: u8 = 128;
 
 impl Event {
     /// Creates an event, and packs its fields into one buffer.
@@ -373,8 +374,8 @@ pub struct MessageParts<'a> {
     pub end: bool,
 }
 
-/// A message that a handler emitted to a sink. The outbox publisher publishes the message after the commit that
-/// contains the message.
+/// A message to a sink: a handler emitted the message, or the message passes on an event that the handler does not
+/// execute. The outbox publisher publishes the message after the commit that contains the message.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
     /// The parts: sink, key, type, content type, headers, data.
@@ -382,6 +383,7 @@ pub struct Message {
     delay_ms: Option<u64>,
     has_key: bool,
     end: bool,
+    is_forwarded: bool,
 }
 
 impl Message {
@@ -400,6 +402,21 @@ impl Message {
             delay_ms: parts.delay_ms,
             has_key: parts.key.is_some(),
             end: parts.end,
+            is_forwarded: false,
+        }
+    }
+
+    /// Creates the message that passes an event on to a sink. The message has the event's key, type, content type,
+    /// headers, data and end mark.
+    pub fn forwarded(event: &Event, sink: &str) -> Self {
+        let [kind, content_type, headers, data] =
+            [2, 4, 5, 6].map(|index| event.parts.bytes(index));
+        Self {
+            parts: PackedStrings::new([sink.as_bytes(), &[], kind, content_type, headers, data]),
+            delay_ms: None,
+            has_key: false,
+            end: event.end,
+            is_forwarded: true,
         }
     }
 
@@ -446,6 +463,11 @@ impl Message {
         self.end
     }
 
+    /// Returns whether the message passes an event on: a producer, not a handler, has set the headers of the message.
+    pub fn is_forwarded(&self) -> bool {
+        self.is_forwarded
+    }
+
     /// Returns the approximate memory use of the message, in bytes.
     pub fn memory(&self) -> usize {
         size_of::<Self>() + self.parts.len()
@@ -458,7 +480,8 @@ impl Message {
         out.put_u8(
             if self.delay_ms.is_some() { HAS_DELAY } else { 0 }
                 | if self.has_key { HAS_KEY } else { 0 }
-                | if self.end { IS_END } else { 0 },
+                | if self.end { IS_END } else { 0 }
+                | if self.is_forwarded { IS_FORWARDED } else { 0 },
         );
         out.put_u64_le(self.delay_ms.unwrap_or(0));
         self.parts.encode(out);
@@ -486,6 +509,7 @@ impl Message {
             delay_ms: (flags & HAS_DELAY != 0).then_some(delay),
             has_key: flags & HAS_KEY != 0,
             end: flags & IS_END != 0,
+            is_forwarded: flags & IS_FORWARDED != 0,
         })
     }
 }
@@ -534,6 +558,33 @@ mod tests {
             assert!(decoded == event);
             assert_eq!(decoded.time_ms(), time_us.map(|time| time / 1_000));
         }
+    }
+
+    #[test]
+    fn forwarded_message_has_the_values_of_its_event() {
+        let parts = EventParts {
+            key: "k",
+            sequence: Some(4),
+            id: "1",
+            kind: "order.paid",
+            source: "/shop",
+            content_type: "text/plain",
+            headers: &[("tenant", "a"), ("traceparent", "00-1")],
+            data: b"x",
+            end: true,
+            ..EventParts::default()
+        };
+        let message = Message::forwarded(&Event::new(&parts), "others");
+        let mut stored = Vec::new();
+        message.encode(&mut stored);
+        let decoded = Message::decode(stored.into()).expect("a message");
+        assert_eq!(decoded, message);
+        assert_eq!((message.sink(), message.key(), message.delay_ms()), ("others", None, None));
+        assert_eq!((message.kind(), message.content_type()), (parts.kind, parts.content_type));
+        assert_eq!(message.headers().collect::<Vec<_>>(), parts.headers);
+        assert_eq!((message.data(), message.end()), (parts.data, true));
+        assert!(message.is_forwarded());
+        assert!(!Message::new(&MessageParts::default()).is_forwarded());
     }
 
     #[test]

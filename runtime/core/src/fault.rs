@@ -37,11 +37,13 @@ pub enum SequencerFault {
     ForgetRecoveredEvents,
     /// The sequencer does not write the range of dead-lettered events that may still take effect into the key record.
     ForgetEventsAhead,
+    /// The handler executes the events of all types, although the settings restrict the types.
+    ExecuteOtherTypes,
 }
 
 impl SequencerFault {
     /// All faults.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::SkipAGap,
         Self::ForgetTheTokenCheck,
         Self::TakeADuplicateForNew,
@@ -54,5 +56,6 @@ impl SequencerFault {
         Self::TrustOldReads,
         Self::ForgetRecoveredEvents,
         Self::ForgetEventsAhead,
+        Self::ExecuteOtherTypes,
     ];
 }

@@ -31,6 +31,7 @@ mod sequencer;
 mod settings;
 mod stats;
 mod turn;
+mod type_filter;
 mod unread_runs;
 mod version;
 
@@ -64,5 +65,6 @@ pub use settings::{
 };
 pub use stats::{LaneState, RecoveryTimes, ReplayCounts, Stats};
 pub use turn::{AttemptToken, FailedAttempt, FailureKind, HandlerOutcome, Turn, TurnResult};
+pub use type_filter::{TypeFilter, TypePattern};
 pub use unread_runs::{UnreadRuns, WriterCalls};
 pub use version::{Build, FileDigest, ParseDigestError, Rollout, VersionName, split_version};

@@ -8,11 +8,12 @@
 //!
 //! Each part of the sequencer is in its own file. A lane is the in-memory queue of one active key. `arrive` decides
 //! what happens to an arriving event. `repeat` decides about an event that arrives again; for this decision,
-//! `settled_events` keeps digests of settled events. `dispatch` forms turns and accepts their results. `retry` handles
-//! failures, and `gap` handles missing events. `spill` moves events between memory and store. `commit` forms batches
-//! and handles the replies. `load` loads and evicts lanes, and `restart` restarts them. `due` reads the due index of
-//! the store, and loads the keys that must be processed again. All parts call `reschedule` after they have changed a
-//! lane. The code of a lane (`lane`, with `held` and `chunk`) must never access another lane.
+//! `settled_events` keeps digests of settled events. `dispatch` forms turns and accepts their results; `other_types`
+//! settles the events that the handler does not execute because of their types. `retry` handles failures, and `gap`
+//! handles missing events. `spill` moves events between memory and store. `commit` forms batches and handles the
+//! replies. `load` loads and evicts lanes, and `restart` restarts them. `due` reads the due index of the store, and
+//! loads the keys that must be processed again. All parts call `reschedule` after they have changed a lane. The code of
+//! a lane (`lane`, with `held` and `chunk`) must never access another lane.
 
 /// Returns whether a deliberate fault is active; always `false` without the feature `faults`.
 macro_rules! fault {
@@ -42,6 +43,7 @@ mod lanes;
 mod letters;
 mod load;
 mod memory;
+mod other_types;
 mod outstanding;
 mod repeat;
 mod reschedule;
@@ -378,7 +380,10 @@ impl Sequencer {
             self.load_requested();
             self.start_loads();
             self.close_batches();
-            self.dispatch();
+            if self.dispatch() {
+                // No later input would cause the commits of the settled events.
+                self.close_batches();
+            }
             self.read_due();
             if let Some(through) = self.window.acknowledge() {
                 self.effects.push_back(Effect::Ack { through });

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::event::SEQUENCE_END;
 use crate::key_record::FailureInfo;
 use crate::limit::{ExceededLimit, LimitValues};
+use crate::type_filter::TypeFilter;
 use crate::version::{Rollout, VersionName};
 
 /// The settings of one sequencer. Durations are in ms, sizes in bytes.
@@ -21,6 +22,9 @@ pub struct SequencerSettings {
     /// `true` if a key without a record begins at the sequence of the first event that arrives. All lower sequences then
     /// count as skipped. Only for events that have numbers before they arrive.
     pub begins_anywhere: bool,
+    /// The types of events that the handler executes. Each event of another type is settled without a call of the
+    /// handler. With `None`, the handler executes events of all types.
+    pub types: Option<Arc<TypeFilter>>,
     /// The partition that the sequencer owns.
     pub partition: u32,
     /// The number of shards. A shard is one slice of the store, by hash of the key.

@@ -11,6 +11,8 @@ pub struct Stats {
     pub delivered: u64,
     /// The number of events settled durably with effect.
     pub settled: u64,
+    /// The number of durably settled events that the handler did not execute because of their types.
+    pub other_types: u64,
     /// The number of deliveries that repeat an event. A repeat counts as soon as the original event is durably settled
     /// or spilled.
     pub duplicates: u64,
@@ -93,6 +95,7 @@ impl Stats {
         self.recovery_times.sum_ms += other.recovery_times.sum_ms;
         self.delivered += other.delivered;
         self.settled += other.settled;
+        self.other_types += other.other_types;
         self.duplicates += other.duplicates;
         self.reordered += other.reordered;
         self.failures += other.failures;

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use ordain_core::{Event, FailureKind, Message, MessageParts, StateUpdate, digest};
 
 use crate::plan::{Blocked, Plan};
-use crate::producer::BLOCKED_KEY;
+use crate::producer::{BLOCKED_KEY, HANDLED_TYPE};
 use crate::rng::mix;
 
 /// Maximum number of messages of an event.
@@ -65,8 +65,16 @@ const KINDS: [FailureKind; 6] = [
     FailureKind::Error,
 ];
 
+/// Returns whether the handler does not execute events of this event's type.
+pub(crate) fn has_other_type(plan: &Plan, event: &Event) -> bool {
+    plan.settings.types.is_some() && event.kind() != HANDLED_TYPE
+}
+
 /// Returns the behaviour of an event.
 pub(crate) fn behavior(plan: &Plan, event: &Event) -> EventBehavior {
+    if has_other_type(plan, event) {
+        return EventBehavior::Fine;
+    }
     if plan.handler.blocked == Some(Blocked::Failing) && event.key() == BLOCKED_KEY {
         return EventBehavior::FailsForEver(FailureKind::Retry);
     }
@@ -87,7 +95,8 @@ pub(crate) fn behavior(plan: &Plan, event: &Event) -> EventBehavior {
     EventBehavior::Fine
 }
 
-/// Returns the effect of a successful event.
+/// Returns the effect of a successful event. An event of a type that the handler does not execute changes no state; its
+/// only message is the event itself, if the settings name a sink for such events.
 pub(crate) fn handle(
     plan: &Plan,
     version: &str,
@@ -95,6 +104,11 @@ pub(crate) fn handle(
     event: &Event,
     state: Option<&[u8]>,
 ) -> Effect {
+    if has_other_type(plan, event) {
+        let sink = plan.settings.types.as_ref().and_then(|types| types.sink.as_deref());
+        let messages = sink.map(|sink| Message::forwarded(event, sink)).into_iter().collect();
+        return Effect { state: StateUpdate::Keep, messages, complete: false };
+    }
     let before = state.map_or(1, digest);
     let key = digest(event.key().as_bytes());
     let hash = mix(&[digest(version.as_bytes()), key, sequence, event.content(), before]);

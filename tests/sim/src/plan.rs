@@ -63,6 +63,8 @@ pub(crate) struct ProducerPlan {
     /// Rate of unusable deliveries: the key, the sequence or the id is missing or impossible, or the bytes are not an
     /// event.
     pub(crate) unusable: u32,
+    /// Rate of events whose type the handler does not execute.
+    pub(crate) other_types: u32,
     /// Rate of events with a payload of kilobytes.
     pub(crate) big: u32,
     /// Rate of keys with an imported record. The events of such a key begin above the first sequence of a new key.
@@ -205,6 +207,7 @@ fn settings(rng: &mut Rng) -> SequencerSettings {
         ordering: OrderingMode::Sequenced,
         first: rng.pick(&[1, 1, 0]),
         begins_anywhere: false,
+        types: None,
         partition: 0,
         shards: rng.between(1, 4) as u32,
         max_lanes: 64,

@@ -6,10 +6,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ordain_core::{Event, EventParts, Key, OrderingMode, SEQUENCE_END};
+use ordain_core::{Event, EventParts, Key, OrderingMode, SEQUENCE_END, digest};
 
 use crate::plan::{Blocked, Plan};
-use crate::rng::Rng;
+use crate::rng::{Rng, mix};
 
 /// One entry of a queue.
 #[derive(Debug, Clone)]
@@ -39,6 +39,9 @@ pub(crate) struct Script {
     /// The earliest time at which the source may deliver the last entry.
     pub(crate) end: u64,
 }
+
+/// The type of the events that the handler executes.
+pub(crate) const HANDLED_TYPE: &str = "sim";
 
 /// The key that a plan with a [`Blocked`] value blocks.
 pub(crate) const BLOCKED_KEY: &str = "key-0";
@@ -225,11 +228,17 @@ impl Writer<'_> {
             key,
             sequence: (!self.is_fifo()).then_some(sequence),
             id: &id,
-            kind: "sim",
+            kind: self.kind(key, sequence),
             data: &data,
             end,
             ..EventParts::default()
         }))
+    }
+
+    /// Returns the type of an event. All events with the same key and sequence have the same type.
+    fn kind(&self, key: &Key, sequence: u64) -> &'static str {
+        let chance = mix(&[self.plan.seed, digest(key.as_bytes()), sequence, 3]) % 1000;
+        if chance < u64::from(self.plan.producer.other_types) { "other" } else { HANDLED_TYPE }
     }
 
     fn place(&mut self, route: &Route, at: u64, event: Arc<Event>) {

@@ -23,3 +23,4 @@ mod sink_connections;
 mod stopped;
 mod timeouts;
 mod topology;
+mod types;

@@ -1,5 +1,5 @@
 //! Checks that no two streams share a queue, that no two streams share an exchange that divides its messages among
-//! several queues, and that no dead letter returns to its stream.
+//! several queues, and finds dead letters and events of other types that return to their stream.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -7,7 +7,7 @@ use super::ConfigChecker;
 use crate::queue_names::{dropped_queue, partition_queue};
 use crate::template::RoutingKeyTemplate;
 use crate::text::ResourceName;
-use crate::{AmqpSourceConfig, Config, ExchangeBinding, SinkConfig, SourceConfig};
+use crate::{AmqpSourceConfig, Config, ExchangeBinding, SinkConfig, SourceConfig, StreamConfig};
 
 impl ConfigChecker<'_> {
     /// Checks that no two streams that read from the broker share a queue. Also checks that an exchange whose stream
@@ -57,13 +57,18 @@ impl ConfigChecker<'_> {
         }
     }
 
-    /// Returns whether dead letters of a stream can return to the stream, directly or through other streams and
-    /// exchanges.
-    pub(super) fn has_dead_letter_loop(&self, stream: &ResourceName) -> bool {
+    /// Returns whether the sinks that `sink_of` returns for the streams lead back to a stream, directly or through
+    /// other streams and exchanges.
+    pub(super) fn has_loop(
+        &self,
+        stream: &ResourceName,
+        sink_of: impl Fn(&StreamConfig) -> Option<&ResourceName>,
+    ) -> bool {
         let mut reached = BTreeSet::new();
         let mut open = vec![stream];
         while let Some(from) = open.pop() {
-            for next in self.dead_letter_readers(from) {
+            let sink = self.config.streams.get(from).and_then(&sink_of);
+            for next in self.sink_readers(sink) {
                 if reached.insert(next) {
                     open.push(next);
                 }
@@ -72,9 +77,8 @@ impl ConfigChecker<'_> {
         reached.contains(stream)
     }
 
-    /// Returns the streams that read the dead letters of a stream.
-    fn dead_letter_readers(&self, stream: &ResourceName) -> Vec<&ResourceName> {
-        let sink = self.config.streams.get(stream).and_then(|stream| stream.dead_letter.as_ref());
+    /// Returns the streams that can receive the messages of a sink.
+    fn sink_readers(&self, sink: Option<&ResourceName>) -> Vec<&ResourceName> {
         match sink.and_then(|sink| self.config.sinks.get(sink)) {
             Some(SinkConfig::Stream(sink)) => vec![&sink.stream],
             Some(SinkConfig::Amqp(sink)) => self.readers(&sink.exchange.0, &sink.routing_key),

@@ -18,6 +18,8 @@ pub(super) struct ResultChunk {
     pub(super) events: usize,
     /// The number of events that the handler executed with effect; a part of `events`.
     pub(super) effects: usize,
+    /// The number of events that the handler did not execute because of their types; a part of `events`.
+    pub(super) other_types: usize,
     pub(super) rollout: Option<Arc<Rollout>>,
     pub(super) state: StateUpdate,
     pub(super) messages: Vec<EmittedMessage>,
@@ -37,6 +39,7 @@ impl ResultChunk {
             next,
             events: 0,
             effects: 0,
+            other_types: 0,
             rollout: version,
             state: StateUpdate::Keep,
             messages: Vec::new(),
@@ -51,7 +54,7 @@ impl ResultChunk {
 
 impl Lane {
     /// Returns the chunk for a result of this version: the last chunk if it may take the result, otherwise a new chunk.
-    /// `version` is `None` for a result that no handler produced, such as a skip.
+    /// `version` is `None` for a result that no handler produced, such as a skip or an event of another type.
     pub(super) fn chunk(
         &mut self,
         version: Option<Arc<Rollout>>,

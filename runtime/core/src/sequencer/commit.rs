@@ -73,6 +73,7 @@ struct InFlightWrite {
     lane: u32,
     events: usize,
     effects: usize,
+    other_types: usize,
     /// The sequences and digests of settled events whose digests are not in the record of the write.
     evicted_digests: Vec<(u64, u32)>,
     late_originals: Vec<(DeliveryNumber, Arc<Event>)>,

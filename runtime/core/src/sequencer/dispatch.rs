@@ -11,20 +11,33 @@ use crate::key_record::{EmittedMessage, StateUpdate};
 use crate::letter::Cause;
 use crate::stats::LaneState;
 use crate::turn::{AttemptToken, HandlerOutcome, Turn, TurnResult};
+use crate::type_filter::TypeFilter;
 use crate::version::Rollout;
 
 impl Sequencer {
     /// Starts turns of the ready lanes, in the order in which the lanes became ready, as far as the limits permit.
-    pub(super) fn dispatch(&mut self) {
+    /// Settles the events that the handler does not execute because of their types. Returns whether the function
+    /// settled an event, so that a shard may have something to write.
+    pub(super) fn dispatch(&mut self) -> bool {
+        let filter = self.type_filter();
+        let mut has_settled = false;
         while self.may_start_turn() {
-            let Some(index) = self.ready.pop_front() else { return };
+            let Some(index) = self.ready.pop_front() else { break };
             let Some(lane) = self.lanes.get(index) else { continue };
             if !lane.ready {
                 continue;
             }
             self.lanes[index].ready = false;
+            if let Some(filter) = &filter
+                && self.settle_other_types(index, filter)
+            {
+                has_settled = true;
+                // If the lane has further events to run, it becomes ready again.
+                self.reschedule(index);
+                continue;
+            }
             if self.lanes[index].runnable(&self.settings) {
-                self.start_turn(index);
+                self.start_turn(index, filter.as_deref());
             }
             if self.lanes[index].cold.is_some() {
                 self.reschedule(index);
@@ -33,6 +46,7 @@ impl Sequencer {
                 self.update_counts(index);
             }
         }
+        has_settled
     }
 
     fn may_start_turn(&self) -> bool {
@@ -48,7 +62,9 @@ impl Sequencer {
             && (self.another_turn_fits() || (self.all_published() && !self.over_budget_turn_runs()))
     }
 
-    fn start_turn(&mut self, index: u32) {
+    /// Starts a turn with the next events of a lane, up to the first event that the handler does not execute because of
+    /// its type.
+    fn start_turn(&mut self, index: u32, filter: Option<&TypeFilter>) {
         let fits = self.another_turn_fits();
         let serial = self.next_serial();
         let mut limit = self.settings.quantum.min(self.settings.run_ahead - self.ahead);
@@ -59,7 +75,8 @@ impl Sequencer {
         }
         let mut events: Vec<(u64, Arc<Event>)> = Vec::with_capacity(1);
         for (next, held) in (lane.done..).zip(lane.held.waiting().take(limit)) {
-            if held.sequence != next {
+            let is_other_type = filter.is_some_and(|filter| !filter.accepts(held.event.kind()));
+            if held.sequence != next || is_other_type {
                 break;
             }
             events.push((next, Arc::clone(&held.event)));

@@ -122,7 +122,7 @@ impl Sequencer {
     }
 
     /// Clears the failure of the event at `done`, and its numbers of tries and replay rounds.
-    fn clear_failure(&mut self, index: u32) {
+    pub(super) fn clear_failure(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         if let Some(cold) = lane.cold.get_mut() {
             (cold.trapped, cold.retry_at) = (None, None);

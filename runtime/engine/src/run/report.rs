@@ -93,6 +93,7 @@ impl RunReport {
         serde_json::json!({
             "delivered": stats.delivered,
             "settled": stats.settled,
+            "other_types": stats.other_types,
             "duplicates": stats.duplicates,
             "reordered": stats.reordered,
             "messages": stats.messages,
@@ -124,6 +125,9 @@ impl RunReport {
         let mut line = |what: &str, number: u64| text += &format!("{what:<20} {number:>12}\n");
         line("delivered", stats.delivered);
         line("settled with effect", stats.settled);
+        if stats.other_types > 0 {
+            line("other types", stats.other_types);
+        }
         line("duplicates", stats.duplicates);
         line("dead letters", stats.dead_total());
         causes(stats).for_each(|(cause, number)| line(&format!("  {cause}"), number));

@@ -333,6 +333,7 @@ pub(crate) fn settings() -> impl Strategy<Value = SequencerSettings> {
             id_window: 20,
             id_ttl: 1_000,
             id_floor: 4,
+            types: None,
             digests: 4,
             due_poll: 5_000,
             complete_ttl: 1_000,

@@ -64,6 +64,7 @@ impl Sequencer {
     ) {
         let index = in_write.lane;
         self.stats.settled += in_write.effects as u64;
+        self.stats.other_types += in_write.other_types as u64;
         for letter in &write.letters {
             self.stats.dead[letter.cause as usize] += 1;
         }

@@ -106,6 +106,7 @@ impl Sequencer {
             lane: index,
             events: chunk.events,
             effects: chunk.effects,
+            other_types: chunk.other_types,
             evicted_digests,
             late_originals: chunk.late_originals,
             checks,

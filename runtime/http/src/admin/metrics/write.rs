@@ -71,12 +71,14 @@ impl MetricsEncoder<'_, '_> {
     }
 
     fn events(&mut self) -> Written {
-        let help = "Events that ended durably: with effect, as a duplicate, or as a dead letter";
+        let help = "Events that ended durably: with effect, as a duplicate, as a dead letter, or without a call of the \
+                    handler because of their type";
         let of_stream = |(stream, stats): (&'_ Arc<str>, &Stats)| {
             [
                 ("effect", stats.settled),
                 ("duplicate", stats.duplicates),
                 ("dead", stats.dead_total()),
+                ("other-type", stats.other_types),
             ]
             .map(|(outcome, count)| {
                 (vec![("stream", stream.to_string()), ("outcome", outcome.into())], count)

@@ -19,6 +19,9 @@ impl Checker {
         if !consecutive || turn.events.iter().any(|(_, event)| *event.key() != *turn.key) {
             self.broke("I1", format!("{label}: a turn has the events {:?}", turn.events));
         }
+        if turn.events.iter().any(|(_, event)| handler::has_other_type(&self.plan, event)) {
+            self.broke("types", format!("{label}: a turn has an event of another type"));
+        }
         if turn.events.len() > settings.quantum {
             self.broke("I7", format!("{label}: a turn has {} events", turn.events.len()));
         }
