@@ -13,6 +13,7 @@ mod locations;
 mod login_backend;
 mod lost;
 mod messages;
+mod original_letters;
 mod policies;
 mod publish;
 mod rebuilt;
