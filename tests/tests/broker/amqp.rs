@@ -21,5 +21,6 @@ mod records;
 mod refused;
 mod sink_connections;
 mod stopped;
+mod suite;
 mod timeouts;
 mod topology;
