@@ -124,12 +124,11 @@ fn original_properties(raw: &RawProperties, headers: &mut FieldTable) -> BasicPr
     let mut properties = BasicProperties::default().with_delivery_mode(PERSISTENT_DELIVERY_MODE);
     for (property, value, set) in texts {
         let Some(value) = value else { continue };
-        match (ShortString::try_new(value.as_str()), set) {
-            (Ok(value), Some(set)) => properties = set(properties, value),
-            _ => {
-                let name = format!("{RENAMED_PREFIX}{}", property.header_name());
-                headers.insert(name.into(), long_string(value));
-            }
+        if let (Ok(value), Some(set)) = (ShortString::try_new(value.as_str()), set) {
+            properties = set(properties, value);
+        } else {
+            let name = format!("{RENAMED_PREFIX}{}", property.header_name());
+            headers.insert(name.into(), long_string(value));
         }
     }
     if let Some(priority) = raw.priority {
