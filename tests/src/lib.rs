@@ -3,6 +3,8 @@
 pub mod alerts;
 pub mod amqp;
 pub mod archive;
+pub mod clients;
+pub mod cloudevents_suite;
 pub mod conformance;
 pub mod guests;
 pub mod host;

@@ -4,6 +4,7 @@
 mod broker {
     mod amqp;
     mod chain;
+    mod clients;
     mod gaps;
     mod ingress;
     mod instances;

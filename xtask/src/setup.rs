@@ -1,6 +1,7 @@
 //! Functions that several commands share. The functions start cargo, add the WebAssembly target, build the host (the
-//! program `ordain`) and the handlers, and find or install servers.
+//! program `ordain`) and the handlers, and find or install servers and clients.
 
+mod clients;
 mod servers;
 
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+pub(crate) use clients::clients;
 pub(crate) use servers::{lua_programs, servers};
 
 /// The compilation target of components.

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::setup::{announce, cargo, host, plugins, run, servers, show};
+use crate::setup::{announce, cargo, clients, host, plugins, run, servers, show};
 use release::ServerRelease;
 pub(crate) use release::test_basics;
 
@@ -48,6 +48,7 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
     if args.filter.as_deref() == Some("chaos") {
         return chaos(args.minutes.unwrap_or(0));
     }
+    clients()?;
     ensure!(args.minutes.is_none(), "--minutes applies to `cargo xtask test chaos` only");
     let filter: Vec<&str> = args.filter.iter().map(String::as_str).collect();
 

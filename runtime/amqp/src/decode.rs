@@ -21,10 +21,11 @@ use ordain_core::{Cause, Event, EventParts, OrderingMode, SEQUENCE_END};
 use super::encode::{header, id};
 use super::header::{
     ATTRIBUTE_PREFIXES, CAUSE_HEADER, CE_END_HEADER, CE_SEQUENCE_HEADER, DEFAULT_PLACES_HEADER,
-    END_HEADER, HTTP_ATTRIBUTE_PREFIX, HTTP_VERSION_HEADER, KEY_HEADER, QUEUE_HEADERS,
-    RENAMED_PREFIX, SEQUENCE_HEADER, SOURCE_HEADER, STORE_NUMBERED_HEADER, SUBJECT_HEADER,
-    TIME_MS_HEADER,
+    END_HEADER, HTTP_ATTRIBUTE_PREFIX, HTTP_VERSION_HEADER, KEY_HEADER, LETTER_HEADER,
+    QUEUE_HEADERS, RENAMED_PREFIX, SEQUENCE_HEADER, SOURCE_HEADER, STORE_NUMBERED_HEADER,
+    SUBJECT_HEADER, TIME_MS_HEADER,
 };
+use super::original_letter::original_letter_id;
 use super::value::{as_bool, as_integer, as_text, excerpt, json, not_utf8, short_text};
 pub(crate) use encoding::Compression;
 use encoding::plain_body;
@@ -248,9 +249,12 @@ impl DeliveryDecoder {
         !self.locations.is_default() && self.has_own_cause(delivery)
     }
 
-    /// Returns whether a message has the headers of a dead letter of this stream.
+    /// Returns whether a message has the headers of a dead letter of this stream. In a dead letter in its original form,
+    /// these headers come from the message.
     fn has_own_cause(&self, delivery: &Delivery) -> bool {
-        has_header(delivery, CAUSE_HEADER) && self.has_own_source(delivery, SOURCE_HEADER)
+        has_header(delivery, CAUSE_HEADER)
+            && !has_header(delivery, LETTER_HEADER)
+            && self.has_own_source(delivery, SOURCE_HEADER)
     }
 
     /// Returns the id and the source of the event in a returned dead letter of this stream. The letter has an id and a
@@ -369,6 +373,10 @@ impl DeliveryDecoder {
             (None, Some(sequence), _) => Ok(Cow::Owned(format!("{key}/{sequence}"))),
             (None, None, OrderingMode::Sequenced) => Ok(Cow::Borrowed("")),
             (None, None, OrderingMode::Fifo) => {
+                // The message of another stream's dead letter may lack an id, but the letter has one.
+                if let Some(id) = original_letter_id(properties) {
+                    return Ok(Cow::Borrowed(id));
+                }
                 let message = match &locations.id {
                     Some(location) => describe_missing_id(reader, location, self.ordering),
                     None => "there is no id, and a fifo stream detects repeats by the id: set the property \

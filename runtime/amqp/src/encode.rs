@@ -9,6 +9,7 @@
 //! renames the header. Only Ordain can therefore set the id or the sequence of a message, and no header makes the
 //! broker refuse the message. All headers together fit into a frame of 128 KiB, RabbitMQ's default.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,10 +20,12 @@ use ordain_core::{DeadLetter, Event, LetterContent, Message};
 
 use super::header::{
     ATTRIBUTE_PREFIXES, DEFAULT_PLACES_HEADER, END_HEADER, HTTP_VERSION_HEADER, ID_HEADER,
-    KEY_HEADER, LONG_CONTENT_TYPE_HEADER, QUEUE_HEADERS, RENAMED_PREFIX, SEQUENCE_HEADER,
-    SOURCE_HEADER, STORE_NUMBERED_HEADER, SUBJECT_ATTRIBUTE, SUBJECT_HEADER, TIME_HEADER,
-    TIME_MS_HEADER, TYPE_HEADER, VERSION_HEADER,
+    KEY_HEADER, LETTER_HEADER, LONG_CONTENT_TYPE_HEADER, QUEUE_HEADERS, RENAMED_PREFIX,
+    SEQUENCE_HEADER, SOURCE_HEADER, STORE_NUMBERED_HEADER, SUBJECT_ATTRIBUTE, SUBJECT_HEADER,
+    TIME_HEADER, TIME_MS_HEADER, TYPE_HEADER, VERSION_HEADER,
 };
+use super::original_letter::original_letter;
+use super::value::field_name;
 use crate::decode::Compression;
 use ordain_cloudevents::{REASON_ATTRIBUTES, letter_attributes, message_id, source_of, time_text};
 use ordain_config::{EventLocations, KeyLocation, MessageProperty, Place, RoutingKeyTemplate};
@@ -31,17 +34,15 @@ use ordain_util::text::truncated;
 
 /// Headers from which RabbitMQ reads an array of additional routing keys. RabbitMQ closes the channel if such a header
 /// has another type.
-const ROUTING_HEADERS: [&str; 2] = ["CC", "BCC"];
+pub(super) const ROUTING_HEADERS: [&str; 2] = ["CC", "BCC"];
 /// The address with which a client requests a reply on its own channel. RabbitMQ closes the channel of any other client
 /// that publishes a message with this value.
-const DIRECT_REPLY_ADDRESS: &str = "amq.rabbitmq.reply-to";
-/// Maximum size of a header's name, in bytes: a short string of AMQP.
-const NAME_LIMIT: usize = 255;
+pub(super) const DIRECT_REPLY_ADDRESS: &str = "amq.rabbitmq.reply-to";
 /// Approximate maximum size of each header with a part of a dead letter's reason, in bytes. All headers must fit into
 /// one frame.
 const REASON_LIMIT: usize = 16 << 10;
 /// Delivery mode of messages that durable queues write to disk.
-const PERSISTENT_DELIVERY_MODE: u8 = 2;
+pub(super) const PERSISTENT_DELIVERY_MODE: u8 = 2;
 
 /// A message in the form in which Ordain publishes it.
 #[derive(Debug)]
@@ -64,17 +65,24 @@ impl AmqpMessage {
     }
 
     /// Returns the CloudEvents source (which names the stream) and the key. Messages with the same source and key must
-    /// keep their order.
+    /// keep their order. For a dead letter in its original form, returns the stream and the key in its id instead.
     pub(super) fn ordering_key(&self) -> (Vec<u8>, Vec<u8>) {
-        let header = |name| header(&self.properties, name).to_vec();
-        (header(SOURCE_HEADER), header(KEY_HEADER))
+        let header = |name| header(&self.properties, name);
+        let mut id = header(LETTER_HEADER).split(|byte| *byte == b'/');
+        match (id.next(), id.next()) {
+            (Some(stream), Some(key)) => (stream.to_vec(), key.to_vec()),
+            _ => (header(SOURCE_HEADER).to_vec(), header(KEY_HEADER).to_vec()),
+        }
     }
 }
 
 /// Returns the id of a message that Ordain published; empty if the message has no id. The property `message_id` may
-/// contain the key instead of the id.
+/// contain the key instead of the id. A dead letter in its original form has the id of its message in the usual places,
+/// and its own id in another header.
 pub(super) fn id(properties: &BasicProperties) -> &[u8] {
+    let letter_id = header(properties, LETTER_HEADER);
     match (header(properties, ID_HEADER), properties.message_id()) {
+        _ if !letter_id.is_empty() => letter_id,
         ([], Some(id)) => id.as_str().as_bytes(),
         (id, _) => id,
     }
@@ -140,9 +148,10 @@ pub(super) fn message(
 }
 
 /// Encodes a dead letter of `stream`: the headers and data of the event as they were received, and the reason in
-/// additional headers. The letter has an id and a source of its own. A letter without an event contains the raw bytes
-/// of the message, or no data. If `sequence` is `None`, the encoded letter has the event's own sequence. `published_at`
-/// is the time of publishing, in seconds since the Unix epoch.
+/// additional headers. The letter has an id and a source of its own. A message that is not an event is published in its
+/// original form, if possible; otherwise the letter contains the document of the message. If `sequence` is `None`, the
+/// encoded letter has the event's own sequence. With a sequence, the original form is impossible. `published_at` is the
+/// time of publishing, in seconds since the Unix epoch; a letter of an event with a time has this time instead.
 pub(super) fn letter(
     stream: &str,
     letter: &DeadLetter,
@@ -150,6 +159,11 @@ pub(super) fn letter(
     template: &RoutingKeyTemplate,
     published_at: u64,
 ) -> AmqpMessage {
+    if sequence.is_none()
+        && let Some(message) = original_letter(stream, letter, template)
+    {
+        return message;
+    }
     let event: Option<&Event> = match &letter.content {
         LetterContent::Event(event) => Some(event),
         LetterContent::Nothing | LetterContent::Raw(_) => None,
@@ -166,12 +180,11 @@ pub(super) fn letter(
     envelope.id(&attributes.id);
     envelope.kind(attributes.kind);
     envelope.content_type(attributes.content_type);
-    envelope.timestamp(published_at);
-    for (name, value) in &attributes.reason {
-        envelope
-            .headers
-            .insert((*name).into(), long_string(&truncated(value.to_string(), REASON_LIMIT)));
+    match event.and_then(Event::time_ms) {
+        Some(ms) => envelope.time(ms, true),
+        None => envelope.timestamp(published_at),
     }
+    insert_reason(&mut envelope.headers, &attributes.reason);
     if let Some(sequence) = sequence.or_else(|| event.and_then(Event::sequence)) {
         envelope.headers.insert(SEQUENCE_HEADER.into(), long_string(&sequence.to_string()));
     }
@@ -183,6 +196,13 @@ pub(super) fn letter(
             LetterContent::Raw(bytes) => MessageBody::Raw(bytes.clone()),
             LetterContent::Event(event) => MessageBody::Event(Arc::clone(event)),
         },
+    }
+}
+
+/// Adds the reason of a dead letter to its headers.
+pub(super) fn insert_reason(headers: &mut FieldTable, reason: &[(&'static str, Cow<'_, str>)]) {
+    for (name, value) in reason {
+        headers.insert((*name).into(), long_string(&truncated(value.to_string(), REASON_LIMIT)));
     }
 }
 
@@ -252,11 +272,9 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, form: &EventForm)
     if let Some(marker) = &form.marker {
         envelope.headers.insert(DEFAULT_PLACES_HEADER.into(), long_string(marker));
     }
-    let mut routing_key = event.key().to_owned();
-    routing_key.truncate(routing_key.floor_char_boundary(RoutingKeyTemplate::LIMIT_BYTES));
     let properties = envelope.properties();
     AmqpMessage {
-        routing_key: routing_key.into(),
+        routing_key: short_routing_key(event.key().to_owned()),
         properties,
         body: MessageBody::Event(Arc::clone(event)),
     }
@@ -266,10 +284,19 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, form: &EventForm)
 /// because Ordain checks its length before the commit. The routing key of a dead letter, of an event that Ordain passes
 /// on, or of a message committed before a change of the template, may be too long. The key is not lost, because a
 /// header contains the whole key.
-fn routing_key(template: &RoutingKeyTemplate, stream: &str, key: &str, kind: &str) -> ShortString {
-    let mut filled = template.fill(stream, key, kind);
-    filled.truncate(filled.floor_char_boundary(RoutingKeyTemplate::LIMIT_BYTES));
-    filled.into()
+pub(super) fn routing_key(
+    template: &RoutingKeyTemplate,
+    stream: &str,
+    key: &str,
+    kind: &str,
+) -> ShortString {
+    short_routing_key(template.fill(stream, key, kind))
+}
+
+/// Returns a routing key, truncated to AMQP's limit.
+pub(super) fn short_routing_key(mut routing_key: String) -> ShortString {
+    routing_key.truncate(routing_key.floor_char_boundary(RoutingKeyTemplate::LIMIT_BYTES));
+    routing_key.into()
 }
 
 /// The author of the headers of a message.
@@ -312,10 +339,8 @@ impl PropertiesBuilder {
             {
                 continue;
             }
-            let mut name =
-                if is_taken { format!("{RENAMED_PREFIX}{name}") } else { name.to_owned() };
-            name.truncate(name.floor_char_boundary(NAME_LIMIT));
-            envelope.headers.insert(name.into(), long_string(value));
+            let name = if is_taken { format!("{RENAMED_PREFIX}{name}") } else { name.to_owned() };
+            envelope.headers.insert(field_name(&name), long_string(value));
         }
         envelope.headers.insert(VERSION_HEADER.into(), long_string("1.0"));
         envelope.headers.insert(KEY_HEADER.into(), long_string(key));
@@ -433,6 +458,7 @@ fn is_reserved(name: &str) -> bool {
         TIME_MS_HEADER,
         DEFAULT_PLACES_HEADER,
         STORE_NUMBERED_HEADER,
+        LETTER_HEADER,
     ]
     .contains(&name)
         || name == HTTP_VERSION_HEADER
@@ -441,13 +467,13 @@ fn is_reserved(name: &str) -> bool {
         || ATTRIBUTE_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-fn long_string(text: &str) -> AMQPValue {
+pub(super) fn long_string(text: &str) -> AMQPValue {
     AMQPValue::LongString(text.into())
 }
 
 #[cfg(test)]
 mod tests {
-    use ordain_core::{EmittedMessage, EventParts, MessageParts, OrderingMode};
+    use ordain_core::{Cause, EmittedMessage, EventParts, LetterId, MessageParts, OrderingMode};
 
     use super::*;
     use crate::decode::DeliveryDecoder;
@@ -578,6 +604,27 @@ mod tests {
         // The event has a header of this name, so the key is not the subject.
         assert_eq!(header(&sent, "cloudEvents:subject"), b"");
         assert_eq!(header(&sent, "subject"), b"other");
+    }
+
+    /// A dead letter that returns to its stream must have the time of its event.
+    #[test]
+    fn letter_has_the_time_of_its_event() {
+        let letter = |time_ms| {
+            let parts = EventParts { key: "k", id: "1", time_ms, ..EventParts::default() };
+            let letter = DeadLetter {
+                id: LetterId { key: "k".into(), sequence: 0, tag: 1 },
+                cause: Cause::Rejected,
+                error: "no".to_owned(),
+                origin: None,
+                version: None,
+                content: LetterContent::Event(Arc::new(Event::new(&parts))),
+            };
+            super::letter("s", &letter, None, &RoutingKeyTemplate("{key}".to_owned()), 9).properties
+        };
+        let sent = letter(Some(1_764_072_000_125));
+        assert_eq!(header(&sent, "cloudEvents:time"), b"2025-11-25T12:00:00.125Z");
+        assert_eq!(sent.timestamp(), &Some(1_764_072_000));
+        assert_eq!(letter(None).timestamp(), &Some(9));
     }
 
     /// The decoder omits the headers that a queue adds to a message. If an event has headers with the same names, the

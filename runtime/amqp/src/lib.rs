@@ -9,11 +9,12 @@
 //! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options`. A `subscription`
 //! receives deliveries, limited by `prefetch`, and acknowledges them; `queue_monitor` detects a queue that delivers
 //! nothing; `decode` converts deliveries into events, and `unreadable` converts unreadable deliveries into dead
-//! letters. `event_counts` maps the events of batches to deliveries. `fifo_queue` detects that the queue of a `fifo`
-//! stream is lost. `header` names the headers with a meaning for Ordain, `value` converts their values, and `weight`
-//! estimates the memory that the headers of a delivery take.
+//! letters, with the message in the form of `raw_message`. `event_counts` maps the events of batches to deliveries.
+//! `fifo_queue` detects that the queue of a `fifo` stream is lost. `header` names the headers with a meaning for Ordain,
+//! `value` converts their values, and `weight` estimates the memory that the headers of a delivery take.
 //!
-//! Publishing: `encode` builds messages, and `publish` sends them to an `exchange`. `confirm_tracker` tracks
+//! Publishing: `encode` builds messages, and `publish` sends them to an `exchange`. `original_letter` builds dead
+//! letters in the form in which their messages arrived, and reads the letters that return. `confirm_tracker` tracks
 //! unconfirmed messages, `retry_queue` keeps messages that the broker did not accept, and `publish_warnings` logs why
 //! messages are not published. `produce` publishes a producer's events.
 //!
@@ -34,12 +35,14 @@ mod fifo_queue;
 mod greeting;
 mod header;
 mod inspect;
+mod original_letter;
 mod prefetch;
 mod prepare;
 mod produce;
 mod publish;
 mod publish_warnings;
 mod queue_monitor;
+mod raw_message;
 mod restore_schedule;
 mod retry_queue;
 mod store_timeout;

@@ -1,62 +1,22 @@
 //! Converts a message that the stream cannot process as an event into a dead letter. The letter contains the
 //! properties, the headers and the body of the message. If the body exceeds the size limit of an event, the letter
 //! contains only the beginning of the body. An event of a batch becomes a dead letter as if the message contained only
-//! this event.
+//! this event. A dead letter that an operator moves back to the stream is decoded again.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use lapin::message::Delivery;
-use lapin::types::ShortString;
 use ordain_cloudevents::DecodedDelivery;
 use ordain_core::{Cause, DeadLetter, LetterContent, LetterId, digest};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::decode::{BatchEvent, DeliveryDecoder};
 use super::encode::{header, id};
-use super::header::{CAUSE_HEADER, ID_HEADER, QUEUE_HEADERS, SOURCE_HEADER};
-use super::value::table;
+use super::header::{CAUSE_HEADER, ID_HEADER, SOURCE_HEADER};
+use super::original_letter::{original_delivery, original_letter_id};
+use super::raw_message::{RawBody, add_typed_headers, message_json};
 
-/// The body of a message, with the properties that describe the body.
-struct MessageBody<'a> {
-    /// The body, or its beginning.
-    bytes: &'a [u8],
-    /// The size of the whole body.
-    size: usize,
-    content_type: Option<&'a str>,
-    content_encoding: Option<&'a str>,
-}
-
-impl<'a> MessageBody<'a> {
-    /// Returns the body of a delivery, of which the letter keeps the beginning `bytes`.
-    fn of(delivery: &'a Delivery, bytes: &'a [u8]) -> Self {
-        let properties = &delivery.properties;
-        Self {
-            bytes,
-            size: delivery.data.len(),
-            content_type: properties.content_type().as_ref().map(ShortString::as_str),
-            content_encoding: properties.content_encoding().as_ref().map(ShortString::as_str),
-        }
-    }
-}
-
-/// Returns the dead letter of an unreadable message. The origin names the queue.
-fn raw_letter(
-    queue: &str,
-    id: LetterId,
-    cause: Cause,
-    error: String,
-    raw: Bytes,
-) -> Box<DeadLetter> {
-    Box::new(DeadLetter {
-        id,
-        cause,
-        error,
-        origin: Some(format!("queue {queue}")),
-        version: None,
-        content: LetterContent::Raw(raw),
-    })
-}
+/// The first word of the origin of a dead letter from a queue. Origins of other letters do not begin with this word.
+const QUEUE_ORIGIN: &str = "queue ";
 
 /// Decodes each event of a batch into an event, or into a dead letter that contains this event alone. Returns `None`
 /// for a message that is not a batch, and for a batch whose events cannot be separated.
@@ -69,44 +29,71 @@ pub(super) fn decode_batch(
     decoder.decode_batch(delivery, |BatchEvent { body, content_type, content_encoding }, event| {
         number += 1;
         event.map_err(|error| {
-            let body = MessageBody {
+            let body = RawBody {
                 bytes: body.as_bytes(),
                 size: body.len(),
                 content_type: Some(content_type),
                 content_encoding,
             };
-            let timestamp = *delivery.properties.timestamp();
-            let raw = Bytes::from(message_json(delivery, &body, timestamp));
+            let raw = RawDelivery { delivery, document: message_json(delivery, &body), rest: &[] };
             let key = error.key.unwrap_or_default().into();
             let sequence = error.sequence.unwrap_or_default();
-            let id = LetterId { key, sequence, tag: digest(&raw) };
+            let id = LetterId { key, sequence, tag: raw.digest() };
             let message = format!("event {number} of the batch: {}", error.message);
-            raw_letter(queue, id, error.cause, message, raw)
+            letter(queue, id, error.cause, message, &raw)
         })
     })
 }
 
-/// Decodes a delivery into an event, or into a dead letter whose origin names the queue.
+/// Decodes a delivery into an event, or into a dead letter whose origin names the queue. Decodes a dead letter in its
+/// original form as the message that first arrived.
 pub(super) fn decode_or_letter(
     decoder: &DeliveryDecoder,
     queue: &str,
     delivery: &Delivery,
 ) -> DecodedDelivery {
-    let letter = |id, cause, error, raw| raw_letter(queue, id, cause, error, raw);
-    // If the body exceeds the size limit of an event, the dead letter keeps only the beginning of the body. A file
-    // source treats a long line in the same way.
-    let (bytes, rest) = split_at_limit(&delivery.data, decoder.event_size);
-    let body = MessageBody::of(delivery, bytes);
-    let raw = || Bytes::from(message_json(delivery, &body, *delivery.properties.timestamp()));
+    let Some(letter_id) = original_letter_id(&delivery.properties) else {
+        return decode_other(decoder, queue, delivery);
+    };
+    let original = original_delivery(delivery);
+    let dead_letter = |tag, cause, error| {
+        let id = LetterId { key: "".into(), sequence: 0, tag };
+        letter(queue, id, cause, error, &RawDelivery::of(decoder, &original))
+    };
+    let tag = letter_tag(letter_id.as_bytes());
+    let new_tag = digest(letter_id.as_bytes());
+    if !is_own(letter_id.as_bytes(), &decoder.letter_source) {
+        // For this stream, the letter is a message like any other, with headers that describe the reason.
+        return decoder
+            .decode(delivery)
+            .map_err(|error| dead_letter(tag.unwrap_or(new_tag), error.cause, error.message));
+    }
+    decoder.decode(&original).map_err(|error| {
+        let cause = header(&delivery.properties, CAUSE_HEADER);
+        let is_returned_again = cause == Cause::Returned.name().as_bytes();
+        let tag = tag.filter(|_| is_returned_again).unwrap_or(new_tag);
+        let error = format!(
+            "a dead letter of this stream has returned to the stream, which still cannot read the message: {}. First \
+             correct the settings of the stream's source, then move the letter back. If a binding leads from the \
+             exchange of `dead_letter` to the queue of this stream, remove the binding",
+            error.message
+        );
+        dead_letter(tag, Cause::Returned, error)
+    })
+}
+
+/// Decodes a delivery that is not a dead letter in its original form.
+fn decode_other(decoder: &DeliveryDecoder, queue: &str, delivery: &Delivery) -> DecodedDelivery {
     if let Some(tag) = returned_tag(delivery, &decoder.letter_source) {
         let error = "a dead letter of this stream has returned to the stream, which does not process it again. If a \
                      binding leads from the exchange of `dead_letter` to the queue of this stream, remove the binding. \
                      To process the event again, send the event itself";
         let id = LetterId { key: "".into(), sequence: 0, tag };
-        return Err(letter(id, Cause::Returned, error.to_owned(), raw()));
+        let raw = RawDelivery::of(decoder, delivery);
+        return Err(letter(queue, id, Cause::Returned, error.to_owned(), &raw));
     }
     decoder.decode(delivery).map_err(|error| {
-        let raw = raw();
+        let raw = RawDelivery::of(decoder, delivery);
         // A dead letter about another stream's dead letter keeps the tag (the last part of the id) of that letter. If
         // two streams feed their dead letters to each other, the ids therefore repeat, and the store forwards each dead
         // letter once.
@@ -114,14 +101,72 @@ pub(super) fn decode_or_letter(
         let is_letter = !header(properties, CAUSE_HEADER).is_empty();
         if let Some(tag) = letter_tag(id(properties)).filter(|_| is_letter) {
             let id = LetterId { key: "".into(), sequence: 0, tag };
-            return letter(id, error.cause, error.message, raw);
+            return letter(queue, id, error.cause, error.message, &raw);
         }
-        let message = identity_bytes(delivery, &body, &raw);
-        let tag = if rest.is_empty() { digest(&message) } else { digest(&message) ^ digest(rest) };
         let key = error.key.unwrap_or_default().into();
-        let id = LetterId { key, sequence: error.sequence.unwrap_or_default(), tag };
-        letter(id, error.cause, error.message, raw)
+        let sequence = error.sequence.unwrap_or_default();
+        let id = LetterId { key, sequence, tag: raw.digest() };
+        letter(queue, id, error.cause, error.message, &raw)
     })
+}
+
+/// Creates a dead letter about a message.
+fn letter(
+    queue: &str,
+    id: LetterId,
+    cause: Cause,
+    error: String,
+    raw: &RawDelivery<'_>,
+) -> Box<DeadLetter> {
+    Box::new(DeadLetter {
+        id,
+        cause,
+        error,
+        origin: Some(format!("{QUEUE_ORIGIN}{queue}")),
+        version: None,
+        content: LetterContent::Raw(raw.document()),
+    })
+}
+
+/// Returns whether a dead letter is about a message of a queue.
+pub(super) fn is_queue_origin(letter: &DeadLetter) -> bool {
+    letter.origin.as_deref().is_some_and(|origin| origin.starts_with(QUEUE_ORIGIN))
+}
+
+/// A message that is not an event.
+struct RawDelivery<'a> {
+    delivery: &'a Delivery,
+    /// The document of the message, without the types of its headers.
+    document: Value,
+    /// The part of the body that the document does not contain. If the body exceeds the size limit of an event, the
+    /// dead letter keeps only the beginning of the body. A file source treats a long line in the same way.
+    rest: &'a [u8],
+}
+
+impl<'a> RawDelivery<'a> {
+    fn of(decoder: &DeliveryDecoder, delivery: &'a Delivery) -> Self {
+        let (bytes, rest) = split_at_limit(&delivery.data, decoder.event_size);
+        let body = RawBody::of(delivery, bytes);
+        Self { delivery, document: message_json(delivery, &body), rest }
+    }
+
+    fn document(&self) -> Bytes {
+        let mut document = self.document.clone();
+        add_typed_headers(&mut document, self.delivery);
+        document.to_string().into()
+    }
+
+    /// Returns a digest that identifies the message: without the timestamp if the message has an id of CloudEvents.
+    /// Ordain writes the time of publishing into the timestamp, so a message that Ordain publishes twice can have two
+    /// timestamps. Earlier versions computed the digest without the types of the headers.
+    fn digest(&self) -> u64 {
+        let mut document = self.document.clone();
+        if !header(&self.delivery.properties, ID_HEADER).is_empty() {
+            document["properties"]["timestamp"] = Value::Null;
+        }
+        let document = digest(document.to_string().as_bytes());
+        if self.rest.is_empty() { document } else { document ^ digest(self.rest) }
+    }
 }
 
 /// Returns the tag (the last part of the id) of the new dead letter about a returned delivery. Two kinds of deliveries
@@ -140,12 +185,8 @@ fn returned_tag(delivery: &Delivery, letter_source: &str) -> Option<u64> {
     }
     let event_id = header(properties, "deadid");
     let wrapped_tag = letter_tag(event_id);
-    let own_prefix = letter_source.trim_start_matches("/ordain/");
-    let is_own = |id: &[u8]| {
-        id.strip_prefix(own_prefix.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
-    };
     // Another stream has received a dead letter of this stream, and has sent its own dead letter about that letter.
-    if wrapped_tag.is_some() && is_own(event_id) {
+    if wrapped_tag.is_some() && is_own(event_id, letter_source) {
         return wrapped_tag;
     }
     let is_about_event = !event_id.is_empty() && wrapped_tag.is_none();
@@ -155,6 +196,12 @@ fn returned_tag(delivery: &Delivery, letter_source: &str) -> Option<u64> {
     let id = id(properties);
     let is_returned_again = cause == Cause::Returned.name().as_bytes();
     is_returned_again.then(|| letter_tag(id)).flatten().or_else(|| Some(digest(id)))
+}
+
+/// Returns whether the id of a dead letter is that of a letter of this stream.
+fn is_own(id: &[u8], letter_source: &str) -> bool {
+    let stream = letter_source.trim_start_matches("/ordain/");
+    id.strip_prefix(stream.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
 }
 
 /// Returns the tag in the id of a dead letter of any stream: `stream/key/dead/sequence/tag`. No part contains a `/`.
@@ -171,59 +218,6 @@ fn split_at_limit(body: &[u8], limit: usize) -> (&[u8], &[u8]) {
     body.split_at(limit.min(body.len()))
 }
 
-/// Returns the bytes that identify a message: `raw`, or `raw` without the timestamp if the message has an id of
-/// CloudEvents. Ordain writes the time of publishing into the timestamp, so a message that Ordain publishes twice can
-/// have two timestamps.
-fn identity_bytes(delivery: &Delivery, body: &MessageBody<'_>, raw: &Bytes) -> Bytes {
-    let properties = &delivery.properties;
-    let has_id = !header(properties, ID_HEADER).is_empty();
-    if has_id && properties.timestamp().is_some() {
-        message_json(delivery, body, None).into()
-    } else {
-        raw.clone()
-    }
-}
-
-/// Encodes a message with its properties, its headers and the kept part of its body as JSON. `timestamp` is the
-/// property of this name.
-fn message_json(delivery: &Delivery, body: &MessageBody<'_>, timestamp: Option<u64>) -> Vec<u8> {
-    let properties = &delivery.properties;
-    let text = |property: &Option<ShortString>| property.as_ref().map(ToString::to_string);
-    let (kept, coding) = match std::str::from_utf8(body.bytes) {
-        Ok(text) => (text.to_owned(), "text"),
-        Err(_) => (STANDARD.encode(body.bytes), "base64"),
-    };
-    let mut headers = properties.headers().as_ref().map(table);
-    if let Some(headers) = headers.as_mut().and_then(Value::as_object_mut) {
-        // A queue adds these headers to a redelivered message. Remove them, because the same message must always
-        // produce the same letter.
-        headers.retain(|name, _| !QUEUE_HEADERS.contains(&name.as_str()));
-    }
-    let message = json!({
-        "exchange": delivery.exchange.as_str(),
-        "routing_key": delivery.routing_key.as_str(),
-        "properties": {
-            "content_type": body.content_type,
-            "content_encoding": body.content_encoding,
-            "delivery_mode": properties.delivery_mode(),
-            "priority": properties.priority(),
-            "correlation_id": text(properties.correlation_id()),
-            "reply_to": text(properties.reply_to()),
-            "expiration": text(properties.expiration()),
-            "message_id": text(properties.message_id()),
-            "timestamp": timestamp,
-            "type": text(properties.kind()),
-            "user_id": text(properties.user_id()),
-            "app_id": text(properties.app_id()),
-        },
-        "headers": headers,
-        "body": kept,
-        "body_coding": coding,
-        "body_size": body.size,
-    });
-    message.to_string().into_bytes()
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -232,7 +226,9 @@ mod tests {
     use lapin::BasicProperties;
     use lapin::types::{AMQPValue, FieldTable};
     use ordain_cloudevents::source_of;
-    use ordain_config::{EventLocations, IdLocation, IdPlace, RoutingKeyTemplate};
+    use ordain_config::{
+        EventLocations, IdLocation, IdPlace, MessageProperty, Place, RoutingKeyTemplate,
+    };
     use ordain_core::{Event, EventParts, OrderingMode};
 
     use super::*;
@@ -345,11 +341,92 @@ mod tests {
                 assert!(hops < 20, "{streams:?}: {letter:?}");
             }
         };
+        let decoder = decoder("a");
+        let original = |routing_key: &str, properties| {
+            let message = delivery(routing_key, properties);
+            *decode_or_letter(&decoder, "q", &message).expect_err("no key or no id")
+        };
+        let without_id = original("k/1", BasicProperties::default());
+        let without_key = original("", BasicProperties::default().with_message_id("1".into()));
         for streams in [&["a"][..], &["a", "b/b"]] {
-            for first in [&readable, &unreadable] {
+            for first in [&readable, &unreadable, &without_id, &without_key] {
                 check(streams, first, None);
                 check(streams, first, Some(IdLocation(vec![IdPlace::Unique])));
             }
         }
+    }
+
+    fn decoder(stream: &str) -> DeliveryDecoder {
+        let locations = EventLocations::DEFAULT;
+        DeliveryDecoder::new(source_of(stream), OrderingMode::Fifo, 1 << 20, locations, false)
+    }
+
+    fn delivery(routing_key: &str, properties: BasicProperties) -> Delivery {
+        let mut delivery = Delivery::mock(1, "x".into(), routing_key.into(), false, b"{}".to_vec());
+        delivery.properties = properties;
+        delivery
+    }
+
+    /// Encodes a dead letter of the stream `from`, and delivers it through another exchange with another routing key.
+    fn moved(from: &str, letter: &DeadLetter) -> Delivery {
+        let template = RoutingKeyTemplate("letters.{key}".to_owned());
+        let message = encode::letter(from, letter, None, &template, 7);
+        let mut moved =
+            Delivery::mock(1, "".into(), "queue".into(), false, message.body.bytes().to_vec());
+        moved.properties = message.properties;
+        moved
+    }
+
+    /// An operator corrects the settings of the stream and moves the dead letter back: the event is the event that the
+    /// producer sent, and a second copy of the letter is the same event.
+    #[test]
+    fn moved_letter_is_the_original_event() {
+        let mut headers = FieldTable::default();
+        headers.insert("order".into(), AMQPValue::ShortInt(7));
+        headers.insert("deadid".into(), AMQPValue::LongString("of the producer".into()));
+        let properties = BasicProperties::default()
+            .with_headers(headers)
+            .with_correlation_id("c-1".into())
+            .with_timestamp(7);
+        let original = delivery("order.paid", properties);
+        let letter = *decode_or_letter(&decoder("s"), "q", &original).expect_err("no id");
+        let moved = moved("s", &letter);
+        let locations = EventLocations {
+            id: Some(IdLocation(vec![IdPlace::Place(Place::Property(
+                MessageProperty::CorrelationId,
+            ))])),
+            ..EventLocations::DEFAULT
+        };
+        let corrected =
+            DeliveryDecoder::new(source_of("s"), OrderingMode::Fifo, 1 << 20, locations, false);
+        let event = decode_or_letter(&corrected, "q", &moved).expect("an event");
+        assert_eq!((event.key(), event.id()), ("order.paid", "c-1"));
+        assert_eq!((event.time_ms(), event.data()), (Some(7_000), &b"{}"[..]));
+        let found: Vec<_> = event.headers().collect();
+        let expected = [
+            ("order", "7"),
+            ("x-original-deadid", "of the producer"),
+            ("property:correlation_id", "c-1"),
+        ];
+        assert_eq!(found, expected);
+        // Without a correction, the letter names the fault, and contains the original message.
+        let returned = *decode_or_letter(&decoder("s"), "q", &moved).expect_err("no id");
+        assert_eq!(returned.cause, Cause::Returned);
+        assert!(returned.error.contains("set the property message_id"), "{}", returned.error);
+        let LetterContent::Raw(document) = &returned.content else { unreachable!() };
+        let document: Value = serde_json::from_slice(document).expect("JSON");
+        assert_eq!(document["routing_key"], "order.paid");
+        assert_eq!(document["exchange"], "x");
+        assert_eq!(document["headers"].as_object().map(serde_json::Map::len), Some(2));
+    }
+
+    /// Another stream that reads the dead letters needs an id of each letter, and sees the reason.
+    #[test]
+    fn letter_without_an_id_has_the_id_of_the_letter_in_another_stream() {
+        let original = delivery("k", BasicProperties::default());
+        let letter = *decode_or_letter(&decoder("s"), "q", &original).expect_err("no id");
+        let event = decode_or_letter(&decoder("t"), "q", &moved("s", &letter)).expect("an event");
+        assert!(event.id().starts_with("s/k/dead/0/"), "{}", event.id());
+        assert!(event.headers().any(|header| header == ("deadcause", "no-id")));
     }
 }

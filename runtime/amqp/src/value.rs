@@ -4,13 +4,15 @@ use std::borrow::Cow;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use lapin::types::{AMQPValue, DecimalValue, FieldTable};
-use serde_json::Value;
+use lapin::types::{AMQPType, AMQPValue, DecimalValue, FieldTable, ShortString};
+use serde_json::{Value, json};
 
 use ordain_util::text::{latin1_text, truncated};
 
 /// Size limit of a value in an error, in bytes.
 pub(super) const EXCERPT_LIMIT: usize = 60;
+/// Maximum size of the name of a header or field, in bytes: a short string of AMQP.
+pub(super) const NAME_LIMIT: usize = 255;
 
 /// The character with which the AMQP parser marks a short text that was not UTF-8. The bytes of the text follow in
 /// hexadecimal digits.
@@ -162,6 +164,138 @@ fn to_json(value: &AMQPValue) -> Value {
 
 fn bytes_to_json(bytes: &[u8]) -> Value {
     std::str::from_utf8(bytes).map_or_else(|_| STANDARD.encode(bytes).into(), Value::from)
+}
+
+/// Returns whether [`from_json`] restores a value from the result of [`to_json`].
+pub(super) fn has_evident_type(value: &AMQPValue) -> bool {
+    match value {
+        AMQPValue::Boolean(_) | AMQPValue::LongInt(_) | AMQPValue::Void => true,
+        AMQPValue::LongLongInt(number) => i32::try_from(*number).is_err(),
+        AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).is_ok(),
+        AMQPValue::FieldArray(values) => values.as_slice().iter().all(has_evident_type),
+        AMQPValue::FieldTable(table) => table.inner().values().all(has_evident_type),
+        _ => false,
+    }
+}
+
+/// Converts JSON to a value. Each JSON type becomes the AMQP type that clients usually write for it.
+pub(super) fn from_json(value: &Value) -> AMQPValue {
+    match value {
+        Value::Null => AMQPValue::Void,
+        Value::Bool(value) => AMQPValue::Boolean(*value),
+        Value::Number(number) => match number.as_i64() {
+            Some(number) => {
+                i32::try_from(number).map_or(AMQPValue::LongLongInt(number), AMQPValue::LongInt)
+            }
+            None => AMQPValue::Double(number.as_f64().unwrap_or_default()),
+        },
+        Value::String(text) => AMQPValue::LongString(text.as_str().into()),
+        Value::Array(values) => {
+            AMQPValue::FieldArray(values.iter().map(from_json).collect::<Vec<_>>().into())
+        }
+        Value::Object(members) => {
+            let mut table = FieldTable::default();
+            for (name, value) in members {
+                table.insert(field_name(name), from_json(value));
+            }
+            AMQPValue::FieldTable(table)
+        }
+    }
+}
+
+/// Converts a value to JSON that contains the type: an array of the letter with which AMQP marks the type, and the
+/// value. Texts and bytes become base64, and floating-point numbers become texts.
+pub(super) fn to_typed_json(value: &AMQPValue) -> Value {
+    let content: Value = match value {
+        AMQPValue::Boolean(value) => (*value).into(),
+        AMQPValue::Timestamp(seconds) => (*seconds).into(),
+        AMQPValue::Float(number) => format!("{number:?}").into(),
+        AMQPValue::Double(number) => format!("{number:?}").into(),
+        AMQPValue::DecimalValue(decimal) => json!([decimal.scale, decimal.value]),
+        AMQPValue::ShortString(text) => STANDARD.encode(text.as_str()).into(),
+        AMQPValue::LongString(text) => STANDARD.encode(text.as_bytes()).into(),
+        AMQPValue::ByteArray(bytes) => STANDARD.encode(bytes.as_slice()).into(),
+        AMQPValue::FieldArray(values) => values.as_slice().iter().map(to_typed_json).collect(),
+        AMQPValue::FieldTable(table) => {
+            let members = table.inner().iter();
+            members.map(|(name, value)| (name.to_string(), to_typed_json(value))).collect()
+        }
+        value => number(value).and_then(|number| i64::try_from(number).ok()).into(),
+    };
+    let kind = match value.get_type() {
+        // AMQP has no type for a short text as the value of a header.
+        AMQPType::ShortString => AMQPType::LongString,
+        kind => kind,
+    };
+    json!([kind.get_id().to_string(), content])
+}
+
+/// Converts the output of [`to_typed_json`] to a value. Returns `None` for any other JSON.
+pub(super) fn from_typed_json(typed: &Value) -> Option<AMQPValue> {
+    let [Value::String(kind), content] = typed.as_array()?.as_slice() else { return None };
+    let kind = kind.chars().next().and_then(AMQPType::from_id)?;
+    let integer = || content.as_i64();
+    let bytes = || STANDARD.decode(content.as_str()?).ok();
+    Some(match kind {
+        AMQPType::Boolean => AMQPValue::Boolean(content.as_bool()?),
+        AMQPType::ShortShortInt => AMQPValue::ShortShortInt(integer()?.try_into().ok()?),
+        AMQPType::ShortShortUInt => AMQPValue::ShortShortUInt(integer()?.try_into().ok()?),
+        AMQPType::ShortInt => AMQPValue::ShortInt(integer()?.try_into().ok()?),
+        AMQPType::ShortUInt => AMQPValue::ShortUInt(integer()?.try_into().ok()?),
+        AMQPType::LongInt => AMQPValue::LongInt(integer()?.try_into().ok()?),
+        AMQPType::LongUInt => AMQPValue::LongUInt(integer()?.try_into().ok()?),
+        AMQPType::LongLongInt | AMQPType::LongLongUInt => AMQPValue::LongLongInt(integer()?),
+        AMQPType::Float => AMQPValue::Float(content.as_str()?.parse().ok()?),
+        AMQPType::Double => AMQPValue::Double(content.as_str()?.parse().ok()?),
+        AMQPType::DecimalValue => {
+            let [scale, value] = content.as_array()?.as_slice() else { return None };
+            let scale = scale.as_u64()?.try_into().ok()?;
+            AMQPValue::DecimalValue(DecimalValue { scale, value: value.as_u64()?.try_into().ok()? })
+        }
+        AMQPType::ShortString | AMQPType::LongString => AMQPValue::LongString(bytes()?.into()),
+        AMQPType::ByteArray => AMQPValue::ByteArray(bytes()?.into()),
+        AMQPType::Timestamp => AMQPValue::Timestamp(content.as_u64()?),
+        AMQPType::FieldArray => {
+            let values: Option<Vec<_>> = content.as_array()?.iter().map(from_typed_json).collect();
+            AMQPValue::FieldArray(values?.into())
+        }
+        AMQPType::FieldTable => {
+            let mut table = FieldTable::default();
+            for (name, value) in content.as_object()? {
+                table.insert(field_name(name), from_typed_json(value)?);
+            }
+            AMQPValue::FieldTable(table)
+        }
+        AMQPType::Void => AMQPValue::Void,
+    })
+}
+
+/// Returns the name of a field, truncated to the size limit of AMQP. A name that was not UTF-8 is longer in the form
+/// that [`not_utf8`] describes.
+pub(super) fn field_name(name: &str) -> ShortString {
+    name[..name.floor_char_boundary(NAME_LIMIT)].into()
+}
+
+/// Returns the size of a value in a message, in bytes, without the letter of its type.
+fn encoded_size(value: &AMQPValue) -> usize {
+    const LENGTH_SIZE: usize = 4;
+    match value {
+        AMQPValue::LongString(text) => LENGTH_SIZE + text.len(),
+        AMQPValue::ByteArray(bytes) => LENGTH_SIZE + bytes.len(),
+        AMQPValue::FieldArray(values) => {
+            let sizes = values.as_slice().iter().map(|value| 1 + encoded_size(value));
+            LENGTH_SIZE + sizes.sum::<usize>()
+        }
+        AMQPValue::FieldTable(table) => LENGTH_SIZE + table_size(table),
+        // No other type has more bytes.
+        _ => size_of::<u64>(),
+    }
+}
+
+/// Returns the size of the fields of a table in a message, in bytes.
+pub(super) fn table_size(table: &FieldTable) -> usize {
+    let fields = table.inner().iter();
+    fields.map(|(name, value)| 2 + name.as_str().len() + encoded_size(value)).sum()
 }
 
 #[cfg(test)]

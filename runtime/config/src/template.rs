@@ -20,6 +20,11 @@ impl RoutingKeyTemplate {
     /// Size limit of a routing key, in bytes: the maximum size of a short string of AMQP 0-9-1.
     pub const LIMIT_BYTES: usize = 255;
 
+    /// Returns whether the routing key of a message is the key alone, as by default.
+    pub fn is_key(&self) -> bool {
+        self.0 == "{key}"
+    }
+
     /// Returns an error text if a key is too long to be used as a routing key.
     pub fn length_error(key: &str) -> Option<String> {
         let size = key.len();
@@ -45,7 +50,7 @@ impl RoutingKeyTemplate {
 
     /// Returns the routing key of a message with this stream, key and type.
     pub fn fill(&self, stream: &str, key: &str, kind: &str) -> String {
-        if self.0 == "{key}" {
+        if self.is_key() {
             return key.to_owned();
         }
         let mut filled = String::with_capacity(self.0.len() + key.len());

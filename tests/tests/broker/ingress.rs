@@ -12,6 +12,7 @@ mod pair;
 mod removed;
 mod rollback;
 mod stopped;
+mod suite;
 mod support;
 mod takeover;
 mod unavailable_store;

@@ -1,4 +1,5 @@
-//! Finds or installs the servers that tests start, and the linter of the Redis scripts. This module must never change a
+//! Finds or installs the servers that tests start, the linter of the Redis scripts, and the programs that run other
+//! clients of RabbitMQ. This module must never change a
 //! server that was already installed or is running: tests use ports and folders of their own.
 
 use std::ffi::OsStr;
@@ -72,6 +73,38 @@ const SERVERS: [Server; 3] = [
     },
 ];
 
+/// The programs that install and run the clients in `tests/clients`.
+const CLIENT_PROGRAMS: [Server; 3] = [
+    Server {
+        program: "python3",
+        version: python_version,
+        least: [3, 11, 0],
+        apt: "python3-venv",
+        brew: "python",
+        service: None,
+    },
+    Server {
+        program: "node",
+        version: || {
+            // The output is such as `v20.1.0`.
+            let printed = printed("node", "--version")?;
+            Ok(printed.map(|version| version.trim_start_matches('v').to_owned()))
+        },
+        least: [18, 0, 0],
+        apt: "nodejs",
+        brew: "node",
+        service: None,
+    },
+    Server {
+        program: "npm",
+        version: || printed("npm", "--version"),
+        least: [9, 0, 0],
+        apt: "npm",
+        brew: "node",
+        service: None,
+    },
+];
+
 /// Finds the servers, and installs the missing servers if possible. A version that is too old is an error.
 pub(crate) fn servers() -> Result<()> {
     find(&SERVERS)
@@ -80,6 +113,24 @@ pub(crate) fn servers() -> Result<()> {
 /// Finds or installs the programs that check the scripts of the Redis store.
 pub(crate) fn lua_programs() -> Result<()> {
     find(&[REDIS, LUACHECK])
+}
+
+/// Finds or installs the programs that install and run the clients in `tests/clients`.
+pub(super) fn client_programs() -> Result<()> {
+    find(&CLIENT_PROGRAMS)
+}
+
+/// Returns the version of Python; `None` if Python or its module for virtual environments is missing.
+fn python_version() -> Result<Option<String>> {
+    let program = "import ensurepip, platform, venv; print(platform.python_version())";
+    match Command::new("python3").args(["-c", program]).output() {
+        Ok(output) if output.status.success() => {
+            Ok(Some(String::from_utf8_lossy(&output.stdout).into_owned()))
+        }
+        Ok(_) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).context("cannot start python3"),
+    }
 }
 
 fn find(servers: &[Server]) -> Result<()> {

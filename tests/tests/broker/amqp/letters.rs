@@ -75,10 +75,11 @@ fn dead_letters_are_published_with_reason() -> Result<()> {
     ensure_headers(unnumbered, &[("X-Key", "b"), ("deadid", "b-1")])?;
     ensure!(header(unnumbered, "X-Sequence-ID").is_none(), "{unnumbered:?}");
     let keyless = letter("no-key", "letter.")?;
-    ensure_headers(keyless, &[("deadorigin", "queue cases")])?;
-    ensure!(text(keyless.properties.kind()).as_deref() == Some("ordain.dead-letter"));
-    let whole: serde_json::Value = serde_json::from_slice(&keyless.data)?;
-    ensure!(whole["body"] == "//4=" && whole["properties"]["message_id"] == "-1", "{whole}");
+    let original = [("x-original-routing-key", ""), ("x-original-exchange", "cases")];
+    ensure_headers(keyless, &[&[("deadorigin", "queue cases")], &original[..]].concat())?;
+    ensure!(text(keyless.properties.kind()).as_deref() == Some("test"), "{keyless:?}");
+    ensure!(text(keyless.properties.message_id()).as_deref() == Some("-1"), "{keyless:?}");
+    ensure!(keyless.data == b"\xff\xfe", "{keyless:?}");
 
     rig.until_empty()?;
     service.end()?;

@@ -131,7 +131,8 @@ fn file_stays_exact_while_messages_wait_for_queue() -> Result<()> {
 fn too_long_routing_key_parks_key_and_is_cut_for_dead_letter() -> Result<()> {
     let rig = Rig::with("", "dead_letter = \"dead\"", "key = \"header:case\"")?;
     let config = rig.home.read("ordain.toml");
-    let dead = "[sinks.dead]\nkind = \"amqp\"\nexchange = \"out\"\n";
+    let dead =
+        "[sinks.dead]\nkind = \"amqp\"\nexchange = \"out\"\nrouting_key = \"{stream}.{key}\"\n";
     rig.home.write("ordain.toml", config + dead)?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
@@ -149,7 +150,7 @@ fn too_long_routing_key_parks_key_and_is_cut_for_dead_letter() -> Result<()> {
     let taken = rig.client.take("out", 2)?;
     let mut keys: Vec<_> = taken.iter().map(|message| message.routing_key.to_string()).collect();
     keys.sort();
-    ensure!(keys == [&long[..255], "short"], "{keys:?}");
+    ensure!(keys == [&format!("cases.{long}")[..255], "short"], "{keys:?}");
     service.until_says("parked")?;
     service.end()?;
     let why = rig.home.output(&["keys", "why", "cases", &long])?;

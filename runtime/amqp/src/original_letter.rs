@@ -1,0 +1,183 @@
+//! Dead letters in the form in which their message arrived. Ordain publishes the dead letter of a message that is not
+//! an event in this form: the body, headers, properties and routing key are those of the message, so that an operator
+//! can move the dead letter back to the stream. The values that Ordain adds are in headers with names of their own.
+//!
+//! RabbitMQ interprets some values, so a dead letter contains them under other names: the name of a reserved header gets
+//! the prefix `x-original-`, and a property that cannot be set is in the header `x-original-property:NAME`. The dead
+//! letter of a message is always persistent.
+
+use std::borrow::Cow;
+
+use lapin::BasicProperties;
+use lapin::message::Delivery;
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use ordain_cloudevents::{
+    HEADERS_SIZE_LIMIT, LetterAttributes, REASON_ATTRIBUTES, letter_attributes,
+};
+use ordain_config::{MessageProperty, RoutingKeyTemplate};
+use ordain_core::{DeadLetter, LetterContent};
+
+use super::encode::{
+    AmqpMessage, DIRECT_REPLY_ADDRESS, MessageBody, PERSISTENT_DELIVERY_MODE, ROUTING_HEADERS,
+    insert_reason, long_string, routing_key, short_routing_key,
+};
+use super::header::{
+    CAUSE_HEADER, LETTER_HEADER, ORIGINAL_EXCHANGE_HEADER, ORIGINAL_ROUTING_KEY_HEADER,
+    RENAMED_PREFIX,
+};
+use super::raw_message::{RawMessage, RawProperties};
+use super::unreadable::is_queue_origin;
+use super::value::{field_name, from_json, from_typed_json, table_size};
+
+/// The headers, besides those of the reason, that Ordain adds to a dead letter in its original form.
+const ADDED_HEADERS: [&str; 3] =
+    [LETTER_HEADER, ORIGINAL_ROUTING_KEY_HEADER, ORIGINAL_EXCHANGE_HEADER];
+
+/// Encodes a dead letter of `stream` as its message arrived. With the default template, the routing key is that of the
+/// message. Returns `None` if the original form is impossible:
+///
+/// - The letter does not contain a message, or not the whole body.
+/// - The message is itself a dead letter in another form. Its id, which prevents that dead letters circulate, is among
+///   its headers.
+/// - The headers are so large that no header of Ordain fits into the frame.
+pub(super) fn original_letter(
+    stream: &str,
+    letter: &DeadLetter,
+    template: &RoutingKeyTemplate,
+) -> Option<AmqpMessage> {
+    let LetterContent::Raw(document) = &letter.content else { return None };
+    let raw = RawMessage::parse(document).filter(|_| is_queue_origin(letter))?;
+    if raw.has_header(CAUSE_HEADER) {
+        return None;
+    }
+    let body = raw.body()?;
+    let mut headers = original_headers(&raw)?;
+    let properties = original_properties(&raw.properties, &mut headers);
+    if table_size(&headers) > HEADERS_SIZE_LIMIT {
+        return None;
+    }
+    let LetterAttributes { id, kind, reason, .. } = letter_attributes(stream, letter);
+    insert_reason(&mut headers, &reason);
+    for (name, value) in ADDED_HEADERS.iter().zip([&id, &raw.routing_key, &raw.exchange]) {
+        headers.insert((*name).into(), long_string(value));
+    }
+    Some(AmqpMessage {
+        routing_key: if template.is_key() {
+            short_routing_key(raw.routing_key)
+        } else {
+            routing_key(template, stream, &letter.id.key, kind)
+        },
+        properties: properties.with_headers(headers),
+        body: MessageBody::Raw(body.into()),
+    })
+}
+
+/// Returns the headers of a message, with other names for reserved headers. Returns `None` if a type is unknown.
+fn original_headers(raw: &RawMessage) -> Option<FieldTable> {
+    let mut headers = FieldTable::default();
+    for (name, value, typed) in raw.headers() {
+        let is_reserved = [&ROUTING_HEADERS[..], &REASON_ATTRIBUTES, &ADDED_HEADERS]
+            .iter()
+            .any(|reserved| reserved.contains(&name));
+        let name = if is_reserved {
+            Cow::Owned(format!("{RENAMED_PREFIX}{name}"))
+        } else {
+            Cow::Borrowed(name)
+        };
+        let value = match typed {
+            Some(typed) => from_typed_json(typed)?,
+            None => from_json(value),
+        };
+        headers.insert(field_name(&name), value);
+    }
+    Some(headers)
+}
+
+/// Returns the properties of a message, without headers. Adds each property that cannot be set to `headers`: with
+/// `expiration`, the broker would drop the letter; it accepts `user_id` only from this user, and the address of a direct
+/// reply only from the client that expects the reply.
+fn original_properties(raw: &RawProperties, headers: &mut FieldTable) -> BasicProperties {
+    type Setter = fn(BasicProperties, ShortString) -> BasicProperties;
+    let reply_to: Option<Setter> = match raw.reply_to.as_deref() {
+        Some(DIRECT_REPLY_ADDRESS) => None,
+        _ => Some(BasicProperties::with_reply_to),
+    };
+    let texts: [(MessageProperty, &Option<String>, Option<Setter>); 9] = [
+        (MessageProperty::ContentType, &raw.content_type, Some(BasicProperties::with_content_type)),
+        (
+            MessageProperty::ContentEncoding,
+            &raw.content_encoding,
+            Some(BasicProperties::with_content_encoding),
+        ),
+        (
+            MessageProperty::CorrelationId,
+            &raw.correlation_id,
+            Some(BasicProperties::with_correlation_id),
+        ),
+        (MessageProperty::ReplyTo, &raw.reply_to, reply_to),
+        (MessageProperty::Expiration, &raw.expiration, None),
+        (MessageProperty::MessageId, &raw.message_id, Some(BasicProperties::with_message_id)),
+        (MessageProperty::Type, &raw.kind, Some(BasicProperties::with_type)),
+        (MessageProperty::UserId, &raw.user_id, None),
+        (MessageProperty::AppId, &raw.app_id, Some(BasicProperties::with_app_id)),
+    ];
+    let mut properties = BasicProperties::default().with_delivery_mode(PERSISTENT_DELIVERY_MODE);
+    for (property, value, set) in texts {
+        let Some(value) = value else { continue };
+        if let (Ok(value), Some(set)) = (ShortString::try_new(value.as_str()), set) {
+            properties = set(properties, value);
+        } else {
+            let name = format!("{RENAMED_PREFIX}{}", property.header_name());
+            headers.insert(name.into(), long_string(value));
+        }
+    }
+    if let Some(priority) = raw.priority {
+        properties = properties.with_priority(priority);
+    }
+    if let Some(timestamp) = raw.timestamp {
+        properties = properties.with_timestamp(timestamp);
+    }
+    properties
+}
+
+/// Returns the id of a dead letter of any stream in its original form; `None` for any other message.
+pub(super) fn original_letter_id(properties: &BasicProperties) -> Option<&str> {
+    let is_letter = text_header(properties, CAUSE_HEADER).is_some_and(|cause| !cause.is_empty());
+    text_header(properties, LETTER_HEADER).filter(|id| is_letter && !id.is_empty())
+}
+
+/// Returns the message of a dead letter in its original form, as the message first arrived: with the original routing
+/// key, and without the headers that Ordain added.
+pub(super) fn original_delivery(delivery: &Delivery) -> Delivery {
+    let properties = &delivery.properties;
+    let place = |name, current: &ShortString| {
+        let original = text_header(properties, name);
+        let original = original.and_then(|original| ShortString::try_new(original).ok());
+        original.unwrap_or_else(|| current.clone())
+    };
+    let mut original = Delivery::mock(
+        delivery.delivery_tag,
+        place(ORIGINAL_EXCHANGE_HEADER, &delivery.exchange),
+        place(ORIGINAL_ROUTING_KEY_HEADER, &delivery.routing_key),
+        delivery.redelivered,
+        delivery.data.clone(),
+    );
+    let mut headers = FieldTable::default();
+    for (name, value) in properties.headers().iter().flat_map(FieldTable::inner) {
+        let is_added =
+            REASON_ATTRIBUTES.contains(&name.as_str()) || ADDED_HEADERS.contains(&name.as_str());
+        if !is_added {
+            headers.insert(name.clone(), value.clone());
+        }
+    }
+    original.properties = properties.clone().with_headers(headers);
+    original
+}
+
+/// Returns the value of a header; `None` if the header is missing or is not a text in UTF-8.
+fn text_header<'a>(properties: &'a BasicProperties, name: &str) -> Option<&'a str> {
+    match properties.headers().as_ref()?.inner().get(name)? {
+        AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).ok(),
+        _ => None,
+    }
+}

@@ -1,0 +1,46 @@
+// Publishes one message with each client for JavaScript, with the defaults of the client. Each message goes to the
+// exchange with the name of its client.
+//
+// Usage: node producers.js URL
+
+const amqplib = require("amqplib");
+const { BrokerAsPromised } = require("rascal");
+
+async function publishWithAmqplib(url) {
+  const connection = await amqplib.connect(url);
+  const channel = await connection.createChannel();
+  channel.publish("amqplib", "order-1", Buffer.from('{"n":1}'));
+  await channel.close();
+  await connection.close();
+}
+
+async function publishWithRascal(url) {
+  const host = decodeURIComponent(new URL(url).pathname.slice(1)) || "/";
+  const broker = await BrokerAsPromised.create({
+    vhosts: {
+      [host]: {
+        connection: { url },
+        exchanges: { rascal: { assert: false, check: false } },
+        publications: { orders: { exchange: "rascal", routingKey: "order-1" } },
+      },
+    },
+  });
+  broker.on("error", (error) => {
+    throw error;
+  });
+  const publication = await broker.publish("orders", { n: 1 });
+  await new Promise((resolve, reject) => {
+    publication.on("success", resolve).on("error", reject).on("return", reject);
+  });
+  await broker.shutdown();
+}
+
+async function main(url) {
+  await publishWithAmqplib(url);
+  await publishWithRascal(url);
+}
+
+main(process.argv[2]).catch((error) => {
+  console.error(error);
+  process.exit(1);
+});
