@@ -11,8 +11,7 @@ use crate::host::{Home, binary};
 /// Returns the commands in a text. Ordain encloses commands in backticks.
 fn commands(text: &str) -> impl Iterator<Item = &str> {
     let quoted = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
-    // A name in capitals stands for a value that the user knows.
-    quoted.filter(|words| words.starts_with("ordain ") && !words.contains(" STREAM"))
+    quoted.filter(|words| words.starts_with("ordain "))
 }
 
 /// Runs a command in Bash, with the host in the `PATH`.

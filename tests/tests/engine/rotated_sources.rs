@@ -810,6 +810,41 @@ fn returned_file_is_not_read_again() -> Result<()> {
     writer.check()
 }
 
+/// Files that were rotated before the first start leave the folder, and return: uncompressed, moved back or copied. More
+/// files return than the host remembers of the files that it has read.
+#[test]
+fn ignored_file_that_returns_is_not_read() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 40)?;
+    let older: Vec<String> = (1..=20).map(|number| format!("{EVENTS}.{number}")).collect();
+    for (number, name) in older.iter().enumerate() {
+        let events = (1..=3).map(|n| line("ignored", number as u64 * 3 + n, &json!({ "n": n })));
+        writer.home.write(name, text(&unnumbered(&events.collect::<Vec<_>>())?))?;
+    }
+    writer.create(EVENTS, 20)?;
+    writer.home.run_once()?;
+    fs::create_dir(writer.home.path("away"))?;
+    for way in ["compressed", "moved", "copied"] {
+        for name in &older {
+            match way {
+                "compressed" => gzip(&writer.home.path(name), "-f")?,
+                _ => writer.rename(name, &format!("away/{name}"))?,
+            }
+        }
+        writer.append(EVENTS, 20)?;
+        writer.home.run_once()?;
+        for name in &older {
+            match way {
+                "compressed" => gzip(&writer.home.path(&format!("{name}.gz")), "-d")?,
+                "moved" => writer.rename(&format!("away/{name}"), name)?,
+                _ => writer.home.write(name, writer.home.read(&format!("away/{name}")))?,
+            }
+        }
+        let report = writer.home.run_once()?;
+        ensure!(report["delivered"] == 0, "{way}: {report}");
+    }
+    writer.check()
+}
+
 /// The host holds only some of the files open. The test moves a file away that the host has not opened yet, and later
 /// moves the file back.
 #[test]

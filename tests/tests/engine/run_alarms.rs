@@ -1,10 +1,11 @@
 //! Tests of a process's warnings about parked keys and dead letters, and of the summary at its end. The number of
 //! warnings is limited, even if many events fail.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use ordain_tests::host::Home;
-use ordain_tests::log::line;
+use ordain_tests::log::{line, text};
 use ordain_tests::plugins::plugin;
+use ordain_tests::printed::run_all;
 use ordain_tests::service::Service;
 use serde_json::json;
 
@@ -76,15 +77,34 @@ fn repeated_invalid_line_is_reported_once() -> Result<()> {
     Ok(())
 }
 
+/// The summary of the lines that the host did not log must contain commands that list the keys and dead letters of the
+/// stream.
 #[test]
 fn many_failures_are_summarized() -> Result<()> {
     let home = Home::new(&["faulty"], CONFIG)?;
     let event = |key: usize| line(&format!("k{key}"), 1, &json!({ "do": "trap" }));
-    home.write("events.ndjson", (0..100).map(event).collect::<Vec<_>>().join("\n"))?;
+    let refused = line("refused", 1, &json!({ "do": "reject" }));
+    let lines: Vec<String> = (0..100).map(event).chain([refused]).collect();
+    home.write("events.ndjson", text(&lines))?;
     let output = home.output(&["run", "--once", "--json"])?;
     let log = String::from_utf8_lossy(&output.stderr);
-    ensure!(log.matches("parked: see `ordain keys why cases k").count() == 20, "{log}");
-    ensure!(log.contains("80 more lines about keys and dead letters were not logged"), "{log}");
+    let logged = log.matches("key parked: ").count() + log.matches("new dead letter: ").count();
+    ensure!(logged == 20, "{log}");
+    let summary = "81 more lines about keys and dead letters were not logged: ";
+    let summary =
+        log.lines().find(|line| line.contains(summary)).with_context(|| log.to_string())?;
+    ensure!(summary.contains("stream=\"cases\""), "{summary}");
+    let outputs = run_all(&home, summary)?;
+    for (command, right, count) in [
+        ("ordain keys list cases --status parked", "\nk", 100),
+        ("ordain keys list cases --status waiting", "\nk", 0),
+        ("ordain dead list cases", "\nrefused ", 1),
+    ] {
+        let shown = outputs.iter().find(|(printed, _)| printed == command);
+        let (_, shown) = shown.with_context(|| format!("{command} is not in {summary}"))?;
+        ensure!(shown.matches(right).count() == count, "{command}: {shown}");
+    }
+    ensure!(outputs.len() == 3, "{outputs:?}");
     Ok(())
 }
 

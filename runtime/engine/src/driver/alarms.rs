@@ -2,6 +2,7 @@
 //! stored events are unreadable, missing events, and events that become dead letters. In this module, each such
 //! condition is called an alarm. This module only logs, and must never decide anything about an event.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,13 +30,42 @@ const BLOCK_WARN_INTERVAL: Duration = Duration::from_mins(1);
 const ERROR_BYTES: usize = 512;
 
 /// The throttle of the whole process, because all partitions write to the same log.
-static ALARM_THROTTLE: Mutex<LogThrottle> =
-    Mutex::new(LogThrottle::with_lines(LINE_LIMIT, WARN_INTERVAL));
+static ALARM_THROTTLE: Mutex<AlarmThrottle> = Mutex::new(AlarmThrottle {
+    throttle: LogThrottle::with_lines(LINE_LIMIT, WARN_INTERVAL),
+    suppressed: BTreeMap::new(),
+});
 
 /// The throttle of the lines about keys that continue. This throttle is separate, because these lines must not suppress
 /// warnings.
 static RESUMED_THROTTLE: Mutex<LogThrottle> =
     Mutex::new(LogThrottle::with_lines(LINE_LIMIT, WARN_INTERVAL));
+
+/// Limits the lines about alarms, and counts the suppressed lines of each stream.
+struct AlarmThrottle {
+    throttle: LogThrottle,
+    /// For each stream, the number of lines that were suppressed since the last call of [`flush`].
+    suppressed: BTreeMap<String, u64>,
+}
+
+impl AlarmThrottle {
+    /// Returns whether one more line about `stream` may be written now. Counts the line if it is suppressed.
+    fn allow(&mut self, stream: &str) -> bool {
+        let is_allowed = self.throttle.allow();
+        if !is_allowed {
+            match self.suppressed.get_mut(stream) {
+                Some(count) => *count += 1,
+                None => drop(self.suppressed.insert(stream.to_owned(), 1)),
+            }
+        }
+        is_allowed
+    }
+
+    /// Returns how many lines of each stream were suppressed since the last call, and resets the counts.
+    fn take_suppressed(&mut self) -> BTreeMap<String, u64> {
+        self.throttle.take_suppressed();
+        std::mem::take(&mut self.suppressed)
+    }
+}
 
 /// The log lines about a key that blocks one partition.
 pub(super) struct BlockLog {
@@ -106,7 +136,7 @@ fn newly_parked(record: &KeyRecord) -> Option<&FailureInfo> {
 }
 
 fn log_parked_key(stream: &str, write: &KeyWrite, failure: &FailureInfo) {
-    if !allow_line() {
+    if !allow_line(stream) {
         return;
     }
     tracing::warn!(
@@ -129,7 +159,7 @@ fn newly_waiting(record: &KeyRecord) -> Option<&GapEntry> {
 }
 
 fn log_missing_event(stream: &str, write: &KeyWrite, gap: &GapEntry) {
-    if !allow_line() {
+    if !allow_line(stream) {
         return;
     }
     tracing::warn!(
@@ -160,7 +190,7 @@ pub(super) fn log_resumed_key(stream: &str, key: &str, event: u64) {
 
 /// Logs that the spilled events of a key (moved from memory into the store) cannot be read.
 pub(super) fn log_unreadable_spill(stream: &str, key: &str, error: &str) {
-    if !allow_line() {
+    if !allow_line(stream) {
         return;
     }
     tracing::error!(
@@ -173,7 +203,7 @@ pub(super) fn log_unreadable_spill(stream: &str, key: &str, error: &str) {
 }
 
 fn log_dead_letter(stream: &str, letter: &DeadLetter) {
-    if !allow_line() {
+    if !allow_line(stream) {
         return;
     }
     tracing::warn!(
@@ -191,12 +221,12 @@ fn shortened(error: &str) -> String {
     truncated(escape_invisible(error).into_owned(), ERROR_BYTES)
 }
 
-/// Returns whether the caller may write one more line. The first line that is suppressed after the start or after a
-/// call of [`flush`] starts a task. The task logs the number of suppressed lines after [`WARN_INTERVAL`].
-fn allow_line() -> bool {
+/// Returns whether the caller may write one more line about `stream`. The first line that is suppressed after the start
+/// or after a call of [`flush`] starts a task. The task logs the number of suppressed lines after [`WARN_INTERVAL`].
+fn allow_line(stream: &str) -> bool {
     let mut throttle = throttle();
-    let is_allowed = throttle.allow();
-    if !is_allowed && throttle.suppressed() == 1 {
+    let is_allowed = throttle.allow(stream);
+    if !is_allowed && throttle.throttle.suppressed() == 1 {
         tokio::spawn(async {
             tokio::time::sleep(WARN_INTERVAL).await;
             flush();
@@ -205,19 +235,21 @@ fn allow_line() -> bool {
     is_allowed
 }
 
-/// Logs the number of suppressed lines. A driver also calls this function at its end, because the process may end
-/// before the task of `allow_line` runs.
+/// Logs the number of suppressed lines of each stream. A driver also calls this function at its end, because the
+/// process may end before the task of `allow_line` runs.
 pub(super) fn flush() {
     let suppressed = throttle().take_suppressed();
-    if suppressed > 0 {
-        let option = config_option();
+    let option = config_option();
+    for (stream, suppressed) in suppressed {
         tracing::warn!(
-            "{suppressed} more lines about keys and dead letters were not logged: see `ordain keys list STREAM \
-             --status parked{option}` (or `--status waiting`) and `ordain dead list STREAM{option}`"
+            stream,
+            "{suppressed} more lines about keys and dead letters were not logged: see `ordain keys list {stream} \
+             --status parked{option}`, `ordain keys list {stream} --status waiting{option}` and `ordain dead list \
+             {stream}{option}`"
         );
     }
 }
 
-fn throttle() -> MutexGuard<'static, LogThrottle> {
+fn throttle() -> MutexGuard<'static, AlarmThrottle> {
     ALARM_THROTTLE.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -20,6 +20,7 @@ use tokio::sync::{Semaphore, mpsc};
 use ordain_store::{KeyFilter, Mark, Partition, Store, retry_until_ok, versions};
 use ordain_util::backoff::Backoff;
 use ordain_util::command::config_option;
+use ordain_util::wait::shortened;
 
 /// Maximum number of keys that one request to the store returns.
 const KEY_PAGE_LIMIT: usize = 256;
@@ -136,7 +137,7 @@ impl ParkedSearchTask {
             }
             if pass < PASS_LIMIT {
                 let delay = backoff.next_delay().max(began.elapsed()).min(MAX_PASS_DELAY);
-                tokio::time::sleep(delay).await;
+                tokio::time::sleep(shortened(delay)).await;
             } else {
                 tracing::warn!(
                     stream,

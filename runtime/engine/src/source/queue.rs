@@ -10,6 +10,9 @@
 //! writes) and lacks this position, it refuses the read. The reader then reads the queue of the shard again from its
 //! beginning, and delivers only the entries that it has not delivered yet ([`QueueCursor`]).
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;

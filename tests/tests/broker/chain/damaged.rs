@@ -4,7 +4,8 @@
 use anyhow::{Context, Result, ensure};
 use ordain_servers::Redis;
 use ordain_tests::host::Home;
-use ordain_tests::service::Service;
+use ordain_tests::log::line;
+use ordain_tests::service::{Service, wait_until};
 use serde_json::json;
 
 /// Returns the configuration of a stream whose events wait in the store. The tests publish these events.
@@ -83,5 +84,50 @@ fn damaged_counter_stops_numbering_until_repaired() -> Result<()> {
         Ok(next("a") == Some(json!(2)) && next("b") == Some(json!(3)))
     })
     .context("after the repair")?;
+    service.end()
+}
+
+/// The counter of a key is damaged while a host numbers messages of the key. The host must keep the message, and must
+/// log the failure and, after the repair, the recovery.
+#[test]
+fn numbering_that_continues_after_a_repair_is_reported() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let config = format!(
+        "[store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 1\n\
+         [streams]\n\
+         cases = {{ handler = \"faulty\", source = {{ kind = \"file\", path = \"cases.ndjson\" }} }}\n\
+         next = {{ handler = \"tally\", source = {{ kind = \"stream\" }} }}\n\
+         [sinks]\n\
+         faulty = {{ kind = \"stream\", stream = \"next\", sequenced = true }}\n\
+         tally = {{ kind = \"file\", path = \"-\" }}\n",
+        redis.url()
+    );
+    let home = Home::new(&["faulty", "tally"], &config)?;
+    let event = |sequence| line("a", sequence, &json!({ "do": "emit" })) + "\n";
+    home.write("cases.ndjson", event(1))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let effects = |count| {
+        let effects = wait_until("effects", || Ok(service.stdout().lines().count() >= count));
+        effects.with_context(|| service.stderr())
+    };
+    effects(1)?;
+    let counter = |script: &str| {
+        redis.command(&["EVAL", script, "2", "ordain:{0}:log:stream/next", "aside:{0}"])
+    };
+    counter(
+        "redis.call('SET', KEYS[2], redis.call('HGET', KEYS[1], 'ca'))
+         redis.call('HSET', KEYS[1], 'ca', 'garbage')",
+    )?;
+    home.append("cases.ndjson", event(2))?;
+    let failed = "messages not numbered; they wait in the outbox";
+    wait_until(failed, || Ok(service.stderr().contains(failed)))?;
+    let recovered = "messages numbered again: ";
+    ensure!(!service.stderr().contains(recovered), "{}", service.stderr());
+    ensure!(service.stdout().lines().count() == 1, "{}", service.stdout());
+    counter("redis.call('HSET', KEYS[1], 'ca', redis.call('GET', KEYS[2]))")?;
+    wait_until(recovered, || Ok(service.stderr().contains(recovered)))?;
+    effects(2)?;
+    let log = service.stderr();
+    ensure!(log.matches(recovered).count() == 1, "{log}");
     service.end()
 }

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use ordain_servers::Port;
 use ordain_tests::http;
 use ordain_tests::log::{by_key, line, text};
-use ordain_tests::service::Service;
+use ordain_tests::service::{Service, wait_until};
 use ordain_tests::tally;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
@@ -27,6 +27,11 @@ const SEEDS: u64 = 3;
 const CUTS: usize = 4;
 /// The upper limit of the random delay from the first accepted events after a start to the power cut.
 const CUT_DELAY_LIMIT_MS: u64 = 400;
+/// The distance between two opens or two reads that fail in two consecutive starts.
+const FAILED_CALL_STEP: usize = 5;
+/// The minimum number of starts that end because of a failed open or a failed read. A start makes more than a hundred
+/// opens, and more than a hundred reads.
+const FAILURES_MIN: usize = 10;
 /// The number of random bytes in a large event. The storage engine writes values of this size into separate files.
 const LARGE_PADDING_BYTES: usize = 48_000;
 /// The number of power cuts with large values.
@@ -196,6 +201,36 @@ fn failed_sync_at_a_start_is_temporary() -> Result<()> {
         rig.service.end()?;
     }
     Ok(())
+}
+
+/// An open or a read of a file of the store fails once while a host opens the store of a killed host. The exit code
+/// must be 75, so that a supervisor starts the host again, or the host must continue. No event may be lost.
+#[test]
+fn failed_open_or_read_at_a_start_is_temporary() -> Result<()> {
+    let mut rig = Rig::start()?;
+    let accepted = rig.while_producing(0, |rig, producer| rig.until_accepted(producer, 200))?;
+    for call in ["open", "read"] {
+        let mut failures = 0;
+        for number in (1..).step_by(FAILED_CALL_STEP) {
+            rig.service.kill()?;
+            rig.disk.fail_call(call, number, "/store/")?;
+            rig.start_again()?;
+            wait_until("a listener or the end of the host", || {
+                Ok(!rig.service.is_running()? || rig.service.stderr().contains(LISTENING))
+            })?;
+            let has_ended = !rig.service.is_running()?;
+            if rig.disk.cancel_call(call)? {
+                ensure!(!has_ended, "{call} {number}: {}", rig.service.stderr());
+                break;
+            }
+            if has_ended {
+                failures += 1;
+                rig.until_failed(75, "disk/store").with_context(|| format!("{call} {number}"))?;
+            }
+        }
+        ensure!(failures >= FAILURES_MIN, "only {failures} failures of {call}");
+    }
+    rig.check(&accepted)
 }
 
 /// The storage engine writes tables in a background thread. If this thread fails, later writes return an error without

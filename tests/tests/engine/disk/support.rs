@@ -93,7 +93,7 @@ impl Rig {
         self.disk.cut_power()
     }
 
-    /// Waits until a failed sync has ended the host. The exit code must be `code`, and the log must contain `words`.
+    /// Waits until a failed call has ended the host. The exit code must be `code`, and the log must contain `words`.
     pub(super) fn until_failed(&mut self, code: i32, words: &str) -> Result<()> {
         let status = self.service.wait()?;
         let log = self.service.stderr();

@@ -10,6 +10,9 @@
  *   INODE.durable   the content that the disk holds
  *   INODE.names     the entries that the disk holds of a folder, one a line: `d` (folder) or `f`, inode, name
  *   fail            written by the test: the ending of a path; the next sync of a file or folder with such a path fails
+ *   fail-open       written by the test: a number and a part of a path; of the opens of existing files with such a
+ *                   path, the one with this number in the process fails, counted from 1 while this file exists
+ *   fail-read       the same for reads
  *   read-only       written by the test: a part of a path; all writes to files with such a path fail, as on a file
  *                   system that the system has made read-only after an error of the disk
  *   log             one line for each sync: `synced PATH` or `failed PATH`
@@ -20,8 +23,8 @@
  * the written ranges count as clean. All processes still read these ranges from memory, and later syncs succeed. But
  * the disk never gets these ranges, unless they are written again.
  *
- * The library follows the calls that the host makes: write, writev, pwrite, ftruncate, fsync, fdatasync and mkdir. Data
- * that a program writes in another way never becomes durable. */
+ * The library follows the calls that the host makes: open, read, pread, write, writev, pwrite, ftruncate, fsync,
+ * fdatasync and mkdir. Data that a program writes in another way never becomes durable. */
 
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -29,6 +32,8 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -273,4 +278,63 @@ int mkdir(const char *path, mode_t mode)
     if (folder && realpath(path, whole) && is_below(whole) && !stat(whole, &state))
         unlink(side_path(state.st_ino, "names", names));
     return 0;
+}
+
+/* Returns whether the test has requested the failure of a call of this kind, `open` or `read`. */
+static int is_wished(const char *kind, char control[PATH_MAX])
+{
+    if (!folder)
+        return 0;
+    snprintf(control, PATH_MAX, "%s/fail-%s", side, kind);
+    return access(control, F_OK) == 0;
+}
+
+/* Returns whether this call on the file `path` must fail. Counts the call. */
+static int must_fail_call(const char *control, atomic_long *calls, const char *path)
+{
+    char part[PATH_MAX] = "";
+    long number = 0;
+    FILE *wish = fopen(control, "re");
+    if (!wish)
+        return 0;
+    int fields = fscanf(wish, "%ld %4095s", &number, part);
+    fclose(wish);
+    if (fields != 2 || !strstr(path, part) || atomic_fetch_add(calls, 1) + 1 != number)
+        return 0;
+    unlink(control);
+    errno = EIO;
+    return 1;
+}
+
+int open64(const char *path, int flags, ...)
+{
+    static atomic_long calls;
+    char control[PATH_MAX], whole[PATH_MAX];
+    va_list arguments;
+    va_start(arguments, flags);
+    mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(arguments, mode_t) : 0;
+    va_end(arguments);
+    if (is_wished("open", control) && realpath(path, whole) && is_below(whole)
+        && must_fail_call(control, &calls, whole))
+        return -1;
+    return syscall(SYS_openat, AT_FDCWD, path, flags | O_LARGEFILE, mode);
+}
+
+static int must_fail_read(int fd)
+{
+    static atomic_long calls;
+    char control[PATH_MAX];
+    struct file file;
+    return is_wished("read", control) && is_on_disk(fd, &file)
+           && must_fail_call(control, &calls, file.path);
+}
+
+ssize_t read(int fd, void *bytes, size_t length)
+{
+    return must_fail_read(fd) ? -1 : syscall(SYS_read, fd, bytes, length);
+}
+
+ssize_t pread64(int fd, void *bytes, size_t length, off64_t from)
+{
+    return must_fail_read(fd) ? -1 : syscall(SYS_pread64, fd, bytes, length, from);
 }

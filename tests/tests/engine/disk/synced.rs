@@ -63,6 +63,21 @@ impl SyncedDisk {
         !self.side.join("fail").exists()
     }
 
+    /// Makes one call of the next process fail: the call with this number, counted from 1, among the calls on existing
+    /// files whose paths contain `part`. `call` is `open` or `read`.
+    pub(super) fn fail_call(&self, call: &str, number: usize, part: &str) -> Result<()> {
+        Ok(fs::write(self.side.join(format!("fail-{call}")), format!("{number} {part}"))?)
+    }
+
+    /// Cancels the failure that [`fail_call`](Self::fail_call) has requested. Returns `false` if the call has already
+    /// failed.
+    pub(super) fn cancel_call(&self, call: &str) -> Result<bool> {
+        let wish = self.side.join(format!("fail-{call}"));
+        let is_pending = wish.exists();
+        remove_if_present(&wish)?;
+        Ok(is_pending)
+    }
+
     /// Makes all writes to files whose paths contain `part` fail, as on a file system that has become read-only.
     pub(super) fn make_read_only(&self, part: &str) -> Result<()> {
         Ok(fs::write(self.side.join("read-only"), part)?)

@@ -43,18 +43,24 @@ impl FileSet {
     ///   file.
     /// - Nothing of the tracked file was read before a program truncated it, and `copy` is an older file that is at
     ///   least as long as the tracked file was, and that begins with the same bytes, if these bytes are known.
+    /// - The source ignores the tracked file, and `copy` is an older file that begins with the whole content of the
+    ///   tracked file. `copy` may also be shorter, because a program may still be writing it. The method prefers a
+    ///   tracked file that the source reads.
     pub(super) fn original(&self, copy: &File, is_live: bool) -> io::Result<Option<usize>> {
         let length = copy.metadata()?.len();
         let head = head(copy)?;
-        let mut best = None::<(usize, (bool, u64))>;
+        let mut best = None::<(usize, (bool, bool, u64))>;
         for (index, tracked) in self.files.iter().enumerate() {
             let FileProgress { print, is_ignored, .. } = &tracked.progress;
+            if *is_ignored && (is_live || !tracked.is_missing) {
+                continue;
+            }
             let is_copied = !is_live
                 && tracked.is_cut
                 && length >= tracked.progress.length
                 && tracked.progress.first_bytes.matches(copy)?;
-            let is_begun = !is_ignored && tracked.progress.is_begun() && print.begins(&head);
-            if *is_ignored || !(is_begun || is_copied) {
+            let is_begun = tracked.progress.is_begun() && print.begins(&head);
+            if !(is_begun || is_copied) {
                 continue;
             }
             let is_shorter = length < print.end();
@@ -77,7 +83,7 @@ impl FileSet {
                         && print.matches(copy)?
                 }
             };
-            let order = (!is_shorter, print.end());
+            let order = (!is_ignored, !is_shorter, print.end());
             if is_original && best.is_none_or(|(_, best_order)| order > best_order) {
                 best = Some((index, order));
             }
@@ -104,6 +110,7 @@ impl FileSet {
             }
             let other = match &tracked.file {
                 Some(other) => Some(Arc::clone(other)),
+                None if tracked.progress.is_ignored && tracked.progress.is_lost => None,
                 None => if_permitted(tracked.open_at_its_path())?,
             };
             let Some(other) = other else { continue };

@@ -11,12 +11,18 @@ use super::tracked_file::{TrackedFile, describe_loss};
 /// maximum number of compressed files that the checkpoint keeps after they have left the folder.
 pub(super) const LOST_FILES_LIMIT: usize = 16;
 
+/// Maximum number of missing files that the checkpoint keeps although the source does not read them. If such a file
+/// returns, the source still does not read it. This limit is higher than [`LOST_FILES_LIMIT`], because an operator may
+/// compress or move all old files of a folder at once, and later restore them. A file needs about 300 bytes in the
+/// checkpoint.
+const IGNORED_FILES_LIMIT: usize = 256;
+
 impl FileSet {
     /// Handles the files that have become missing. `rests` contains, for each file of the set, the new compressed file
     /// that this file may have become. Reports the unread rest of a file as lost. Also reports a loss if the path of
     /// the source named the file, and the content of the compressed file is longer than the bytes that were read. Marks
-    /// each other file that was read to its end as lost, so that the source does not read it again if it returns.
-    /// Removes the remaining missing files from the set.
+    /// each other file that was read to its end or ignored as lost, so that the source does not read it again if it
+    /// returns. Removes the remaining missing files from the set.
     pub(super) fn report_missing(&mut self, rests: Vec<Option<CompressedFile>>) {
         let mut kept = Vec::with_capacity(self.files.len());
         for (mut tracked, rest) in std::mem::take(&mut self.files).into_iter().zip(rests) {
@@ -28,11 +34,8 @@ impl FileSet {
             }
             let unread = progress.unread_bytes();
             let is_begun = progress.is_begun();
-            if progress.is_ignored {
-                continue;
-            }
-            if unread == 0 && !progress.is_live {
-                // Log rotation has removed an old file.
+            if progress.is_ignored || unread == 0 && !progress.is_live {
+                // Another program has removed, moved or compressed an old file.
                 if is_begun {
                     tracked.progress.is_lost = true;
                     kept.push(tracked);
@@ -93,14 +96,21 @@ impl FileSet {
     }
 
     /// Removes the oldest missing files from the set, if the set has more than [`LOST_FILES_LIMIT`] missing files with
-    /// an unread rest, or more than [`LOST_FILES_LIMIT`] missing files that were read to their end.
+    /// an unread rest, more than [`LOST_FILES_LIMIT`] missing files that were read to their end, or more than
+    /// [`IGNORED_FILES_LIMIT`] missing files that the source does not read.
     pub(super) fn forget_oldest(&mut self) {
-        for is_read in [false, true] {
+        for (is_ignored, is_remembered, limit) in [
+            (false, false, LOST_FILES_LIMIT),
+            (false, true, LOST_FILES_LIMIT),
+            (true, true, IGNORED_FILES_LIMIT),
+        ] {
             let is_kind = |tracked: &TrackedFile| {
-                tracked.progress.is_lost && tracked.is_remembered() == is_read
+                tracked.progress.is_lost
+                    && tracked.progress.is_ignored == is_ignored
+                    && tracked.is_remembered() == is_remembered
             };
             let count = self.files.iter().filter(|tracked| is_kind(tracked)).count();
-            let mut surplus = count.saturating_sub(LOST_FILES_LIMIT);
+            let mut surplus = count.saturating_sub(limit);
             self.files.retain(|tracked| {
                 let is_removed = surplus > 0 && is_kind(tracked);
                 surplus -= usize::from(is_removed);

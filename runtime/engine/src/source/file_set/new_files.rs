@@ -39,7 +39,11 @@ impl FileSet {
                 }
                 continue;
             };
-            if !self.is_copy(&file, &listed)? && !self.has_read_beginning(&file)? {
+            let is_live = found.role == FileRole::Live;
+            if !self.is_copy(&file, &listed)?
+                && !self.has_read_beginning(&file)?
+                && self.original(&file, is_live)?.is_none()
+            {
                 let at = self.files.len();
                 self.insert(at, found, file)?;
             }
@@ -159,6 +163,11 @@ impl FileSet {
         let before = tracked.progress.clone();
         let index = if tracked.is_remembered() { self.place(at, positions) } else { index };
         tracked.continue_in(&copy.path, &copy.metadata, is_live, Arc::clone(file));
+        if tracked.progress.is_ignored {
+            tracked.ignore(file)?;
+            self.files.insert(index, tracked);
+            return Ok(());
+        }
         let is_shorter = length < before.print.end();
         if is_shorter {
             tracked.end_at(file, length)?;

@@ -281,9 +281,9 @@ impl TrackedFile {
         self.is_read() && self.has_no_read_line()
     }
 
-    /// Returns whether the file is missing, and the source had read it to its end.
+    /// Returns whether the file is missing, and the source had read it to its end or had ignored it.
     pub(super) fn is_remembered(&self) -> bool {
-        self.progress.is_lost && self.progress.unread_bytes() == 0
+        self.progress.is_lost && (self.progress.is_ignored || self.progress.unread_bytes() == 0)
     }
 
     /// Returns whether the folder no longer has the file with the content that was read.
@@ -292,9 +292,11 @@ impl TrackedFile {
     }
 
     /// Returns whether the file may have become a compressed file, and the set has not matched it with a compressed
-    /// file yet.
+    /// file yet. An ignored file counts only in the scan that finds it gone: a compressed file that appears later more
+    /// probably contains unread lines, and only has the same length.
     pub(super) fn may_be_compressed(&self) -> bool {
-        self.is_gone() && !self.progress.is_compressed && self.loss.is_none()
+        let is_forgotten = self.progress.is_ignored && self.was_gone;
+        self.is_gone() && !is_forgotten && !self.progress.is_compressed && self.loss.is_none()
     }
 
     /// Returns whether the file has become missing, and has an unread rest or may have had one: only a file that the
