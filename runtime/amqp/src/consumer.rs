@@ -373,9 +373,10 @@ async fn subscribe(
     let open = async || {
         let channel = connection.create_channel().await?;
         channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
+        let tag = (&*options.consumer_tag).into();
         let options = BasicConsumeOptions::default();
         let nothing = FieldTable::default();
-        let consumer = channel.basic_consume(queue.into(), "".into(), options, nothing).await?;
+        let consumer = channel.basic_consume(queue.into(), tag, options, nothing).await?;
         Ok((channel, consumer))
     };
     if known.type_check == QueueTypeCheck::Suspected {

@@ -38,6 +38,8 @@ pub struct ConsumerOptions {
     /// The window (maximum number of unacknowledged deliveries) that a consumer of the stream in this process chose
     /// last.
     pub last_prefetch: LastPrefetch,
+    /// The tag of the consumer in the broker. See [`consumer_tag`](super::consumer_tag::consumer_tag).
+    pub consumer_tag: Arc<str>,
     /// The decoder from deliveries to events.
     pub decoder: DeliveryDecoder,
     /// The right of this process to consume the queue. While the ownership is suspended, the consumer releases the

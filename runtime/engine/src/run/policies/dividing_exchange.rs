@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
+use super::topology_finding::{TopologyFinding, partition_of};
+use super::{QueueWarning, SettingEffect};
 use crate::run::management::{BindingAnswer, ManagementApi};
 use ordain_config::{LoadedConfig, SourceConfig, partition_queue};
 
@@ -30,13 +32,6 @@ pub(super) struct PartitionedExchange {
     name: String,
     /// The queues of the stream.
     queues: BTreeSet<String>,
-}
-
-/// A binding from a stream's exchange to a queue or exchange that takes events from the stream.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct ForeignDestination {
-    pub(super) stream: Arc<str>,
-    pub(super) text: String,
 }
 
 impl PartitionedExchange {
@@ -65,7 +60,7 @@ impl PartitionedExchange {
         &self,
         bindings: &[BindingAnswer],
         unbind_command: impl Fn(&BindingAnswer) -> String,
-    ) -> Vec<ForeignDestination> {
+    ) -> Vec<TopologyFinding> {
         let Self { stream, name, queues } = self;
         let is_foreign = |binding: &&BindingAnswer| {
             binding.source == *name
@@ -82,7 +77,12 @@ impl PartitionedExchange {
                 binding.destination,
                 unbind_command(binding)
             );
-            ForeignDestination { stream: Arc::clone(stream), text }
+            TopologyFinding {
+                partition: partition_of(stream, 0),
+                warning: QueueWarning { effect: SettingEffect::LosesEvents, text },
+                fault: None,
+                is_error: true,
+            }
         };
         bindings.iter().filter(is_foreign).map(describe).collect()
     }
@@ -94,7 +94,7 @@ pub(super) fn foreign_destinations(
     api: &ManagementApi,
     exchanges: &[PartitionedExchange],
     bindings: &[BindingAnswer],
-) -> Result<Vec<ForeignDestination>, String> {
+) -> Result<Vec<TopologyFinding>, String> {
     if exchanges.is_empty() {
         return Ok(Vec::new());
     }
@@ -155,10 +155,10 @@ mod tests {
         });
         let commands = ["queue orders.2", "exchange orders.1", "queue audit"];
         assert_eq!(found.len(), commands.len(), "{found:?}");
-        for (destination, command) in found.iter().zip(commands) {
+        for (finding, command) in found.iter().zip(commands) {
             let words = format!("Remove the binding: unbind {command}. ");
-            assert!(destination.text.contains(&words), "{destination:?}");
-            assert_eq!(&*destination.stream, "orders");
+            assert!(finding.warning.text.contains(&words), "{finding:?}");
+            assert_eq!(finding.partition, partition_of(&"orders".into(), 0));
         }
     }
 }
