@@ -90,13 +90,18 @@ fn report_prepared(
     stream: &str,
     prepared: &PreparedTopology,
 ) {
-    let PreparedTopology { limited_queues, former_bindings, refusal } = prepared;
-    if let Some(error) = refusal {
-        tracing::error!(
+    let PreparedTopology { limited_queues, former_bindings, error } = prepared;
+    match error {
+        None => {}
+        Some(BrokerError::Unavailable(reason)) => tracing::error!(
+            stream,
+            "topology not checked (exchange, queues and bindings): {reason}; the stream starts, and its consumers retry"
+        ),
+        Some(error) => tracing::error!(
             stream,
             "topology not as configured (exchange, queues or bindings): {error}; the stream starts, and its consumers \
              retry"
-        );
+        ),
     }
     if !limited_queues.is_empty() {
         tracing::warn!(

@@ -32,11 +32,13 @@ fn other_home(rig: &Rig) -> Result<Home> {
 /// must be in the report. The host must not be ready.
 fn check_reported(service: &mut Service, words: &[&str]) -> Result<()> {
     const TAKEN: &str = "RabbitMQ delivers all events to this program, and none to the stream";
-    let mut parts = vec!["broker may lose events: the queue \"cases\": ", TAKEN, "stream=\"cases\""];
+    let mut parts =
+        vec!["broker may lose events: the queue \"cases\": ", TAKEN, "stream=\"cases\""];
     parts.extend(words);
     service.until_lines(2, &parts)?;
     let address = admin(service)?;
-    service.until("unreadiness", || get(address, "/readyz").is_ok_and(|page| page.status == 503))?;
+    service
+        .until("unreadiness", || get(address, "/readyz").is_ok_and(|page| page.status == 503))?;
     let page = get(address, "/readyz")?;
     let reason = "stream cases: another program consumes a queue of the stream";
     ensure!(page.problem()?.contains(reason), "{page:?}");
@@ -59,7 +61,10 @@ fn active_consumer_of_another_program_is_reported() -> Result<()> {
         let thief = Client::connect(&rig.rabbit.url_at(rig.rabbit.port()))?;
         let held = thief.hold("cases")?;
         let mut service = Service::start(&rig.home, &RUN)?;
-        check_reported(&mut service, &["another program (connection \"127.0.0.1:", "user \"guest\""])?;
+        check_reported(
+            &mut service,
+            &["another program (connection \"127.0.0.1:", "user \"guest\""],
+        )?;
         let printed = check(&rig.home)?;
         let warning = "warning: broker: the queue \"cases\": another program (connection ";
         ensure!(printed.contains(warning), "{printed}");
