@@ -388,6 +388,14 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
             "queue deleted and declared again by another program; the events of the old queue are lost, so publish \
              them again"
         ),
+        TopologyChange::QueueLost(queue) => tracing::warn!(
+            stream,
+            queue,
+            "queue removed while no process of Ordain consumed it: Ordain, or another program, declares it again; the \
+             events that waited in the old queue are lost, so publish them again. `ordain keys list {stream}{}` prints \
+             the next sequence of each key",
+            ordain_util::command::config_option()
+        ),
         TopologyChange::QueueUnidentified(queue) => tracing::error!(
             stream,
             queue,
