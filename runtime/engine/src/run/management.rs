@@ -37,7 +37,7 @@ pub(super) struct ManagementApi {
 }
 
 /// An element of the answer to `GET /api/bindings/{vhost}` (RabbitMQ, HTTP API reference).
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 pub(super) struct BindingAnswer {
     pub(super) source: String,
     pub(super) destination: String,

@@ -4,6 +4,7 @@
 
 mod dividing_exchange;
 mod foreign_consumer;
+mod routes;
 mod topology_finding;
 
 use std::collections::BTreeSet;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::management::{BindingAnswer, ManagementApi, WARN_INTERVAL};
+use super::management::{ManagementApi, WARN_INTERVAL};
 use super::{RunStatus, SERVER_CHECK_INTERVAL};
 use dividing_exchange::{PartitionedExchange, foreign_destinations};
 use foreign_consumer::{OwnConsumers, foreign_consumer};
@@ -25,6 +26,7 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_util::source_health::RoutingFault;
 use ordain_util::text::{escape_invisible, truncated};
 use ordain_util::wait::shortened;
+use routes::{RouteCheck, Routes};
 use topology_finding::{TopologyFinding, partition_of, update_faults};
 
 /// Interval between two checks while a stream receives no events because of a finding.
@@ -88,9 +90,9 @@ impl QueueWarning {
 /// The result of a check of the queues.
 #[derive(Debug, Default)]
 struct QueueFindings {
-    /// A warning for each setting that loses or repeats events, and for each missing binding.
+    /// A warning for each setting that loses or repeats events.
     warnings: Vec<QueueWarning>,
-    /// The consumers, queues and exchanges that take events from a stream.
+    /// The missing bindings, and the consumers, queues and exchanges that take events from a stream.
     topology: Vec<TopologyFinding>,
     /// The error because of which the bindings are unknown; `None` if the bindings were checked, or need no check.
     bindings_error: Option<String>,
@@ -171,20 +173,13 @@ impl QueuePolicies {
         let [before, after] = QUEUES_PATH;
         let answers: Vec<QueueAnswer> = self.api.read(before, after)?;
         let has_foreign = self.queues.iter().any(|queue| queue.foreign_exchange.is_some());
-        let mut findings = if has_foreign || !self.exchanges.is_empty() {
-            let read = self.api.all_bindings();
-            let bindings = read.as_deref().map_err(String::clone);
-            let mut findings = QueueFindings::of(&self.queues, &answers, bindings);
-            if let Ok(bindings) = &read {
-                match foreign_destinations(&self.api, &self.exchanges, bindings) {
-                    Ok(destinations) => findings.topology = destinations,
-                    Err(error) => findings.bindings_error = Some(error),
-                }
-            }
-            findings
-        } else {
-            QueueFindings::of(&self.queues, &answers, Ok(&[]))
-        };
+        let needs_routes = has_foreign || !self.exchanges.is_empty();
+        let routes = needs_routes.then(|| Routes::read(&self.api)).transpose();
+        let mut findings =
+            QueueFindings::of(&self.queues, &answers, routes.as_ref().map(Option::as_ref));
+        if let Ok(Some(routes)) = &routes {
+            findings.topology.extend(foreign_destinations(&self.api, &self.exchanges, routes));
+        }
         match self.foreign_consumers() {
             Ok(consumers) => findings.topology.extend(consumers),
             Err(error) => findings.consumers_error = Some(error),
@@ -204,24 +199,24 @@ impl QueuePolicies {
 }
 
 impl QueueFindings {
-    /// Checks the settings and the bindings of queues. If the list of the bindings could not be read, checks only the
-    /// settings.
+    /// Checks the settings of queues and, if `routes` contains the bindings, the bindings of the queues. An error
+    /// in `routes` is the reason why the bindings could not be read.
     fn of(
         queues: &[ConsumedQueue],
         answers: &[QueueAnswer],
-        bindings: Result<&[BindingAnswer], String>,
+        routes: Result<Option<&Routes>, &String>,
     ) -> Self {
-        let mut warnings = Vec::new();
+        let mut findings = Self::default();
         for queue in queues {
             let Some(answer) = answers.iter().find(|answer| answer.name == queue.name) else {
                 continue;
             };
-            warnings.extend(queue.warnings(answer));
-            if let Ok(bindings) = &bindings {
-                warnings.extend(queue.missing_binding(bindings));
+            findings.warnings.extend(queue.warnings(answer));
+            if let Ok(Some(routes)) = routes {
+                findings.topology.extend(queue.missing_binding(routes));
             }
         }
-        Self { warnings, bindings_error: bindings.err(), ..Self::default() }
+        Self { bindings_error: routes.err().cloned(), ..findings }
     }
 }
 
@@ -272,30 +267,26 @@ impl ConsumedQueue {
         warnings
     }
 
-    /// Returns a warning if another program declares the bindings of the queue, and no binding leads from the stream's
+    /// Returns a finding if another program declares the bindings of the queue, and no binding leads from the stream's
     /// exchange to the queue, either directly or through other exchanges.
-    fn missing_binding(&self, bindings: &[BindingAnswer]) -> Option<QueueWarning> {
+    fn missing_binding(&self, routes: &Routes) -> Option<TopologyFinding> {
         let exchange = self.foreign_exchange.as_deref()?;
-        let mut known = BTreeSet::from([exchange]);
-        let mut unchecked = vec![exchange];
-        while let Some(from) = unchecked.pop() {
-            for binding in bindings.iter().filter(|binding| binding.source == from) {
-                if binding.leads_to_exchange() {
-                    if known.insert(&binding.destination) {
-                        unchecked.push(&binding.destination);
-                    }
-                } else if binding.destination == self.name {
-                    return None;
-                }
-            }
-        }
+        let (fault, hint) = match routes.check(exchange, &self.name) {
+            RouteCheck::Found => return None,
+            RouteCheck::Missing => (Some(RoutingFault::MissingBinding), ""),
+            RouteCheck::Unknown => (
+                None,
+                ". Ignore this warning if a policy names an alternate exchange that leads to the queue",
+            ),
+        };
         let text = format!(
             "no binding leads from the exchange {exchange:?} to the queue {:?}: the queue does not receive the events \
              that are published to this exchange. Ordain does not declare the binding, because the source has declare \
-             = false: bind the queue to the exchange, and publish the lost events again",
+             = false: bind the queue to the exchange, and publish the lost events again{hint}",
             self.name
         );
-        Some(QueueWarning { effect: SettingEffect::LosesEvents, text })
+        let warning = QueueWarning { effect: SettingEffect::LosesEvents, text };
+        Some(TopologyFinding { partition: self.partition.clone(), warning, fault, is_error: false })
     }
 }
 
@@ -401,9 +392,9 @@ impl<'a> UnreadStreams<'a> {
     }
 }
 
-/// Logs the policies and arguments that lose or repeat events, and the missing bindings: all of them at the start, and
-/// later each new one. At each check, also logs and counts the consumers, queues and exchanges that take events from a
-/// stream, and records in the states of the sources which partitions receive no events. This function never returns.
+/// Logs the policies and arguments that lose or repeat events: all of them at the start, and later each new one. At each
+/// check, also logs and counts the missing bindings, and the consumers, queues and exchanges that take events from a
+/// stream. Records in the states of the sources which partitions receive no events. This function never returns.
 pub(super) async fn watch(policies: Option<QueuePolicies>, status: &RunStatus) {
     let Some(policies) = policies.map(Arc::new) else { return std::future::pending().await };
     let mut known = BTreeSet::new();
@@ -416,11 +407,17 @@ pub(super) async fn watch(policies: Option<QueuePolicies>, status: &RunStatus) {
                 for finding in &topology {
                     finding.report(status);
                 }
-                let unchecked = consumers_error.is_some().then_some(RoutingFault::ForeignConsumer);
-                update_faults(status, &topology, unchecked.as_slice());
+                let unchecked: Vec<RoutingFault> = [
+                    bindings_error.as_ref().map(|_| RoutingFault::MissingBinding),
+                    consumers_error.as_ref().map(|_| RoutingFault::ForeignConsumer),
+                ]
+                .into_iter()
+                .flatten()
+                .collect();
+                update_faults(status, &topology, &unchecked);
                 let has_fault = topology.iter().any(|finding| finding.fault.is_some());
                 interval = if has_fault { FAULT_CHECK_INTERVAL } else { SERVER_CHECK_INTERVAL };
-                let mut found: BTreeSet<QueueWarning> = warnings.into_iter().collect();
+                let found: BTreeSet<QueueWarning> = warnings.into_iter().collect();
                 for warning in found.difference(&known) {
                     warning.log(None);
                 }
@@ -432,8 +429,6 @@ pub(super) async fn watch(policies: Option<QueuePolicies>, status: &RunStatus) {
                     );
                 }
                 if let Some(error) = bindings_error {
-                    // A binding that was missing before may still be missing. The next check must not log it again.
-                    found.append(&mut known);
                     policies.api.warn_unread_bindings(&error);
                 }
                 known = found;
@@ -471,14 +466,19 @@ mod tests {
     fn settings_are_checked_without_the_list_of_bindings() {
         let answer = json!({ "name": "orders", "arguments": { "x-max-length": 5 } });
         let answers: [QueueAnswer; 1] = [serde_json::from_value(answer).expect("a queue")];
-        let findings = |bindings| QueueFindings::of(&[foreign_queue()], &answers, bindings);
+        let findings = |routes| QueueFindings::of(&[foreign_queue()], &answers, routes);
         let start = "the queue \"orders\" has x-max-length = 5 ";
-        let unread = findings(Err("too large".to_owned()));
-        assert_eq!(unread.warnings.len(), 1);
+        let unread = findings(Err(&"too large".to_owned()));
+        assert_eq!((unread.warnings.len(), unread.topology.len()), (1, 0));
         assert!(unread.warnings[0].text.starts_with(start));
         assert_eq!(unread.bindings_error.as_deref(), Some("too large"));
-        let read = findings(Ok(&[]));
-        assert_eq!((read.warnings.len(), read.bindings_error), (2, None));
+        let routes = Routes { exchanges: Vec::new(), bindings: Vec::new() };
+        let read = findings(Ok(Some(&routes)));
+        assert_eq!((read.warnings.len(), read.bindings_error), (1, None));
+        let [missing] = &read.topology[..] else { panic!("{:?}", read.topology) };
+        let start = "no binding leads from the exchange \"shop\" to the queue \"orders\": ";
+        assert!(missing.warning.text.starts_with(start), "{missing:?}");
+        assert_eq!(missing.fault, Some(RoutingFault::MissingBinding));
     }
 
     #[test]
@@ -507,27 +507,5 @@ mod tests {
         assert_eq!(UnreadStreams::of(&loaded), UnreadStreams { all, undeclared: vec!["bound"] });
         let loaded = load("management = \"http://localhost:15672\"\n");
         assert_eq!(UnreadStreams::of(&loaded), UnreadStreams::default());
-    }
-
-    #[test]
-    fn binding_through_another_exchange_is_found() {
-        let queue = foreign_queue();
-        let binding = |source: &str, destination: &str, kind: &str| -> BindingAnswer {
-            let answer =
-                json!({ "source": source, "destination": destination, "destination_type": kind });
-            serde_json::from_value(answer).expect("a binding")
-        };
-        // The exchange `orders` has the name of the queue, and the exchanges feed each other.
-        let mut bindings = vec![
-            binding("", "orders", "queue"),
-            binding("shop", "orders", "exchange"),
-            binding("orders", "shop", "exchange"),
-            binding("shop", "other", "queue"),
-        ];
-        let start = "no binding leads from the exchange \"shop\" to the queue \"orders\": ";
-        let warning = queue.missing_binding(&bindings);
-        assert!(warning.is_some_and(|warning| warning.text.starts_with(start)));
-        bindings.push(binding("orders", "orders", "queue"));
-        assert_eq!(queue.missing_binding(&bindings), None);
     }
 }

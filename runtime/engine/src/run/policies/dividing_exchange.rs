@@ -4,8 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde::Deserialize;
-
+use super::routes::Routes;
 use super::topology_finding::{TopologyFinding, partition_of};
 use super::{QueueWarning, SettingEffect};
 use crate::run::management::{BindingAnswer, ManagementApi};
@@ -13,18 +12,6 @@ use ordain_config::{LoadedConfig, SourceConfig, partition_queue};
 
 /// The types of exchanges that send each message to only one of their destinations, by a hash of a part of the message.
 const DIVIDING_TYPES: [&str; 2] = ["x-modulus-hash", "x-consistent-hash"];
-/// The path of the request for all exchanges of a virtual host, before and after the name of the virtual host. The
-/// request names the fields of [`ExchangeAnswer`].
-const EXCHANGES_PATH: [&str; 2] = ["/api/exchanges/", "?columns=name,type"];
-
-/// An element of the answer to `GET /api/exchanges/{vhost}`.
-#[derive(Debug, Deserialize)]
-struct ExchangeAnswer {
-    name: String,
-    #[serde(rename = "type")]
-    kind: String,
-}
-
 /// The exchange of a stream with several partitions.
 #[derive(Debug)]
 pub(super) struct PartitionedExchange {
@@ -89,24 +76,19 @@ impl PartitionedExchange {
 }
 
 /// Returns the foreign destinations of `exchanges`. Omits exchanges of types that send a copy of each message to each
-/// destination. Returns an error if the management API does not answer, or refuses the request.
+/// destination.
 pub(super) fn foreign_destinations(
     api: &ManagementApi,
     exchanges: &[PartitionedExchange],
-    bindings: &[BindingAnswer],
-) -> Result<Vec<TopologyFinding>, String> {
-    if exchanges.is_empty() {
-        return Ok(Vec::new());
-    }
-    let [before, after] = EXCHANGES_PATH;
-    let answers: Vec<ExchangeAnswer> = api.read(before, after)?;
+    routes: &Routes,
+) -> Vec<TopologyFinding> {
     let divides = |exchange: &&PartitionedExchange| {
-        let mut same = answers.iter().filter(|answer| answer.name == exchange.name);
+        let mut same = routes.exchanges.iter().filter(|answer| answer.name == exchange.name);
         same.any(|answer| DIVIDING_TYPES.contains(&&*answer.kind))
     };
     let command = |binding: &BindingAnswer| api.unbind_command(binding);
     let dividing = exchanges.iter().filter(divides);
-    Ok(dividing.flat_map(|exchange| exchange.foreign_destinations(bindings, command)).collect())
+    dividing.flat_map(|exchange| exchange.foreign_destinations(&routes.bindings, command)).collect()
 }
 
 #[cfg(test)]

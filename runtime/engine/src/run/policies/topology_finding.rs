@@ -9,7 +9,7 @@ use ordain_util::finding::Finding;
 use ordain_util::source_health::RoutingFault;
 
 /// The routing faults that only the management API shows.
-const FAULTS: [RoutingFault; 1] = [RoutingFault::ForeignConsumer];
+const FAULTS: [RoutingFault; 2] = [RoutingFault::MissingBinding, RoutingFault::ForeignConsumer];
 
 /// A difference between the broker and a stream's topology because of which the stream loses events. Each check logs
 /// and counts the difference as long as it exists.
