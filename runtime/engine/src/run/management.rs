@@ -70,6 +70,12 @@ pub(super) struct ConsumerAnswer {
 }
 
 impl BindingAnswer {
+    /// Returns whether the binding has neither a routing key nor arguments, like the binding of a queue that Ordain
+    /// declares.
+    pub(super) fn is_plain(&self) -> bool {
+        self.properties_key == "~"
+    }
+
     /// Returns whether the binding leads to an exchange, and not to a queue.
     pub(super) fn leads_to_exchange(&self) -> bool {
         self.destination_type == "exchange"

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::management::{ManagementApi, WARN_INTERVAL};
 use super::{RunStatus, SERVER_CHECK_INTERVAL};
-use dividing_exchange::{PartitionedExchange, foreign_destinations};
+use dividing_exchange::{PartitionedExchange, unneeded_bindings};
 use foreign_consumer::{OwnConsumers, foreign_consumer};
 use ordain_amqp::BrokerEndpoint;
 use ordain_config::{LoadedConfig, SourceConfig, partition_queue};
@@ -74,6 +74,7 @@ struct QueueWarning {
 enum SettingEffect {
     LosesEvents,
     RepeatsEvents,
+    ReordersEvents,
 }
 
 impl QueueWarning {
@@ -82,6 +83,7 @@ impl QueueWarning {
         let effect = match self.effect {
             SettingEffect::LosesEvents => "lose",
             SettingEffect::RepeatsEvents => "repeat",
+            SettingEffect::ReordersEvents => "reorder",
         };
         tracing::warn!(stream, "broker may {effect} events: {}", self.text);
     }
@@ -178,7 +180,7 @@ impl QueuePolicies {
         let mut findings =
             QueueFindings::of(&self.queues, &answers, routes.as_ref().map(Option::as_ref));
         if let Ok(Some(routes)) = &routes {
-            findings.topology.extend(foreign_destinations(&self.api, &self.exchanges, routes));
+            findings.topology.extend(unneeded_bindings(&self.api, &self.exchanges, routes));
         }
         match self.foreign_consumers() {
             Ok(consumers) => findings.topology.extend(consumers),

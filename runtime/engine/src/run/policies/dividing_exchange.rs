@@ -1,17 +1,21 @@
 //! Finds queues and exchanges that take events from a stream with several partitions. The stream's exchange divides its
-//! messages among all its destinations, so a further destination receives all events of some keys.
+//! messages among all its destinations, so a further destination receives all events of some keys. Also finds further
+//! bindings of the stream's own queues, because an exchange of type `x-modulus-hash` divides its messages among bindings.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::routes::Routes;
+use super::routes::{ExchangeAnswer, Routes};
 use super::topology_finding::{TopologyFinding, partition_of};
 use super::{QueueWarning, SettingEffect};
 use crate::run::management::{BindingAnswer, ManagementApi};
 use ordain_config::{LoadedConfig, SourceConfig, partition_queue};
 
+/// The type of exchange that sends each message to only one of its bindings, by a hash of the routing key. Two bindings
+/// of one queue count as two.
+const MODULUS_TYPE: &str = "x-modulus-hash";
 /// The types of exchanges that send each message to only one of their destinations, by a hash of a part of the message.
-const DIVIDING_TYPES: [&str; 2] = ["x-modulus-hash", "x-consistent-hash"];
+const DIVIDING_TYPES: [&str; 2] = [MODULUS_TYPE, "x-consistent-hash"];
 /// The exchange of a stream with several partitions.
 #[derive(Debug)]
 pub(super) struct PartitionedExchange {
@@ -39,6 +43,42 @@ impl PartitionedExchange {
             });
         }
         exchanges
+    }
+
+    /// Returns the bindings of the stream's queues to the exchange, except one binding of each queue. Keeps the binding
+    /// that Ordain declares, if the queue has it.
+    fn repeated_bindings(
+        &self,
+        bindings: &[BindingAnswer],
+        unbind_command: impl Fn(&BindingAnswer) -> String,
+    ) -> Vec<TopologyFinding> {
+        let Self { stream, name, queues } = self;
+        let is_own = |binding: &&BindingAnswer| {
+            binding.source == *name
+                && !binding.leads_to_exchange()
+                && queues.contains(&binding.destination)
+        };
+        let mut own: Vec<&BindingAnswer> = bindings.iter().filter(is_own).collect();
+        own.sort_by_key(|binding| !binding.is_plain());
+        let mut bound = BTreeSet::new();
+        own.retain(|binding| !bound.insert(&binding.destination));
+        let describe = |binding: &BindingAnswer| {
+            let text = format!(
+                "the exchange {name:?} divides its messages among its bindings, and the queue {:?} of stream {stream} \
+                 has a further binding: most keys change their partition when this binding is added or removed, and \
+                 waiting events of these keys may be executed after newer events. Stop the producers, wait until the \
+                 queues of the stream are empty, and remove the binding: {}",
+                binding.destination,
+                unbind_command(binding)
+            );
+            TopologyFinding {
+                partition: partition_of(stream, 0),
+                warning: QueueWarning { effect: SettingEffect::ReordersEvents, text },
+                fault: None,
+                is_error: true,
+            }
+        };
+        own.into_iter().map(describe).collect()
     }
 
     /// Returns the destinations of the exchange, except the queues of the stream. The markers of Ordain are not among
@@ -75,20 +115,27 @@ impl PartitionedExchange {
     }
 }
 
-/// Returns the foreign destinations of `exchanges`. Omits exchanges of types that send a copy of each message to each
-/// destination.
-pub(super) fn foreign_destinations(
+/// Returns the bindings that must not lead from `exchanges`: bindings to foreign destinations, and, from an exchange of
+/// type `x-modulus-hash`, further bindings of the stream's queues. Omits exchanges of types that send a copy of each
+/// message to each destination.
+pub(super) fn unneeded_bindings(
     api: &ManagementApi,
     exchanges: &[PartitionedExchange],
     routes: &Routes,
 ) -> Vec<TopologyFinding> {
-    let divides = |exchange: &&PartitionedExchange| {
-        let mut same = routes.exchanges.iter().filter(|answer| answer.name == exchange.name);
-        same.any(|answer| DIVIDING_TYPES.contains(&&*answer.kind))
-    };
     let command = |binding: &BindingAnswer| api.unbind_command(binding);
-    let dividing = exchanges.iter().filter(divides);
-    dividing.flat_map(|exchange| exchange.foreign_destinations(&routes.bindings, command)).collect()
+    let mut found = Vec::new();
+    for exchange in exchanges {
+        let is_same = |answer: &&ExchangeAnswer| answer.name == exchange.name;
+        let Some(answer) = routes.exchanges.iter().find(is_same) else { continue };
+        if DIVIDING_TYPES.contains(&&*answer.kind) {
+            found.extend(exchange.foreign_destinations(&routes.bindings, command));
+        }
+        if answer.kind == MODULUS_TYPE {
+            found.extend(exchange.repeated_bindings(&routes.bindings, command));
+        }
+    }
+    found
 }
 
 #[cfg(test)]
@@ -132,15 +179,52 @@ mod tests {
             serde_json::from_value(answer).expect("a binding")
         })
         .collect();
-        let found = exchanges[0].foreign_destinations(&bindings, |binding| {
+        let command = |binding: &BindingAnswer| {
             format!("unbind {} {}", binding.destination_type, binding.destination)
-        });
+        };
+        let found = exchanges[0].foreign_destinations(&bindings, command);
         let commands = ["queue orders.2", "exchange orders.1", "queue audit"];
         assert_eq!(found.len(), commands.len(), "{found:?}");
         for (finding, command) in found.iter().zip(commands) {
             let words = format!("Remove the binding: unbind {command}. ");
             assert!(finding.warning.text.contains(&words), "{finding:?}");
             assert_eq!(finding.partition, partition_of(&"orders".into(), 0));
+        }
+        assert!(exchanges[0].repeated_bindings(&bindings, command).is_empty());
+    }
+
+    #[test]
+    fn one_binding_of_each_queue_is_needed() {
+        let exchange = PartitionedExchange {
+            stream: "orders".into(),
+            name: "shop".to_owned(),
+            queues: ["orders.0", "orders.1"].map(str::to_owned).into(),
+        };
+        let bindings: Vec<BindingAnswer> = [
+            ("shop", "orders.0", "more", "queue"),
+            ("shop", "orders.0", "~", "queue"),
+            // A binding with an empty routing key and with arguments.
+            ("shop", "orders.0", "~rnJaMg", "queue"),
+            ("shop", "orders.1", "only", "queue"),
+            ("shop", "orders.1", "x", "exchange"),
+            ("other", "orders.1", "~", "queue"),
+            ("shop", "audit", "~", "queue"),
+        ]
+        .into_iter()
+        .map(|(source, destination, properties, kind)| {
+            let answer = json!({
+                "source": source, "destination": destination, "destination_type": kind,
+                "properties_key": properties,
+            });
+            serde_json::from_value(answer).expect("a binding")
+        })
+        .collect();
+        let found = exchange.repeated_bindings(&bindings, |binding| format!("unbind {binding:?}"));
+        let keys = ["more", "~rnJaMg"];
+        assert_eq!(found.len(), keys.len(), "{found:?}");
+        for (finding, key) in found.iter().zip(keys) {
+            let text = &finding.warning.text;
+            assert!(text.contains("orders.0") && text.contains(&format!("{key:?}")), "{text}");
         }
     }
 }

@@ -11,8 +11,8 @@ use ordain_util::source_health::RoutingFault;
 /// The routing faults that only the management API shows.
 const FAULTS: [RoutingFault; 2] = [RoutingFault::MissingBinding, RoutingFault::ForeignConsumer];
 
-/// A difference between the broker and a stream's topology because of which the stream loses events. Each check logs
-/// and counts the difference as long as it exists.
+/// A difference between the broker and a stream's topology because of which the stream loses or reorders events. Each
+/// check logs and counts the difference as long as it exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TopologyFinding {
     /// The partition that the finding concerns; partition 0 if the finding concerns the exchange of the stream.
