@@ -468,13 +468,14 @@ mod tests {
     fn settings_are_checked_without_the_list_of_bindings() {
         let answer = json!({ "name": "orders", "arguments": { "x-max-length": 5 } });
         let answers: [QueueAnswer; 1] = [serde_json::from_value(answer).expect("a queue")];
+        let error = "too large".to_owned();
+        let routes = Routes { exchanges: Vec::new(), bindings: Vec::new() };
         let findings = |routes| QueueFindings::of(&[foreign_queue()], &answers, routes);
         let start = "the queue \"orders\" has x-max-length = 5 ";
-        let unread = findings(Err(&"too large".to_owned()));
+        let unread = findings(Err(&error));
         assert_eq!((unread.warnings.len(), unread.topology.len()), (1, 0));
         assert!(unread.warnings[0].text.starts_with(start));
         assert_eq!(unread.bindings_error.as_deref(), Some("too large"));
-        let routes = Routes { exchanges: Vec::new(), bindings: Vec::new() };
         let read = findings(Ok(Some(&routes)));
         assert_eq!((read.warnings.len(), read.bindings_error), (1, None));
         let [missing] = &read.topology[..] else { panic!("{:?}", read.topology) };
