@@ -444,8 +444,8 @@ async fn subscribe(
 /// loss, even if a request of this call fails. If the broker refuses the marker, each later subscription tries again to
 /// declare the marker, because an operator may have granted the right.
 ///
-/// The first call reads from the store whether an earlier consumer has marked the queue, and reports the loss of a queue
-/// that lacks its marker now. Each declaration of the marker updates the record in the store.
+/// The first call reads from the store whether an earlier consumer has marked the queue, and reports the loss of a
+/// queue that lacks its marker now. Each declaration of the marker updates the record in the store.
 async fn mark_queue(
     options: &ConsumerOptions,
     connection: &Connection,

@@ -8,10 +8,10 @@
 //!
 //! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options` and the tag of
 //! `consumer_tag`. A `subscription` receives deliveries, limited by `prefetch`, and acknowledges them; `queue_monitor`
-//! detects a queue that delivers nothing; `decode` converts deliveries into events, and `unreadable` converts unreadable
-//! deliveries into dead letters. `fifo_queue` detects that the queue of a `fifo` stream is lost. `header` names the
-//! headers with a meaning for Ordain, `value` converts their values, and `weight` estimates the memory that the headers
-//! of a delivery take.
+//! detects a queue that delivers nothing; `decode` converts deliveries into events, and `unreadable` converts
+//! unreadable deliveries into dead letters. `fifo_queue` detects that the queue of a `fifo` stream is lost. `header`
+//! names the headers with a meaning for Ordain, `value` converts their values, and `weight` estimates the memory that
+//! the headers of a delivery take.
 //!
 //! Publishing: `encode` builds messages, and `publish` sends them to an `exchange`. `confirm_tracker` tracks
 //! unconfirmed messages, `retry_queue` keeps messages that the broker did not accept, and `publish_warnings` logs why

@@ -18,8 +18,8 @@ use super::topology_record::{Binding, ExchangeMarkers, TopologyRecord};
 /// thousands of round trips.
 pub const PREPARE_TIMEOUT: Duration = Duration::from_mins(2);
 /// Time limit for each of two steps about the queues of a stream that has run before: the check whether queues are
-/// lost, and the declaration of the topology. After this time, the stream starts nevertheless, because a queue may never
-/// answer. Together, the steps end before [`PREPARE_TIMEOUT`].
+/// lost, and the declaration of the topology. After this time, the stream starts nevertheless, because a queue may
+/// never answer. Together, the steps end before [`PREPARE_TIMEOUT`].
 const KNOWN_STREAM_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// The reason why the topology of a stream cannot be prepared or restored.
@@ -61,9 +61,9 @@ pub struct PreparedTopology {
 /// lost (removed since the stream consumed them). Logs if a marked exchange of the stream is missing, and if the
 /// exchange or an exchange of `bind` was removed and declared again since the last check. `is_known` states whether the
 /// stream has run before. If the stream has run before, a refusal of the broker, such as a missing permission or a
-/// queue in another form, is a finding ([`PreparedTopology::error`]) and not an error, as is a queue that cannot be used
-/// now, for example because its node has stopped. In this case, also logs the bindings of earlier runs that are missing
-/// according to `list`.
+/// queue in another form, is a finding ([`PreparedTopology::error`]) and not an error, as is a queue that cannot be
+/// used now, for example because its node has stopped. In this case, also logs the bindings of earlier runs that are
+/// missing according to `list`.
 pub async fn prepare_topology(
     topology: &Topology,
     broker: &BrokerEndpoint,

@@ -81,8 +81,8 @@ fn rotated_password_is_read_from_its_file() -> Result<()> {
 }
 
 /// While the host runs, the server reaches its limit of clients, and closes the connections of the host. The host must
-/// log the error of the server, and must not be ready. After the limit was raised, the host must continue by itself, and
-/// each event must take effect once.
+/// log the error of the server, and must not be ready. After the limit was raised, the host must continue by itself,
+/// and each event must take effect once.
 #[test]
 fn host_recovers_from_a_limit_of_clients() -> Result<()> {
     let redis = Redis::with(&Options::new())?;

@@ -31,7 +31,6 @@ use topology_finding::{TopologyFinding, partition_of, update_faults};
 
 /// Interval between two checks while a stream receives no events because of a finding.
 const FAULT_CHECK_INTERVAL: Duration = Duration::from_mins(1);
-
 /// Maximum size of a text of the broker in a warning, in bytes.
 const TEXT_BYTES: usize = 100;
 /// The path of the request for all queues of a virtual host, before and after the name of the virtual host. The request
@@ -361,9 +360,9 @@ pub(super) fn report_unread_settings(loaded: &LoadedConfig) {
         streams = all.join(", "),
         "policies and bindings not checked, because broker.management is not set: Ordain does not report a policy or a \
          missing binding that loses events, a further queue that takes events from a stream with several partitions, \
-         or another program that consumes a queue with a single active consumer. {further}Set broker.management to the \
-         URL of the broker's management API, or check with `rabbitmqctl list_policies`, `rabbitmqctl list_bindings` and \
-         `rabbitmqctl list_consumers`"
+         or another program that consumes a queue with a single active consumer. {further}Set broker.management to \
+         the URL of the broker's management API, or check with `rabbitmqctl list_policies`, `rabbitmqctl \
+         list_bindings` and `rabbitmqctl list_consumers`"
     );
 }
 
@@ -394,9 +393,9 @@ impl<'a> UnreadStreams<'a> {
     }
 }
 
-/// Logs the policies and arguments that lose or repeat events: all of them at the start, and later each new one. At each
-/// check, also logs and counts the missing bindings, and the consumers, queues and exchanges that take events from a
-/// stream. Records in the states of the sources which partitions receive no events. This function never returns.
+/// Logs the policies and arguments that lose or repeat events: all of them at the start, and later each new one. At
+/// each check, also logs and counts the missing bindings, and the consumers, queues and exchanges that take events from
+/// a stream. Records in the states of the sources which partitions receive no events. This function never returns.
 pub(super) async fn watch(policies: Option<QueuePolicies>, status: &RunStatus) {
     let Some(policies) = policies.map(Arc::new) else { return std::future::pending().await };
     let mut known = BTreeSet::new();

@@ -28,8 +28,8 @@ fn other_home(rig: &Rig) -> Result<Home> {
     Home::new(&["tally"], &rig.home.read("ordain.toml"))
 }
 
-/// Checks that the host repeatedly reports and counts a consumer that receives all events of the stream. Each of `words`
-/// must be in the report. The host must not be ready.
+/// Checks that the host repeatedly reports and counts a consumer that receives all events of the stream. Each of
+/// `words` must be in the report. The host must not be ready.
 fn check_reported(service: &mut Service, words: &[&str]) -> Result<()> {
     const TAKEN: &str = "RabbitMQ delivers all events to this program, and none to the stream";
     let mut parts =

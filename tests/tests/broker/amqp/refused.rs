@@ -237,8 +237,8 @@ fn declare_classic_queue(rig: &Rig) -> Result<()> {
     rig.client.bind("cases", "cases", "")
 }
 
-/// The broker responds at a start, but the queue of one stream cannot be used. The store has data of this stream, so the
-/// process must not end: the other stream must run, and the stream must continue as soon as its queue can be used.
+/// The broker responds at a start, but the queue of one stream cannot be used. The store has data of this stream, so
+/// the process must not end: the other stream must run, and the stream must continue as soon as its queue can be used.
 #[test]
 fn known_stream_whose_queue_cannot_be_used_delays_no_other_stream() -> Result<()> {
     for (fault, ordering) in [

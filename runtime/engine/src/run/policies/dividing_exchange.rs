@@ -1,6 +1,7 @@
 //! Finds queues and exchanges that take events from a stream with several partitions. The stream's exchange divides its
 //! messages among all its destinations, so a further destination receives all events of some keys. Also finds further
-//! bindings of the stream's own queues, because an exchange of type `x-modulus-hash` divides its messages among bindings.
+//! bindings of the stream's own queues, because an exchange of type `x-modulus-hash` divides its messages among
+//! bindings.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
