@@ -97,9 +97,18 @@ impl Client {
 
     /// Declares a durable exchange.
     pub fn exchange(&self, name: &str, kind: ExchangeKind) -> Result<()> {
+        self.exchange_with(name, kind, FieldTable::default())
+    }
+
+    /// Declares a durable exchange with arguments, for example with an alternate exchange.
+    pub fn exchange_with(
+        &self,
+        name: &str,
+        kind: ExchangeKind,
+        arguments: FieldTable,
+    ) -> Result<()> {
         let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
-        let declared =
-            self.channel.exchange_declare(name.into(), kind, options, FieldTable::default());
+        let declared = self.channel.exchange_declare(name.into(), kind, options, arguments);
         Ok(self.runtime.block_on(declared)?)
     }
 

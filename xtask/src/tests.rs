@@ -63,7 +63,7 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
     let mut others = cargo("test");
     others.args(workspace).env("RUST_TEST_THREADS", threads().to_string());
     passed += counted(others.args(&filter))?;
-    finish(args, passed)
+    finish(args.filter.as_deref(), "", passed)
 }
 
 /// Builds and runs the tests of the simulator. Only this build of the sequencer contains the deliberate faults, which
@@ -89,12 +89,17 @@ fn quick(args: &TestArgs) -> Result<()> {
     let mut store = cargo("test");
     store.args(["--release", "--workspace", "--test", "store", "--"]);
     passed += counted(store.arg(args.filter.as_deref().unwrap_or("embedded")))?;
-    finish(args, passed)
+    finish(args.filter.as_deref(), "", passed)
 }
 
-fn finish(args: &TestArgs, passed: u64) -> Result<()> {
-    if let Some(filter) = &args.filter {
-        ensure!(passed > 0, "no test's name contains {filter:?}");
+/// Announces the number of passed tests. Fails if no test ran: the path of no test contains the filter. `place`
+/// describes the tests among which the command has searched; it is empty if the command has searched among all tests.
+fn finish(filter: Option<&str>, place: &str, passed: u64) -> Result<()> {
+    match filter {
+        Some(filter) => {
+            ensure!(passed > 0, "no test ran: the path of no test contains {filter:?}{place}");
+        }
+        None => ensure!(passed > 0, "no test ran{place}"),
     }
     announce(&format!("all {passed} tests passed"));
     Ok(())
@@ -181,6 +186,15 @@ fn read_output(output: impl Read) -> Result<Outcome> {
 fn passed_in(line: &str) -> Option<u64> {
     let (_, result) = line.strip_prefix("test result: ")?.split_once(". ")?;
     result.split_once(" passed")?.0.parse().ok()
+}
+
+#[test]
+fn filter_without_a_test_fails() {
+    let place = " in the programs that use the servers (broker)";
+    assert!(finish(Some("amqp"), place, 1).is_ok());
+    let error = finish(Some("ampq"), place, 0).expect_err("an error").to_string();
+    assert_eq!(error, format!("no test ran: the path of no test contains \"ampq\"{place}"));
+    assert!(finish(None, place, 0).is_err());
 }
 
 #[test]

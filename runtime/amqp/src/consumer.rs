@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::connect::BrokerError;
 use super::consumer_options::ConsumerOptions;
 use super::fifo_queue::{
-    QueueCheckError, check_subscribed_queue, handle_missing_queue, restore_own_queue,
+    QueueCheckError, check_subscribed_queue, handle_missing_queue, has_marker, restore_own_queue,
     warn_without_marker,
 };
 use super::prefetch::AdaptivePrefetch;
@@ -227,6 +227,11 @@ struct KnownQueue {
     is_marker_refused: bool,
     /// `true` if the queue of a `sequenced` stream got its marker before the last subscription.
     is_marked: bool,
+    /// `true` if the consumer of a `sequenced` stream has compared the queue with its record in the store. The record
+    /// shows whether an earlier consumer has marked the queue.
+    is_record_checked: bool,
+    /// `true` if the consumer has reported the loss of the queue since its last subscription.
+    is_loss_reported: bool,
     /// A loss of the queue of a `sequenced` stream, or a possible loss of a queue without a marker, if the loss has not
     /// been reported yet. The consumer reports the loss after it has subscribed again, or before the consumer ends.
     loss: Option<TopologyChange>,
@@ -373,9 +378,10 @@ async fn subscribe(
     let open = async || {
         let channel = connection.create_channel().await?;
         channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
+        let tag = (&*options.consumer_tag).into();
         let options = BasicConsumeOptions::default();
         let nothing = FieldTable::default();
-        let consumer = channel.basic_consume(queue.into(), "".into(), options, nothing).await?;
+        let consumer = channel.basic_consume(queue.into(), tag, options, nothing).await?;
         Ok((channel, consumer))
     };
     if known.type_check == QueueTypeCheck::Suspected {
@@ -401,7 +407,9 @@ async fn subscribe(
                 // Keep the loss until it is reported. If this attempt fails, a later attempt may find the queue that
                 // this attempt or another program has declared, and cannot detect the loss.
                 known.is_marked = false;
-                known.loss = Some(TopologyChange::QueueMissing(queue.to_owned()));
+                if !known.is_loss_reported {
+                    known.loss = Some(TopologyChange::QueueMissing(queue.to_owned()));
+                }
                 // If the exchange is missing, the monitor of the subscription repeats the binding.
                 restore_own_queue(options, &connection).await?;
                 mark_queue(options, &connection, queue, known).await?;
@@ -413,6 +421,7 @@ async fn subscribe(
     if let Some(loss) = known.loss.take() {
         record_change(options, &loss);
     }
+    known.is_loss_reported = false;
     if !topology.is_declared() && known.type_check == QueueTypeCheck::Pending {
         let form = topology.check_undeclared_queue(broker, &connection, *partition).await?;
         for risk in form.risks(queue) {
@@ -434,15 +443,31 @@ async fn subscribe(
 /// again since the last subscription, this function keeps the loss in `known`. The next subscription then reports the
 /// loss, even if a request of this call fails. If the broker refuses the marker, each later subscription tries again to
 /// declare the marker, because an operator may have granted the right.
+///
+/// The first call reads from the store whether an earlier consumer has marked the queue, and reports the loss of a
+/// queue that lacks its marker now. Each declaration of the marker updates the record in the store.
 async fn mark_queue(
     options: &ConsumerOptions,
     connection: &Connection,
     queue: &str,
     known: &mut KnownQueue,
-) -> Result<(), BrokerError> {
-    let ConsumerOptions { broker, topology, stream, partition, .. } = options;
+) -> Result<(), QueueCheckError> {
+    let ConsumerOptions { broker, topology, stream, partition, records, .. } = options;
     if !topology.is_declared() {
         return Ok(());
+    }
+    if !known.is_record_checked {
+        let stored = with_store_timeout(records.get(*partition)).await?;
+        if has_marker(stored.record.as_ref(), queue) {
+            known.is_marked = topology.has_marker(broker, connection, *partition).await?;
+            if !known.is_marked {
+                // This report precedes the declaration of the new marker: with the new marker, no later consumer could
+                // detect the loss.
+                record_change(options, &TopologyChange::QueueLost(queue.to_owned()));
+                known.is_loss_reported = true;
+            }
+        }
+        known.is_record_checked = true;
     }
     if known.is_marked {
         if topology.has_marker(broker, connection, *partition).await? {
@@ -453,6 +478,7 @@ async fn mark_queue(
     }
     match topology.declare_marker(broker, connection, *partition).await {
         Ok(()) => {
+            record_marker(options, queue, true).await?;
             known.is_marked = true;
             known.is_marker_refused = false;
             Ok(())
@@ -463,10 +489,27 @@ async fn mark_queue(
             if !std::mem::replace(&mut known.is_marker_refused, true) {
                 warn_without_marker(stream, queue, &reason);
             }
-            Ok(())
+            record_marker(options, queue, false).await
         }
-        Err(error) => Err(error),
+        Err(error) => Err(error.into()),
     }
+}
+
+/// Records in the store whether the queue of a `sequenced` stream has a marker.
+async fn record_marker(
+    options: &ConsumerOptions,
+    queue: &str,
+    has_marker: bool,
+) -> Result<(), QueueCheckError> {
+    let ConsumerOptions { partition, records, .. } = options;
+    let stored = with_store_timeout(records.get(*partition)).await?;
+    let record = QueueRecord::Consumed { queue: queue.to_owned(), has_marker };
+    if stored.record.as_ref() == Some(&record)
+        || with_store_timeout(records.replace(&stored, &record)).await?
+    {
+        return Ok(());
+    }
+    Err(QueueCheckError::RecordChanged)
 }
 
 /// Closes the channel and the connection. The broker then returns unacknowledged deliveries to the queue.

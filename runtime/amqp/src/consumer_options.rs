@@ -38,6 +38,8 @@ pub struct ConsumerOptions {
     /// The prefetch (maximum number of unacknowledged deliveries) that a consumer of the stream in this process chose
     /// last.
     pub last_prefetch: LastPrefetch,
+    /// The tag of the consumer in the broker. See [`consumer_tag`](super::consumer_tag::consumer_tag).
+    pub consumer_tag: Arc<str>,
     /// The decoder from deliveries to events.
     pub decoder: DeliveryDecoder,
     /// The right of this process to consume the queue. While the ownership is suspended, the consumer releases the
@@ -48,9 +50,8 @@ pub struct ConsumerOptions {
     /// The gauge of the number of messages that the broker has dropped from the stream's queues. Only the consumer of
     /// partition 0 sets this gauge.
     pub dropped: Arc<BacklogGauge>,
-    /// The records of the stream's queues. Only the consumers of `fifo` streams read and write these records. Through
-    /// this field, the consumer of partition 0 also uses the store, which contains the records of the markers of
-    /// exchanges.
+    /// The records of the stream's queues. Through this field, the consumer of partition 0 also uses the store, which
+    /// contains the records of the markers of exchanges.
     pub records: QueueRecords,
     /// The throttle for the errors about refused declarations and bindings. See [`topology_throttle`].
     pub topology_throttle: Mutex<LogThrottle>,

@@ -182,7 +182,8 @@ fn refuse_lost_queue(record: Option<&QueueRecord>, queue: &str) -> Result<(), Qu
     }
 }
 
-fn has_marker(record: Option<&QueueRecord>, queue: &str) -> bool {
+/// Returns whether the queue has a marker, according to its record.
+pub(super) fn has_marker(record: Option<&QueueRecord>, queue: &str) -> bool {
     matches!(
         record,
         Some(QueueRecord::Consumed { queue: consumed, has_marker: true }) if consumed == queue

@@ -6,12 +6,13 @@
 //! records the topology when a process starts. `store_timeout` limits the time of the requests to the store. `inspect`
 //! reports the state of the broker and changes nothing; `greeting` reads the product and version of the broker.
 //!
-//! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options`. A `subscription`
-//! receives deliveries, limited by `prefetch`, and acknowledges them; `queue_monitor` detects a queue that delivers
-//! nothing; `decode` converts deliveries into events, and `unreadable` converts unreadable deliveries into dead
-//! letters, with the message in the form of `raw_message`. `event_counts` maps the events of batches to deliveries.
-//! `fifo_queue` detects that the queue of a `fifo` stream is lost. `header` names the headers with a meaning for Ordain,
-//! `value` converts their values, and `weight` estimates the memory that the headers of a delivery take.
+//! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options` and the tag of
+//! `consumer_tag`. A `subscription` receives deliveries, limited by `prefetch`, and acknowledges them; `queue_monitor`
+//! detects a queue that delivers nothing; `decode` converts deliveries into events, and `unreadable` converts
+//! unreadable deliveries into dead letters, with the message in the form of `raw_message`. `event_counts` maps the
+//! events of batches to deliveries. `fifo_queue` detects that the queue of a `fifo` stream is lost. `header` names the
+//! headers with a meaning for Ordain, `value` converts their values, and `weight` estimates the memory that the headers
+//! of a delivery take.
 //!
 //! Publishing: `encode` builds messages, and `publish` sends them to an `exchange`. `original_letter` builds dead
 //! letters in the form in which their messages arrived, and reads the letters that return. `confirm_tracker` tracks
@@ -27,6 +28,7 @@ mod confirm_tracker;
 mod connect;
 mod consumer;
 mod consumer_options;
+mod consumer_tag;
 mod decode;
 mod encode;
 mod event_counts;
@@ -57,6 +59,7 @@ pub use broker_health::{BrokerStatus, watch_broker_health};
 pub use connect::{BrokerEndpoint, BrokerError, BrokerLogin, RefusalCause};
 pub use consumer::start;
 pub use consumer_options::{ConsumerOptions, topology_throttle};
+pub use consumer_tag::{CONSUMER_TAG_PREFIX, consumer_tag};
 pub use decode::DeliveryDecoder;
 pub use inspect::inspect_broker;
 pub use prefetch::LastPrefetch;

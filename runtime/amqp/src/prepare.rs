@@ -17,6 +17,10 @@ use super::topology_record::{Binding, ExchangeMarkers, TopologyRecord};
 /// Time limit for the preparation of a stream's topology. With the maximum number of partitions, the preparation needs
 /// thousands of round trips.
 pub const PREPARE_TIMEOUT: Duration = Duration::from_mins(2);
+/// Time limit for each of two steps about the queues of a stream that has run before: the check whether queues are
+/// lost, and the declaration of the topology. After this time, the stream starts nevertheless, because a queue may
+/// never answer. Together, the steps end before [`PREPARE_TIMEOUT`].
+const KNOWN_STREAM_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// The reason why the topology of a stream cannot be prepared or restored.
 #[derive(Debug, thiserror::Error)]
@@ -47,17 +51,19 @@ pub struct PreparedTopology {
     pub limited_queues: Vec<String>,
     /// The bindings of earlier configurations that may still deliver messages.
     pub former_bindings: BTreeSet<Binding>,
-    /// The broker's refusal of a declaration or check, if the stream has run before. The stream starts nevertheless,
-    /// and its consumers retry: an operator may be about to restore the queue or exchange.
-    pub refusal: Option<BrokerError>,
+    /// The error because of which the topology was not prepared, if the stream has run before: the broker refused a
+    /// declaration or check, or a queue cannot be used now. The stream starts nevertheless, and its consumers retry: an
+    /// operator may be about to restore the queue or exchange.
+    pub error: Option<BrokerError>,
 }
 
 /// Declares or checks the exchange, queues and bindings of a stream. With `is_fifo`, first records which queues are
 /// lost (removed since the stream consumed them). Logs if a marked exchange of the stream is missing, and if the
 /// exchange or an exchange of `bind` was removed and declared again since the last check. `is_known` states whether the
 /// stream has run before. If the stream has run before, a refusal of the broker, such as a missing permission or a
-/// queue in another form, is a finding ([`PreparedTopology::refusal`]) and not an error. In this case, also logs the
-/// bindings of earlier runs that are missing according to `list`.
+/// queue in another form, is a finding ([`PreparedTopology::error`]) and not an error, as is a queue that cannot be
+/// used now, for example because its node has stopped. In this case, also logs the bindings of earlier runs that are
+/// missing according to `list`.
 pub async fn prepare_topology(
     topology: &Topology,
     broker: &BrokerEndpoint,
@@ -69,9 +75,6 @@ pub async fn prepare_topology(
     let store = records.store();
     let stream = records.stream();
     let connection = broker.connect(&format!("ordain {stream}")).await?;
-    if is_fifo {
-        record_lost_queues(topology, broker, &connection, records).await?;
-    }
     let earlier = if is_known && list.is_some() {
         with_store_timeout(TopologyRecord::read(store, stream)).await?.bindings
     } else {
@@ -84,6 +87,23 @@ pub async fn prepare_topology(
         }
     });
     let record = with_store_timeout(recorded).await?;
+    let limit = if is_known { KNOWN_STREAM_TIMEOUT } else { PREPARE_TIMEOUT };
+    // The consumers of a known stream repeat the preparation, so the stream can start without it.
+    let is_finding = |error: &BrokerError| is_known && concerns_only_stream(error, &connection);
+    if is_fifo {
+        let recorded = record_lost_queues(topology, broker, &connection, records);
+        match broker.within(limit, recorded).await {
+            // Without this check, the declarations below could hide the loss of a queue.
+            Err(TopologyError::Broker(error)) if is_finding(&error) => {
+                return Ok(PreparedTopology {
+                    former_bindings: record.former,
+                    error: Some(error),
+                    ..PreparedTopology::default()
+                });
+            }
+            recorded => recorded?,
+        }
+    }
     let markers = ExchangeMarkers::new(store, stream, topology);
     let mut marked = with_store_timeout(markers.read()).await?;
     let replaced = topology.replaced_exchanges(broker, &connection, &marked).await?;
@@ -96,10 +116,10 @@ pub async fn prepare_topology(
         needed.retain(|binding| !is_exchange_missing && earlier.contains(binding));
         log_missing_bindings(topology, broker, &connection, stream, list, needed).await;
     }
-    let prepared = topology.prepare(broker, &connection, is_known).await;
-    let (limited_queues, refusal) = match prepared {
+    let prepared = topology.prepare(broker, &connection, is_known);
+    let (limited_queues, error) = match broker.within(limit, prepared).await {
         Ok(prepared) => prepared,
-        Err(error @ BrokerError::Refused { .. }) if is_known => (Vec::new(), Some(error)),
+        Err(error) if is_finding(&error) => (Vec::new(), Some(error)),
         Err(error) => return Err(error.into()),
     };
     // The declarations are done, so an error of the connection does not matter.
@@ -128,7 +148,17 @@ pub async fn prepare_topology(
         marked.retain(|exchange| !unmarked.contains(&exchange.as_str()));
         with_store_timeout(markers.write(&marked)).await?;
     }
-    Ok(PreparedTopology { limited_queues, former_bindings: record.former, refusal })
+    Ok(PreparedTopology { limited_queues, former_bindings: record.former, error })
+}
+
+/// Returns whether an error concerns only the topology of one stream: the broker has refused a request, or the broker
+/// does not answer a request about a queue or exchange although the connection is open.
+fn concerns_only_stream(error: &BrokerError, connection: &Connection) -> bool {
+    match error {
+        BrokerError::Refused { .. } => true,
+        BrokerError::LoginRefused { .. } => false,
+        BrokerError::Unavailable(_) => connection.status().connected(),
+    }
 }
 
 /// Logs the bindings of `needed` that are missing, before the caller declares them again.

@@ -20,7 +20,7 @@ use super::store_timeout::with_store_timeout;
 use super::topology::{MissingBinding, TopologyChange};
 use super::topology_record::ExchangeMarkers;
 use ordain_util::log_throttle::LogThrottle;
-use ordain_util::source_health::SourceState;
+use ordain_util::source_health::{RoutingFault, SourceState};
 use ordain_util::wait::shortened;
 
 /// Interval between two checks of the deliveries. A quorum queue updates its message count every five seconds.
@@ -32,7 +32,8 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(20);
 const SILENT_CHECK_LIMIT: u32 = 3;
 /// Number of consecutive checks with another consumer after which the monitor reports that consumer. The consumer of
 /// the partition's previous owner may remain for the duration of a lease. RabbitMQ counts only active consumers, so a
-/// queue that Ordain declares (with a single active consumer) never counts more than one consumer.
+/// queue that Ordain declares (with a single active consumer) never counts more than one consumer. Only the broker's
+/// management API shows the other consumers of such a queue.
 const SHARED_CHECK_LIMIT: u32 = 12;
 /// Time between two warnings that a queue has another consumer.
 const SHARED_WARN_INTERVAL: Duration = Duration::from_mins(5);
@@ -327,7 +328,7 @@ pub(super) async fn restore_exchange(
     let restored = broker.within(shortened(CHECK_TIMEOUT), steps).await;
     // A failed restoration has possibly not declared the exchange, so it does not change the state of the source.
     if restored.is_ok() {
-        options.health.set_routing_fault(other_type.into_inner());
+        options.health.set_routing_fault(RoutingFault::OtherExchangeType, other_type.into_inner());
     }
     if marked != before {
         with_store_timeout(markers.write(&marked)).await?;
@@ -386,6 +387,14 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
             queue,
             "queue deleted and declared again by another program; the events of the old queue are lost, so publish \
              them again"
+        ),
+        TopologyChange::QueueLost(queue) => tracing::warn!(
+            stream,
+            queue,
+            "queue removed while no process of Ordain consumed it: Ordain, or another program, declares it again; the \
+             events that waited in the old queue are lost, so publish them again. `ordain keys list {stream}{}` prints \
+             the next sequence of each key",
+            ordain_util::command::config_option()
         ),
         TopologyChange::QueueUnidentified(queue) => tracing::error!(
             stream,

@@ -50,6 +50,9 @@ pub(super) enum TopologyChange {
     QueueMissing(String),
     /// Since the last subscription, another program has deleted the queue and declared it again.
     QueueReplaced(String),
+    /// The queue of a `sequenced` stream was removed while no consumer of the stream consumed it. A start of Ordain, or
+    /// another program, has declared the queue again.
+    QueueLost(String),
     /// The broker has ended the subscription to a queue without a marker. Another program may have deleted the queue
     /// and declared it again.
     QueueUnidentified(String),

@@ -265,19 +265,20 @@ impl<'a> PreparedRun<'a> {
         let lost_events = |queue: &Partition| lost_events_of(queue, &partition_counts, status);
         let broker_timeout =
             if end_intake.is_some() { None } else { Some(shortened(broker::BROKER_START_TIMEOUT)) };
-        tokio::select! {
+        let consumer_tag = tokio::select! {
             prepared = broker::prepare(
                 loaded, store, broker.as_ref(), broker_timeout, status, &notifiers, &mut sinks
             ) => prepared?,
             () = shutdown_requested(&mut shutdown) => return Ok(RunReport::default()),
-        }
+        };
         let pool = WorkerPool::start(&handlers.engine).map_err(RunError::Thread)?;
         let (committed, batches) =
             mpsc::channel(partition_start::unpublished_batch_limit(&loaded.config));
         let (commands, command_receiver) = mpsc::channel(1);
         policies::report_unread_settings(loaded);
         let management = broker.as_ref().and_then(|broker| ManagementApi::of(loaded, broker));
-        let policies = policies::QueuePolicies::of(loaded, management.as_ref());
+        let policies =
+            policies::QueuePolicies::of(loaded, management.as_ref(), Some(&consumer_tag));
         let factory = partition_factory::PartitionFactory {
             loaded,
             once,
@@ -285,6 +286,7 @@ impl<'a> PreparedRun<'a> {
             pool: &pool,
             handlers,
             broker,
+            consumer_tag,
             management,
             replay_limits: replay::ReplayLimits::of(&loaded.config),
             notifiers,

@@ -1,5 +1,6 @@
 //! Shows whether a source receives its events. The source writes the state; metrics and status reports read it.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -23,10 +24,11 @@ pub enum SourceState {
         /// The server's own words, without names and addresses. Empty if these words may contain names or addresses.
         words: String,
     },
-    /// The source is ready to deliver events, but its server routes the events wrongly: the exchange of the stream has
-    /// another type than the stream needs.
+    /// The source is ready to deliver events, but its server does not route the events to the source.
     RoutingFault {
-        /// The difference, and the next step.
+        /// The kind of the fault.
+        fault: RoutingFault,
+        /// The description of the fault, and the next step.
         reason: String,
     },
     /// The source receives no events until an operator acts.
@@ -34,6 +36,18 @@ pub enum SourceState {
         /// The reason, and the next step.
         reason: String,
     },
+}
+
+/// A kind of fault because of which a server does not route events to a source. If a source has several faults, the
+/// first kind determines the state of the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RoutingFault {
+    /// The exchange of the stream has another type than the stream needs.
+    OtherExchangeType,
+    /// No binding leads from the exchange of the stream to the queue.
+    MissingBinding,
+    /// The server delivers the messages of the queue to a consumer of another program.
+    ForeignConsumer,
 }
 
 /// A period in which a source cannot deliver events.
@@ -52,10 +66,10 @@ pub struct SourceHealth(Mutex<HealthRecord>);
 
 #[derive(Debug, Default)]
 struct HealthRecord {
-    /// The state without regard to `routing_fault`.
+    /// The state without regard to `routing_faults`.
     state: SourceState,
-    /// The reason why the server routes events wrongly; `None` if the server routes them as the stream needs.
-    routing_fault: Option<String>,
+    /// The description of each fault because of which the server does not route events to the source.
+    routing_faults: BTreeMap<RoutingFault, String>,
     /// The time when the present interruption began; `None` without an interruption.
     interrupted_at: Option<(Instant, SystemTime)>,
     /// The number of interruptions so far.
@@ -65,19 +79,19 @@ struct HealthRecord {
 impl HealthRecord {
     /// Returns the state. While the source is ready to deliver events, a routing fault determines the state.
     fn state(&self) -> SourceState {
-        match (&self.state, &self.routing_fault) {
-            (SourceState::Consuming, Some(reason)) => {
-                SourceState::RoutingFault { reason: reason.clone() }
+        match (&self.state, self.routing_faults.first_key_value()) {
+            (SourceState::Consuming, Some((fault, reason))) => {
+                SourceState::RoutingFault { fault: *fault, reason: reason.clone() }
             }
             (state, _) => state.clone(),
         }
     }
 
-    /// Begins or ends an interruption after a change of the state or of the routing fault.
+    /// Begins or ends an interruption after a change of the state or of the routing faults.
     fn update_interruption(&mut self) {
         let is_interrupted = match self.state {
             SourceState::Inactive => false,
-            SourceState::Consuming => self.routing_fault.is_some(),
+            SourceState::Consuming => !self.routing_faults.is_empty(),
             _ => true,
         };
         if !is_interrupted {
@@ -102,12 +116,15 @@ impl SourceHealth {
         current.update_interruption();
     }
 
-    /// Sets the reason why the server routes events wrongly, or removes the reason. While the state is
-    /// [`SourceState::Consuming`], the fault replaces the state by [`SourceState::RoutingFault`], and begins an
-    /// interruption.
-    pub fn set_routing_fault(&self, reason: Option<String>) {
+    /// Sets the description of a fault because of which the server does not route events to the source, or removes the
+    /// fault if `reason` is `None`. While the state is [`SourceState::Consuming`], a fault replaces the state by
+    /// [`SourceState::RoutingFault`], and begins an interruption.
+    pub fn set_routing_fault(&self, fault: RoutingFault, reason: Option<String>) {
         let mut current = self.lock();
-        current.routing_fault = reason;
+        match reason {
+            Some(reason) => current.routing_faults.insert(fault, reason),
+            None => current.routing_faults.remove(&fault),
+        };
         current.update_interruption();
     }
 
@@ -178,10 +195,11 @@ mod tests {
     #[test]
     fn routing_fault_interrupts_a_source_that_is_ready() {
         let health = SourceHealth::default();
-        health.set_routing_fault(Some("a".to_owned()));
+        let kind = RoutingFault::MissingBinding;
+        health.set_routing_fault(kind, Some("a".to_owned()));
         assert_eq!((health.state(), health.is_interrupted()), (SourceState::Inactive, false));
         health.set(SourceState::Consuming);
-        let fault = SourceState::RoutingFault { reason: "a".to_owned() };
+        let fault = SourceState::RoutingFault { fault: kind, reason: "a".to_owned() };
         assert_eq!((health.state(), health.is_interrupted()), (fault.clone(), true));
         assert!(health.is_ready());
         // Another state replaces the fault, and the interruption continues.
@@ -189,8 +207,11 @@ mod tests {
         health.set(retrying.clone());
         assert_eq!((health.state(), health.is_ready()), (retrying, false));
         health.set(SourceState::Consuming);
-        assert_eq!((health.state(), health.interruptions()), (fault, 1));
-        health.set_routing_fault(None);
+        assert_eq!((health.state(), health.interruptions()), (fault.clone(), 1));
+        // The end of another kind of fault does not end this fault.
+        health.set_routing_fault(RoutingFault::OtherExchangeType, None);
+        assert_eq!((health.state(), health.is_interrupted()), (fault, true));
+        health.set_routing_fault(kind, None);
         assert_eq!((health.state(), health.is_interrupted()), (SourceState::Consuming, false));
     }
 }

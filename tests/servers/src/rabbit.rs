@@ -484,6 +484,23 @@ impl Rabbit {
         Ok(())
     }
 
+    /// Stops the process of a classic queue, as the end of the queue's node does. The broker then refuses every use of
+    /// the queue, but still allows a client to delete the queue.
+    pub fn stop_classic_queue(&self, queue: &str) -> Result<()> {
+        let name = format!(
+            "{{ok, Queue}} = rabbit_amqqueue:lookup(rabbit_misc:r({}, queue, {}))",
+            binary(&self.virtual_host),
+            binary(queue)
+        );
+        let done = self
+            .server
+            .evaluate(&format!("{name}, exit(amqqueue:get_pid(Queue), shutdown), ok."))?;
+        ensure!(done == "ok", "cannot stop the process of queue {queue}: {done}");
+        wait_until("the end of the queue's process", || {
+            Ok(self.server.evaluate(&format!("{name}, amqqueue:get_state(Queue)."))? == "stopped")
+        })
+    }
+
     /// Returns the end of the broker's log.
     pub fn log_tail(&self) -> String {
         self.server.log_tail()

@@ -1,4 +1,6 @@
-//! Tests of a host whose Redis server requires a password.
+//! Tests of a host whose Redis server requires a password, or reaches its limit of clients.
+
+use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
 use ordain_servers::{Options, Redis, wait_until};
@@ -76,4 +78,39 @@ fn rotated_password_is_read_from_its_file() -> Result<()> {
     let log = service.stderr();
     ensure!(log.matches("cannot refresh").count() == 1 && !log.contains("secret"), "{log}");
     service.end()
+}
+
+/// While the host runs, the server reaches its limit of clients, and closes the connections of the host. The host must
+/// log the error of the server, and must not be ready. After the limit was raised, the host must continue by itself,
+/// and each event must take effect once.
+#[test]
+fn host_recovers_from_a_limit_of_clients() -> Result<()> {
+    let redis = Redis::with(&Options::new())?;
+    let home = home(&redis.url())?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = http::ready(&mut service)?;
+    // After an interruption, the host may print a message again.
+    let printed = || -> Vec<String> {
+        let mut seen = BTreeSet::new();
+        let lines = home.read("stdout");
+        lines.lines().filter(|line| seen.insert(*line)).map(str::to_owned).collect()
+    };
+    let lines = in_turn(5, 20);
+    let (first, rest) = lines.split_at(50);
+    home.append("events.ndjson", text(first))?;
+    service.until("the first messages", || printed().len() == first.len())?;
+
+    let mut operator = redis.connect()?;
+    operator.command(&["CONFIG", "SET", "maxclients", "1"])?;
+    operator.command(&["CLIENT", "KILL", "TYPE", "normal"])?;
+    service.until_says("ERR max number of clients reached")?;
+    let status = || http::get(address, "/readyz").map(|page| page.status).unwrap_or_default();
+    service.until("unreadiness", || status() == 503)?;
+    home.append("events.ndjson", text(rest))?;
+    operator.command(&["CONFIG", "SET", "maxclients", "1000"])?;
+    service.until_says("completes requests again")?;
+    http::ready(&mut service)?;
+    service.until("all messages", || printed().len() == lines.len())?;
+    service.end()?;
+    tally::check(&by_key(&lines)?, &printed().join("\n"))
 }

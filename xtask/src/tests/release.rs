@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use serde_json::Value;
 
-use super::{counted, threads};
+use super::{counted, finish, threads};
 use crate::setup::{announce, cargo, root, run, target_dir};
 
 /// Test programs, each with filters: only tests whose paths contain one of the filters run. If the list of filters is
@@ -130,8 +130,9 @@ fn run_programs(
         };
         passed += counted(&mut tests)?;
     }
-    announce(&format!("all {passed} tests passed"));
-    Ok(())
+    let names: Vec<&str> = programs.iter().map(|(name, _)| *name).collect();
+    let place = format!(" in the programs that use the servers ({})", names.join(", "));
+    finish(filter, &place, passed)
 }
 
 fn is_linux_root() -> Result<bool> {

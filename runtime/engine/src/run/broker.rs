@@ -13,7 +13,7 @@ use crate::sink::Sinks;
 use crate::source::QueueNotifiers;
 use ordain_amqp::{
     Binding, BindingList, BrokerEndpoint, BrokerError, ExchangeSink, PREPARE_TIMEOUT,
-    PreparedTopology, Topology, TopologyError, TopologyRecord, inspect_broker,
+    PreparedTopology, Topology, TopologyError, TopologyRecord, consumer_tag, inspect_broker,
     no_delivery_limit_command, prepare_topology, unbind,
 };
 use ordain_config::NumberingPolicy;
@@ -32,7 +32,7 @@ const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Declares or checks the exchanges and queues of streams, and opens the exchange sinks, as soon as the broker is
 /// available. Waits for the broker for at most `timeout`, or without a limit if `timeout` is `None`. Records this wait
-/// in `status`.
+/// in `status`. Returns the tag of the consumers of this process; without a broker, an empty text.
 pub(super) async fn prepare(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
@@ -41,8 +41,8 @@ pub(super) async fn prepare(
     status: &RunStatus,
     notifiers: &Arc<QueueNotifiers>,
     sinks: &mut Sinks,
-) -> Result<(), RunError> {
-    let Some(broker) = broker else { return Ok(()) };
+) -> Result<Arc<str>, RunError> {
+    let Some(broker) = broker else { return Ok(Arc::default()) };
     let known_streams = store.streams().await?;
     let until = timeout.map(|patience| Instant::now() + patience);
     let list = ManagementApi::of(loaded, broker).map(|api| api as Arc<dyn BindingList>);
@@ -68,7 +68,7 @@ pub(super) async fn prepare(
             None => sinks.add_exchange(name, opened),
         }
     }
-    Ok(())
+    Ok(consumer_tag(store).await?)
 }
 
 /// Inspects the broker of a configuration, at most for the time `limit`, and changes nothing in the broker. Returns
@@ -90,13 +90,18 @@ fn report_prepared(
     stream: &str,
     prepared: &PreparedTopology,
 ) {
-    let PreparedTopology { limited_queues, former_bindings, refusal } = prepared;
-    if let Some(error) = refusal {
-        tracing::error!(
+    let PreparedTopology { limited_queues, former_bindings, error } = prepared;
+    match error {
+        None => {}
+        Some(BrokerError::Unavailable(reason)) => tracing::error!(
+            stream,
+            "topology not checked (exchange, queues and bindings): {reason}; the stream starts, and its consumers retry"
+        ),
+        Some(error) => tracing::error!(
             stream,
             "topology not as configured (exchange, queues or bindings): {error}; the stream starts, and its consumers \
              retry"
-        );
+        ),
     }
     if !limited_queues.is_empty() {
         tracing::warn!(

@@ -1,4 +1,4 @@
-//! Reads the broker's management API: AMQP has no requests for policies and bindings.
+//! Reads the broker's management API: AMQP has no requests for policies, bindings and consumers.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,6 +9,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::https;
 use ordain_amqp::{Binding, BindingKind, BindingList, BrokerEndpoint};
@@ -36,7 +37,7 @@ pub(super) struct ManagementApi {
 }
 
 /// An element of the answer to `GET /api/bindings/{vhost}` (RabbitMQ, HTTP API reference).
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 pub(super) struct BindingAnswer {
     pub(super) source: String,
     pub(super) destination: String,
@@ -49,7 +50,32 @@ pub(super) struct BindingAnswer {
     properties_key: String,
 }
 
+/// The answer to `GET /api/queues/{vhost}/{name}`.
+#[derive(Deserialize)]
+struct ConsumersAnswer {
+    /// The consumers, as they were a few seconds ago. `None` if the broker collects no statistics.
+    consumer_details: Option<Vec<ConsumerAnswer>>,
+}
+
+/// A consumer of a queue.
+#[derive(Debug, Deserialize)]
+pub(super) struct ConsumerAnswer {
+    #[serde(default)]
+    pub(super) consumer_tag: String,
+    /// `single_active` or `waiting` if the queue allows only one active consumer.
+    pub(super) activity_status: Option<String>,
+    /// The connection of the consumer. An empty array if the broker does not know the connection.
+    #[serde(default)]
+    pub(super) channel_details: Value,
+}
+
 impl BindingAnswer {
+    /// Returns whether the binding has neither a routing key nor arguments, like the binding of a queue that Ordain
+    /// declares.
+    pub(super) fn is_plain(&self) -> bool {
+        self.properties_key == "~"
+    }
+
     /// Returns whether the binding leads to an exchange, and not to a queue.
     pub(super) fn leads_to_exchange(&self) -> bool {
         self.destination_type == "exchange"
@@ -79,13 +105,25 @@ impl ManagementApi {
         self.read("/api/bindings/", BINDING_COLUMNS)
     }
 
-    /// Reads a list about the virtual host. `before` and `after` are the parts of the path around the name of the
+    /// Reads an answer about the virtual host. `before` and `after` are the parts of the path around the name of the
     /// virtual host. An error names only the origin of the URL, because the path may be confidential.
-    pub(super) fn read<T: DeserializeOwned>(
+    pub(super) fn read<T: DeserializeOwned>(&self, before: &str, after: &str) -> Result<T, String> {
+        self.read_existing(before, after)?.ok_or_else(|| {
+            format!(
+                "{} answers with status 404. The URL must be the management API of this broker, without `/api`, for \
+                 example \"https://rabbit-1:15671\"",
+                self.url.origin()
+            )
+        })
+    }
+
+    /// As [`Self::read`], but returns `None` if the answer has status 404, for example because a queue in the path does
+    /// not exist.
+    fn read_existing<T: DeserializeOwned>(
         &self,
         before: &str,
         after: &str,
-    ) -> Result<Vec<T>, String> {
+    ) -> Result<Option<T>, String> {
         let origin = self.url.origin();
         let login = self.broker.login();
         let virtual_host = encoded(&login.virtual_host);
@@ -105,21 +143,32 @@ impl ManagementApi {
                     login.user
                 ));
             }
-            404 => {
-                return Err(format!(
-                    "{origin} answers with status 404. The URL must be the management API of this broker, without \
-                     `/api`, for example \"https://rabbit-1:15671\""
-                ));
-            }
+            404 => return Ok(None),
             status => return Err(format!("{origin} answers with status {status}")),
         }
         let body = response.body_mut().with_config().limit(ANSWER_BYTES).read_to_vec();
-        serde_json::from_slice(&body.map_err(failed)?).map_err(|error| {
+        serde_json::from_slice(&body.map_err(failed)?).map(Some).map_err(|error| {
             format!(
-                "the answer of {origin} is not a list of queues, exchanges or bindings ({error}): is this the \
-                 management API?"
+                "the answer of {origin} describes no queues, exchanges or bindings ({error}): is this the management \
+                 API?"
             )
         })
+    }
+
+    /// Reads the consumers of a queue; `None` if the queue does not exist. In contrast to the list of all consumers,
+    /// this answer also contains the consumers of other users if the user has only the tag `management`.
+    pub(super) fn consumers(&self, queue: &str) -> Result<Option<Vec<ConsumerAnswer>>, String> {
+        let after = format!("/{}?columns=name,consumer_details", encoded(queue));
+        let answer: Option<ConsumersAnswer> = self.read_existing("/api/queues/", &after)?;
+        let Some(ConsumersAnswer { consumer_details }) = answer else { return Ok(None) };
+        let unknown = || {
+            format!(
+                "{} does not describe the consumers of queues, because the broker collects no statistics \
+                 (management_agent.disable_metrics_collector)",
+                self.url.origin()
+            )
+        };
+        consumer_details.ok_or_else(unknown).map(Some)
     }
 
     /// Logs that bindings cannot be read, at most once in each [`WARN_INTERVAL`].
@@ -142,7 +191,7 @@ impl BindingList for ManagementApi {
             BindingKind::Exchange => "destination",
         };
         let after = format!("/{}/bindings/{end}{BINDING_COLUMNS}", encoded(exchange));
-        match self.read::<BindingAnswer>("/api/exchanges/", &after) {
+        match self.read::<Vec<BindingAnswer>>("/api/exchanges/", &after) {
             Ok(answers) => {
                 let bindings = answers.into_iter().map(Binding::from);
                 Some(bindings.filter(|binding| binding.kind == kind).collect())

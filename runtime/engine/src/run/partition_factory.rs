@@ -23,6 +23,8 @@ pub(super) struct PartitionFactory<'a> {
     pub(super) pool: &'a WorkerPool,
     pub(super) handlers: &'a Arc<HandlerRegistry>,
     pub(super) broker: Option<Arc<BrokerEndpoint>>,
+    /// The tag of the consumers of this process in the broker; empty without a broker.
+    pub(super) consumer_tag: Arc<str>,
     /// The management API of the broker, if the configuration names it.
     pub(super) management: Option<Arc<ManagementApi>>,
     /// Limits for requests to replay servers.

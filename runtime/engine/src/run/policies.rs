@@ -1,28 +1,36 @@
 //! Checks the settings of the queues that streams consume: the policies and arguments with which RabbitMQ loses or
-//! repeats events, the bindings that another program declares, and the queues and exchanges that take events from a
-//! stream. A client cannot read them over AMQP, so this module reads them from the broker's management API.
+//! repeats events, the bindings that another program declares, and the consumers, queues and exchanges that take events
+//! from a stream. A client cannot read them over AMQP, so this module reads them from the broker's management API.
 
 mod dividing_exchange;
+mod foreign_consumer;
+mod routes;
+mod topology_finding;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::management::{BindingAnswer, ManagementApi, WARN_INTERVAL};
+use super::management::{ManagementApi, WARN_INTERVAL};
 use super::{RunStatus, SERVER_CHECK_INTERVAL};
-use dividing_exchange::{ForeignDestination, PartitionedExchange, foreign_destinations};
+use dividing_exchange::{PartitionedExchange, unneeded_bindings};
+use foreign_consumer::{OwnConsumers, foreign_consumer};
 use ordain_amqp::BrokerEndpoint;
 use ordain_config::{LoadedConfig, SourceConfig, partition_queue};
 use ordain_store::Partition;
 use ordain_util::finding::Finding;
 use ordain_util::log_throttle::LogThrottle;
+use ordain_util::source_health::RoutingFault;
 use ordain_util::text::{escape_invisible, truncated};
 use ordain_util::wait::shortened;
+use routes::{RouteCheck, Routes};
+use topology_finding::{TopologyFinding, partition_of, update_faults};
 
+/// Interval between two checks while a stream receives no events because of a finding.
+const FAULT_CHECK_INTERVAL: Duration = Duration::from_mins(1);
 /// Maximum size of a text of the broker in a warning, in bytes.
 const TEXT_BYTES: usize = 100;
 /// The path of the request for all queues of a virtual host, before and after the name of the virtual host. The request
@@ -54,9 +62,9 @@ const LOSSY_SETTINGS: [(&str, &str); 5] = [
 /// The setting that limits the time for which a consumer may keep a delivery without an acknowledgement.
 const CONSUMER_TIMEOUT: &str = "consumer-timeout";
 
-/// A setting of a queue with which RabbitMQ loses or repeats events, or a missing binding.
+/// A setting of a queue with which RabbitMQ loses or repeats events, or another reason for such an effect.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct QueueWarning {
+struct QueueWarning {
     effect: SettingEffect,
     text: String,
 }
@@ -65,28 +73,32 @@ pub(super) struct QueueWarning {
 enum SettingEffect {
     LosesEvents,
     RepeatsEvents,
+    ReordersEvents,
 }
 
 impl QueueWarning {
-    fn log(&self) {
-        match self.effect {
-            SettingEffect::LosesEvents => tracing::warn!("broker may lose events: {}", self.text),
-            SettingEffect::RepeatsEvents => {
-                tracing::warn!("broker may repeat events: {}", self.text);
-            }
-        }
+    /// Logs the warning. `stream` is the stream that the warning concerns, unless the text names a queue of the stream.
+    fn log(&self, stream: Option<&str>) {
+        let effect = match self.effect {
+            SettingEffect::LosesEvents => "lose",
+            SettingEffect::RepeatsEvents => "repeat",
+            SettingEffect::ReordersEvents => "reorder",
+        };
+        tracing::warn!(stream, "broker may {effect} events: {}", self.text);
     }
 }
 
 /// The result of a check of the queues.
 #[derive(Debug, Default)]
 struct QueueFindings {
-    /// A warning for each setting that loses or repeats events, and for each missing binding.
+    /// A warning for each setting that loses or repeats events.
     warnings: Vec<QueueWarning>,
-    /// The queues and exchanges that take events from a stream.
-    destinations: Vec<ForeignDestination>,
+    /// The missing bindings, and the consumers, queues and exchanges that take events from a stream.
+    topology: Vec<TopologyFinding>,
     /// The error because of which the bindings are unknown; `None` if the bindings were checked, or need no check.
     bindings_error: Option<String>,
+    /// The error because of which the consumers are unknown.
+    consumers_error: Option<String>,
 }
 
 /// The queues of a configuration, and the management API that describes their settings.
@@ -94,10 +106,12 @@ pub(super) struct QueuePolicies {
     api: Arc<ManagementApi>,
     queues: Vec<ConsumedQueue>,
     exchanges: Vec<PartitionedExchange>,
+    own_consumers: OwnConsumers,
 }
 
 /// A queue of a stream.
 struct ConsumedQueue {
+    partition: Partition,
     name: String,
     /// The longest time for which a delivery of this queue can stay unacknowledged while the store answers.
     longest_unacknowledged: Duration,
@@ -121,27 +135,35 @@ struct QueueAnswer {
 
 impl QueuePolicies {
     /// Returns the queues of a configuration. Returns `None` without `api`, or if no stream reads a queue of the
-    /// broker.
-    pub(super) fn of(loaded: &LoadedConfig, api: Option<&Arc<ManagementApi>>) -> Option<Self> {
+    /// broker. `consumer_tag` is the tag of the consumers of all processes with the same store; `None` if the tag is
+    /// unknown.
+    pub(super) fn of(
+        loaded: &LoadedConfig,
+        api: Option<&Arc<ManagementApi>>,
+        consumer_tag: Option<&Arc<str>>,
+    ) -> Option<Self> {
         let api = Arc::clone(api?);
         let mut queues = Vec::new();
-        for stream in loaded.config.streams.values() {
+        for (name, stream) in &loaded.config.streams {
             let SourceConfig::Amqp(source) = &stream.source else { continue };
             let longest_unacknowledged = loaded.config.longest_unacknowledged(stream).duration();
             let foreign_exchange = source.exchange.as_ref().filter(|_| !source.declare);
             queues.extend((0..source.partitions).map(|partition| ConsumedQueue {
+                partition: partition_of(&name.shared(), partition),
                 name: partition_queue(&source.queue.0, source.partitions, partition),
                 longest_unacknowledged,
                 foreign_exchange: foreign_exchange.map(|exchange| exchange.0.clone()),
             }));
         }
         let exchanges = PartitionedExchange::all(loaded);
-        (!queues.is_empty()).then_some(Self { api, queues, exchanges })
+        let own_consumers = consumer_tag
+            .map_or(OwnConsumers::OfOrdain, |tag| OwnConsumers::WithTag(Arc::clone(tag)));
+        (!queues.is_empty()).then_some(Self { api, queues, exchanges, own_consumers })
     }
 
-    /// Reads the settings of all queues, and the bindings if another program declares bindings of a stream or if a
-    /// stream has several partitions. Ignores queues that do not exist. Returns an error if the management API does not
-    /// answer, or refuses the request for the queues.
+    /// Reads the settings and consumers of all queues, and the bindings if another program declares bindings of a
+    /// stream or if a stream has several partitions. Ignores queues that do not exist. Returns an error if the
+    /// management API does not answer, or refuses the request for the queues.
     async fn check(self: &Arc<Self>) -> Result<QueueFindings, String> {
         let this = Arc::clone(self);
         let reading = tokio::task::spawn_blocking(move || this.read_findings());
@@ -152,41 +174,50 @@ impl QueuePolicies {
         let [before, after] = QUEUES_PATH;
         let answers: Vec<QueueAnswer> = self.api.read(before, after)?;
         let has_foreign = self.queues.iter().any(|queue| queue.foreign_exchange.is_some());
-        if !has_foreign && self.exchanges.is_empty() {
-            return Ok(QueueFindings::of(&self.queues, &answers, Ok(&[])));
+        let needs_routes = has_foreign || !self.exchanges.is_empty();
+        let routes = needs_routes.then(|| Routes::read(&self.api)).transpose();
+        let mut findings =
+            QueueFindings::of(&self.queues, &answers, routes.as_ref().map(Option::as_ref));
+        if let Ok(Some(routes)) = &routes {
+            findings.topology.extend(unneeded_bindings(&self.api, &self.exchanges, routes));
         }
-        let read = self.api.all_bindings();
-        let bindings = read.as_deref().map_err(String::clone);
-        let mut findings = QueueFindings::of(&self.queues, &answers, bindings);
-        if let Ok(bindings) = &read {
-            match foreign_destinations(&self.api, &self.exchanges, bindings) {
-                Ok(destinations) => findings.destinations = destinations,
-                Err(error) => findings.bindings_error = Some(error),
-            }
+        match self.foreign_consumers() {
+            Ok(consumers) => findings.topology.extend(consumers),
+            Err(error) => findings.consumers_error = Some(error),
         }
         Ok(findings)
+    }
+
+    /// Returns the consumers of other programs at the queues. Ignores queues that do not exist.
+    fn foreign_consumers(&self) -> Result<Vec<TopologyFinding>, String> {
+        let mut found = Vec::new();
+        for queue in &self.queues {
+            let consumers = self.api.consumers(&queue.name)?.unwrap_or_default();
+            found.extend(foreign_consumer(queue, &consumers, &self.own_consumers));
+        }
+        Ok(found)
     }
 }
 
 impl QueueFindings {
-    /// Checks the settings and the bindings of queues. If the list of the bindings could not be read, checks only the
-    /// settings.
+    /// Checks the settings of queues and, if `routes` contains the bindings, the bindings of the queues. An error
+    /// in `routes` is the reason why the bindings could not be read.
     fn of(
         queues: &[ConsumedQueue],
         answers: &[QueueAnswer],
-        bindings: Result<&[BindingAnswer], String>,
+        routes: Result<Option<&Routes>, &String>,
     ) -> Self {
-        let mut warnings = Vec::new();
+        let mut findings = Self::default();
         for queue in queues {
             let Some(answer) = answers.iter().find(|answer| answer.name == queue.name) else {
                 continue;
             };
-            warnings.extend(queue.warnings(answer));
-            if let Ok(bindings) = &bindings {
-                warnings.extend(queue.missing_binding(bindings));
+            findings.warnings.extend(queue.warnings(answer));
+            if let Ok(Some(routes)) = routes {
+                findings.topology.extend(queue.missing_binding(routes));
             }
         }
-        Self { warnings, bindings_error: bindings.err(), ..Self::default() }
+        Self { bindings_error: routes.err().cloned(), ..findings }
     }
 }
 
@@ -237,30 +268,26 @@ impl ConsumedQueue {
         warnings
     }
 
-    /// Returns a warning if another program declares the bindings of the queue, and no binding leads from the stream's
+    /// Returns a finding if another program declares the bindings of the queue, and no binding leads from the stream's
     /// exchange to the queue, either directly or through other exchanges.
-    fn missing_binding(&self, bindings: &[BindingAnswer]) -> Option<QueueWarning> {
+    fn missing_binding(&self, routes: &Routes) -> Option<TopologyFinding> {
         let exchange = self.foreign_exchange.as_deref()?;
-        let mut known = BTreeSet::from([exchange]);
-        let mut unchecked = vec![exchange];
-        while let Some(from) = unchecked.pop() {
-            for binding in bindings.iter().filter(|binding| binding.source == from) {
-                if binding.leads_to_exchange() {
-                    if known.insert(&binding.destination) {
-                        unchecked.push(&binding.destination);
-                    }
-                } else if binding.destination == self.name {
-                    return None;
-                }
-            }
-        }
+        let (fault, hint) = match routes.check(exchange, &self.name) {
+            RouteCheck::Found => return None,
+            RouteCheck::Missing => (Some(RoutingFault::MissingBinding), ""),
+            RouteCheck::Unknown => (
+                None,
+                ". Ignore this warning if a policy names an alternate exchange that leads to the queue",
+            ),
+        };
         let text = format!(
             "no binding leads from the exchange {exchange:?} to the queue {:?}: the queue does not receive the events \
              that are published to this exchange. Ordain does not declare the binding, because the source has declare \
-             = false: bind the queue to the exchange, and publish the lost events again",
+             = false: bind the queue to the exchange, and publish the lost events again{hint}",
             self.name
         );
-        Some(QueueWarning { effect: SettingEffect::LosesEvents, text })
+        let warning = QueueWarning { effect: SettingEffect::LosesEvents, text };
+        Some(TopologyFinding { partition: self.partition.clone(), warning, fault, is_error: false })
     }
 }
 
@@ -281,18 +308,18 @@ pub(super) async fn inspect(
         findings.push(Finding::note(
             "a client cannot read the broker's policies and bindings over AMQP. Set `broker.management`, so that \
              Ordain reads them. Or check with `rabbitmqctl list_policies` that no policy sets message-ttl, expires, \
-             max-length, max-length-bytes or delivery-limit on the queues of streams, and with `rabbitmqctl \
+             max-length, max-length-bytes or delivery-limit on the queues of streams, with `rabbitmqctl \
              list_bindings` that only the queues of the stream are bound to the exchange of a stream with several \
-             partitions",
+             partitions, and with `rabbitmqctl list_consumers` that no other program consumes a queue of a stream",
         ));
         return;
     }
-    let Some(policies) = QueuePolicies::of(loaded, api.as_ref()).map(Arc::new) else { return };
+    // This command does not open the store, which contains the tag of this deployment's consumers.
+    let policies = QueuePolicies::of(loaded, api.as_ref(), None);
+    let Some(policies) = policies.map(Arc::new) else { return };
     match policies.check().await {
-        Ok(QueueFindings { warnings, destinations, bindings_error }) => {
-            findings.extend(
-                destinations.into_iter().map(|destination| Finding::error(destination.text)),
-            );
+        Ok(QueueFindings { warnings, topology, bindings_error, consumers_error }) => {
+            findings.extend(topology.into_iter().map(Finding::from));
             if warnings.is_empty() {
                 findings.push(Finding::note(
                     "no policy or argument of the existing queues of streams loses or repeats events",
@@ -301,6 +328,9 @@ pub(super) async fn inspect(
             findings.extend(warnings.into_iter().map(|warning| Finding::warning(warning.text)));
             if let Some(error) = bindings_error {
                 findings.push(Finding::warning(format!("bindings not checked: {error}")));
+            }
+            if let Some(error) = consumers_error {
+                findings.push(Finding::warning(format!("consumers not checked: {error}")));
             }
         }
         Err(error) => {
@@ -329,9 +359,10 @@ pub(super) fn report_unread_settings(loaded: &LoadedConfig) {
     tracing::info!(
         streams = all.join(", "),
         "policies and bindings not checked, because broker.management is not set: Ordain does not report a policy or a \
-         missing binding that loses events, or a further queue that takes events from a stream with several \
-         partitions. {further}Set broker.management to the URL of the broker's management API, or check with \
-         `rabbitmqctl list_policies` and `rabbitmqctl list_bindings`"
+         missing binding that loses events, a further queue that takes events from a stream with several partitions, \
+         or another program that consumes a queue with a single active consumer. {further}Set broker.management to \
+         the URL of the broker's management API, or check with `rabbitmqctl list_policies`, `rabbitmqctl \
+         list_bindings` and `rabbitmqctl list_consumers`"
     );
 }
 
@@ -362,26 +393,43 @@ impl<'a> UnreadStreams<'a> {
     }
 }
 
-/// Logs the policies and arguments that lose or repeat events, and the missing bindings: all of them at the start, and
-/// later each new one. At each check, also logs and counts the queues and exchanges that take events from a stream.
-/// This function never returns.
+/// Logs the policies and arguments that lose or repeat events: all of them at the start, and later each new one. At
+/// each check, also logs and counts the missing bindings, and the consumers, queues and exchanges that take events from
+/// a stream. Records in the states of the sources which partitions receive no events. This function never returns.
 pub(super) async fn watch(policies: Option<QueuePolicies>, status: &RunStatus) {
     let Some(policies) = policies.map(Arc::new) else { return std::future::pending().await };
     let mut known = BTreeSet::new();
     let mut throttle = LogThrottle::new(shortened(WARN_INTERVAL));
+    let mut consumers_throttle = LogThrottle::new(shortened(WARN_INTERVAL));
+    let mut interval = SERVER_CHECK_INTERVAL;
     loop {
         match policies.check().await {
-            Ok(QueueFindings { warnings, destinations, bindings_error }) => {
-                for destination in &destinations {
-                    destination.report(status);
+            Ok(QueueFindings { warnings, topology, bindings_error, consumers_error }) => {
+                for finding in &topology {
+                    finding.report(status);
                 }
-                let mut found: BTreeSet<QueueWarning> = warnings.into_iter().collect();
+                let unchecked: Vec<RoutingFault> = [
+                    bindings_error.as_ref().map(|_| RoutingFault::MissingBinding),
+                    consumers_error.as_ref().map(|_| RoutingFault::ForeignConsumer),
+                ]
+                .into_iter()
+                .flatten()
+                .collect();
+                update_faults(status, &topology, &unchecked);
+                let has_fault = topology.iter().any(|finding| finding.fault.is_some());
+                interval = if has_fault { FAULT_CHECK_INTERVAL } else { SERVER_CHECK_INTERVAL };
+                let found: BTreeSet<QueueWarning> = warnings.into_iter().collect();
                 for warning in found.difference(&known) {
-                    warning.log();
+                    warning.log(None);
+                }
+                if let Some(error) = consumers_error
+                    && consumers_throttle.allow()
+                {
+                    tracing::warn!(
+                        "consumers of the queues not checked: {error}; Ordain repeats the check"
+                    );
                 }
                 if let Some(error) = bindings_error {
-                    // A binding that was missing before may still be missing. The next check must not log it again.
-                    found.append(&mut known);
                     policies.api.warn_unread_bindings(&error);
                 }
                 known = found;
@@ -393,17 +441,7 @@ pub(super) async fn watch(policies: Option<QueuePolicies>, status: &RunStatus) {
             }
             Err(_) => {}
         }
-        tokio::time::sleep(shortened(SERVER_CHECK_INTERVAL)).await;
-    }
-}
-
-impl ForeignDestination {
-    /// Logs the destination, and counts it as a change of the stream's topology.
-    fn report(&self, status: &RunStatus) {
-        let Self { stream, text } = self;
-        tracing::warn!(stream = &**stream, "broker may lose events: {text}");
-        let partition = Partition { stream: Arc::clone(stream), number: 0 };
-        status.partition(&partition).topology_changes.fetch_add(1, Relaxed);
+        tokio::time::sleep(shortened(interval)).await;
     }
 }
 
@@ -416,8 +454,9 @@ mod tests {
     use super::*;
 
     /// Returns the queue `orders`, which another program binds to the exchange `shop`.
-    fn foreign_queue() -> ConsumedQueue {
+    pub(super) fn foreign_queue() -> ConsumedQueue {
         ConsumedQueue {
+            partition: partition_of(&"orders".into(), 0),
             name: "orders".to_owned(),
             longest_unacknowledged: Duration::ZERO,
             foreign_exchange: Some("shop".to_owned()),
@@ -428,14 +467,20 @@ mod tests {
     fn settings_are_checked_without_the_list_of_bindings() {
         let answer = json!({ "name": "orders", "arguments": { "x-max-length": 5 } });
         let answers: [QueueAnswer; 1] = [serde_json::from_value(answer).expect("a queue")];
-        let findings = |bindings| QueueFindings::of(&[foreign_queue()], &answers, bindings);
+        let error = "too large".to_owned();
+        let routes = Routes { exchanges: Vec::new(), bindings: Vec::new() };
+        let findings = |routes| QueueFindings::of(&[foreign_queue()], &answers, routes);
         let start = "the queue \"orders\" has x-max-length = 5 ";
-        let unread = findings(Err("too large".to_owned()));
-        assert_eq!(unread.warnings.len(), 1);
+        let unread = findings(Err(&error));
+        assert_eq!((unread.warnings.len(), unread.topology.len()), (1, 0));
         assert!(unread.warnings[0].text.starts_with(start));
         assert_eq!(unread.bindings_error.as_deref(), Some("too large"));
-        let read = findings(Ok(&[]));
-        assert_eq!((read.warnings.len(), read.bindings_error), (2, None));
+        let read = findings(Ok(Some(&routes)));
+        assert_eq!((read.warnings.len(), read.bindings_error), (1, None));
+        let [missing] = &read.topology[..] else { panic!("{:?}", read.topology) };
+        let start = "no binding leads from the exchange \"shop\" to the queue \"orders\": ";
+        assert!(missing.warning.text.starts_with(start), "{missing:?}");
+        assert_eq!(missing.fault, Some(RoutingFault::MissingBinding));
     }
 
     #[test]
@@ -464,27 +509,5 @@ mod tests {
         assert_eq!(UnreadStreams::of(&loaded), UnreadStreams { all, undeclared: vec!["bound"] });
         let loaded = load("management = \"http://localhost:15672\"\n");
         assert_eq!(UnreadStreams::of(&loaded), UnreadStreams::default());
-    }
-
-    #[test]
-    fn binding_through_another_exchange_is_found() {
-        let queue = foreign_queue();
-        let binding = |source: &str, destination: &str, kind: &str| -> BindingAnswer {
-            let answer =
-                json!({ "source": source, "destination": destination, "destination_type": kind });
-            serde_json::from_value(answer).expect("a binding")
-        };
-        // The exchange `orders` has the name of the queue, and the exchanges feed each other.
-        let mut bindings = vec![
-            binding("", "orders", "queue"),
-            binding("shop", "orders", "exchange"),
-            binding("orders", "shop", "exchange"),
-            binding("shop", "other", "queue"),
-        ];
-        let start = "no binding leads from the exchange \"shop\" to the queue \"orders\": ";
-        let warning = queue.missing_binding(&bindings);
-        assert!(warning.is_some_and(|warning| warning.text.starts_with(start)));
-        bindings.push(binding("orders", "orders", "queue"));
-        assert_eq!(queue.missing_binding(&bindings), None);
     }
 }

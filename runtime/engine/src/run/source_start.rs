@@ -199,6 +199,7 @@ impl PartitionFactory<'_> {
             last_prefetch: Arc::clone(
                 self.last_windows.borrow_mut().entry(name.shared()).or_default(),
             ),
+            consumer_tag: Arc::clone(&self.consumer_tag),
             decoder: ordain_amqp::DeliveryDecoder::new(
                 ordain_cloudevents::source_of(name),
                 stream.ordering,

@@ -16,7 +16,7 @@ use crate::problem::ProblemDetails;
 use ordain_config::SourceConfig;
 use ordain_engine::run::{BrokerWait, RunPhase};
 use ordain_store::{HEALTH_MARK, Store};
-use ordain_util::source_health::SourceState;
+use ordain_util::source_health::{RoutingFault, SourceState};
 
 /// Pause between two health checks of the store. The checks detect an unavailable store even while the process is idle.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -29,10 +29,6 @@ const INTERRUPTION_LIMIT: Duration = Duration::from_secs(2);
 
 /// The reason why a stream is not ready if the source of at least one of its partitions has stopped.
 const STOPPED_REASON: &str = "stopped until an operator resumes it";
-
-/// The reason why a stream is not ready if its exchange has another type than the stream needs.
-const ROUTING_REASON: &str = "the exchange in the broker has another type than the stream needs, so events are lost or \
-                              reach wrong queues; see the log";
 
 /// The failed health checks of the store since the last successful check. `None` if the last check was successful, and
 /// before the first check.
@@ -180,8 +176,8 @@ fn stream_problems(app: &AdminState) -> StreamProblems {
                 problems.insert(stream, STOPPED_REASON.to_owned());
                 continue;
             }
-            SourceState::RoutingFault { .. } => {
-                problems.entry(stream).or_insert_with(|| ROUTING_REASON.to_owned());
+            SourceState::RoutingFault { fault, .. } => {
+                problems.entry(stream).or_insert_with(|| routing_reason(*fault).to_owned());
                 continue;
             }
             SourceState::LoginRefused { words, .. } => Some(words.as_str()),
@@ -205,6 +201,22 @@ fn stream_problems(app: &AdminState) -> StreamProblems {
 /// broker that refuses the login.
 fn no_events_reason(since: Timestamp, login_refusal: Option<&str>) -> String {
     format!("no events arrive from its source since {since:.0}{}", login_cause(login_refusal))
+}
+
+/// Returns the reason why a stream is not ready if the broker does not route its events to the stream.
+fn routing_reason(fault: RoutingFault) -> &'static str {
+    match fault {
+        RoutingFault::OtherExchangeType => {
+            "the exchange in the broker has another type than the stream needs, so events are lost or reach wrong \
+             queues; see the log"
+        }
+        RoutingFault::MissingBinding => {
+            "no binding in the broker leads from the exchange to a queue of the stream, so events are lost; see the log"
+        }
+        RoutingFault::ForeignConsumer => {
+            "another program consumes a queue of the stream, and receives its events; see the log"
+        }
+    }
 }
 
 /// Returns the part of a reason that names a refused login; an empty text if the broker does not refuse the login.

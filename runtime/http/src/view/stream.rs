@@ -64,7 +64,7 @@ impl StreamIntake {
                 }
                 SourceState::Retrying { reason }
                 | SourceState::LoginRefused { reason, .. }
-                | SourceState::RoutingFault { reason }
+                | SourceState::RoutingFault { reason, .. }
                 | SourceState::Stopped { reason } => {
                     intake = Self { consuming: Some(false), reason: Some(reason) };
                 }

@@ -86,6 +86,39 @@ fn queue_that_takes_keys_is_reported() -> Result<()> {
     Ok(())
 }
 
+/// Another program binds a queue of a stream with several partitions a second time. The exchange divides its messages
+/// among all bindings, so most keys change their partition. The host must report the second binding repeatedly, and the
+/// command that it names must remove this binding.
+#[test]
+fn second_binding_of_a_queue_is_reported() -> Result<()> {
+    let rig = rig("", "partitions = 4", None)?;
+    let mut service = Service::start(&rig.home, &RUN)?;
+    rig.until_declared()?;
+    let address = ready(&mut service)?;
+    let lines = in_turn(50, 2);
+    let (first, second) = lines.split_at(50);
+    rig.publish(first)?;
+    let mut out = Vec::new();
+    rig.take(&mut out, first.len())?;
+    rig.client.bind("cases.1", "cases", "audit")?;
+    rig.publish(second)?;
+    rig.take(&mut out, lines.len())?;
+    ensure!(metric(address, "ordain_keys_moved_total")? > Some(0), "{}", service.stderr());
+    let words = "the queue \"cases.1\" of stream cases has a further binding";
+    service.until_lines(2, &["broker may reorder events: ", words, "stream=\"cases\""])?;
+    wait_until("two counted changes", || Ok(changes(address)? >= 2))?;
+    let errors = failed_check(&rig.home)?;
+    ensure!(errors.contains(words), "{errors}");
+
+    run_unbind_command(&errors)?;
+    // For a moment, RabbitMQ may still list the binding.
+    wait_until("the removal of the binding", || {
+        Ok(rig.rabbit.bound("cases")?.iter().filter(|name| *name == "cases.1").count() == 1)
+    })?;
+    check(&rig.home)?;
+    service.end()
+}
+
 /// With `declare = false`, a stream with several partitions can use an exchange of any type. A topic exchange sends a
 /// copy of each message to each queue whose binding matches, so a further queue takes no events from the stream.
 #[test]

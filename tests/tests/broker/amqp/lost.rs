@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use lapin::ExchangeKind;
 use lapin::types::{AMQPValue, FieldTable};
-use ordain_tests::http::{admin, get, ready};
+use ordain_tests::http::{admin, get, metric, ready};
 use ordain_tests::log::{by_key, in_turn, line};
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service, wait_until};
@@ -248,6 +248,66 @@ fn loss_is_reported_at_the_end_of_the_host() -> Result<()> {
     service.end()?;
     let log = service.stderr();
     ensure!(log.contains("the events of the old queue are lost"), "{log}");
+    Ok(())
+}
+
+/// Declares the queue `cases` in the form in which the host declares it, and binds the queue to the exchange `cases`.
+fn declare_queue(rig: &Rig) -> Result<()> {
+    let mut arguments = FieldTable::default();
+    let text = |text: &str| AMQPValue::LongString(text.into());
+    arguments.insert("x-queue-type".into(), text("quorum"));
+    arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
+    arguments.insert("x-dead-letter-exchange".into(), text("cases.dropped"));
+    if rig.rabbit.version()? >= (4, 0) {
+        arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(-1));
+    }
+    rig.client.queue_with("cases", arguments)?;
+    rig.client.bind("cases", "cases", "")
+}
+
+/// While no host runs, the queue with waiting events is deleted, or also declared again in the same form. The next
+/// start must report and count the loss once, and must consume the new queue. A later start must not report the loss
+/// again.
+#[test]
+fn queue_lost_before_a_start_is_reported() -> Result<()> {
+    const LOST: &str = "queue removed while no process of Ordain consumed it";
+    for is_replaced in [false, true] {
+        let rig = Rig::with("[admin]\nlisten = \"127.0.0.1:0\"\n", "", "")?;
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        rig.until_declared()?;
+        let lines = in_turn(3, 10);
+        let (first, rest) = lines.split_at(15);
+        rig.publish(first)?;
+        let mut out = Vec::new();
+        rig.take(&mut out, first.len())?;
+        rig.until_empty()?;
+        ensure!(!service.stderr().contains(LOST), "{}", service.stderr());
+        service.end()?;
+
+        rig.publish(rest)?;
+        rig.client.delete_queue("cases")?;
+        if is_replaced {
+            declare_queue(&rig)?;
+        }
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        service.until_lines(1, &[LOST, "stream=\"cases\"", "`ordain keys list cases`"])?;
+        let address = ready(&mut service)?;
+        rig.until_declared()?;
+        rig.publish(rest)?;
+        rig.take(&mut out, lines.len())?;
+        tally::check(&by_key(&lines)?, &out.join("\n"))?;
+        let changes = metric(address, "ordain_topology_changes_total")?;
+        let log = service.stderr();
+        ensure!(changes == Some(1) && log.matches(LOST).count() == 1, "{changes:?}: {log}");
+        rig.until_empty()?;
+        service.end()?;
+
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        rig.publish(&[line("later", 1, &json!({ "n": 1 }))])?;
+        rig.client.take("out", 1)?;
+        ensure!(!service.stderr().contains(LOST), "{}", service.stderr());
+        service.end()?;
+    }
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use lapin::types::{AMQPValue, FieldTable};
 use ordain_servers::{Rabbit, RabbitOptions};
 use ordain_tests::host::Home;
-use ordain_tests::http;
+use ordain_tests::http::{self, get, ready};
 use ordain_tests::log::line;
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{Service, wait_until};
@@ -123,7 +123,7 @@ fn events_dropped_by_a_delivery_limit_are_reported() -> Result<()> {
         rig.rabbit.clear_policy()?;
         rig.home.write("ordain.toml", &config)?;
         let mut service = Service::start(&rig.home, &RUN)?;
-        http::ready(&mut service)?;
+        ready(&mut service)?;
         rig.client.lose("cases.dropped", "cases", 3, |_| false)?;
         rig.check(&lines)?;
         rig.until_empty()?;
@@ -156,8 +156,9 @@ fn arguments_that_lose_or_repeat_events_are_reported() -> Result<()> {
     service.end()
 }
 
-/// Another program removes the binding of a queue that Ordain does not declare. The host must log that no binding leads
-/// from the exchange to the queue, and must not log that it cannot read the bindings.
+/// Another program removes the binding of a queue that Ordain does not declare. The host must repeatedly log and count
+/// that no binding leads from the exchange to the queue, must not be ready meanwhile, and must not log that it cannot
+/// read the bindings.
 #[test]
 fn missing_binding_of_another_program_is_reported() -> Result<()> {
     const MISSING: &str =
@@ -174,16 +175,60 @@ fn missing_binding_of_another_program_is_reported() -> Result<()> {
     let mut out = Vec::new();
     rig.take(&mut out, 1)?;
     ensure!(!service.stderr().contains(MISSING), "{}", service.stderr());
+    let address = ready(&mut service)?;
     rig.client.unbind("cases", "cases", "")?;
-    service.until_says(&format!("broker may lose events: {MISSING}"))?;
+    service.until_lines(2, &["stream=\"cases\"", &format!("broker may lose events: {MISSING}")])?;
+    service
+        .until("unreadiness", || get(address, "/readyz").is_ok_and(|page| page.status == 503))?;
+    let page = get(address, "/readyz")?;
+    let reason = "stream cases: no binding in the broker leads from the exchange to a queue";
+    ensure!(page.problem()?.contains(reason), "{page:?}");
+    ensure!(http::metric(address, "ordain_topology_changes_total")? >= Some(2));
+    ensure!(http::metric(address, "ordain_stream_consuming")? == Some(0));
+    let url = format!("http://{address}");
+    let listed = rig.home.printed(&["streams", "list", "--admin", &url])?;
+    ensure!(listed.contains(MISSING), "{listed}");
     let printed = check(&rig.home)?;
     ensure!(printed.contains(&format!("warning: broker: {MISSING}")), "{printed}");
     rig.client.bind("cases", "cases", "")?;
+    ready(&mut service)?;
     rig.publish(&lines[1..])?;
     rig.take(&mut out, 2)?;
     service.end()?;
     ensure!(!service.stderr().contains("bindings not checked"), "{}", service.stderr());
     Ok(())
+}
+
+/// Only one of two queues has a binding, so only the partition of the other queue receives no events. The exchange also
+/// routes unroutable messages to an alternate exchange, so a binding from the alternate exchange is sufficient.
+#[test]
+fn missing_binding_concerns_only_its_partition() -> Result<()> {
+    let rig = rig("", "partitions = 2, declare = false", None)?;
+    let mut arguments = FieldTable::default();
+    arguments.insert("alternate-exchange".into(), AMQPValue::LongString("rest".into()));
+    rig.client.exchange("rest", lapin::ExchangeKind::Fanout)?;
+    rig.client.exchange_with("cases", lapin::ExchangeKind::Topic, arguments)?;
+    for queue in ["cases.0", "cases.1"] {
+        rig.client.queue_with(queue, FieldTable::default())?;
+    }
+    rig.client.bind("cases.0", "cases", "a.#")?;
+    let mut service = Service::start(&rig.home, &RUN)?;
+    service.until_lines(
+        2,
+        &["no binding leads from the exchange \"cases\" to the queue \"cases.1\""],
+    )?;
+    let address = http::admin(&mut service)?;
+    let row = |partition: u32, value: u32| {
+        format!("ordain_stream_consuming{{stream=\"cases\",partition=\"{partition}\"}} {value}\n")
+    };
+    service.until("one partition without events", || {
+        let metrics = get(address, "/metrics").map(|page| page.body).unwrap_or_default();
+        metrics.contains(&row(0, 1)) && metrics.contains(&row(1, 0))
+    })?;
+    rig.client.bind("cases.1", "rest", "")?;
+    ready(&mut service)?;
+    ensure!(http::metric(address, "ordain_stream_consuming")? == Some(2));
+    service.end()
 }
 
 /// The management API refuses the user, the URL leads to another part of the server, nothing listens at the URL, or the

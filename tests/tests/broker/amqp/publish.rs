@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use lapin::ExchangeKind;
 use lapin::message::Delivery;
-use lapin::types::{AMQPValue, ShortString};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
 use ordain_servers::{Rabbit, RabbitOptions, Redis, wait_until};
 use ordain_tests::amqp::{Outgoing, from_line, header};
 use ordain_tests::host::Home;
@@ -319,6 +319,43 @@ fn refused_message_delays_only_its_key() -> Result<()> {
     let from_third: Vec<_> = found.iter().skip_while(|sequence| **sequence != 3).copied().collect();
     ensure!(from_third == (3..=21).collect::<Vec<_>>(), "{found:?}");
     service.end()
+}
+
+/// The queue of a sink is full and rejects further messages (`reject-publish`). The host must keep the rejected message
+/// and the later messages of its key, must not delay other keys, and must publish each kept message once, in order, as
+/// soon as the queue has room.
+#[test]
+fn message_for_a_full_queue_is_published_once() -> Result<()> {
+    let rig = rig(Rabbit::shared()?, "", "", "")?;
+    rig.client.delete_queue("out")?;
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-max-length".into(), AMQPValue::LongInt(2));
+    arguments.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
+    rig.client.queue_with("a", arguments)?;
+    rig.client.queue("b")?;
+    for key in ["a", "b"] {
+        rig.client.bind(key, "out", key)?;
+    }
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_declared()?;
+    rig.client.publish("cases", &emits("a", 1..=6)?)?;
+    rig.client.publish("cases", &emits("b", 1..=6)?)?;
+    ensure!(sequences(&rig.client.take("b", 6)?)? == [1, 2, 3, 4, 5, 6]);
+    service.until_lines(1, &["messages not published", "held="])?;
+    let ready = || Ok::<_, anyhow::Error>(rig.rabbit.queues()?.get("a").copied());
+    ensure!(ready()? == Some((2, 0)), "{:?}", ready()?);
+    let mut taken = Vec::new();
+    while taken.len() < 6 {
+        taken.extend(sequences(&rig.client.take("a", 1)?)?);
+    }
+    ensure!(taken == [1, 2, 3, 4, 5, 6], "{taken:?}");
+    rig.until_empty()?;
+    service.end()?;
+    // A further message would be a repeat.
+    ensure!(rig.client.take_all("a")?.is_empty());
+    let listed = rig.home.rows(&["dead", "list", "cases", "--json"])?;
+    ensure!(listed.is_empty(), "{listed:?}");
+    Ok(())
 }
 
 /// Unroutable messages wait in the outboxes of 63 of the 64 shards (the hashes of the keys determine the shards). These

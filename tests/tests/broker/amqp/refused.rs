@@ -201,6 +201,90 @@ fn known_stream_that_is_refused_delays_no_other_stream() -> Result<()> {
     Ok(())
 }
 
+/// The reason why a queue cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum QueueFault {
+    /// The process of a classic queue has stopped. The broker refuses every use of the queue.
+    Stopped,
+    /// The process of a quorum queue does not respond.
+    Unresponsive,
+}
+
+impl QueueFault {
+    /// Makes the queue `cases` unusable.
+    fn begin(self, rig: &Rig) -> Result<()> {
+        match self {
+            Self::Stopped => rig.rabbit.stop_classic_queue("cases"),
+            Self::Unresponsive => rig.rabbit.suspend("cases", true),
+        }
+    }
+
+    /// Makes the queue `cases` usable again.
+    fn end(self, rig: &Rig) -> Result<()> {
+        match self {
+            Self::Stopped => {
+                rig.client.delete_queue("cases")?;
+                declare_classic_queue(rig)
+            }
+            Self::Unresponsive => rig.rabbit.suspend("cases", false),
+        }
+    }
+}
+
+/// Declares the classic queue `cases`, and binds it to the exchange `cases`.
+fn declare_classic_queue(rig: &Rig) -> Result<()> {
+    rig.client.queue_with("cases", FieldTable::default())?;
+    rig.client.bind("cases", "cases", "")
+}
+
+/// The broker responds at a start, but the queue of one stream cannot be used. The store has data of this stream, so
+/// the process must not end: the other stream must run, and the stream must continue as soon as its queue can be used.
+#[test]
+fn known_stream_whose_queue_cannot_be_used_delays_no_other_stream() -> Result<()> {
+    for (fault, ordering) in [
+        (QueueFault::Stopped, ""),
+        (QueueFault::Stopped, "ordering = \"fifo\""),
+        (QueueFault::Unresponsive, ""),
+    ] {
+        let is_foreign = fault == QueueFault::Stopped;
+        let rig = Rig::with("", ordering, if is_foreign { "declare = false" } else { "" })?;
+        if is_foreign {
+            rig.client.exchange("cases", ExchangeKind::Fanout)?;
+            declare_classic_queue(&rig)?;
+        }
+        let other = "[streams.other]\nhandler = \"tally\"\n\
+                     source = { kind = \"amqp\", exchange = \"other\", queue = \"other\" }\n";
+        rig.home.write("ordain.toml", rig.home.read("ordain.toml") + other)?;
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        rig.until_declared()?;
+        let lines = in_turn(3, 10);
+        let (first, rest) = lines.split_at(15);
+        rig.publish(first)?;
+        let mut out = Vec::new();
+        rig.take(&mut out, first.len())?;
+        rig.until_empty()?;
+        service.end()?;
+
+        fault.begin(&rig)?;
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        if is_foreign {
+            let words = ["topology not checked", "stream=\"cases\"", "the stream starts"];
+            service.until_lines(1, &words)?;
+        }
+        rig.client.publish("other", &[from_line(&line("a", 1, &json!({ "n": 1 })))?])?;
+        rig.client.take("out", 1)?;
+        // The test pauses the host, because a `fifo` stream would stop if it found that its queue is missing.
+        service.pause()?;
+        fault.end(&rig)?;
+        service.resume()?;
+        rig.publish(rest)?;
+        rig.take(&mut out, lines.len())?;
+        tally::check(&by_key(&lines)?, &out.join("\n"))?;
+        service.end()?;
+    }
+    Ok(())
+}
+
 #[test]
 fn wrong_login_and_unreachable_broker_are_refused() -> Result<()> {
     let rig = Rig::new()?;

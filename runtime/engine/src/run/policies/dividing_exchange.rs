@@ -1,28 +1,22 @@
 //! Finds queues and exchanges that take events from a stream with several partitions. The stream's exchange divides its
-//! messages among all its destinations, so a further destination receives all events of some keys.
+//! messages among all its destinations, so a further destination receives all events of some keys. Also finds further
+//! bindings of the stream's own queues, because an exchange of type `x-modulus-hash` divides its messages among
+//! bindings.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde::Deserialize;
-
+use super::routes::{ExchangeAnswer, Routes};
+use super::topology_finding::{TopologyFinding, partition_of};
+use super::{QueueWarning, SettingEffect};
 use crate::run::management::{BindingAnswer, ManagementApi};
 use ordain_config::{LoadedConfig, SourceConfig, partition_queue};
 
+/// The type of exchange that sends each message to only one of its bindings, by a hash of the routing key. Two bindings
+/// of one queue count as two.
+const MODULUS_TYPE: &str = "x-modulus-hash";
 /// The types of exchanges that send each message to only one of their destinations, by a hash of a part of the message.
-const DIVIDING_TYPES: [&str; 2] = ["x-modulus-hash", "x-consistent-hash"];
-/// The path of the request for all exchanges of a virtual host, before and after the name of the virtual host. The
-/// request names the fields of [`ExchangeAnswer`].
-const EXCHANGES_PATH: [&str; 2] = ["/api/exchanges/", "?columns=name,type"];
-
-/// An element of the answer to `GET /api/exchanges/{vhost}`.
-#[derive(Debug, Deserialize)]
-struct ExchangeAnswer {
-    name: String,
-    #[serde(rename = "type")]
-    kind: String,
-}
-
+const DIVIDING_TYPES: [&str; 2] = [MODULUS_TYPE, "x-consistent-hash"];
 /// The exchange of a stream with several partitions.
 #[derive(Debug)]
 pub(super) struct PartitionedExchange {
@@ -30,13 +24,6 @@ pub(super) struct PartitionedExchange {
     name: String,
     /// The queues of the stream.
     queues: BTreeSet<String>,
-}
-
-/// A binding from a stream's exchange to a queue or exchange that takes events from the stream.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct ForeignDestination {
-    pub(super) stream: Arc<str>,
-    pub(super) text: String,
 }
 
 impl PartitionedExchange {
@@ -59,13 +46,49 @@ impl PartitionedExchange {
         exchanges
     }
 
+    /// Returns the bindings of the stream's queues to the exchange, except one binding of each queue. Keeps the binding
+    /// that Ordain declares, if the queue has it.
+    fn repeated_bindings(
+        &self,
+        bindings: &[BindingAnswer],
+        unbind_command: impl Fn(&BindingAnswer) -> String,
+    ) -> Vec<TopologyFinding> {
+        let Self { stream, name, queues } = self;
+        let is_own = |binding: &&BindingAnswer| {
+            binding.source == *name
+                && !binding.leads_to_exchange()
+                && queues.contains(&binding.destination)
+        };
+        let mut own: Vec<&BindingAnswer> = bindings.iter().filter(is_own).collect();
+        own.sort_by_key(|binding| !binding.is_plain());
+        let mut bound = BTreeSet::new();
+        own.retain(|binding| !bound.insert(&binding.destination));
+        let describe = |binding: &BindingAnswer| {
+            let text = format!(
+                "the exchange {name:?} divides its messages among its bindings, and the queue {:?} of stream {stream} \
+                 has a further binding: most keys change their partition when this binding is added or removed, and \
+                 waiting events of these keys may be executed after newer events. Stop the producers, wait until the \
+                 queues of the stream are empty, and remove the binding: {}",
+                binding.destination,
+                unbind_command(binding)
+            );
+            TopologyFinding {
+                partition: partition_of(stream, 0),
+                warning: QueueWarning { effect: SettingEffect::ReordersEvents, text },
+                fault: None,
+                is_error: true,
+            }
+        };
+        own.into_iter().map(describe).collect()
+    }
+
     /// Returns the destinations of the exchange, except the queues of the stream. The markers of Ordain are not among
     /// the destinations, because their bindings lead to the exchange.
     fn foreign_destinations(
         &self,
         bindings: &[BindingAnswer],
         unbind_command: impl Fn(&BindingAnswer) -> String,
-    ) -> Vec<ForeignDestination> {
+    ) -> Vec<TopologyFinding> {
         let Self { stream, name, queues } = self;
         let is_foreign = |binding: &&BindingAnswer| {
             binding.source == *name
@@ -82,31 +105,38 @@ impl PartitionedExchange {
                 binding.destination,
                 unbind_command(binding)
             );
-            ForeignDestination { stream: Arc::clone(stream), text }
+            TopologyFinding {
+                partition: partition_of(stream, 0),
+                warning: QueueWarning { effect: SettingEffect::LosesEvents, text },
+                fault: None,
+                is_error: true,
+            }
         };
         bindings.iter().filter(is_foreign).map(describe).collect()
     }
 }
 
-/// Returns the foreign destinations of `exchanges`. Omits exchanges of types that send a copy of each message to each
-/// destination. Returns an error if the management API does not answer, or refuses the request.
-pub(super) fn foreign_destinations(
+/// Returns the bindings that must not lead from `exchanges`: bindings to foreign destinations, and, from an exchange of
+/// type `x-modulus-hash`, further bindings of the stream's queues. Omits exchanges of types that send a copy of each
+/// message to each destination.
+pub(super) fn unneeded_bindings(
     api: &ManagementApi,
     exchanges: &[PartitionedExchange],
-    bindings: &[BindingAnswer],
-) -> Result<Vec<ForeignDestination>, String> {
-    if exchanges.is_empty() {
-        return Ok(Vec::new());
-    }
-    let [before, after] = EXCHANGES_PATH;
-    let answers: Vec<ExchangeAnswer> = api.read(before, after)?;
-    let divides = |exchange: &&PartitionedExchange| {
-        let mut same = answers.iter().filter(|answer| answer.name == exchange.name);
-        same.any(|answer| DIVIDING_TYPES.contains(&&*answer.kind))
-    };
+    routes: &Routes,
+) -> Vec<TopologyFinding> {
     let command = |binding: &BindingAnswer| api.unbind_command(binding);
-    let dividing = exchanges.iter().filter(divides);
-    Ok(dividing.flat_map(|exchange| exchange.foreign_destinations(bindings, command)).collect())
+    let mut found = Vec::new();
+    for exchange in exchanges {
+        let is_same = |answer: &&ExchangeAnswer| answer.name == exchange.name;
+        let Some(answer) = routes.exchanges.iter().find(is_same) else { continue };
+        if DIVIDING_TYPES.contains(&&*answer.kind) {
+            found.extend(exchange.foreign_destinations(&routes.bindings, command));
+        }
+        if answer.kind == MODULUS_TYPE {
+            found.extend(exchange.repeated_bindings(&routes.bindings, command));
+        }
+    }
+    found
 }
 
 #[cfg(test)]
@@ -150,15 +180,52 @@ mod tests {
             serde_json::from_value(answer).expect("a binding")
         })
         .collect();
-        let found = exchanges[0].foreign_destinations(&bindings, |binding| {
+        let command = |binding: &BindingAnswer| {
             format!("unbind {} {}", binding.destination_type, binding.destination)
-        });
+        };
+        let found = exchanges[0].foreign_destinations(&bindings, command);
         let commands = ["queue orders.2", "exchange orders.1", "queue audit"];
         assert_eq!(found.len(), commands.len(), "{found:?}");
-        for (destination, command) in found.iter().zip(commands) {
+        for (finding, command) in found.iter().zip(commands) {
             let words = format!("Remove the binding: unbind {command}. ");
-            assert!(destination.text.contains(&words), "{destination:?}");
-            assert_eq!(&*destination.stream, "orders");
+            assert!(finding.warning.text.contains(&words), "{finding:?}");
+            assert_eq!(finding.partition, partition_of(&"orders".into(), 0));
+        }
+        assert!(exchanges[0].repeated_bindings(&bindings, command).is_empty());
+    }
+
+    #[test]
+    fn one_binding_of_each_queue_is_needed() {
+        let exchange = PartitionedExchange {
+            stream: "orders".into(),
+            name: "shop".to_owned(),
+            queues: ["orders.0", "orders.1"].map(str::to_owned).into(),
+        };
+        let bindings: Vec<BindingAnswer> = [
+            ("shop", "orders.0", "more", "queue"),
+            ("shop", "orders.0", "~", "queue"),
+            // A binding with an empty routing key and with arguments.
+            ("shop", "orders.0", "~rnJaMg", "queue"),
+            ("shop", "orders.1", "only", "queue"),
+            ("shop", "orders.1", "x", "exchange"),
+            ("other", "orders.1", "~", "queue"),
+            ("shop", "audit", "~", "queue"),
+        ]
+        .into_iter()
+        .map(|(source, destination, properties, kind)| {
+            let answer = json!({
+                "source": source, "destination": destination, "destination_type": kind,
+                "properties_key": properties,
+            });
+            serde_json::from_value(answer).expect("a binding")
+        })
+        .collect();
+        let found = exchange.repeated_bindings(&bindings, |binding| format!("unbind {binding:?}"));
+        let keys = ["more", "~rnJaMg"];
+        assert_eq!(found.len(), keys.len(), "{found:?}");
+        for (finding, key) in found.iter().zip(keys) {
+            let text = &finding.warning.text;
+            assert!(text.contains("orders.0") && text.contains(&format!("{key:?}")), "{text}");
         }
     }
 }

@@ -123,8 +123,8 @@ impl MetricsEncoder<'_, '_> {
                     gone back in time";
         self.counters("messages_lost", help, messages)?;
         let help = "How often this process has found, while the stream ran, that an exchange, queue or binding of the \
-                    stream was missing in the broker or replaced, that another queue or exchange took events from the \
-                    stream, or that the broker refused to declare or bind an exchange or queue, for example because of \
+                    stream was missing in the broker or replaced, that another queue, exchange or program took events \
+                    from the stream, or that the broker refused to declare or bind an exchange or queue, for example because of \
                     another form or a missing permission";
         self.counters("topology_changes", help, changes)?;
         let help = "Keys that a partition of this process took over from another partition";

@@ -112,6 +112,7 @@ fn consumer(
         // No memory limit: only the prefetch limits the deliveries that wait for this consumer.
         memory: usize::MAX,
         last_prefetch: LastPrefetch::default(),
+        consumer_tag: "ordain-bench".into(),
         decoder,
         lag: Arc::default(),
         dropped: Arc::default(),

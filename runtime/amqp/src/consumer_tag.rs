@@ -1,0 +1,30 @@
+//! The tag of Ordain's consumers in the broker. All processes with the same store use the same tag, so that a process
+//! distinguishes their consumers from the consumers of other programs, and of deployments with another store.
+
+use std::sync::Arc;
+
+use ordain_store::{SharedRecord, Store, StoreError};
+
+/// The beginning of the tags of all consumers of Ordain.
+pub const CONSUMER_TAG_PREFIX: &str = "ordain-";
+/// The name of the mark that contains the tag.
+const MARK_NAME: &str = "amqp-consumer-tag";
+
+/// Returns the tag of the consumers of all processes that use the store. If the store has no tag yet, this function
+/// writes a random tag. The tag is short, because the broker sends it with each delivery.
+pub async fn consumer_tag(store: &Arc<dyn Store>) -> Result<Arc<str>, StoreError> {
+    loop {
+        let stored = SharedRecord::<String>::read(&**store, MARK_NAME.to_owned()).await?;
+        if let Some(tag) = stored.record {
+            return Ok(tag.into());
+        }
+        let tag = format!("{CONSUMER_TAG_PREFIX}{:016x}", rand::random::<u64>());
+        if stored.replace(&**store, &tag).await? {
+            // Without this call, a crash could lose the tag, and the next process would take the remaining consumers of
+            // this process for the consumers of another program.
+            store.flush().await?;
+            return Ok(tag.into());
+        }
+        // Another process has written its tag meanwhile.
+    }
+}
