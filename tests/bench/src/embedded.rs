@@ -197,7 +197,7 @@ impl Bare {
                 let emitted = EmittedMessage { sequence, index, event_digest: 0, message };
                 let message = OutboxMessage { key: Arc::clone(&key), incarnation: 1, emitted };
                 encoded.clear();
-                encode("orders", &message, None, &mut encoded);
+                encode("orders", &message, None, TextForm::Text, &mut encoded);
                 out.write_all(&encoded)?;
             }
         }
