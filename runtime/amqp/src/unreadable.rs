@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use lapin::message::Delivery;
+use ordain_cloudevents::DecodedDelivery;
 use ordain_core::{Cause, DeadLetter, Event, LetterContent, LetterId, digest};
 use serde_json::{Value, json};
 
@@ -58,6 +59,23 @@ pub(super) fn decode_or_letter(
         let id = LetterId { key, sequence: error.sequence.unwrap_or_default(), tag };
         letter(id, error.cause, error.message, raw)
     })
+}
+
+/// Returns the cause and the error of a delivery that the stream cannot process as an event; `None` for an event of the
+/// stream.
+pub(super) fn fault<'a>(
+    decoder: &DeliveryDecoder,
+    message: &'a DecodedDelivery,
+) -> Option<(Cause, &'a str)> {
+    match message {
+        Err(letter) => Some((letter.cause, &letter.error)),
+        Ok(event) if decoder.lacks_sequence(event) => Some((
+            Cause::NoSequence,
+            "the stream is `sequenced`, but the event has no sequence: let its producer number it, or make the stream \
+             `fifo`",
+        )),
+        Ok(_) => None,
+    }
 }
 
 /// Returns the tag (the last part of the id) of the new dead letter about a returned delivery. Two kinds of deliveries

@@ -199,12 +199,11 @@ impl PartitionFactory<'_> {
             last_prefetch: Arc::clone(
                 self.last_windows.borrow_mut().entry(name.shared()).or_default(),
             ),
-            decoder: ordain_amqp::DeliveryDecoder::new(
-                ordain_cloudevents::source_of(name),
-                stream.ordering,
+            decoder: ordain_amqp::DeliveryDecoder::of_stream(
+                name,
+                stream,
+                config,
                 self.loaded.config.runtime.event_size.bytes(),
-                config.locations(),
-                config.partitions > 1,
             ),
             ownership: Arc::clone(ownership),
             lag: Arc::clone(&metrics.lag),
