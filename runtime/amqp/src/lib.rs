@@ -10,7 +10,7 @@
 //! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options`. A `subscription`
 //! receives deliveries, limited by `prefetch`, and acknowledges them; `queue_monitor` detects a queue that delivers
 //! nothing; `decode` converts deliveries into events, and `unreadable` converts unreadable deliveries into dead
-//! letters.
+//! letters. `unreadable_run` counts consecutive unreadable deliveries, which can remain in the queue instead.
 //! `fifo_queue` detects that the queue of a `fifo` stream is lost. `header` names the headers with a meaning for Ordain,
 //! `value` converts their values, and `weight` estimates the memory that the headers of a delivery take.
 //!
@@ -48,6 +48,7 @@ mod subscription;
 mod topology;
 mod topology_record;
 mod unreadable;
+mod unreadable_run;
 mod value;
 mod weight;
 

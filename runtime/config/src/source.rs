@@ -91,6 +91,12 @@ section! {
         /// Maximum number of unacknowledged deliveries of a partition.
         prefetch: usize [1 to 65_535] = 4_000,
             because "a queue with a backlog delivers 4,000 events in about 50 ms, and a commit takes less time";
+        /// Number of consecutive messages that cannot be read after which a partition stops and leaves the messages in
+        /// its queue. A partition with a lower `prefetch` can stop earlier, if the stream has read no message yet. With
+        /// 0, the partition never stops, and each message that cannot be read becomes a dead letter at once.
+        unreadable_limit: usize [0 to 65_535] = 100,
+            because "100 such messages in a row usually come from a producer of another form, and messages that remain \
+                     in the queue need not be sent again";
         /// Approximate maximum number of events of a partition that came over HTTP and wait in the store. Beyond this
         /// number, Ordain rejects requests, and producers retry later.
         inbox: u64 [1 to 1_000_000_000] = 100_000,

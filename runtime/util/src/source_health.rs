@@ -29,6 +29,12 @@ pub enum SourceState {
         /// The difference, and the next step.
         reason: String,
     },
+    /// The source leaves its messages in the server, because it cannot read them, until an operator corrects the
+    /// settings of the source or removes the messages.
+    Unreadable {
+        /// The reason, and the next step.
+        reason: String,
+    },
     /// The source receives no events until an operator acts.
     Stopped {
         /// The reason, and the next step.
@@ -121,13 +127,14 @@ impl SourceHealth {
         self.lock().state == SourceState::Consuming
     }
 
-    /// Returns the present interruption if the source is stopped, or has retried for at least `period`. Otherwise
-    /// returns `None`.
+    /// Returns the present interruption if the source needs an operator, or has retried for at least `period`.
+    /// Otherwise returns `None`.
     pub fn interruption(&self, period: Duration) -> Option<SourceInterruption> {
         let current = self.lock();
         let (began, since) = current.interrupted_at?;
-        let is_stopped = matches!(current.state, SourceState::Stopped { .. });
-        (is_stopped || began.elapsed() >= period)
+        let needs_operator =
+            matches!(current.state, SourceState::Stopped { .. } | SourceState::Unreadable { .. });
+        (needs_operator || began.elapsed() >= period)
             .then(|| SourceInterruption { state: current.state(), since })
     }
 
@@ -170,9 +177,13 @@ mod tests {
         health.set(SourceState::Consuming);
         assert_eq!(state(Duration::ZERO), None);
         assert_eq!((health.is_interrupted(), health.interruptions()), (false, 1));
-        let stopped = SourceState::Stopped { reason: "e".to_owned() };
-        health.set(stopped.clone());
-        assert_eq!(state(Duration::from_hours(1)), Some(stopped));
+        let reason = "e".to_owned();
+        for state_of_operator in
+            [SourceState::Stopped { reason: reason.clone() }, SourceState::Unreadable { reason }]
+        {
+            health.set(state_of_operator.clone());
+            assert_eq!(state(Duration::from_hours(1)), Some(state_of_operator));
+        }
     }
 
     #[test]

@@ -199,6 +199,7 @@ impl PartitionFactory<'_> {
             last_prefetch: Arc::clone(
                 self.last_windows.borrow_mut().entry(name.shared()).or_default(),
             ),
+            unreadable_limit: config.unreadable_limit,
             decoder: ordain_amqp::DeliveryDecoder::of_stream(
                 name,
                 stream,

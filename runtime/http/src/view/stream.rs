@@ -65,6 +65,7 @@ impl StreamIntake {
                 SourceState::Retrying { reason }
                 | SourceState::LoginRefused { reason, .. }
                 | SourceState::RoutingFault { reason }
+                | SourceState::Unreadable { reason }
                 | SourceState::Stopped { reason } => {
                     intake = Self { consuming: Some(false), reason: Some(reason) };
                 }
