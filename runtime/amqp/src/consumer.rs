@@ -232,17 +232,28 @@ struct KnownQueue {
     is_marker_refused: bool,
     /// `true` if the queue of a `sequenced` stream got its marker before the last subscription.
     is_marked: bool,
-    /// `true` if the consumer of a `sequenced` stream has compared the queue with its record in the store. The record
-    /// shows whether an earlier consumer has marked the queue.
-    is_record_checked: bool,
-    /// `true` if the consumer has reported the loss of the queue since its last subscription.
-    is_loss_reported: bool,
+    /// The result of the comparison of a `sequenced` stream's queue with its record in the store.
+    record_check: QueueRecordCheck,
     /// A loss of the queue of a `sequenced` stream, or a possible loss of a queue without a marker, if the loss has not
     /// been reported yet. The consumer reports the loss after it has subscribed again, or before the consumer ends.
     loss: Option<TopologyChange>,
     /// The result of the check that refuses queues of type stream. Only a consumer of a stream with `declare = false`
     /// makes this check.
     type_check: QueueTypeCheck,
+}
+
+/// The result of the comparison of a `sequenced` stream's queue with its record in the store. The record shows whether
+/// an earlier consumer has marked the queue.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum QueueRecordCheck {
+    /// The consumer has not compared the queue with its record.
+    #[default]
+    Pending,
+    /// The queue was lost before this consumer started, and the consumer has reported the loss. The consumer has not
+    /// subscribed since.
+    LossReported,
+    /// The comparison is complete.
+    Done,
 }
 
 /// The result of the check whether a queue is of type stream.
@@ -448,7 +459,7 @@ async fn subscribe(
                 // Keep the loss until it is reported. If this attempt fails, a later attempt may find the queue that
                 // this attempt or another program has declared, and cannot detect the loss.
                 known.is_marked = false;
-                if !known.is_loss_reported {
+                if known.record_check != QueueRecordCheck::LossReported {
                     known.loss = Some(TopologyChange::QueueMissing(queue.to_owned()));
                 }
                 // If the exchange is missing, the monitor of the subscription repeats the binding.
@@ -462,7 +473,9 @@ async fn subscribe(
     if let Some(loss) = known.loss.take() {
         record_change(options, &loss);
     }
-    known.is_loss_reported = false;
+    if known.record_check == QueueRecordCheck::LossReported {
+        known.record_check = QueueRecordCheck::Done;
+    }
     if !topology.is_declared() && known.type_check == QueueTypeCheck::Pending {
         let form = topology.check_undeclared_queue(broker, &connection, *partition).await?;
         for risk in form.risks(queue) {
@@ -497,18 +510,18 @@ async fn mark_queue(
     if !topology.is_declared() {
         return Ok(());
     }
-    if !known.is_record_checked {
+    if known.record_check == QueueRecordCheck::Pending {
         let stored = with_store_timeout(records.get(*partition)).await?;
-        if has_marker(stored.record.as_ref(), queue) {
-            known.is_marked = topology.has_marker(broker, connection, *partition).await?;
-            if !known.is_marked {
-                // This report precedes the declaration of the new marker: with the new marker, no later consumer could
-                // detect the loss.
-                record_change(options, &TopologyChange::QueueLost(queue.to_owned()));
-                known.is_loss_reported = true;
-            }
+        let was_marked = has_marker(stored.record.as_ref(), queue);
+        if was_marked && !topology.has_marker(broker, connection, *partition).await? {
+            // This report precedes the declaration of the new marker: with the new marker, no later consumer could
+            // detect the loss.
+            record_change(options, &TopologyChange::QueueLost(queue.to_owned()));
+            known.record_check = QueueRecordCheck::LossReported;
+        } else {
+            known.is_marked = was_marked;
+            known.record_check = QueueRecordCheck::Done;
         }
-        known.is_record_checked = true;
     }
     if known.is_marked {
         if topology.has_marker(broker, connection, *partition).await? {

@@ -72,8 +72,8 @@ const JSON_MEDIA_TYPE: &str = "application/json";
 fn is_text(content_type: &str) -> bool {
     let content_type = content_type.to_ascii_lowercase();
     let (kind, parameters) = content_type.split_once(';').unwrap_or((&content_type, ""));
-    let mut parameters = parameters.split(';').filter_map(|parameter| parameter.split_once('='));
-    match parameters.find(|(name, _)| name.trim() == "charset") {
+    let mut pairs = parameters.split(';').filter_map(|parameter| parameter.split_once('='));
+    match pairs.find(|(name, _)| name.trim() == "charset") {
         Some((_, charset)) => matches!(charset.trim().trim_matches('"'), "utf-8" | "us-ascii"),
         None => is_text_kind(kind.trim()),
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
-use ordain_cloudevents::{EventDecoder, encode};
+use ordain_cloudevents::{EventDecoder, TextForm, encode};
 use ordain_config::{LoadedConfig, PartitionParams};
 use ordain_core::{
     AttemptToken, EmittedMessage, FileDigest, HandlerOutcome, Key, OrderingMode, Rollout,

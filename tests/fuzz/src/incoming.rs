@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use lapin::message::Delivery;
 use ordain_cloudevents::{
-    DecodeError, EventDecoder, compact, content_mode, decode_body, decode_http, encode,
+    DecodeError, EventDecoder, TextForm, compact, content_mode, decode_body, decode_http, encode,
 };
 use ordain_config::numbering::StreamNumbering;
 use ordain_config::{
@@ -65,14 +65,15 @@ pub fn line(bytes: &[u8]) {
             Err(error) => check_error(&error),
             Ok(event) => {
                 check_event(&event);
-                check_message_round_trip(&event);
+                check_message_round_trip(&event, TextForm::Text);
+                check_message_round_trip(&event, TextForm::Base64);
             }
         }
     }
 }
 
 /// Encodes an event as a message, and checks that the decoder reads the same event from the message.
-fn check_message_round_trip(event: &Event) {
+fn check_message_round_trip(event: &Event, text_form: TextForm) {
     let headers: Vec<(&str, &str)> = event.headers().collect();
     let parts = MessageParts {
         sink: "out",
@@ -88,7 +89,7 @@ fn check_message_round_trip(event: &Event) {
         EmittedMessage { sequence: 1, index: 0, event_digest: 0, message: Message::new(&parts) };
     let message = OutboxMessage { key: "k".into(), incarnation: 1, emitted };
     let mut line = Vec::new();
-    encode("orders", &message, event.sequence(), &mut line);
+    encode("orders", &message, event.sequence(), text_form, &mut line);
     // The encoded line may be longer than the input, because the encoder writes data that is not JSON as base64.
     let decoder = EventDecoder::new(OrderingMode::Sequenced, 8 * EVENT_SIZE_LIMIT);
     let again = decoder.decode(&line).expect("the encoded line can be decoded");

@@ -50,8 +50,12 @@ fn divided(lines: &[String]) -> Result<(Events, Events)> {
     let mut handled = by_key(lines)?;
     let mut others = handled.clone();
     let is_handled = |event: &Line| event.kind.starts_with("order.");
-    handled.values_mut().for_each(|events| events.retain(|_, event| is_handled(event)));
-    others.values_mut().for_each(|events| events.retain(|_, event| !is_handled(event)));
+    for events in handled.values_mut() {
+        events.retain(|_, event| is_handled(event));
+    }
+    for events in others.values_mut() {
+        events.retain(|_, event| !is_handled(event));
+    }
     Ok((handled, others))
 }
 

@@ -123,7 +123,7 @@ impl Rig {
     /// into the state.
     fn finish_turns(&mut self) {
         for turn in std::mem::take(&mut self.running) {
-            let sequences = turn.events.iter().map(|(sequence, _)| sequence.to_string());
+            let mut sequences = turn.events.iter().map(|(sequence, _)| sequence.to_string());
             let outcomes = sequences.clone().map(|sequence| HandlerOutcome::Effect {
                 messages: vec![Message::new(&MessageParts {
                     sink: "handled",
@@ -138,7 +138,7 @@ impl Rig {
                 rollout: version(),
                 outcomes: outcomes.collect(),
                 state: sequences
-                    .last()
+                    .next_back()
                     .map_or(StateUpdate::Keep, |last| StateUpdate::Put(last.into())),
                 failure: None,
             };

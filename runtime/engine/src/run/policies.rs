@@ -71,18 +71,18 @@ struct QueueWarning {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum SettingEffect {
-    LosesEvents,
-    RepeatsEvents,
-    ReordersEvents,
+    Loss,
+    Repetition,
+    Reordering,
 }
 
 impl QueueWarning {
     /// Logs the warning. `stream` is the stream that the warning concerns, unless the text names a queue of the stream.
     fn log(&self, stream: Option<&str>) {
         let effect = match self.effect {
-            SettingEffect::LosesEvents => "lose",
-            SettingEffect::RepeatsEvents => "repeat",
-            SettingEffect::ReordersEvents => "reorder",
+            SettingEffect::Loss => "lose",
+            SettingEffect::Repetition => "repeat",
+            SettingEffect::Reordering => "reorder",
         };
         tracing::warn!(stream, "broker may {effect} events: {}", self.text);
     }
@@ -250,7 +250,7 @@ impl ConsumedQueue {
                 if let Some(value) =
                     value(setting).filter(|value| value.as_i64().is_none_or(|n| n >= 0))
                 {
-                    warn(SettingEffect::LosesEvents, setting, value, words);
+                    warn(SettingEffect::Loss, setting, value, words);
                 }
             }
             let needed = 2 * self.longest_unacknowledged;
@@ -262,7 +262,7 @@ impl ConsumedQueue {
                      twice the sum of spill_after and plugins.timeout",
                     needed.as_millis()
                 );
-                warn(SettingEffect::RepeatsEvents, CONSUMER_TIMEOUT, value, &words);
+                warn(SettingEffect::Repetition, CONSUMER_TIMEOUT, value, &words);
             }
         }
         warnings
@@ -286,7 +286,7 @@ impl ConsumedQueue {
              = false: bind the queue to the exchange, and publish the lost events again{hint}",
             self.name
         );
-        let warning = QueueWarning { effect: SettingEffect::LosesEvents, text };
+        let warning = QueueWarning { effect: SettingEffect::Loss, text };
         Some(TopologyFinding { partition: self.partition.clone(), warning, fault, is_error: false })
     }
 }

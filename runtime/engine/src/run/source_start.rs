@@ -56,7 +56,7 @@ impl PartitionFactory<'_> {
         handle: &Arc<PartitionHandle>,
     ) -> Result<StartedSource, RunError> {
         let health = metrics.renew_health();
-        // The consumer of a queue in the broker sets the state itself: the consumer must first subscribe to the queue.
+        // The consumer of a broker's queue sets `Consuming` itself, after it has subscribed to the queue.
         if !matches!(stream.source, SourceConfig::Amqp(_)) {
             health.set(SourceState::Consuming);
         }

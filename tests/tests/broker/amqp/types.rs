@@ -36,7 +36,9 @@ fn orders(lines: &[String]) -> Result<BTreeMap<String, BTreeMap<u64, Line>>> {
     let mut keys = by_key(lines)?;
     for events in keys.values_mut() {
         events.retain(|sequence, _| !sequence.is_multiple_of(2));
-        events.values_mut().for_each(|event| "order.new".clone_into(&mut event.kind));
+        for event in events.values_mut() {
+            "order.new".clone_into(&mut event.kind);
+        }
     }
     Ok(keys)
 }

@@ -74,7 +74,7 @@ impl PartitionedExchange {
             );
             TopologyFinding {
                 partition: partition_of(stream, 0),
-                warning: QueueWarning { effect: SettingEffect::ReordersEvents, text },
+                warning: QueueWarning { effect: SettingEffect::Reordering, text },
                 fault: None,
                 is_error: true,
             }
@@ -107,7 +107,7 @@ impl PartitionedExchange {
             );
             TopologyFinding {
                 partition: partition_of(stream, 0),
-                warning: QueueWarning { effect: SettingEffect::LosesEvents, text },
+                warning: QueueWarning { effect: SettingEffect::Loss, text },
                 fault: None,
                 is_error: true,
             }

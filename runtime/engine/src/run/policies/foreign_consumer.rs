@@ -103,7 +103,7 @@ pub(super) fn foreign_consumer(
     );
     Some(TopologyFinding {
         partition: queue.partition.clone(),
-        warning: QueueWarning { effect: SettingEffect::LosesEvents, text },
+        warning: QueueWarning { effect: SettingEffect::Loss, text },
         fault: (activity == Activity::Single).then_some(RoutingFault::ForeignConsumer),
         is_error: false,
     })

@@ -82,7 +82,7 @@ mod tests {
         let text = "another program".to_owned();
         let found = TopologyFinding {
             partition: faulty.clone(),
-            warning: QueueWarning { effect: SettingEffect::LosesEvents, text: text.clone() },
+            warning: QueueWarning { effect: SettingEffect::Loss, text: text.clone() },
             fault: Some(fault),
             is_error: false,
         };
