@@ -180,8 +180,8 @@ pub(super) fn letter(
     envelope.id(&attributes.id);
     envelope.kind(attributes.kind);
     envelope.content_type(attributes.content_type);
-    match event.and_then(Event::time_ms) {
-        Some(ms) => envelope.time(ms, true),
+    match event.and_then(Event::time_us) {
+        Some(us) => envelope.time(us, true),
         None => envelope.timestamp(published_at),
     }
     insert_reason(&mut envelope.headers, &attributes.reason);
@@ -609,8 +609,8 @@ mod tests {
     /// A dead letter that returns to its stream must have the time of its event.
     #[test]
     fn letter_has_the_time_of_its_event() {
-        let letter = |time_ms| {
-            let parts = EventParts { key: "k", id: "1", time_ms, ..EventParts::default() };
+        let letter = |time_us| {
+            let parts = EventParts { key: "k", id: "1", time_us, ..EventParts::default() };
             let letter = DeadLetter {
                 id: LetterId { key: "k".into(), sequence: 0, tag: 1 },
                 cause: Cause::Rejected,
@@ -621,8 +621,8 @@ mod tests {
             };
             super::letter("s", &letter, None, &RoutingKeyTemplate("{key}".to_owned()), 9).properties
         };
-        let sent = letter(Some(1_764_072_000_125));
-        assert_eq!(header(&sent, "cloudEvents:time"), b"2025-11-25T12:00:00.125Z");
+        let sent = letter(Some(1_764_072_000_125_250));
+        assert_eq!(header(&sent, "cloudEvents:time"), b"2025-11-25T12:00:00.12525Z");
         assert_eq!(sent.timestamp(), &Some(1_764_072_000));
         assert_eq!(letter(None).timestamp(), &Some(9));
     }
