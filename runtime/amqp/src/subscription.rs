@@ -370,15 +370,15 @@ impl<'a> Subscription<'a> {
         let options = self.options;
         let decoder = &options.decoder;
         let Some(events) = decode_batch(decoder, self.queue, &delivery) else {
-            let decoded = decode_or_letter(decoder, self.queue, &delivery);
-            let bytes = memory(&delivery, &decoded);
+            let read = decode_or_letter(decoder, self.queue, &delivery);
+            let bytes = memory(&delivery, &read);
             self.event_counts.add(self.received, 1);
             self.prefetch.record(bytes, delivery.redelivered);
-            match fault(decoder, &decoded) {
+            match fault(decoder, &read) {
                 None => self.end_run(),
                 Some((cause, error)) => self.run.add(cause, error, 1, delivery),
             }
-            self.push(decoded, bytes);
+            self.push(read, bytes);
             return Ok(());
         };
         self.event_counts.add(self.received, events.len() as u64);
@@ -388,9 +388,9 @@ impl<'a> Subscription<'a> {
             None if events.is_empty() => {}
             None => self.end_run(),
         }
-        for decoded in events {
-            let bytes = decoded_memory(&decoded);
-            self.push(decoded, bytes);
+        for event in events {
+            let bytes = decoded_memory(&event);
+            self.push(event, bytes);
         }
         Ok(())
     }

@@ -429,7 +429,7 @@ mod tests {
 
     #[test]
     fn settings_for_all_events_of_a_batch_are_proposed() {
-        let batch = |body| {
+        let batch = |body: &str| {
             let content_type = "application/cloudevents-batch+json";
             let properties = BasicProperties::default().with_content_type(content_type.into());
             message("", &["customer-id"], properties, body)
