@@ -12,8 +12,8 @@ const PATTERNS_LIMIT: usize = 64;
 const PATTERN_LIMIT_BYTES: usize = 4 << 10;
 
 impl Scalar for TypePattern {
-    const FORM: &'static str = "an event type of at most 4096 bytes such as \"order.*\", where each `*` matches any \
-                                characters";
+    const FORM: &'static str =
+        "an event type of at most 4096 bytes such as \"order.*\"; each `*` matches any characters";
 
     fn parse(text: &str) -> Result<Self, String> {
         if text.len() > PATTERN_LIMIT_BYTES {
@@ -35,8 +35,8 @@ impl Scalar for TypePattern {
 }
 
 impl SettingValue for Vec<TypePattern> {
-    const FORM: &'static str = "an array of 1 to 64 event types such as [\"order.*\"], where each `*` matches any \
-                                characters";
+    const FORM: &'static str =
+        "an array of 1 to 64 event types such as [\"order.*\"]; each `*` matches any characters";
 
     fn read(reader: &mut ConfigReader<'_>, node: &SettingNode<'_>) -> Option<Self> {
         let elements = reader.elements(node, <Self as SettingValue>::FORM)?;

@@ -32,7 +32,7 @@ pub(super) struct Routes {
     pub(super) bindings: Vec<BindingAnswer>,
 }
 
-/// Whether messages of an exchange reach a queue.
+/// The result of a search for a route from an exchange to a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RouteCheck {
     /// A binding leads to the queue, directly, through other exchanges or through alternate exchanges.
