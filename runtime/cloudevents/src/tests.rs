@@ -506,7 +506,7 @@ fn dead_letter_becomes_a_line() {
     let one = DeadLetter { id: LetterId::of_skipped(&gap.id.key, 7, 7), ..gap.clone() };
     let one = forwarded(&one);
     assert!(one.contains(r#""deadcause":"gap""#) && !one.contains(r#""data"#), "{one}");
-    assert!(one.contains(r#""deadsequence":"7","#) && !one.contains("deadlastsequence"), "{one}");
+    assert!(one.contains(r#""deadsequence":"7"}"#) && !one.contains("deadlastsequence"), "{one}");
     let several = DeadLetter { id: LetterId::of_skipped(&gap.id.key, 7, 20_000_000), ..gap };
     let several = forwarded(&several);
     assert!(several.contains(r#""deadsequence":"7","deadlastsequence":"20000000""#), "{several}");

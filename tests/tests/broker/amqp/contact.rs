@@ -309,7 +309,8 @@ fn unreadable_batch(number: usize, size: usize) -> Outgoing {
 /// settled.
 #[test]
 fn batch_without_a_readable_event_counts_as_one_message() -> Result<()> {
-    let rig = Rig::with(ADMIN, FIFO, "unreadable_limit = 4")?;
+    // With a lower `prefetch`, a batch may have several events.
+    let rig = Rig::with(ADMIN, FIFO, "prefetch = 40, unreadable_limit = 4")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     let events: Vec<Value> = in_turn(2, 3)

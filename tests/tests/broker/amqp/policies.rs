@@ -227,7 +227,9 @@ fn missing_binding_concerns_only_its_partition() -> Result<()> {
     })?;
     rig.client.bind("cases.1", "rest", "")?;
     ready(&mut service)?;
-    ensure!(http::metric(address, "ordain_stream_consuming")? == Some(2));
+    wait_until("two partitions with a source", || {
+        Ok(http::metric(address, "ordain_stream_consuming")? == Some(2))
+    })?;
     service.end()
 }
 

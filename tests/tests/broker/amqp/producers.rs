@@ -158,10 +158,11 @@ fn python_cases() -> Vec<Case> {
 
 fn javascript_cases() -> Vec<Case> {
     let order = json!({ "orderId": 17, "cents": 1200 });
+    // In the place of the pseudo-queue `amq.rabbitmq.reply-to`, the receiver gets an address of this form.
     let request = properties()
         .with_delivery_mode(2)
         .with_correlation_id("r-1".into())
-        .with_reply_to("amq.rabbitmq.reply-to".into());
+        .with_reply_to("amq.rabbitmq.reply-to.g1h2AA5yZXBseUAxMDAwMjA.aHR0cA==".into());
     vec![
         Case::new("amqplib", properties().with_headers(FieldTable::default())),
         Case::new("rascal", json_properties().with_message_id("m-1".into())).with_id("m-1"),
