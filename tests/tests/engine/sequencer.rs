@@ -445,6 +445,23 @@ fn events_cut_from_a_full_answer_are_not_skipped() -> Result<()> {
     Ok(())
 }
 
+/// An event that replay found has at most one dead letter to remove, if it is not in the range of the dead letters.
+#[test]
+fn replayed_event_removes_no_letters_that_cannot_exist() -> Result<()> {
+    let mut rig = Rig::new("gap = { timeout = \"1s\" }\nspill_after = \"10m\"\n")?;
+    rig.kept = [2].into();
+    for sequence in [1, 3] {
+        rig.deliver(0, sequence);
+        rig.remember()?;
+    }
+    rig.pass(0, 5_000);
+    assert_eq!(rig.sequencer.stats().settled, 3);
+    let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
+    let removed: Vec<_> = writes.flat_map(|write| &write.removed_letters).collect();
+    assert!(removed.len() == 1 && removed[0].sequence == 2, "{removed:?}");
+    Ok(())
+}
+
 const ANYWHERE: &str = "first = \"any\"\ngap = { timeout = \"1h\" }\nspill_after = \"10m\"\n";
 
 /// The first event of a key has the sequence 500. The key begins with this event, without a gap. A lower sequence that
