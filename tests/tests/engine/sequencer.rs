@@ -512,6 +512,31 @@ fn lower_sequence_becomes_the_beginning_before_the_first_execution() -> Result<(
     Ok(())
 }
 
+/// A lower sequence does not become the beginning if a held event would then be more than `gap.max_width` beyond it.
+#[test]
+fn sequence_far_below_a_held_event_does_not_become_the_beginning() -> Result<()> {
+    let high = (1 << 51) - 1;
+    for (sequences, next, causes) in [
+        ([high, 1], high + 1, vec![Cause::Late]),
+        ([high, high - 10_001], high + 1, vec![Cause::Late]),
+        ([high, high - 10_000], high - 9_999, vec![]),
+    ] {
+        let mut rig = Rig::new(ANYWHERE)?;
+        for sequence in sequences {
+            rig.delivery += 1;
+            let input = Input::Arrived { delivery: rig.delivery, event: event(sequence) };
+            rig.sequencer.handle(0, input);
+        }
+        rig.perform(0);
+        let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
+        let letters = writes.clone().flat_map(|write| &write.letters);
+        assert_eq!(letters.map(|letter| letter.cause).collect::<Vec<_>>(), causes);
+        assert_eq!(writes.last().context("a write")?.record.next, next);
+        assert!(rig.batches.iter().all(|batch| batch.letters.is_empty()), "{:?}", rig.batches);
+    }
+    Ok(())
+}
+
 /// An early event does not let a key begin, because the source may deliver a lower sequence before it.
 #[test]
 fn early_event_does_not_begin_a_key() -> Result<()> {
