@@ -76,6 +76,10 @@ const IS_STORE_NUMBERED: u8 = 32;
 /// The stored time is in µs. Without this flag, the stored time is in ms, as earlier versions of Ordain wrote it.
 const TIME_IS_IN_US: u8 = 64;
 const IS_FORWARDED: u8 = 128;
+/// The flags of an event, and of a message. A stored form with another flag is damaged, or a newer version of Ordain
+/// wrote it.
+const EVENT_FLAGS: u8 = HAS_SEQUENCE | HAS_TIME | TIME_IS_IN_US | IS_END | IS_STORE_NUMBERED;
+const MESSAGE_FLAGS: u8 = HAS_DELAY | HAS_KEY | IS_END | IS_FORWARDED;
 
 impl Event {
     /// Creates an event, and packs its fields into one buffer.
@@ -316,6 +320,9 @@ impl Event {
             return Err(UnpackError("event format"));
         }
         let flags = input.get_u8();
+        if flags & !EVENT_FLAGS != 0 {
+            return Err(UnpackError("event flags, or written by a newer version"));
+        }
         let sequence = input.get_u64_le();
         let time = input.get_u64_le();
         let time_us = if flags & TIME_IS_IN_US != 0 { time } else { time.saturating_mul(1_000) };
@@ -493,6 +500,9 @@ impl Message {
             return Err(UnpackError("message format"));
         }
         let flags = input.get_u8();
+        if flags & !MESSAGE_FLAGS != 0 {
+            return Err(UnpackError("message flags, or written by a newer version"));
+        }
         let delay = input.get_u64_le();
         let parts = PackedStrings::decode(input, 4)?;
         HeaderIter::new(parts.bytes(4)).check()?;
@@ -550,6 +560,23 @@ mod tests {
             assert!(decoded == event);
             assert_eq!(decoded.time_ms(), time_us.map(|time| time / 1_000));
         }
+    }
+
+    #[test]
+    fn stored_form_with_unknown_flags_is_refused() {
+        let mut stored = Vec::new();
+        event("1", "/a", b"x").encode(&mut stored);
+        for (bit, is_known) in (0..8).map(|bit| (1 << bit, EVENT_FLAGS & (1 << bit) != 0)) {
+            stored[1] = bit;
+            assert_eq!(Event::decode(stored.clone().into()).is_ok(), is_known, "{bit:x}");
+        }
+        let mut stored = Vec::new();
+        Message::new(&MessageParts::default()).encode(&mut stored);
+        for (bit, is_known) in (0..8).map(|bit| (1 << bit, MESSAGE_FLAGS & (1 << bit) != 0)) {
+            stored[1] = bit;
+            assert_eq!(Message::decode(stored.clone().into()).is_ok(), is_known, "{bit:x}");
+        }
+        assert_eq!((EVENT_FLAGS.count_ones(), MESSAGE_FLAGS.count_ones()), (5, 4));
     }
 
     #[test]
