@@ -274,11 +274,7 @@ impl EventDecoder {
     }
 
     /// Returns the id of the event.
-    fn id<'r>(
-        &self,
-        reader: &'r EnvelopeReader<'_>,
-        key: &str,
-    ) -> DecodeResult<Cow<'r, str>> {
+    fn id<'r>(&self, reader: &'r EnvelopeReader<'_>, key: &str) -> DecodeResult<Cow<'r, str>> {
         let Some(location) = &self.locations().id else {
             return self.default_id(reader.envelope);
         };
