@@ -460,7 +460,7 @@ pub async fn repeated_message_of_a_producer_is_recognized(fixture: &mut impl Fix
 }
 
 /// A producer may publish JSON again in another form. An earlier version of Ordain compared JSON by its bytes, as it
-/// still compares text.
+/// still compares other data.
 pub async fn json_of_a_producer_is_compared_as_json(fixture: &mut impl Fixture) {
     use AssignItemReply::{Conflict, Known, New, UnprovenRepeat};
     const ONE: &str = r#"{"a":[1,"x"],"b":2}"#;
