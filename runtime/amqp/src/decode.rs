@@ -400,8 +400,7 @@ impl DeliveryDecoder {
                 LocatedId::Text(id) => Some(within_limit("id", id)?),
                 LocatedId::Content => {
                     let kind = kind(reader, locations, headers)?.unwrap_or_default();
-                    let content_type = content_type(reader, headers)?.unwrap_or_default();
-                    Some(content_id(key, &kind, &content_type, reader.data).into())
+                    Some(content_id(key, &kind, reader.data).into())
                 }
                 LocatedId::Unique => Some(
                     letter_id(reader.delivery).map_or_else(|| unique_id().into(), Cow::Borrowed),

@@ -48,7 +48,7 @@ pub fn compact(json: &str) -> Result<Cow<'_, str>, NestingError> {
 }
 
 /// Returns the position after a string's closing quote; `at` is the position after its opening quote.
-fn string_end(bytes: &[u8], mut at: usize) -> usize {
+pub(super) fn string_end(bytes: &[u8], mut at: usize) -> usize {
     while let Some(found) = bytes.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
         at += found + 1;
         if bytes[at - 1] == b'"' {

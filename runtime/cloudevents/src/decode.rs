@@ -232,8 +232,7 @@ impl EventDecoder {
         let reader =
             EnvelopeReader { envelope, data, outside: carrier.map(|carrier| carrier.places) };
         let key = self.key(&reader)?;
-        let content_type = payload.as_ref().map_or::<&str, _>("", |payload| &payload.content_type);
-        let id = self.id(&reader, &key.text, content_type)?;
+        let id = self.id(&reader, &key.text)?;
         let source = attribute(envelope, EnvelopeMember::Source, "source")?;
         let kind = self.kind(&reader)?;
         let Payload { content_type, data } = payload.as_ref().map_err(Clone::clone)?;
@@ -274,13 +273,8 @@ impl EventDecoder {
         Ok(EventKey { text: key.text, attribute, outer_header })
     }
 
-    /// Returns the id of the event. `content_type` is the media type of its data.
-    fn id<'r>(
-        &self,
-        reader: &'r EnvelopeReader<'_>,
-        key: &str,
-        content_type: &str,
-    ) -> DecodeResult<Cow<'r, str>> {
+    /// Returns the id of the event.
+    fn id<'r>(&self, reader: &'r EnvelopeReader<'_>, key: &str) -> DecodeResult<Cow<'r, str>> {
         let Some(location) = &self.locations().id else {
             return self.default_id(reader.envelope);
         };
@@ -288,7 +282,7 @@ impl EventDecoder {
             LocatedId::Text(id) => within_limit("id", id),
             LocatedId::Content => {
                 let kind = self.kind(reader)?;
-                Ok(Cow::Owned(content_id(key, &kind, content_type, reader.data)))
+                Ok(Cow::Owned(content_id(key, &kind, reader.data)))
             }
             LocatedId::Unique => Ok(Cow::Owned(unique_id())),
             LocatedId::Missing => {

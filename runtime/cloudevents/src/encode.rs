@@ -133,7 +133,7 @@ fn write_text(out: &mut Vec<u8>, data: &[u8]) -> bool {
 
 /// Returns the data in compact form. Returns `None` if the data is not valid JSON, or is nested deeper than
 /// `NESTING_LIMIT`.
-fn compact_json(data: &[u8]) -> Option<Cow<'_, str>> {
+pub(super) fn compact_json(data: &[u8]) -> Option<Cow<'_, str>> {
     let raw: &RawValue = serde_json::from_slice(data).ok()?;
     compact(raw.get()).ok()
 }

@@ -3,15 +3,13 @@
 
 use std::fmt::Write;
 
-use ordain_core::{json_digest, may_be_json};
 use ordain_store::OutboxMessage;
 use sha2::{Digest, Sha256};
 
+use super::canonical::canonical_json;
+
 /// Size of the digest in a content id, in bytes.
 const CONTENT_DIGEST_BYTES: usize = 16;
-
-/// Arbitrary seeds of the two digests of JSON in a content id.
-const JSON_SEEDS: [u64; 2] = [0x6a09_e667_f3bc_c908, 0xbb67_ae85_84ca_a73b];
 
 /// Returns `stream/key/incarnation/sequence/index`. Each part is percent-encoded, so that two messages never have the
 /// same id, whatever characters their keys contain. The part `incarnation` is a bitwise XOR of two numbers: the time of
@@ -32,18 +30,15 @@ pub fn message_id(stream: &str, message: &OutboxMessage) -> String {
 }
 
 /// Returns the id of an event that is identified by its content: the first 128 bits of a SHA-256 digest of key, type
-/// and data, in hexadecimal digits. If the data is JSON, and the content type is JSON or empty, two digests of 64 bits
-/// ([`json_digest`]) stand for the data, so that two forms of the same JSON result in the same id.
-pub fn content_id(key: &str, kind: &str, content_type: &str, data: &[u8]) -> String {
-    let json = may_be_json(content_type).then(|| json_digests(data)).flatten();
+/// and data, in hexadecimal digits. If the data is JSON, its canonical form stands for the data, so that two forms of
+/// the same JSON result in the same id.
+pub fn content_id(key: &str, kind: &str, data: &[u8]) -> String {
+    let json = canonical_json(data);
     let mut digest = Sha256::new();
     for part in [key.as_bytes(), kind.as_bytes(), json.as_deref().unwrap_or(data)] {
         // With the lengths, different parts never result in the same input of the digest.
         digest.update((part.len() as u64).to_be_bytes());
         digest.update(part);
-    }
-    if json.is_some() {
-        digest.update(b"json");
     }
     let mut id = String::with_capacity(2 * CONTENT_DIGEST_BYTES);
     for byte in &digest.finalize()[..CONTENT_DIGEST_BYTES] {
@@ -51,12 +46,6 @@ pub fn content_id(key: &str, kind: &str, content_type: &str, data: &[u8]) -> Str
         let _ = write!(id, "{byte:02x}");
     }
     id
-}
-
-/// Returns two independent digests of JSON; `None` if the data is not JSON.
-fn json_digests(data: &[u8]) -> Option<Vec<u8>> {
-    let [one, two] = JSON_SEEDS.map(|seed| json_digest(data, seed));
-    Some([one?, two?].map(u64::to_be_bytes).concat())
 }
 
 /// Returns a random id of 128 bits, in hexadecimal digits.
@@ -96,22 +85,19 @@ mod tests {
 
     #[test]
     fn content_id_depends_on_key_type_and_data() {
-        let id = content_id("k", "t", "", b"data");
+        let id = content_id("k", "t", b"data");
         assert!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
-        assert_eq!(content_id("k", "t", "text/plain", b"data"), id);
         for (key, kind, data) in [
             ("kt", "", &b"data"[..]),
             ("k", "td", b"ata"),
             ("k", "t", b"datb"),
             ("", "kt", b"data"),
         ] {
-            assert_ne!(content_id(key, kind, "", data), id, "{key} {kind}");
+            assert_ne!(content_id(key, kind, data), id, "{key} {kind}");
         }
-        let json = |content_type, data| content_id("k", "t", content_type, data);
-        let id = json("", b"{\"a\":[1,\"x\"],\"b\":2}");
-        assert_eq!(json("application/json", b"{\"b\": 2, \"a\": [1, \"\\u0078\"]}\n"), id);
-        assert_ne!(json("", b"{\"a\":[\"x\",1],\"b\":2}"), id);
-        assert_ne!(json("text/plain", b"{\"a\":1}"), json("text/plain", b"{\"a\": 1}"));
+        let id = content_id("k", "t", b"{\"a\":[1,\"x\"],\"b\":2}");
+        assert_eq!(content_id("k", "t", b"{\"b\": 2, \"a\": [1, \"\\u0078\"]}\n"), id);
+        assert_ne!(content_id("k", "t", b"{\"a\":[\"x\",1],\"b\":2}"), id);
         assert_ne!(unique_id(), unique_id());
         assert_eq!(unique_id().len(), 32);
     }

@@ -9,6 +9,7 @@
 
 mod blank;
 mod body;
+mod canonical;
 mod compact;
 mod decode;
 mod delivery;

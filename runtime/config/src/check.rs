@@ -172,7 +172,7 @@ impl ConfigChecker<'_> {
         }
         if let Some(sink) = &stream.dead_letter {
             self.require_sink(&at("dead_letter"), sink);
-            if self.has_loop(name, |stream| stream.dead_letter.as_ref()) {
+            if self.leads_back(name, sink) {
                 let message = "leads back to this stream: a dead letter that the stream cannot process would circulate forever";
                 self.report(&at("dead_letter"), message);
             }
@@ -219,7 +219,7 @@ impl ConfigChecker<'_> {
                            two";
             self.report(&at, message);
         }
-        if self.has_loop(name, |stream| stream.other_types.as_ref()) {
+        if self.leads_back(name, sink) {
             let message = "leads back to this stream: an event of a type that no stream of the circle executes would \
                            circulate forever";
             self.report(&at, message);

@@ -38,26 +38,24 @@ pub fn is_json(content_type: &str) -> bool {
     ends("/json") || ends("+json")
 }
 
-/// Returns whether data with this content type is compared as JSON, if it is JSON. Data without a content type may be
-/// JSON: in CloudEvents, JSON is the default.
-pub fn may_be_json(content_type: &str) -> bool {
-    content_type.is_empty() || is_json(content_type)
-}
-
-/// Returns the digest of a JSON text. Different seeds result in independent digests. Returns `None` if the text is not
-/// JSON, or is nested deeper than 127 levels. The function does not check the characters inside strings: a text with
-/// control characters or invalid UTF-8 inside its strings has a digest too.
-pub fn json_digest(text: &[u8], seed: u64) -> Option<u64> {
-    let mut reader = JsonReader { text, at: 0, seed };
+/// Returns the digest of a JSON text. Returns `None` if the text is not JSON in UTF-8, or is nested deeper than 127
+/// levels. The function permits control characters inside strings, although JSON does not.
+pub fn json_digest(text: &[u8]) -> Option<u64> {
+    let mut reader = JsonReader { text, at: 0, bits: 0 };
     let digest = reader.value(NESTING_LIMIT)?;
     reader.skip_blanks();
-    (reader.at == text.len()).then_some(digest)
+    let is_valid = reader.at == text.len()
+        && (reader.bits & HIGH_BITS == 0 || std::str::from_utf8(text).is_ok());
+    is_valid.then_some(digest)
 }
 
-/// Combines two numbers. The result depends on their order.
+/// Combines a digest with the next number. The result depends on their order. If `b` is `RIGHT`, the product is 0, but
+/// the result still depends on `a`.
 fn mix(a: u64, b: u64) -> u64 {
-    let product = u128::from(a ^ LEFT) * u128::from(b ^ RIGHT);
-    product as u64 ^ (product >> 64) as u64
+    let a = a ^ LEFT;
+    let b = b ^ RIGHT;
+    let product = u128::from(a) * u128::from(b);
+    a.rotate_left(32) ^ b ^ product as u64 ^ (product >> 64) as u64
 }
 
 /// The digest of a sequence of bytes, which the caller adds in pieces of any size.
@@ -95,29 +93,34 @@ impl ByteDigest {
     }
 }
 
+const ONES: u64 = 0x0101_0101_0101_0101;
+/// The highest bit of each byte. A character that is not ASCII consists of bytes with this bit.
+const HIGH_BITS: u64 = ONES << 7;
+
 /// Returns a word whose lowest set bit is the highest bit of the first zero byte of `word`. Returns 0 if no byte of
 /// `word` is 0. The bits above the lowest set bit have no meaning.
 fn zero_bytes(word: u64) -> u64 {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    word.wrapping_sub(ONES) & !word & (ONES << 7)
+    word.wrapping_sub(ONES) & !word & HIGH_BITS
 }
 
 /// A reader that computes the digest of the value at its position.
 struct JsonReader<'a> {
     text: &'a [u8],
     at: usize,
-    seed: u64,
+    /// All bits of the strings. Some bits may come from bytes after a string.
+    bits: u64,
+}
+
+/// Returns the digest of a number or a word.
+fn token_digest(kind: u64, bytes: &[u8]) -> u64 {
+    let mut digest = ByteDigest::new(kind);
+    for byte in bytes {
+        digest.add_byte(*byte);
+    }
+    digest.finish()
 }
 
 impl JsonReader<'_> {
-    fn hash(&self, kind: u64, bytes: &[u8]) -> u64 {
-        let mut digest = ByteDigest::new(kind ^ self.seed);
-        for byte in bytes {
-            digest.add_byte(*byte);
-        }
-        digest.finish()
-    }
-
     fn skip_blanks(&mut self) {
         while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.text.get(self.at) {
             self.at += 1;
@@ -202,7 +205,7 @@ impl JsonReader<'_> {
         let word =
             [&b"true"[..], b"false", b"null"].into_iter().find(|word| rest.starts_with(word))?;
         self.at += word.len();
-        Some(self.hash(WORD, word))
+        Some(token_digest(WORD, word))
     }
 
     fn number(&mut self) -> Option<u64> {
@@ -220,7 +223,7 @@ impl JsonReader<'_> {
             }
             self.digits()?;
         }
-        Some(self.hash(NUMBER, &self.text[start..self.at]))
+        Some(token_digest(NUMBER, &self.text[start..self.at]))
     }
 
     /// Skips one or more digits. Returns `None` if there is no digit.
@@ -236,10 +239,11 @@ impl JsonReader<'_> {
     fn string(&mut self) -> Option<u64> {
         const QUOTES: u64 = u64::from_le_bytes([b'"'; 8]);
         const BACKSLASHES: u64 = u64::from_le_bytes([b'\\'; 8]);
-        let mut digest = ByteDigest::new(TEXT ^ self.seed);
+        let mut digest = ByteDigest::new(TEXT);
         self.at += 1;
         while let Some(bytes) = self.text.get(self.at..).and_then(<[u8]>::first_chunk) {
             let word = u64::from_le_bytes(*bytes);
+            self.bits |= word;
             let special = zero_bytes(word ^ QUOTES) | zero_bytes(word ^ BACKSLASHES);
             if special == 0 {
                 digest.add_word(word);
@@ -264,6 +268,7 @@ impl JsonReader<'_> {
         loop {
             let byte = *self.text.get(self.at)?;
             self.at += 1;
+            self.bits |= u64::from(byte);
             match byte {
                 b'"' => return Some(digest.finish()),
                 b'\\' => {
@@ -323,7 +328,7 @@ mod tests {
     use super::*;
 
     fn json(text: &str) -> Option<u64> {
-        json_digest(text.as_bytes(), 0)
+        json_digest(text.as_bytes())
     }
 
     /// Each group contains the same value in several forms. Different groups contain different values.
@@ -440,12 +445,32 @@ mod tests {
         }
     }
 
-    /// The digests are part of the storage format. Another implementation computed these digests.
+    #[test]
+    fn text_that_is_not_utf_8_has_no_digest() {
+        let right = RIGHT.to_le_bytes();
+        for string in [&b"\xfc"[..], b"abcdefg\xc3", b"\xed\xa0\x80 in a longer string", &right] {
+            for text in [[b"\"", string, b"\""].concat(), [b"{\"", string, b"\":1}"].concat()] {
+                assert_eq!(json_digest(&text), None, "{text:?}");
+            }
+        }
+        assert!(json_digest(b"\"\xc3\xbc\"").is_some());
+    }
+
+    /// No number that is combined with a digest erases the digest.
+    #[test]
+    fn digest_depends_on_all_earlier_numbers() {
+        for number in [0, LEFT, RIGHT, u64::MAX] {
+            let digests = [1, 2, RIGHT].map(|earlier| mix(mix(7, earlier), number));
+            assert!(digests[0] != digests[1] && digests[1] != digests[2], "{number:x}");
+            assert_ne!(mix(mix(7, 1), number), mix(mix(7, number), 1), "{number:x}");
+        }
+    }
+
+    /// The digests are part of the storage format. Another implementation computed this digest.
     #[test]
     fn digests_stay_the_same_in_all_versions() {
         let text = br#"{"a":[1,"x",null],"b":{}}"#;
-        let digests = [0, 1].map(|seed| json_digest(text, seed));
-        assert_eq!(digests, [Some(0x5a15_f32a_10b7_4924), Some(0x49e0_418e_a403_d1b4)]);
+        assert_eq!(json_digest(text), Some(0x6003_1ca2_18f4_c6fe));
     }
 
     #[test]

@@ -395,7 +395,8 @@ impl FromIterator<(u64, u64)> for SkippedRanges {
 
 impl SkippedRanges {
     /// The maximum number of ranges remembered for a key. Only a faulty producer causes more ranges than this limit. If
-    /// an event of a forgotten range arrives late, the sequencer treats the event as a duplicate.
+    /// an event of a forgotten range arrives late, the sequencer treats the event as a duplicate. A range that begins at
+    /// 0 is forgotten last, because it contains the sequences below the beginning of a key that may begin anywhere.
     pub const RANGES_LIMIT: usize = 64;
 
     /// Returns all ranges.
@@ -411,7 +412,7 @@ impl SkippedRanges {
             _ => ranges.push((first, last)),
         }
         if ranges.len() > Self::RANGES_LIMIT {
-            ranges.remove(0);
+            ranges.remove(usize::from(ranges[0].0 == 0));
         }
     }
 
@@ -720,5 +721,17 @@ mod tests {
         // The first and the last sequence of a range can leave at any time.
         skipped.remove(1_000_000);
         assert!(!skipped.contains(1_000_000));
+    }
+
+    #[test]
+    fn sequences_below_the_beginning_stay_when_ranges_are_forgotten() {
+        for (before, remaining) in [((0, 9), [(0, 9), (22, 22)]), ((1, 9), [(20, 20), (22, 22)])] {
+            let mut skipped: SkippedRanges = [before].into_iter().collect();
+            for sequence in (20..).step_by(2).take(SkippedRanges::RANGES_LIMIT) {
+                skipped.push(sequence, sequence);
+            }
+            assert_eq!(skipped.ranges().len(), SkippedRanges::RANGES_LIMIT);
+            assert_eq!(skipped.ranges()[..2], remaining);
+        }
     }
 }

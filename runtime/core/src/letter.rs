@@ -133,7 +133,7 @@ pub struct LetterId {
     pub sequence: u64,
     /// For skipped sequences, whose events never arrived, twice the number of sequences after the first: an even
     /// number, and 0 for a single sequence. Otherwise a digest of the event and the cause, which distinguishes letters
-    /// of one sequence. The digest is an odd number.
+    /// of one sequence. The digest of an event is an odd number.
     pub tag: u64,
 }
 

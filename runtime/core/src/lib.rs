@@ -46,7 +46,7 @@ pub use fault::SequencerFault;
 pub use gaps::{GapEnd, GapEntry, GapHistory, SourceAnswers};
 pub use id_times::{IdStretch, IdTimes};
 pub use input::{Input, SpillPage};
-pub use json::{is_json, json_digest, may_be_json};
+pub use json::{is_json, json_digest};
 pub use key_record::{
     AcceptedId, AheadRange, AppliedCommit, Batch, CommitReply, EmittedMessage, EventDigests,
     ExistingSpill, FailureInfo, KeyRecord, KeySnapshot, KeyStatus, KeyWrite, SkippedRanges,

@@ -29,9 +29,12 @@ use ordain_store::{
 
 /// The maximum number of sequences that one call of the script `retained` requests.
 const SEQUENCES_LIMIT: usize = 1_000;
-/// Above this number of wanted sequences, the store first finds the sequences that have retained messages. The number of
-/// wanted sequences has no limit, because a gap may be wide. The number of retained messages is limited.
+/// Above this number of wanted sequences, the store may first find the sequences that have retained messages
+/// ([`is_scan_shorter`]). The number of wanted sequences has no limit, because a gap may be wide. The number of retained
+/// messages is limited.
 const WANTED_SEQUENCES_LIMIT: u64 = 100 * SEQUENCES_LIMIT as u64;
+/// The approximate number of fields that a scan of the log examines in the time of a search for one sequence.
+const SCANNED_FIELDS: u64 = 5;
 
 #[async_trait]
 impl MessageLog for RedisStore {
@@ -76,7 +79,10 @@ impl MessageLog for RedisStore {
         let names = [self.log_key(shard_of(key, self.shards), to)];
         let mut found = FoundEvents { events: Vec::new(), until: u64::MAX };
         let existing;
-        let wanted = if width(wanted) > WANTED_SEQUENCES_LIMIT {
+        let width = width(wanted);
+        let wanted = if width > WANTED_SEQUENCES_LIMIT
+            && is_scan_shorter(width, fields_of(self, &names[0]).await?)
+        {
             existing = retained_sequences(self, &names, key, wanted).await?;
             &existing[..]
         } else {
@@ -257,6 +263,17 @@ fn indexes_by_shard(keys: &[&str], shards: u32) -> BTreeMap<u32, Vec<usize>> {
 fn width(ranges: &[RangeInclusive<u64>]) -> u64 {
     let widths = ranges.iter().map(|range| (range.end() - range.start()).saturating_add(1));
     widths.fold(0, u64::saturating_add)
+}
+
+/// Returns whether a scan of all fields of a log takes less time than a search for each wanted sequence.
+fn is_scan_shorter(wanted: u64, fields: u64) -> bool {
+    fields / SCANNED_FIELDS < wanted
+}
+
+/// Returns the number of fields of a hash.
+async fn fields_of(store: &RedisStore, name: &str) -> Result<u64, StoreError> {
+    let fields = store.run_command(cmd("HLEN").arg(name)).await?;
+    number(&fields).ok_or_else(|| unexpected_reply("HLEN"))
 }
 
 /// Returns the wanted sequences for which the log, whose Redis key is in `names`, has retained messages of the key. Each
@@ -554,4 +571,12 @@ fn parse_result([kind, sequence @ ..]: &[u8; 9]) -> Option<AssignItemReply> {
         8 => AssignItemReply::OtherNumber(sequence),
         _ => return None,
     })
+}
+
+#[test]
+fn store_scans_the_log_only_if_the_log_is_small_for_the_wanted_sequences() {
+    assert!(is_scan_shorter(WANTED_SEQUENCES_LIMIT + 1, 0));
+    assert!(is_scan_shorter(200_000, 999_999));
+    assert!(!is_scan_shorter(200_000, 1_000_000));
+    assert!(is_scan_shorter(u64::MAX, 1 << 32));
 }

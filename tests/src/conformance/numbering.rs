@@ -460,7 +460,7 @@ pub async fn repeated_message_of_a_producer_is_recognized(fixture: &mut impl Fix
 }
 
 /// A producer may publish JSON again in another form. An earlier version of Ordain compared JSON by its bytes, as it
-/// still compares text.
+/// still compares other data.
 pub async fn json_of_a_producer_is_compared_as_json(fixture: &mut impl Fixture) {
     use AssignItemReply::{Conflict, Known, New, UnprovenRepeat};
     const ONE: &str = r#"{"a":[1,"x"],"b":2}"#;
@@ -490,16 +490,16 @@ pub async fn json_of_a_producer_is_compared_as_json(fixture: &mut impl Fixture) 
     let restoring = Sender { reuses_lost_numbers: true, ..producer.clone() };
     assert_eq!(restoring.assign(store, 0, &[json(&b, OTHER)]).await, [UnprovenRepeat(1)]);
     assert_eq!(restoring.assign(store, 0, &[json(&b, LOOSE)]).await, [New(1)]);
-    // Text is compared by its bytes, but the content type does not count.
+    // Data that is not JSON is compared by its bytes. The content type does not count.
     let text = |data: &str| {
         let parts = EventParts { key: &b, id: "text", kind: "test", ..EventParts::default() };
         let source = "/ordain/first";
         let data = data.as_bytes();
         Arc::new(Event::new(&EventParts { source, content_type: "text/plain", data, ..parts }))
     };
-    assert_eq!(producer.assign(store, 0, &[text(LOOSE), text(LOOSE)]).await, [New(2), Known(2)]);
-    assert_eq!(producer.assign(store, 0, &[text(ONE)]).await, [Conflict(2)]);
-    let same = event(&b, LOOSE, None, "text", false);
+    assert_eq!(producer.assign(store, 0, &[text("x y"), text("x y")]).await, [New(2), Known(2)]);
+    assert_eq!(producer.assign(store, 0, &[text("x  y")]).await, [Conflict(2)]);
+    let same = event(&b, "x y", None, "text", false);
     assert_eq!(producer.assign(store, 0, &[same]).await, [Known(2)]);
 }
 

@@ -445,6 +445,23 @@ fn events_cut_from_a_full_answer_are_not_skipped() -> Result<()> {
     Ok(())
 }
 
+/// An event that replay found has at most one dead letter to remove, if it is not in the range of the dead letters.
+#[test]
+fn replayed_event_removes_no_letters_that_cannot_exist() -> Result<()> {
+    let mut rig = Rig::new("gap = { timeout = \"1s\" }\nspill_after = \"10m\"\n")?;
+    rig.kept = [2].into();
+    for sequence in [1, 3] {
+        rig.deliver(0, sequence);
+        rig.remember()?;
+    }
+    rig.pass(0, 5_000);
+    assert_eq!(rig.sequencer.stats().settled, 3);
+    let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
+    let removed: Vec<_> = writes.flat_map(|write| &write.removed_letters).collect();
+    assert!(removed.len() == 1 && removed[0].sequence == 2, "{removed:?}");
+    Ok(())
+}
+
 const ANYWHERE: &str = "first = \"any\"\ngap = { timeout = \"1h\" }\nspill_after = \"10m\"\n";
 
 /// The first event of a key has the sequence 500. The key begins with this event, without a gap. A lower sequence that
@@ -492,6 +509,31 @@ fn lower_sequence_becomes_the_beginning_before_the_first_execution() -> Result<(
     assert!(writes.clone().all(|write| write.letters.is_empty()));
     let record = &writes.last().context("a write")?.record;
     assert_eq!((record.next, record.skipped.ranges()), (6, &[(0, 2)][..]));
+    Ok(())
+}
+
+/// A lower sequence does not become the beginning if a held event would then be more than `gap.max_width` beyond it.
+#[test]
+fn sequence_far_below_a_held_event_does_not_become_the_beginning() -> Result<()> {
+    let high = (1 << 51) - 1;
+    for (sequences, next, causes) in [
+        ([high, 1], high + 1, vec![Cause::Late]),
+        ([high, high - 10_001], high + 1, vec![Cause::Late]),
+        ([high, high - 10_000], high - 9_999, vec![]),
+    ] {
+        let mut rig = Rig::new(ANYWHERE)?;
+        for sequence in sequences {
+            rig.delivery += 1;
+            let input = Input::Arrived { delivery: rig.delivery, event: event(sequence) };
+            rig.sequencer.handle(0, input);
+        }
+        rig.perform(0);
+        let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
+        let letters = writes.clone().flat_map(|write| &write.letters);
+        assert_eq!(letters.map(|letter| letter.cause).collect::<Vec<_>>(), causes);
+        assert_eq!(writes.last().context("a write")?.record.next, next);
+        assert!(rig.batches.iter().all(|batch| batch.letters.is_empty()), "{:?}", rig.batches);
+    }
     Ok(())
 }
 

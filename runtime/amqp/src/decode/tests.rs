@@ -121,7 +121,7 @@ fn check_message(
 #[test]
 fn values_are_read_from_headers_and_properties() {
     // pika: no properties.
-    let id = content_id("order.paid", "", "", b"{}");
+    let id = content_id("order.paid", "", b"{}");
     let settings = "id = \"content\"";
     check_message(settings, BasicProperties::default(), "{}", ("order.paid", &id, "", None));
     // Celery: the id of the task twice, and no message_id.
@@ -142,7 +142,7 @@ fn values_are_read_from_headers_and_properties() {
     check_message(settings, service_bus, "", ("c-1", "nsb-1", "Shop.OrderPaid", None));
     // Spring: the class in a header, and no message_id.
     let spring = with_headers(&[("__TypeId__", text("shop.OrderPaid"))]);
-    let id = content_id("order.paid", "shop.OrderPaid", "", b"{\"a\":1}");
+    let id = content_id("order.paid", "shop.OrderPaid", b"{\"a\":1}");
     let settings = "id = \"content\"\ntype = \"header:__TypeId__\"";
     check_message(settings, spring, "{\"a\":1}", ("order.paid", &id, "shop.OrderPaid", None));
     // Knative and the CloudEvents SDK for RabbitMQ: headers `ce-`.

@@ -203,7 +203,7 @@ mod tests {
         // The attribute `id` is an ordinary header.
         assert_eq!(event.headers().collect::<Vec<_>>(), [("id", "e1")]);
         let event = fifo(vec![IdPlace::Place(data("/list")), IdPlace::Content]).expect("an event");
-        assert_eq!(event.id(), content_id("s", "t", "application/json", event.data()));
+        assert_eq!(event.id(), content_id("s", "t", event.data()));
         let ids = [(); 2].map(|()| fifo(vec![IdPlace::Unique]).expect("an event").id().to_owned());
         assert_ne!(ids[0], ids[1]);
         let error = fifo(vec![IdPlace::Place(data("/list"))]).expect_err("no id");

@@ -7,7 +7,7 @@ use super::ConfigChecker;
 use crate::queue_names::{dropped_queue, partition_queue};
 use crate::template::RoutingKeyTemplate;
 use crate::text::ResourceName;
-use crate::{AmqpSourceConfig, Config, ExchangeBinding, SinkConfig, SourceConfig, StreamConfig};
+use crate::{AmqpSourceConfig, Config, ExchangeBinding, SinkConfig, SourceConfig};
 
 impl ConfigChecker<'_> {
     /// Checks that no two streams that read from the broker share a queue. Also checks that an exchange whose stream
@@ -57,20 +57,17 @@ impl ConfigChecker<'_> {
         }
     }
 
-    /// Returns whether the sinks that `sink_of` returns for the streams lead back to a stream, directly or through
-    /// other streams and exchanges.
-    pub(super) fn has_loop(
-        &self,
-        stream: &ResourceName,
-        sink_of: impl Fn(&StreamConfig) -> Option<&ResourceName>,
-    ) -> bool {
+    /// Returns whether the events that a stream sends to `sink` can return to the stream: directly, or through exchanges
+    /// and the settings `dead_letter` and `other_types` of other streams.
+    pub(super) fn leads_back(&self, stream: &ResourceName, sink: &ResourceName) -> bool {
         let mut reached = BTreeSet::new();
-        let mut open = vec![stream];
-        while let Some(from) = open.pop() {
-            let sink = self.config.streams.get(from).and_then(&sink_of);
+        let mut open = vec![sink];
+        while let Some(sink) = open.pop() {
             for next in self.sink_readers(sink) {
-                if reached.insert(next) {
-                    open.push(next);
+                if reached.insert(next)
+                    && let Some(next) = self.config.streams.get(next)
+                {
+                    open.extend(next.dead_letter.iter().chain(&next.other_types));
                 }
             }
         }
@@ -78,8 +75,8 @@ impl ConfigChecker<'_> {
     }
 
     /// Returns the streams that can receive the messages of a sink.
-    fn sink_readers(&self, sink: Option<&ResourceName>) -> Vec<&ResourceName> {
-        match sink.and_then(|sink| self.config.sinks.get(sink)) {
+    fn sink_readers(&self, sink: &ResourceName) -> Vec<&ResourceName> {
+        match self.config.sinks.get(sink) {
             Some(SinkConfig::Stream(sink)) => vec![&sink.stream],
             Some(SinkConfig::Amqp(sink)) => self.readers(&sink.exchange.0, &sink.routing_key),
             Some(SinkConfig::File(_)) | None => Vec::new(),

@@ -97,4 +97,13 @@ fn events_of_other_types_do_not_return() {
     );
     let last = "[streams.c]\nhandler = \"h\"\nsource = { kind = \"stream\" }\n";
     check(&(stream("a", "b") + &stream("b", "c") + last + &sink("b") + &sink("c")), &[]);
+    // A circle may also contain the sink of dead letters of another stream.
+    let letters = last.to_owned() + "dead_letter = \"b\"\n";
+    check(
+        &(stream("b", "c") + &letters + &sink("b") + &sink("c")),
+        &[
+            (5, "streams.b.other_types", "leads back to this stream"),
+            (9, "streams.c.dead_letter", "leads back to this stream"),
+        ],
+    );
 }

@@ -206,9 +206,10 @@ impl Sequencer {
     }
 
     /// Lets a key without a record begin at the sequence of the first event that arrives. A lower sequence that arrives
-    /// before the key has executed or written anything becomes the beginning instead. The first write of the key makes
-    /// the beginning durable. Returns `false` if the lane drops the event: an early event, which the source will also
-    /// deliver, does not let a key begin, because the source may deliver a lower sequence first.
+    /// before the key has executed or written anything becomes the beginning instead, unless events that the lane holds
+    /// would then be too far ahead. The first write of the key makes the beginning durable. Returns `false` if the lane
+    /// drops the event: an early event, which the source will also deliver, does not let a key begin, because the
+    /// source may deliver a lower sequence first.
     fn begin_key(&mut self, index: u32, sequence: u64, delivery: DeliveryNumber) -> bool {
         let lane = &mut self.lanes[index];
         if !lane.absent {
@@ -220,7 +221,10 @@ impl Sequencer {
         }
         let is_open = lane.pending.is_empty()
             && lane.turn.is_none_or(|turn| turn.stale)
-            && lane.record.failure.is_none();
+            && lane.record.failure.is_none()
+            && lane.held.highest().is_none_or(|highest| {
+                highest <= sequence.saturating_add(self.settings.gap.max_width)
+            });
         if is_unused || (is_open && sequence < lane.done) {
             lane.begin_at(sequence);
         }

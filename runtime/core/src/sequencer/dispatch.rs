@@ -187,10 +187,7 @@ impl Sequencer {
                     chunk.letters.push(letter);
                 }
             }
-            if held.replayed || ahead.is_some_and(|ahead| ahead.spans(held.sequence)) {
-                let ids = early_letter_ids(&key, held.sequence, &held.event);
-                chunk.removed_letters.extend(ids);
-            }
+            chunk.removed_letters.extend(early_letter_ids(&key, held, ahead.as_ref()));
             chunk.events += 1;
             self.ahead += 1;
             done += 1;

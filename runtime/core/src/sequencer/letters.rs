@@ -3,9 +3,13 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::Sequencer;
 use super::delivery_window::NO_LANE;
+use super::held::HeldEvent;
 use crate::event::{DeliveryNumber, Event, Key, shard_of};
+use crate::key_record::AheadRange;
 use crate::letter::{Cause, DeadLetter, LetterContent, LetterId};
 use crate::settings::OrderingMode;
 use crate::version::VersionName;
@@ -75,24 +79,31 @@ pub(super) fn skip_letter(key: &Key, first: u64, last: u64, error: String) -> De
     }
 }
 
-/// Returns the ids of the letters that the event may have got before the key reached the event. For each cause that
-/// does not settle the event ([`Cause::waits_for_earlier`]), returns the id that this version of Ordain gives the
-/// letter and, if they differ, the ids that earlier versions gave the letter.
+/// Returns the ids of the letters that a held event may have got before its key reached the event. `ahead` is the range
+/// in the key's record: the record contains the range of the letters `far-ahead` and `overflow` before such a letter
+/// exists. An event outside the range can only have a letter `corrupt`, and only if replay found the event. For an event
+/// in the range, the result also contains the ids that earlier versions of Ordain gave its letters, if they differ.
 pub(super) fn early_letter_ids(
     key: &Key,
-    sequence: u64,
-    event: &Event,
-) -> impl Iterator<Item = LetterId> {
-    let [identity, id] = event.identity_digests();
-    let earlier = (identity != id).then_some(id);
-    let causes = Cause::ALL.into_iter().filter(|cause| cause.waits_for_earlier());
-    causes.flat_map(move |cause| {
-        let tags = event.content_digests().flat_map(move |content| {
-            let identities = std::iter::once(identity).chain(earlier);
-            identities.map(move |identity| tag_of(content, identity, cause))
-        });
-        tags.map(move |tag| LetterId { key: Arc::clone(key), sequence, tag })
-    })
+    held: &HeldEvent,
+    ahead: Option<&AheadRange>,
+) -> SmallVec<[LetterId; 1]> {
+    let HeldEvent { sequence, event, .. } = held;
+    let sequence = *sequence;
+    let id = |tag| LetterId { key: Arc::clone(key), sequence, tag };
+    if !ahead.is_some_and(|ahead| ahead.spans(sequence)) {
+        return held.replayed.then(|| id(tag(event, Cause::Corrupt))).into_iter().collect();
+    }
+    let [identity, earlier] = event.identity_digests();
+    let earlier = (identity != earlier).then_some(earlier);
+    let mut ids = SmallVec::new();
+    for content in event.content_digests() {
+        for identity in std::iter::once(identity).chain(earlier) {
+            let causes = Cause::ALL.into_iter().filter(|cause| cause.waits_for_earlier());
+            ids.extend(causes.map(|cause| id(tag_of(content, identity, cause))));
+        }
+    }
+    ids
 }
 
 impl Sequencer {

@@ -36,8 +36,6 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         let next = lane.held.head().filter(|held| !filter.accepts(held.event.kind()));
         let Some(held) = next else { return false };
-        let is_lettered = held.replayed
-            || lane.record.ahead.as_ref().is_some_and(|ahead| ahead.spans(held.sequence));
         let event = Arc::clone(&held.event);
         let sequence = held.sequence;
         let message = filter.sink.as_deref().map(|sink| EmittedMessage {
@@ -47,15 +45,14 @@ impl Sequencer {
             message: Message::forwarded(&event, sink),
         });
         let bytes = message.as_ref().map_or(0, |emitted| emitted.message.memory());
-        let key = Arc::clone(&lane.key);
-        let removed_letters = is_lettered.then(|| early_letter_ids(&key, sequence, &event));
+        let removed_letters = early_letter_ids(&lane.key, held, lane.record.ahead.as_deref());
         // No handler version executes the event, so the result belongs to no rollout.
         let chunk = lane.chunk(None, &self.settings);
         chunk.next = sequence + 1;
         chunk.events += 1;
         chunk.other_types += 1;
         chunk.messages.extend(message);
-        chunk.removed_letters.extend(removed_letters.into_iter().flatten());
+        chunk.removed_letters.extend(removed_letters);
         chunk.bytes += bytes;
         self.memory += bytes;
         self.ahead += 1;

@@ -71,21 +71,18 @@ impl Sequencer {
         let lane = &mut self.lanes[index];
         let held = lane.held.head().expect("the event was just executed");
         let ends = held.event.end();
-        let is_lettered = held.replayed
-            || lane.record.ahead.as_ref().is_some_and(|ahead| ahead.spans(held.sequence));
         let event = Arc::clone(&held.event);
         let sequence = held.sequence;
         let cause = failure.kind.cause();
         let label = Some(Arc::clone(&version.build.version));
         let letter = settling_letter(&lane.key, sequence, &event, cause, failure.message, label);
-        let key = Arc::clone(&lane.key);
-        let consumed = is_lettered.then(|| early_letter_ids(&key, sequence, &event));
+        let consumed = early_letter_ids(&lane.key, held, lane.record.ahead.as_deref());
         let bytes = letter.memory();
         let chunk = lane.chunk(Some(Arc::clone(version)), &self.settings);
         chunk.next = sequence + 1;
         chunk.events += 1;
         chunk.letters.push(letter);
-        chunk.removed_letters.extend(consumed.into_iter().flatten());
+        chunk.removed_letters.extend(consumed);
         chunk.bytes += bytes;
         self.memory += bytes;
         self.ahead += 1;

@@ -28,8 +28,12 @@ const PAGE_ENTRIES: usize = 1_024;
 /// Approximate maximum size, in bytes, of the queue entries that the intake reads in one call of the store.
 const PAGE_BYTES: usize = 4 << 20;
 
-/// Maximum number of keys in [`Intake::begun_keys`]. Their digests take about two megabytes at most.
+/// Maximum number of keys in each generation of [`BegunKeys`]. The digests of both generations take about three
+/// megabytes at most.
 const BEGUN_KEYS_LIMIT: usize = 1 << 16;
+/// The time after which a new generation of [`BegunKeys`] begins. The store can forget a key, so the intake must look up
+/// each key again from time to time.
+const BEGUN_KEYS_PERIOD: Duration = Duration::from_mins(1);
 
 /// The part of the process that accepts events over HTTP for one stream.
 pub(super) struct Intake {
@@ -45,9 +49,9 @@ pub(super) struct Intake {
     /// True if `new_key_limit` permits a multiple of `gap.max_width`, because the keys of the stream skip missing
     /// events.
     skips: bool,
-    /// Digests of keys that have earlier events. The intake looks up a key only if an event has a sequence above
-    /// `new_key_limit`; these digests spare further look-ups of the key.
-    begun_keys: Mutex<HashSet<u64>>,
+    /// Keys that have earlier events. The intake looks up a key only if an event has a sequence above `new_key_limit`;
+    /// this set spares further look-ups of the key.
+    begun_keys: Mutex<BegunKeys>,
     /// True if the key of an event must be a valid routing key.
     is_routed: bool,
     /// Retains events for replay and detects conflicts: two events with the same key and sequence, but different
@@ -61,6 +65,48 @@ pub(super) struct Intake {
     waiting: tokio::sync::Mutex<BTreeMap<u32, WaitingKeys>>,
     /// The time when a write last found a queue full; `None` if no write did.
     full_at: Mutex<Option<Instant>>,
+}
+
+/// The digests of keys that have earlier events. The set consists of two generations. When a new generation begins, the
+/// older generation is forgotten.
+struct BegunKeys {
+    recent: HashSet<u64>,
+    earlier: HashSet<u64>,
+    /// The time when the generation `recent` began.
+    since: Instant,
+}
+
+impl BegunKeys {
+    fn new(now: Instant) -> Self {
+        Self { recent: HashSet::new(), earlier: HashSet::new(), since: now }
+    }
+
+    fn contains(&self, key: u64) -> bool {
+        self.recent.contains(&key) || self.earlier.contains(&key)
+    }
+
+    fn insert(&mut self, key: u64, now: Instant) {
+        if self.recent.len() >= BEGUN_KEYS_LIMIT {
+            self.begin_generation(now);
+        }
+        self.recent.insert(key);
+    }
+
+    /// Forgets the generations that are too old.
+    fn expire(&mut self, now: Instant) {
+        let age = now.saturating_duration_since(self.since);
+        if age >= BEGUN_KEYS_PERIOD {
+            self.begin_generation(now);
+        }
+        if age >= 2 * BEGUN_KEYS_PERIOD {
+            self.earlier.clear();
+        }
+    }
+
+    fn begin_generation(&mut self, now: Instant) {
+        self.earlier = std::mem::take(&mut self.recent);
+        self.since = now;
+    }
 }
 
 /// The keys, in one shard, of the events that wait until their partition is known. These events wait in a queue of
@@ -146,7 +192,7 @@ impl Intake {
             first: stream.first.lowest(),
             new_key_limit: stream.new_key_limit().filter(|_| exchange.is_none()),
             skips: stream.gap.on_exhausted.0 == ExhaustedPolicy::Skip,
-            begun_keys: Mutex::default(),
+            begun_keys: Mutex::new(BegunKeys::new(Instant::now())),
             is_routed: exchange.is_some_and(|(_, key)| key.is_routing_key()),
             replay_log: log,
             is_spread_by_broker: exchange.is_some() && queue.partitions > 1,
@@ -209,7 +255,11 @@ impl Intake {
         mut keys: BTreeSet<&'a str>,
     ) -> Result<BTreeSet<&'a str>, StoreError> {
         let digest_of = |key: &str| digest(key.as_bytes());
-        keys.retain(|key| !self.begun_keys().contains(&digest_of(key)));
+        {
+            let mut begun_keys = self.begun_keys();
+            begun_keys.expire(Instant::now());
+            keys.retain(|key| !begun_keys.contains(digest_of(key)));
+        }
         let looked_up: Vec<&str> = keys.iter().copied().collect();
         if looked_up.is_empty() {
             return Ok(keys);
@@ -221,16 +271,13 @@ impl Intake {
         for ((key, has_counter), record) in looked_up.iter().zip(has_counters).zip(records) {
             if has_counter || record.is_some() {
                 keys.remove(key);
-                if begun_keys.len() >= BEGUN_KEYS_LIMIT {
-                    begun_keys.clear();
-                }
-                begun_keys.insert(digest_of(key));
+                begun_keys.insert(digest_of(key), Instant::now());
             }
         }
         Ok(keys)
     }
 
-    fn begun_keys(&self) -> MutexGuard<'_, HashSet<u64>> {
+    fn begun_keys(&self) -> MutexGuard<'_, BegunKeys> {
         self.begun_keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -419,5 +466,31 @@ impl Intake {
         for (number, shard) in known {
             of(number).record_write(shard, None);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn begun_keys_are_forgotten_by_number_and_by_age() {
+        let start = Instant::now();
+        let mut keys = BegunKeys::new(start);
+        let limit = BEGUN_KEYS_LIMIT as u64;
+        (0..=limit).for_each(|key| keys.insert(key, start));
+        assert!((0..=limit).all(|key| keys.contains(key)), "the full generation stays");
+        (limit..=2 * limit).for_each(|key| keys.insert(key, start));
+        assert!(!keys.contains(0) && keys.contains(limit) && keys.contains(2 * limit));
+        for (periods, is_known) in [(0, true), (1, true), (2, false)] {
+            let mut keys = BegunKeys::new(start);
+            keys.insert(1, start);
+            keys.expire(start + periods * BEGUN_KEYS_PERIOD);
+            assert_eq!(keys.contains(1), is_known, "after {periods} periods");
+        }
+        keys = BegunKeys::new(start);
+        keys.insert(1, start);
+        (1..=2).for_each(|period| keys.expire(start + period * BEGUN_KEYS_PERIOD));
+        assert!(!keys.contains(1), "also if requests arrive all the time");
     }
 }
