@@ -24,12 +24,14 @@ use super::fifo_queue::{
 use super::prefetch::AdaptivePrefetch;
 use super::prepare::TopologyError;
 use super::queue_monitor::{
-    ConsumerProgress, Interruption, monitor_queue, record_change, restore_exchange,
+    ConsumerProgress, Interruption, monitor_queue, record_change, report_unchecked,
+    restore_exchange,
 };
 use super::restore_schedule::RestoreSchedule;
 use super::store_timeout::with_store_timeout;
 use super::subscription::{Subscription, SubscriptionEnd};
 use super::topology::{MissingBinding, TopologyChange};
+use super::unreadable_run::ContactState;
 use ordain_cloudevents::{AckProgress, DeliveryBatch, READ_AHEAD_BATCHES, SourceHandle};
 use ordain_util::backoff::Backoff;
 use ordain_util::log_throttle::LogThrottle;
@@ -97,6 +99,7 @@ async fn consume(
     // The number of messages that waited in the queue at the last check of the last subscription; `None` if this number
     // is unknown.
     let mut waiting = None;
+    let mut contact = ContactState::default();
     loop {
         tokio::select! {
             () = options.ownership.wait_active() => {}
@@ -125,8 +128,9 @@ async fn consume(
                 &channel,
                 &progress,
                 &mut prefetch,
-                known.type_check == QueueTypeCheck::Unknown,
-            );
+                &mut contact,
+            )
+            .with_unknown_type(known.type_check == QueueTypeCheck::Unknown);
             let ended = tokio::select! {
                 ended = subscription.run(consumer, deliver, &mut acknowledged) => {
                     ended.map_err(QueueCheckError::from)
@@ -158,13 +162,14 @@ async fn consume(
                 continue;
             }
             Ok(SubscriptionEnd::Cancelled) => cancelled(options, &queue, known),
+            Ok(SubscriptionEnd::Unreadable(reason)) => QueueCheckError::Unreadable(reason),
             Err(error) => error,
         };
         known.update(&error);
         let is_first = interruption.begin(&error);
-        if let QueueCheckError::Lost(reason) = error {
+        if let QueueCheckError::Lost(_) | QueueCheckError::Unreadable(_) = &error {
             tokio::select! {
-                () = wait_for_resume(options, &queue, &reason) => backoff.reset(),
+                () = wait_for_operator(options, &queue, &error, &mut contact) => backoff.reset(),
                 () = deliver.closed() => return,
                 () = options.ownership.wait_inactive() => {}
             }
@@ -296,6 +301,42 @@ impl KnownQueue {
         if self.type_check == QueueTypeCheck::Unknown {
             self.type_check = QueueTypeCheck::Suspected;
         }
+    }
+}
+
+/// Waits until an operator resumes a stream that has lost its queue, or that cannot read its messages.
+async fn wait_for_operator(
+    options: &ConsumerOptions,
+    queue: &str,
+    error: &QueueCheckError,
+    contact: &mut ContactState,
+) {
+    if let QueueCheckError::Unreadable(_) = error {
+        tokio::select! {
+            () = restore_until_resumed(options) => {}
+            () = options.health.until_resumed() => {}
+        }
+        // The operator must see the reason if the stream stops again.
+        contact.is_stop_logged = false;
+        tracing::info!(stream = &*options.stream, queue, "stream resumed by an operator");
+    } else {
+        wait_for_resume(options, queue, &error.to_string()).await;
+    }
+}
+
+/// Restores the exchange at intervals in the consumer of partition 0, while the messages of its queue remain in the
+/// queue: the other partitions of the stream may continue. Never returns.
+async fn restore_until_resumed(options: &ConsumerOptions) {
+    let mut schedule = RestoreSchedule::new();
+    loop {
+        let mut missing = None;
+        if options.partition == 0 {
+            match restore_exchange(options).await {
+                Ok(binding) => missing = binding,
+                Err(error) => report_unchecked(options, &error),
+            }
+        }
+        tokio::time::sleep(schedule.next_delay(options, missing)).await;
     }
 }
 

@@ -35,6 +35,9 @@ pub struct ConsumerOptions {
     /// events. If the consumer used a lower number than an earlier process, the broker would redeliver the messages of
     /// that process in another order.
     pub memory: usize,
+    /// The number of consecutive unreadable messages after which the consumer stops and leaves them in the queue. With
+    /// 0, each unreadable message becomes a dead letter at once.
+    pub unreadable_limit: usize,
     /// The prefetch (maximum number of unacknowledged deliveries) that a consumer of the stream in this process chose
     /// last.
     pub last_prefetch: LastPrefetch,

@@ -7,6 +7,7 @@
 mod amqp_value;
 mod encoding;
 mod place;
+mod proposal;
 mod structured;
 #[cfg(test)]
 mod tests;
@@ -32,11 +33,15 @@ use encoding::plain_body;
 use ordain_cloudevents::{
     ATTRIBUTE_LIMIT, DecodeError, EventDecoder, HEADERS_LIMIT, HEADERS_SIZE_LIMIT, LocatedId,
     LocationFault, content_id, describe_missing_id, event_time, in_calendar, located_id,
-    located_key, located_sequence, located_text, located_time, number_time, unique_id,
+    located_key, located_sequence, located_text, located_time, number_time, source_of, unique_id,
 };
-use ordain_config::{EventLocations, KeyLocation, MESSAGE_EVENTS_LIMIT, MessageProperty, Place};
+use ordain_config::{
+    AmqpSourceConfig, EventLocations, KeyLocation, MESSAGE_EVENTS_LIMIT, MessageProperty, Place,
+    ResourceName, StreamConfig,
+};
 use ordain_store::KEY_SIZE_LIMIT;
 use place::MessageReader;
+pub(super) use proposal::{describe_message, propose_settings};
 pub(crate) use structured::BatchEvent;
 use structured::{structured_decoder, structured_mode};
 
@@ -59,6 +64,8 @@ pub struct DeliveryDecoder {
     pub(super) event_size: usize,
     /// The places of a message that contain the key, id, sequence, type and time.
     pub(super) locations: EventLocations,
+    /// True if an exchange divides the messages of the stream among several partitions.
+    is_partitioned: bool,
     /// The decoder of bodies that are CloudEvents in structured mode.
     structured: EventDecoder,
     /// Maximum number of events in a batch.
@@ -186,14 +193,48 @@ impl DeliveryDecoder {
         is_partitioned: bool,
     ) -> Self {
         let structured = structured_decoder(ordering, event_size, &locations, is_partitioned);
-        let batch_limit = MESSAGE_EVENTS_LIMIT;
-        Self { letter_source, ordering, event_size, locations, structured, batch_limit }
+        Self {
+            letter_source,
+            ordering,
+            event_size,
+            locations,
+            is_partitioned,
+            structured,
+            batch_limit: MESSAGE_EVENTS_LIMIT,
+        }
+    }
+
+    /// Creates the decoder of a configured stream that reads from the broker. `event_size` is the maximum size of an
+    /// event in bytes.
+    pub fn of_stream(
+        name: &ResourceName,
+        stream: &StreamConfig,
+        source: &AmqpSourceConfig,
+        event_size: usize,
+    ) -> Self {
+        let letter_source = source_of(name);
+        let is_partitioned = source.partitions > 1;
+        Self::new(letter_source, stream.ordering, event_size, source.locations(), is_partitioned)
+            .with_batch_limit(stream.message_events_limit())
     }
 
     /// Sets the maximum number of events in a batch of CloudEvents.
     #[must_use]
     pub fn with_batch_limit(self, batch_limit: usize) -> Self {
         Self { batch_limit, ..self }
+    }
+
+    /// Returns a decoder with another ordering, and with other places of the values.
+    fn with(&self, ordering: OrderingMode, locations: EventLocations) -> Self {
+        let letter_source = self.letter_source.clone();
+        Self::new(letter_source, ordering, self.event_size, locations, self.is_partitioned)
+            .with_batch_limit(self.batch_limit)
+    }
+
+    /// Returns whether an event lacks the sequence that an event of the stream needs. The sequencer makes a dead letter
+    /// of such an event.
+    pub(super) fn lacks_sequence(&self, event: &Event) -> bool {
+        self.ordering == OrderingMode::Sequenced && event.sequence().is_none()
     }
 
     /// Decodes one delivery. An event of a `sequenced` stream (ordered by the producer's numbers) may lack its

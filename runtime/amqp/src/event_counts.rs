@@ -33,6 +33,11 @@ impl EventCounts {
         }
     }
 
+    /// Returns the number of events in all deliveries so far.
+    pub(super) fn received(&self) -> u64 {
+        self.received
+    }
+
     /// Returns the number of finished deliveries. `acknowledged` is the number of acknowledged events, which never
     /// falls.
     pub(super) fn finished(&mut self, acknowledged: u64) -> u64 {

@@ -19,6 +19,9 @@ pub(super) enum QueueCheckError {
     /// The queue is lost, and no operator has resumed the stream.
     #[error("{0}")]
     Lost(String),
+    /// The stream cannot read the messages of the queue, and has stopped.
+    #[error("{0}")]
+    Unreadable(String),
     /// The broker refused a request, or is unavailable.
     #[error(transparent)]
     Broker(#[from] BrokerError),

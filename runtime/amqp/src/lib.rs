@@ -4,15 +4,17 @@
 //! do not succeed. `broker_health` monitors whether the broker responds. `topology` declares or checks the exchanges,
 //! queues and bindings (the topology) of a stream, and `topology_record` records the bindings. `prepare` prepares and
 //! records the topology when a process starts. `store_timeout` limits the time of the requests to the store. `inspect`
-//! reports the state of the broker and changes nothing; `greeting` reads the product and version of the broker.
+//! reports the state of the broker and changes nothing; `sample` shows how messages of the queues would be read;
+//! `greeting` reads the product and version of the broker.
 //!
 //! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options` and the tag of
 //! `consumer_tag`. A `subscription` receives deliveries, limited by `prefetch`, and acknowledges them; `queue_monitor`
 //! detects a queue that delivers nothing; `decode` converts deliveries into events, and `unreadable` converts
-//! unreadable deliveries into dead letters, with the message in the form of `raw_message`. `event_counts` maps the
-//! events of batches to deliveries. `fifo_queue` detects that the queue of a `fifo` stream is lost. `header` names the
-//! headers with a meaning for Ordain, `value` converts their values, and `weight` estimates the memory that the headers
-//! of a delivery take.
+//! unreadable deliveries into dead letters, with the message in the form of `raw_message`. `unreadable_run` counts
+//! consecutive unreadable deliveries, which can remain in the queue instead. `event_counts` maps the events of batches
+//! to deliveries. `fifo_queue` detects that the queue of a `fifo` stream is lost. `header` names the headers with a
+//! meaning for Ordain, `value` converts their values, and `weight` estimates the memory that the headers of a delivery
+//! take.
 //!
 //! Publishing: `encode` builds messages, and `publish` sends them to an `exchange`. `original_letter` builds dead
 //! letters in the form in which their messages arrived, and reads the letters that return. `confirm_tracker` tracks
@@ -47,11 +49,13 @@ mod queue_monitor;
 mod raw_message;
 mod restore_schedule;
 mod retry_queue;
+mod sample;
 mod store_timeout;
 mod subscription;
 mod topology;
 mod topology_record;
 mod unreadable;
+mod unreadable_run;
 mod value;
 mod weight;
 
@@ -68,5 +72,6 @@ pub use prepare::{
 };
 pub use produce::{ExchangeProducer, SequencedEvent};
 pub use publish::{ExchangeSink, PublishedCount};
+pub use sample::{SampledMessage, sample_queues};
 pub use topology::{BindingList, Topology, no_delivery_limit_command};
 pub use topology_record::{Binding, BindingKind, TopologyRecord, unbind};

@@ -122,6 +122,21 @@ impl AdaptivePrefetch {
         overflows
     }
 
+    /// Increases the prefetch to the number of messages that fit if each message is as large as the largest message of
+    /// this subscription. Unlike [`Self::adjust`], also grows before a message has arrived that is not a redelivery:
+    /// the consumer calls this method when it can receive no further message, because it holds back all messages of the
+    /// prefetch. After a reduction, the prefetch does not grow for `GROWTH_DELAY`. Returns whether the prefetch
+    /// changed.
+    pub(super) fn grow(&mut self) -> bool {
+        let fitting = messages_that_fit(self.max, self.bytes, self.largest);
+        let may_grow = self.shrunk_at.is_none_or(|at| at.elapsed() >= GROWTH_DELAY);
+        let grows = may_grow && fitting > self.current;
+        if grows {
+            self.set(fitting);
+        }
+        grows
+    }
+
     /// Sets the prefetch as if every message were as large as the largest message of this subscription, but to at most
     /// half of the current prefetch. A prefetch that is still too large would have to change again before all
     /// redeliveries have arrived, and that change would disturb their order.
@@ -202,6 +217,20 @@ mod tests {
         prefetch.record(100, false);
         assert!(prefetch.adjust());
         assert_eq!(prefetch.current(), 4_000);
+    }
+
+    #[test]
+    fn prefetch_of_redeliveries_grows_once_to_the_messages_that_fit() {
+        let mut prefetch = AdaptivePrefetch::new(4_000, 128 * MIB, LastPrefetch::default());
+        for _ in 0..prefetch.current() {
+            prefetch.record(MIB, true);
+        }
+        assert!(prefetch.grow());
+        assert_eq!(prefetch.current(), 128);
+        assert!(!prefetch.grow());
+        assert!(prefetch.shrink_if_over_limit(129 * MIB));
+        assert_eq!(prefetch.current(), 64);
+        assert!(!prefetch.grow(), "the prefetch has just been reduced");
     }
 
     #[test]

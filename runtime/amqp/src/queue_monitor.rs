@@ -287,7 +287,7 @@ fn allows_line(throttle: &Mutex<LogThrottle>) -> bool {
 }
 
 /// Logs that a check of the topology was not possible. The topology itself may be as configured.
-fn report_unchecked(options: &ConsumerOptions, error: &TopologyError) {
+pub(super) fn report_unchecked(options: &ConsumerOptions, error: &TopologyError) {
     if allows_line(&options.unchecked_throttle) {
         tracing::warn!(
             stream = &*options.stream,

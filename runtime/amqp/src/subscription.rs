@@ -1,6 +1,7 @@
 //! A subscription to a queue: passes deliveries to their receiver and acknowledges them cumulatively.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use lapin::message::Delivery;
@@ -8,18 +9,28 @@ use lapin::options::BasicAckOptions;
 use lapin::{Channel, Consumer};
 use tokio::sync::mpsc;
 use tokio::sync::watch as latest;
+use tokio::time::{sleep_until, timeout};
 
 use super::connect::{BrokerError, is_state_error};
 use super::consumer_options::ConsumerOptions;
 use super::event_counts::EventCounts;
 use super::prefetch::AdaptivePrefetch;
 use super::queue_monitor::ConsumerProgress;
-use super::unreadable::{decode_batch, decode_or_letter};
+use super::store_timeout::with_store_timeout;
+use super::unreadable::{batch_fault, decode_batch, decode_or_letter, fault};
+use super::unreadable_run::{ContactState, UnreadableRun};
 use super::weight::{decoded_memory, memory};
 use ordain_cloudevents::{
     AckProgress, BATCH_BYTES_LIMIT, BATCH_EVENTS_LIMIT, DecodedDelivery, DeliveryBatch,
     FilePosition,
 };
+use ordain_store::StoreError;
+use ordain_util::source_health::SourceState;
+use ordain_util::wait::shortened;
+
+/// Time limit for the acknowledgements of earlier messages when a stream stops because of unreadable messages. Without
+/// these acknowledgements, the broker would deliver the earlier messages again after the next start.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The reason why a subscription ended.
 pub(super) enum SubscriptionEnd {
@@ -38,6 +49,9 @@ pub(super) enum SubscriptionEnd {
     /// The type of the queue is unknown, and the first message has the header that a queue of type stream adds to its
     /// messages. A message that was moved to another queue keeps this header, so the caller must check the type.
     StreamSuspected,
+    /// The stream cannot read its messages and leaves them in the queue. The text describes the messages and the next
+    /// step for an operator.
+    Unreadable(String),
 }
 
 /// The header that a queue of type stream adds to each message.
@@ -51,6 +65,10 @@ pub(super) struct Subscription<'a> {
     channel: &'a Channel,
     progress: &'a ConsumerProgress,
     prefetch: &'a mut AdaptivePrefetch,
+    contact: &'a mut ContactState,
+    /// The unreadable messages since the last readable message. Those of them that are held back are the last elements
+    /// of `unsent`.
+    run: UnreadableRun,
     /// Number of deliveries that have arrived.
     received: u64,
     /// Number of acknowledged deliveries.
@@ -79,7 +97,7 @@ impl<'a> Subscription<'a> {
         channel: &'a Channel,
         progress: &'a ConsumerProgress,
         prefetch: &'a mut AdaptivePrefetch,
-        is_type_unknown: bool,
+        contact: &'a mut ContactState,
     ) -> Self {
         prefetch.start_subscription();
         let unreported_prefetch = Some(prefetch.current().into());
@@ -90,6 +108,8 @@ impl<'a> Subscription<'a> {
             channel,
             progress,
             prefetch,
+            contact,
+            run: UnreadableRun::new(options.unreadable_limit),
             received: 0,
             acknowledged_count: 0,
             acknowledged_events: 0,
@@ -98,8 +118,14 @@ impl<'a> Subscription<'a> {
             unsent_bytes: 0,
             unreported_prefetch,
             is_priority_reported: false,
-            is_type_unknown,
+            is_type_unknown: false,
         }
+    }
+
+    /// Sets whether the queue may be of type stream, because the broker did not show the whole form of the queue.
+    pub(super) fn with_unknown_type(mut self, is_type_unknown: bool) -> Self {
+        self.is_type_unknown = is_type_unknown;
+        self
     }
 
     /// Passes deliveries to their receiver until the receiver or the sender of `acknowledged` is dropped, the prefetch
@@ -111,11 +137,12 @@ impl<'a> Subscription<'a> {
         deliver: &mpsc::Sender<DeliveryBatch>,
         acknowledged: &mut latest::Receiver<AckProgress>,
     ) -> Result<SubscriptionEnd, BrokerError> {
-        let failed = |error| self.options.broker.error(&error);
+        let broker = &self.options.broker;
+        let failed = |error| broker.error(&error);
         let mut batches = consumer.ready_chunks(BATCH_EVENTS_LIMIT);
         loop {
             let has_room = self.received - self.acknowledged_count < self.prefetch.current().into();
-            self.progress.set(self.received, self.unsent.is_empty() && has_room);
+            self.progress.set(self.received, self.sendable() == 0 && has_room);
             tokio::select! {
                 biased;
                 changed = acknowledged.changed() => {
@@ -126,7 +153,7 @@ impl<'a> Subscription<'a> {
                         return Ok(SubscriptionEnd::Done);
                     }
                 }
-                room = deliver.reserve(), if !self.unsent.is_empty() => match room {
+                room = deliver.reserve(), if self.sendable() > 0 => match room {
                     Ok(room) => room.send(self.next_batch()),
                     Err(_) => return Ok(SubscriptionEnd::Done),
                 },
@@ -143,7 +170,10 @@ impl<'a> Subscription<'a> {
                         if self.is_stream_suspected(&delivery) {
                             return Ok(SubscriptionEnd::StreamSuspected);
                         }
-                        self.buffer(&delivery)?;
+                        self.buffer(delivery)?;
+                        if self.run.is_at_limit() {
+                            return self.stop(deliver, acknowledged).await;
+                        }
                         // Deliveries above the memory limit reduce the prefetch at once, even before an
                         // acknowledgement. The events of the remaining batch may be much larger than its messages, so
                         // the loop decodes no further message.
@@ -158,9 +188,36 @@ impl<'a> Subscription<'a> {
                     if self.acknowledged_count > 0 && self.prefetch.adjust() {
                         return Ok(SubscriptionEnd::Resized);
                     }
+                    if self.is_prefetch_held() && let Some(end) = self.decide_about_held().await {
+                        return Ok(end);
+                    }
+                }
+                () = wait_until(self.run.decide_at()), if self.run.held_events() > 0 => {
+                    if let Some(end) = self.decide_about_held().await {
+                        return Ok(end);
+                    }
                 }
             }
         }
+    }
+
+    /// Returns the number of events that the receiver may get and has not taken.
+    fn sendable(&self) -> usize {
+        self.unsent.len() - self.run.held_events()
+    }
+
+    /// Returns whether the receiver has acknowledged all events before the messages that are held back.
+    fn has_settled_earlier(&self) -> bool {
+        let held = self.run.held_events() as u64;
+        self.acknowledged_events + held == self.event_counts.received()
+    }
+
+    /// Returns whether the prefetch is used up by messages that are held back, so that no further message can arrive.
+    fn is_prefetch_held(&self) -> bool {
+        let unacknowledged = self.received - self.acknowledged_count;
+        self.run.held_events() > 0
+            && self.has_settled_earlier()
+            && unacknowledged >= self.prefetch.current().into()
     }
 
     /// Acknowledges the deliveries whose events are all acknowledged.
@@ -177,6 +234,121 @@ impl<'a> Subscription<'a> {
         }
     }
 
+    /// Decides about the unreadable messages that are held back, if no further message has arrived for a while, or can
+    /// arrive because the held messages use up the prefetch. If the stream has read a message before, the held messages
+    /// become dead letters. Otherwise they remain in the queue: the subscription reports the messages and continues to
+    /// hold them. It ends if the held messages use up the prefetch, or if it has held messages for too long. Returns
+    /// the end of the subscription, if it must end.
+    async fn decide_about_held(&mut self) -> Option<SubscriptionEnd> {
+        if self.is_prefetch_held() && self.prefetch.grow() {
+            return Some(SubscriptionEnd::Resized);
+        }
+        match self.has_read_before().await {
+            Ok(true) => self.release(),
+            Ok(false) if self.is_prefetch_held() || self.run.is_overdue() => {
+                return Some(self.stopped());
+            }
+            Ok(false) => self.report_holding(),
+            // The next decision requests the data of the store again.
+            Err(_) => self.run.recheck(),
+        }
+        None
+    }
+
+    /// Returns whether the stream has read a message, now or in an earlier process: each event leaves data of the
+    /// stream in the store.
+    async fn has_read_before(&mut self) -> Result<bool, StoreError> {
+        if !self.contact.has_read {
+            let ConsumerOptions { records, stream, .. } = self.options;
+            let streams = with_store_timeout(records.store().streams()).await?;
+            self.contact.has_read = streams.iter().any(|known| known == stream);
+        }
+        Ok(self.contact.has_read)
+    }
+
+    /// Releases the held messages, so that they become dead letters.
+    fn release(&mut self) {
+        if std::mem::take(&mut self.contact.is_holding_logged) {
+            tracing::info!(
+                stream = &*self.options.stream,
+                queue = self.queue,
+                "the stream has read a message; the unreadable messages before it become dead letters"
+            );
+            self.options.health.set(SourceState::Consuming);
+        }
+        self.run.release();
+    }
+
+    /// Reports that the stream has not read any message yet, and leaves all messages in the queue.
+    fn report_holding(&mut self) {
+        let reason = self.run.describe_holding(self.queue, &self.options.decoder);
+        if !std::mem::replace(&mut self.contact.is_holding_logged, true) {
+            let stream = &*self.options.stream;
+            tracing::error!(stream, queue = self.queue, "stream waits: {reason}");
+        }
+        self.options.health.set(SourceState::Unreadable { reason, is_stopped: false });
+        self.run.recheck();
+    }
+
+    /// Waits for the acknowledgements of the deliveries before the held messages, and ends the subscription.
+    async fn stop(
+        mut self,
+        deliver: &mpsc::Sender<DeliveryBatch>,
+        acknowledged: &mut latest::Receiver<AckProgress>,
+    ) -> Result<SubscriptionEnd, BrokerError> {
+        let settled = self.settle_earlier(deliver, acknowledged);
+        match timeout(shortened(STOP_TIMEOUT), settled).await {
+            Ok(Err(error)) => return Err(error),
+            Ok(Ok(true)) | Err(_) => {}
+            Ok(Ok(false)) => return Ok(SubscriptionEnd::Done),
+        }
+        Ok(self.stopped())
+    }
+
+    /// Passes the deliveries before the held messages to their receiver, and acknowledges them. Returns `false` if the
+    /// receiver or the sender of `acknowledged` is dropped.
+    async fn settle_earlier(
+        &mut self,
+        deliver: &mpsc::Sender<DeliveryBatch>,
+        acknowledged: &mut latest::Receiver<AckProgress>,
+    ) -> Result<bool, BrokerError> {
+        // Batches without events may have arrived.
+        self.acknowledge_finished().await?;
+        while !self.has_settled_earlier() {
+            tokio::select! {
+                changed = acknowledged.changed() => {
+                    let through = acknowledged_through(&acknowledged.borrow_and_update(), self.epoch);
+                    self.acknowledged_events = self.acknowledged_events.max(through);
+                    self.acknowledge_finished().await?;
+                    if changed.is_err() {
+                        return Ok(false);
+                    }
+                }
+                room = deliver.reserve(), if self.sendable() > 0 => match room {
+                    Ok(room) => room.send(self.next_batch()),
+                    Err(_) => return Ok(false),
+                },
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reports that the stream stops. Returns the end of the subscription.
+    fn stopped(&mut self) -> SubscriptionEnd {
+        let options = self.options;
+        let reason = self.run.describe_stop(self.queue, &options.stream, &options.decoder);
+        if !std::mem::replace(&mut self.contact.is_stop_logged, true) {
+            tracing::error!(
+                stream = &*options.stream,
+                queue = self.queue,
+                "stream stopped: {reason}"
+            );
+        }
+        let state = SourceState::Unreadable { reason: reason.clone(), is_stopped: true };
+        options.health.set(state);
+        SubscriptionEnd::Unreadable(reason)
+    }
+
     /// Returns whether a delivery shows that a queue of unknown type may be of type stream. The first delivery is
     /// sufficient for this check, because all messages of a queue of type stream have the header.
     fn is_stream_suspected(&self, delivery: &Delivery) -> bool {
@@ -186,7 +358,7 @@ impl<'a> Subscription<'a> {
             && headers.is_some_and(|headers| headers.inner().contains_key(STREAM_OFFSET_HEADER))
     }
 
-    fn buffer(&mut self, delivery: &Delivery) -> Result<(), BrokerError> {
+    fn buffer(&mut self, delivery: Delivery) -> Result<(), BrokerError> {
         self.received += 1;
         if delivery.delivery_tag != self.received {
             let number = self.received;
@@ -194,29 +366,49 @@ impl<'a> Subscription<'a> {
             let reason = format!("the broker sent delivery {number} with the delivery tag {tag}");
             return Err(BrokerError::Unavailable(reason));
         }
-        self.report_priority(delivery);
-        let decoder = &self.options.decoder;
-        let Some(events) = decode_batch(decoder, self.queue, delivery) else {
-            let decoded = decode_or_letter(decoder, self.queue, delivery);
-            let bytes = memory(delivery, &decoded);
+        self.report_priority(&delivery);
+        let options = self.options;
+        let decoder = &options.decoder;
+        let Some(events) = decode_batch(decoder, self.queue, &delivery) else {
+            let read = decode_or_letter(decoder, self.queue, &delivery);
+            let bytes = memory(&delivery, &read);
             self.event_counts.add(self.received, 1);
-            self.push(decoded, bytes);
             self.prefetch.record(bytes, delivery.redelivered);
+            match fault(decoder, &read) {
+                None => self.end_run(),
+                Some((cause, error)) => self.run.add(cause, error, 1, delivery),
+            }
+            self.push(read, bytes);
             return Ok(());
         };
         self.event_counts.add(self.received, events.len() as u64);
-        let before = self.unsent_bytes;
-        for decoded in events {
-            let bytes = decoded_memory(&decoded);
-            self.push(decoded, bytes);
+        self.prefetch.record(events.iter().map(decoded_memory).sum(), delivery.redelivered);
+        match batch_fault(decoder, &events) {
+            Some((cause, error)) => self.run.add(cause, error, events.len(), delivery),
+            None if events.is_empty() => {}
+            None => self.end_run(),
         }
-        self.prefetch.record(self.unsent_bytes - before, delivery.redelivered);
+        for event in events {
+            let bytes = decoded_memory(&event);
+            self.push(event, bytes);
+        }
         Ok(())
     }
 
     fn push(&mut self, decoded: DecodedDelivery, bytes: usize) {
         self.unsent.push_back((decoded, bytes));
         self.unsent_bytes += bytes;
+    }
+
+    /// Ends the run of unreadable messages, because a readable message has arrived: the held messages become dead
+    /// letters.
+    fn end_run(&mut self) {
+        self.contact.has_read = true;
+        self.contact.is_stop_logged = false;
+        if !self.run.is_empty() || self.contact.is_holding_logged {
+            self.release();
+            self.run.end();
+        }
     }
 
     /// Logs the first message with a priority that this subscription receives, if the stream is a `fifo` stream
@@ -234,11 +426,12 @@ impl<'a> Subscription<'a> {
         }
     }
 
-    /// Removes the next batch from the deliveries that wait for the receiver.
+    /// Removes the next batch from the events that wait for the receiver, without the messages that are held back.
     fn next_batch(&mut self) -> DeliveryBatch {
-        let mut items = Vec::with_capacity(self.unsent.len().min(BATCH_EVENTS_LIMIT));
+        let limit = self.sendable().min(BATCH_EVENTS_LIMIT);
+        let mut items = Vec::with_capacity(limit);
         let mut size = 0;
-        while items.len() < BATCH_EVENTS_LIMIT && size < BATCH_BYTES_LIMIT {
+        while items.len() < limit && size < BATCH_BYTES_LIMIT {
             let Some((item, bytes)) = self.unsent.pop_front() else { break };
             items.push((item, FilePosition::default()));
             size += bytes;
@@ -255,6 +448,14 @@ impl<'a> Subscription<'a> {
 
 fn acknowledged_through(acknowledged: &AckProgress, epoch: u64) -> u64 {
     if acknowledged.subscription_epoch == epoch { acknowledged.through } else { 0 }
+}
+
+/// Waits until a time. Waits forever without a time.
+async fn wait_until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn acknowledge(channel: &Channel, through: u64) -> lapin::Result<()> {

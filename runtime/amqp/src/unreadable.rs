@@ -169,6 +169,40 @@ impl<'a> RawDelivery<'a> {
     }
 }
 
+/// Returns the cause and the error of a message, or of an event of a batch, that the stream cannot process as an event;
+/// `None` for an event of the stream.
+pub(super) fn fault<'a>(
+    decoder: &DeliveryDecoder,
+    message: &'a DecodedDelivery,
+) -> Option<(Cause, &'a str)> {
+    match message {
+        Err(letter) => Some((letter.cause, &letter.error)),
+        Ok(event) if decoder.lacks_sequence(event) => Some((
+            Cause::NoSequence,
+            "the stream is `sequenced`, but the event has no sequence: let its producer number it, or make the stream \
+             `fifo`",
+        )),
+        Ok(_) => None,
+    }
+}
+
+/// Returns the fault of the first event of a batch if the stream cannot process any event of the batch. Returns `None`
+/// if it can process an event, and for a batch without events.
+pub(super) fn batch_fault<'a>(
+    decoder: &DeliveryDecoder,
+    events: &'a [DecodedDelivery],
+) -> Option<(Cause, &'a str)> {
+    let first = fault(decoder, events.first()?)?;
+    events.iter().all(|event| fault(decoder, event).is_some()).then_some(first)
+}
+
+/// Returns the message that first arrived if `delivery` is a dead letter of this stream in its original form. Returns
+/// `None` for any other message.
+pub(super) fn first_delivery(decoder: &DeliveryDecoder, delivery: &Delivery) -> Option<Delivery> {
+    let letter_id = original_letter_id(&delivery.properties)?;
+    is_own(letter_id.as_bytes(), &decoder.letter_source).then(|| original_delivery(delivery))
+}
+
 /// Returns the tag (the last part of the id) of the new dead letter about a returned delivery. Two kinds of deliveries
 /// count as returned. The first kind is a dead letter of this stream that has no event, or whose event is itself a dead
 /// letter. The second kind is another stream's dead letter about a dead letter of this stream. Returns `None` for any

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, value_parser};
 use serde::Serialize;
 
 use crate::cli::{CommandError, FileArg};
 use crate::show::{self, JsonRow};
 use crate::store::inspect_store;
 use ordain_config::{ConfigError, ConfigProblem, LoadedConfig, StoreConfig, explain};
-use ordain_engine::run::{check_files, inspect_broker};
+use ordain_engine::run::{SampledMessage, check_files, inspect_broker};
 use ordain_http::view::{StreamIntake, StreamRow, StreamVersion};
 use ordain_util::finding::{Finding, InspectedServer, Severity};
 use ordain_util::wait::shortened;
@@ -24,6 +24,8 @@ const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Additional time for each partition of each stream, because each partition may have a queue that the command
 /// inspects.
 const PARTITION_TIMEOUT: Duration = Duration::from_millis(100);
+/// Additional time for each partition with `--sample`.
+const SAMPLE_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
@@ -40,6 +42,15 @@ pub(crate) struct CheckArgs {
     /// start cannot succeed.
     #[arg(long, conflicts_with = "explain")]
     connect: bool,
+    /// Also receive at most this number of messages of each queue that a stream reads, and print how the stream would
+    /// read each of them, or why it cannot read the message.
+    ///
+    /// The messages remain in their queues. The broker marks them as redelivered, and a quorum queue with a delivery
+    /// limit counts the delivery. The command receives no messages of a queue that has consumers.
+    ///
+    /// Exits with 78 if no message of a queue can be read.
+    #[arg(long, value_name = "MESSAGES", requires = "connect", value_parser = value_parser!(u16).range(1..=1_000))]
+    sample: Option<u16>,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
@@ -59,6 +70,8 @@ struct CheckReport {
     /// The results for the servers, with `--connect`. For an embedded store, an entry notes that the store has no
     /// server.
     servers: Vec<ServerRow>,
+    /// The messages of queues, with `--sample`.
+    samples: Vec<SampledMessage>,
     streams: Vec<StreamRow>,
 }
 
@@ -167,7 +180,8 @@ impl CheckArgs {
             (name, stream, StreamVersion { build, ..StreamVersion::default() })
         });
         let warnings = loaded.warnings();
-        let servers = if self.connect { connect(&loaded)? } else { Vec::new() };
+        let (servers, samples) =
+            if self.connect { connect(&loaded, self.sample)? } else { (Vec::new(), Vec::new()) };
         let store = match &loaded.config.store {
             StoreConfig::Redis(redis) if !self.connect => Some(redis.url.to_string()),
             StoreConfig::Redis(_) | StoreConfig::Embedded(_) => None,
@@ -181,6 +195,7 @@ impl CheckArgs {
                 not_asked: store,
                 warnings,
                 servers: servers.iter().map(ServerRow::from).collect(),
+                samples,
                 streams: rows.collect(),
             };
             JsonRow::from(found).print(true)?;
@@ -191,6 +206,9 @@ impl CheckArgs {
             }
             show::text(&format!("{} is valid\n", loaded.file.display()))?;
             show::text(&lines(&servers, Severity::Note, ""))?;
+            for sample in samples {
+                show::text(&format!("{sample}\n"))?;
+            }
             for warning in warnings {
                 show::text(&format!("warning: {warning}\n"))?;
             }
@@ -206,17 +224,23 @@ impl CheckArgs {
     }
 }
 
-/// Inspects the store and the broker at the same time.
-fn connect(loaded: &LoadedConfig) -> Result<Vec<InspectedServer>, CommandError> {
+/// Inspects the store and the broker at the same time. If `sample` is a number of messages, also returns this number of
+/// messages of each queue, as the streams would read them.
+fn connect(
+    loaded: &LoadedConfig,
+    sample: Option<u16>,
+) -> Result<(Vec<InspectedServer>, Vec<SampledMessage>), CommandError> {
     let runtime = crate::runtime::new()?;
     let partitions: u32 = loaded.config.partition_counts().values().sum();
-    let limit = shortened(SERVER_TIMEOUT + PARTITION_TIMEOUT * partitions);
+    let per_partition = PARTITION_TIMEOUT + sample.map_or(Duration::ZERO, |_| SAMPLE_TIMEOUT);
+    let limit = shortened(SERVER_TIMEOUT + per_partition * partitions);
     let (store, broker) = runtime.block_on(async {
-        tokio::join!(inspect_store(loaded, limit), inspect_broker(loaded, limit))
+        tokio::join!(inspect_store(loaded, limit), inspect_broker(loaded, limit, sample))
     });
     // This shutdown does not wait for an unfinished lookup of a host name.
     runtime.shutdown_background();
-    Ok([Some(store), broker].into_iter().flatten().collect())
+    let (broker, samples) = broker.unzip();
+    Ok(([Some(store), broker].into_iter().flatten().collect(), samples.unwrap_or_default()))
 }
 
 /// Returns the findings of one severity, one per line, each after `prefix` and the role of the server.

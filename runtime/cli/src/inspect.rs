@@ -13,7 +13,7 @@ use ordain_config::{LoadedConfig, StoreConfig, known_streams};
 use ordain_core::LetterId;
 use ordain_engine::run::unbind_former;
 use ordain_http::view::{
-    self, BindingRow, BoundedRows, DeadPage, KeyRow, KeysPage, LetterRow, LossRow, ResumedPage,
+    self, BindingRow, BoundedRows, DeadPage, KeyRow, KeysPage, LetterRow, ResumedPage, ResumedRow,
     StreamIntake, StreamRow, StreamVersion, StreamsPage, UnboundPage,
 };
 use ordain_store::{KeyFilter, ListPage, QueueRecords, Store};
@@ -266,8 +266,12 @@ impl DataPlace {
         })
     }
 
-    /// Acknowledges the losses of a stream's queues. Returns the acknowledged losses.
-    pub(crate) fn resume<F: RowForm<LossRow>>(&self, stream: &str) -> Result<Vec<F>, CommandError> {
+    /// Acknowledges the losses of a stream's queues, and, through a process, resumes the partitions whose messages it
+    /// cannot read. Returns the resumed partitions.
+    pub(crate) fn resume<F: RowForm<ResumedRow>>(
+        &self,
+        stream: &str,
+    ) -> Result<Vec<F>, CommandError> {
         let loaded = match self {
             Self::Process(process) => {
                 let action = json!({ "action": "resume" });
@@ -288,7 +292,7 @@ impl DataPlace {
         runtime.block_on(async {
             let store = open_to_read(loaded).await?;
             let losses = QueueRecords::new(&store, &name.shared()).resume(partitions).await?;
-            Ok(losses.iter().map(|loss| F::from(LossRow::of(loss))).collect())
+            Ok(losses.iter().map(|loss| F::from(ResumedRow::of(loss))).collect())
         })
     }
 }

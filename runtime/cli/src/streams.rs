@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use super::inspect::{DataPlace, InspectArgs};
 use crate::cli::CommandError;
 use crate::show::{self, JsonRow};
-use ordain_http::view::{BindingRow, LossRow, StreamRow};
+use ordain_http::view::{BindingRow, ResumedRow, StreamRow};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum StreamsCommand {
@@ -17,10 +17,15 @@ pub(crate) enum StreamsCommand {
     /// store of the configuration open. Name any other process with `--admin`. Without a process, the list shows a
     /// reason only for streams that have stopped because their queue is lost.
     List(StreamsListArgs),
-    /// Resume a fifo stream that has stopped because its queue is lost.
+    /// Resume a stream that has stopped because its queue is lost (fifo streams only), or because it cannot read the
+    /// messages of its queue.
     ///
-    /// The messages of the lost queue do not come back. Before you run this command, publish again the events of the
-    /// lost queue that have not taken effect. For each key, `ordain keys list STREAM` shows the number of the next
+    /// A stream that cannot read its messages is stopped in one process only: name this process with `--admin`. It
+    /// then receives the messages of the queue again, with the same settings. If the settings are wrong, correct them
+    /// and start Ordain again instead.
+    ///
+    /// If the queue is lost, its messages do not come back. Before you run this command, publish again the events of
+    /// the lost queue that have not taken effect. For each key, `ordain keys list STREAM` shows the number of the next
     /// event; all events with lower numbers have ended.
     ///
     /// This command lets the stream consume the queue that now has the name of the lost queue. Running processes begin
@@ -49,7 +54,7 @@ pub(crate) struct StreamActionArgs {
     stream: String,
     #[command(flatten)]
     inspect: InspectArgs,
-    /// Print JSON, one line for each acknowledged loss (`resume`) or each removed binding (`unbind`).
+    /// Print JSON, one line for each resumed partition (`resume`) or each removed binding (`unbind`).
     #[arg(long)]
     json: bool,
 }
@@ -83,13 +88,21 @@ impl StreamActionArgs {
         if self.json {
             return print_rows(&place.resume(stream)?);
         }
-        let losses: Vec<LossRow> = place.resume(stream)?;
-        if losses.is_empty() {
-            show::text(&format!("stream {stream} has no lost queue: nothing to resume\n"))?;
+        let resumed: Vec<ResumedRow> = place.resume(stream)?;
+        if resumed.is_empty() {
+            show::text(&match place {
+                DataPlace::Process(_) => {
+                    format!("stream {stream} has not stopped in this process: nothing to resume\n")
+                }
+                DataPlace::Config(_) => format!(
+                    "stream {stream} has no lost queue: nothing to resume. If the stream has stopped because it cannot \
+                     read its messages, name its process with `--admin`\n"
+                ),
+            })?;
         }
-        for LossRow { partition, reason } in losses {
+        for ResumedRow { partition, reason } in resumed {
             show::text(&format!(
-                "stream {stream}, partition {partition} resumed. The record of the loss was: {reason}\n"
+                "stream {stream}, partition {partition} resumed. The reason of the stop was: {reason}\n"
             ))?;
         }
         Ok(ExitCode::SUCCESS)

@@ -45,6 +45,17 @@ impl fmt::Display for Place {
 }
 
 impl Place {
+    /// Returns the place as the configuration names it.
+    pub fn setting(&self) -> String {
+        match self {
+            Self::RoutingKey => "routing-key".to_owned(),
+            Self::Header(name) => format!("header:{name}"),
+            Self::Property(property) => property.header_name().to_owned(),
+            Self::Attribute(name) => format!("attribute:{name}"),
+            Self::Data(pointer) => format!("data:{}", pointer.text),
+        }
+    }
+
     /// Returns whether the place exists in every form of an event: in a message, in a request and in a line of a file.
     fn is_in_every_form(&self) -> bool {
         matches!(self, Self::Data(_))
@@ -79,7 +90,8 @@ pub enum MessageProperty {
 }
 
 impl MessageProperty {
-    const ALL: [Self; 11] = [
+    /// All properties.
+    pub const ALL: [Self; 11] = [
         Self::MessageId,
         Self::CorrelationId,
         Self::Type,

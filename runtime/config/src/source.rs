@@ -93,6 +93,12 @@ section! {
         prefetch: usize [1 to 65_535] = 4_000,
             because "a queue with a backlog delivers 4,000 events in about 50 ms; a commit takes less time, so the broker \
                      can continue to deliver during a commit";
+        /// Number of consecutive messages that cannot be read after which a partition stops and leaves the messages in
+        /// its queue. A partition with a lower `prefetch` can stop earlier, if the stream has read no message yet. With
+        /// 0, the partition never stops, and each message that cannot be read becomes a dead letter at once.
+        unreadable_limit: usize [0 to 65_535] = 100,
+            because "100 such messages in a row usually come from a producer of another form, and messages that remain \
+                     in the queue need not be sent again";
         /// Approximate maximum number of events of a partition that came over HTTP and wait in the store. Beyond this
         /// number, Ordain rejects requests, and producers retry later.
         inbox: u64 [1 to 1_000_000_000] = 100_000,
@@ -322,13 +328,9 @@ impl AmqpSourceConfig {
     /// Returns the places of the values of a message. The settings take precedence over the places of the format.
     pub fn locations(&self) -> EventLocations {
         let named = self.named_locations();
-        let Some(format) = self.format else { return named };
-        let default = format.locations();
-        EventLocations {
-            id: named.id.or(default.id),
-            kind: named.kind.or(default.kind),
-            time: named.time.or(default.time),
-            ..named
+        match self.format {
+            Some(format) => format.complete(named),
+            None => named,
         }
     }
 

@@ -47,6 +47,7 @@ use rollout::RolloutController;
 
 pub use broker::{inspect as inspect_broker, unbind_former};
 pub use files::check_files;
+pub use ordain_amqp::SampledMessage;
 pub use report::{HeldTotals, RunReport};
 pub use status::{BrokerWait, RunPhase, RunStatus};
 

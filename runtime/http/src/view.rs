@@ -27,7 +27,7 @@ pub use plugins::{
 };
 pub use rows::{BoundedRows, LazyRows};
 pub use stream::{
-    BindingRow, LossRow, ResumedPage, StreamIntake, StreamRow, StreamVersion, StreamsPage,
+    BindingRow, ResumedPage, ResumedRow, StreamIntake, StreamRow, StreamVersion, StreamsPage,
     UnboundPage, pausing_spill_limit, queue_losses,
 };
 pub use text::RowText;

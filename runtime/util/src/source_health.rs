@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use tokio::sync::Notify;
+
 /// The state of a source.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum SourceState {
@@ -30,6 +32,15 @@ pub enum SourceState {
         fault: RoutingFault,
         /// The description of the fault, and the next step.
         reason: String,
+    },
+    /// The source leaves its messages in the server, because it cannot read them, until an operator corrects the
+    /// settings of the source or removes the messages.
+    Unreadable {
+        /// The reason, and the next step.
+        reason: String,
+        /// False while the source holds the messages back and waits for further messages. True if it receives nothing
+        /// until an operator resumes it, or starts a process with other settings.
+        is_stopped: bool,
     },
     /// The source receives no events until an operator acts.
     Stopped {
@@ -62,7 +73,11 @@ pub struct SourceInterruption {
 /// The current state of a source, and the number of its interruptions: the periods in which the source cannot deliver
 /// events.
 #[derive(Debug, Default)]
-pub struct SourceHealth(Mutex<HealthRecord>);
+pub struct SourceHealth {
+    record: Mutex<HealthRecord>,
+    /// Notifies the source that an operator has resumed it.
+    resumed: Notify,
+}
 
 #[derive(Debug, Default)]
 struct HealthRecord {
@@ -105,7 +120,7 @@ impl HealthRecord {
 
 impl SourceHealth {
     fn lock(&self) -> MutexGuard<'_, HealthRecord> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets the state. An interruption ends with [`SourceState::Inactive`] or, without a routing fault, with
@@ -114,6 +129,35 @@ impl SourceHealth {
         let mut current = self.lock();
         current.state = state;
         current.update_interruption();
+    }
+
+    /// Lets a source receive messages again that has stopped because it cannot read its messages. Returns the reason of
+    /// the stop; `None` if the source has not stopped for this reason.
+    pub fn resume(&self) -> Option<String> {
+        let mut current = self.lock();
+        if !is_unreadable_stop(&current.state) {
+            return None;
+        }
+        let resumed = SourceState::Retrying { reason: "resumed by an operator".to_owned() };
+        let stopped = std::mem::replace(&mut current.state, resumed);
+        drop(current);
+        self.resumed.notify_waiters();
+        match stopped {
+            SourceState::Unreadable { reason, .. } => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Waits while the source is stopped because it cannot read its messages: until [`Self::resume`], or until another
+    /// state replaces the stop.
+    pub async fn until_resumed(&self) {
+        loop {
+            let resumed = self.resumed.notified();
+            if !is_unreadable_stop(&self.lock().state) {
+                return;
+            }
+            resumed.await;
+        }
     }
 
     /// Sets the description of a fault because of which the server does not route events to the source, or removes the
@@ -138,13 +182,14 @@ impl SourceHealth {
         self.lock().state == SourceState::Consuming
     }
 
-    /// Returns the present interruption if the source is stopped, or has retried for at least `period`. Otherwise
-    /// returns `None`.
+    /// Returns the present interruption if the source needs an operator, or has retried for at least `period`.
+    /// Otherwise returns `None`.
     pub fn interruption(&self, period: Duration) -> Option<SourceInterruption> {
         let current = self.lock();
         let (began, since) = current.interrupted_at?;
-        let is_stopped = matches!(current.state, SourceState::Stopped { .. });
-        (is_stopped || began.elapsed() >= period)
+        let needs_operator =
+            matches!(current.state, SourceState::Stopped { .. } | SourceState::Unreadable { .. });
+        (needs_operator || began.elapsed() >= period)
             .then(|| SourceInterruption { state: current.state(), since })
     }
 
@@ -160,8 +205,17 @@ impl SourceHealth {
     }
 }
 
+/// Returns whether a source has stopped because it cannot read its messages.
+fn is_unreadable_stop(state: &SourceState) -> bool {
+    matches!(state, SourceState::Unreadable { is_stopped: true, .. })
+}
+
 #[cfg(test)]
 mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
     use super::*;
 
     #[test]
@@ -187,9 +241,38 @@ mod tests {
         health.set(SourceState::Consuming);
         assert_eq!(state(Duration::ZERO), None);
         assert_eq!((health.is_interrupted(), health.interruptions()), (false, 1));
-        let stopped = SourceState::Stopped { reason: "e".to_owned() };
-        health.set(stopped.clone());
-        assert_eq!(state(Duration::from_hours(1)), Some(stopped));
+        let reason = "e".to_owned();
+        for state_of_operator in [
+            SourceState::Stopped { reason: reason.clone() },
+            SourceState::Unreadable { reason, is_stopped: false },
+        ] {
+            health.set(state_of_operator.clone());
+            assert_eq!(state(Duration::from_hours(1)), Some(state_of_operator));
+        }
+    }
+
+    #[test]
+    fn only_an_unreadable_stop_is_resumed() {
+        let health = SourceHealth::default();
+        let unreadable = |is_stopped| {
+            let reason = "a".to_owned();
+            health.set(SourceState::Unreadable { reason, is_stopped });
+        };
+        let mut context = Context::from_waker(Waker::noop());
+        unreadable(false);
+        assert_eq!(health.resume(), None);
+        unreadable(true);
+        let mut waiting = pin!(health.until_resumed());
+        assert_eq!(waiting.as_mut().poll(&mut context), Poll::Pending);
+        assert_eq!(health.resume().as_deref(), Some("a"));
+        assert_eq!(waiting.as_mut().poll(&mut context), Poll::Ready(()));
+        assert_eq!((health.resume(), health.is_interrupted()), (None, true));
+        // A resumption counts only for the stop before it.
+        unreadable(true);
+        let mut waiting = pin!(health.until_resumed());
+        assert_eq!(waiting.as_mut().poll(&mut context), Poll::Pending);
+        health.set(SourceState::Stopped { reason: "b".to_owned() });
+        assert_eq!(health.resume(), None);
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod bind;
 mod bindings;
 mod cloudevents;
 mod connect;
+mod contact;
 mod foreign_consumers;
 mod forms;
 mod hostile;

@@ -15,8 +15,9 @@ use crate::sink::Sinks;
 use crate::source::QueueNotifiers;
 use ordain_amqp::{
     Binding, BindingList, BrokerEndpoint, BrokerError, ExchangeSink, PREPARE_TIMEOUT,
-    PreparedTopology, Topology, TopologyError, TopologyRecord, consumer_tag, inspect_broker,
-    no_delivery_limit_command, prepare_timeout, prepare_topology, unbind,
+    PreparedTopology, SampledMessage, Topology, TopologyError, TopologyRecord, consumer_tag,
+    inspect_broker, no_delivery_limit_command, prepare_timeout, prepare_topology, sample_queues,
+    unbind,
 };
 use ordain_config::NumberingPolicy;
 use ordain_config::{LoadedConfig, SinkConfig, SourceConfig};
@@ -86,16 +87,27 @@ pub(super) async fn prepare(
     Ok(tag)
 }
 
-/// Inspects the broker of a configuration, at most for the time `limit`, and changes nothing in the broker. Returns
-/// `None` if the configuration has no broker.
-pub async fn inspect(loaded: &LoadedConfig, limit: Duration) -> Option<InspectedServer> {
+/// Inspects the broker of a configuration, at most for the time `limit`, and changes nothing in the broker. If `sample`
+/// is a number of messages, also receives this number of messages of each queue, and returns them to the queue. Returns
+/// the findings, and the form in which a stream would read each message. Returns `None` if the configuration has no
+/// broker.
+pub async fn inspect(
+    loaded: &LoadedConfig,
+    limit: Duration,
+    sample: Option<u16>,
+) -> Option<(InspectedServer, Vec<SampledMessage>)> {
     let broker = BrokerEndpoint::of(loaded)?;
+    let mut samples = Vec::new();
     let inspected =
         InspectedServer::inspect("broker", broker.to_string(), limit, async |findings| {
             inspect_broker(&broker, loaded, findings).await;
             policies::inspect(loaded, &broker, findings).await;
-        });
-    Some(inspected.await)
+            if let Some(count) = sample {
+                sample_queues(&broker, loaded, count, findings, &mut samples).await;
+            }
+        })
+        .await;
+    Some((inspected, samples))
 }
 
 /// Logs the problems that were found while a stream's topology (exchange, queues and bindings) was prepared.

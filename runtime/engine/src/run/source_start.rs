@@ -200,14 +200,13 @@ impl PartitionFactory<'_> {
                 self.last_windows.borrow_mut().entry(name.shared()).or_default(),
             ),
             consumer_tag: Arc::clone(&self.consumer_tag),
-            decoder: ordain_amqp::DeliveryDecoder::new(
-                ordain_cloudevents::source_of(name),
-                stream.ordering,
+            unreadable_limit: config.unreadable_limit,
+            decoder: ordain_amqp::DeliveryDecoder::of_stream(
+                name,
+                stream,
+                config,
                 self.loaded.config.runtime.event_size.bytes(),
-                config.locations(),
-                config.partitions > 1,
-            )
-            .with_batch_limit(stream.message_events_limit()),
+            ),
             ownership: Arc::clone(ownership),
             lag: Arc::clone(&metrics.lag),
             dropped: Arc::clone(&metrics.dropped),

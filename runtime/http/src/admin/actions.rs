@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use super::AdminState;
 use crate::problem::ProblemDetails;
-use crate::view::{self, BindingRow, LossRow, ResumedPage, UnboundPage};
+use crate::view::{self, BindingRow, ResumedPage, ResumedRow, UnboundPage};
 use ordain_engine::run::unbind_former;
 use ordain_store::{QueueRecords, Store};
 
@@ -64,16 +64,26 @@ async fn resume(app: &AdminState, stream: String) -> Result<Response, ProblemDet
     };
     let name = name.shared();
     let partitions = config.source.partitions();
+    let all = app.figures.partitions();
+    let own: Vec<_> =
+        all.into_iter().filter(|metrics| metrics.partition().stream == name).collect();
     let resume = async move |store: Arc<dyn Store>| {
-        Ok(QueueRecords::new(&store, &name).resume(partitions).await?)
+        let mut stops = QueueRecords::new(&store, &name).resume(partitions).await?;
+        // Only this process knows the partitions that have stopped because it cannot read their messages.
+        let unreadable = own.iter().filter_map(|metrics| {
+            let reason = metrics.health().resume()?;
+            Some((metrics.partition().number, reason))
+        });
+        stops.extend(unreadable);
+        Ok(stops)
     };
-    app.respond(resume, move |losses| {
+    app.respond(resume, move |stops| {
         tracing::info!(
             stream,
-            partitions = losses.len(),
+            partitions = stops.len(),
             "an operator has resumed the stopped partitions of the stream"
         );
-        let resumed: Vec<_> = losses.iter().map(LossRow::of).collect();
+        let resumed: Vec<_> = stops.iter().map(ResumedRow::of).collect();
         view::to_json(&ResumedPage { resumed })
     })
     .await

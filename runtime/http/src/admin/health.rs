@@ -30,6 +30,10 @@ const INTERRUPTION_LIMIT: Duration = Duration::from_secs(2);
 /// The reason why a stream is not ready if the source of at least one of its partitions has stopped.
 const STOPPED_REASON: &str = "stopped until an operator resumes it";
 
+/// The reason why a stream is not ready if it cannot read its messages.
+const UNREADABLE_REASON: &str = "its messages cannot be read with the settings of its source, so they remain in the \
+                                 queue";
+
 /// The failed health checks of the store since the last successful check. `None` if the last check was successful, and
 /// before the first check.
 #[derive(Default)]
@@ -174,6 +178,10 @@ fn stream_problems(app: &AdminState) -> StreamProblems {
                 // A stopped stream needs an operator, so `STOPPED_REASON` replaces a reason that another partition of
                 // the stream gave.
                 problems.insert(stream, STOPPED_REASON.to_owned());
+                continue;
+            }
+            SourceState::Unreadable { .. } => {
+                problems.entry(stream).or_insert_with(|| UNREADABLE_REASON.to_owned());
                 continue;
             }
             SourceState::RoutingFault { fault, .. } => {

@@ -210,7 +210,7 @@ impl Intake {
     ) -> Result<BTreeSet<&'a str>, StoreError> {
         let digest_of = |key: &str| digest(key.as_bytes());
         keys.retain(|key| !self.begun_keys().contains(&digest_of(key)));
-        let looked_up = Vec::from_iter(keys.iter().copied());
+        let looked_up: Vec<&str> = keys.iter().copied().collect();
         if looked_up.is_empty() {
             return Ok(keys);
         }

@@ -65,6 +65,7 @@ impl StreamIntake {
                 SourceState::Retrying { reason }
                 | SourceState::LoginRefused { reason, .. }
                 | SourceState::RoutingFault { reason, .. }
+                | SourceState::Unreadable { reason, .. }
                 | SourceState::Stopped { reason } => {
                     intake = Self { consuming: Some(false), reason: Some(reason) };
                 }
@@ -94,17 +95,17 @@ pub async fn queue_losses(
     }
 }
 
-/// A lost queue whose loss an operator has acknowledged.
+/// A partition that an operator has resumed.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct LossRow {
-    /// The number of the queue's partition within the stream, from 0.
+pub struct ResumedRow {
+    /// The number of the partition within the stream, from 0.
     pub partition: u32,
-    /// The description of the loss.
+    /// The reason of the stop: the description of the loss of the queue, or of the messages that cannot be read.
     pub reason: RowText,
 }
 
-impl LossRow {
-    /// Builds the row of a loss.
+impl ResumedRow {
+    /// Builds the row of a partition from its number and the reason of its stop.
     pub fn of((partition, reason): &(u32, String)) -> Self {
         Self { partition: *partition, reason: reason.clone().into() }
     }
@@ -112,8 +113,8 @@ impl LossRow {
 
 /// The result of resuming a stream.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct ResumedPage<L = BoundedRows<LossRow>> {
-    /// The acknowledged losses. Empty if the stream was not stopped.
+pub struct ResumedPage<L = BoundedRows<ResumedRow>> {
+    /// The resumed partitions. Empty if no partition of the stream was stopped.
     pub resumed: L,
 }
 

@@ -212,7 +212,8 @@ impl Checker {
             self.broke("begin", format!("{} never arrived, but is the first", at(key, begin)));
         }
         let model = self.model(key);
-        (model.begin, model.next) = (begin, begin);
+        model.begin = begin;
+        model.next = begin;
     }
 
     /// Returns the events and the messages of a sequence that the write settles with effect.

@@ -186,6 +186,11 @@ fn redelivered_message_has_one_dead_letter() -> Result<()> {
     let rig = Rig::new()?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
+    // A stream that has never read a message would leave an unreadable message in the queue.
+    let lines = in_turn(1, 1);
+    rig.publish(&lines)?;
+    rig.check(&lines)?;
+    rig.until_empty()?;
     service.end()?;
     let unreadable = || unreadable(&line("a", 1, &json!({ "n": 1 })));
     rig.client.publish("cases", &[unreadable()?])?;

@@ -111,6 +111,7 @@ fn consumer(
         prefetch: source.prefetch.try_into().unwrap_or(u16::MAX),
         // No memory limit: only the prefetch limits the deliveries that wait for this consumer.
         memory: usize::MAX,
+        unreadable_limit: source.unreadable_limit,
         last_prefetch: LastPrefetch::default(),
         consumer_tag: "ordain-bench".into(),
         decoder,
