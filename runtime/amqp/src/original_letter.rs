@@ -18,8 +18,8 @@ use ordain_config::{MessageProperty, RoutingKeyTemplate};
 use ordain_core::{DeadLetter, LetterContent};
 
 use super::encode::{
-    AmqpMessage, DIRECT_REPLY_ADDRESS, MessageBody, PERSISTENT_DELIVERY_MODE, ROUTING_HEADERS,
-    insert_reason, long_string, routing_key, short_routing_key,
+    AmqpMessage, DIRECT_REPLY_ADDRESS, LetterFallback, MessageBody, PERSISTENT_DELIVERY_MODE,
+    ROUTING_HEADERS, insert_reason, long_string, routing_key, short_routing_key,
 };
 use super::header::{
     CAUSE_HEADER, LETTER_HEADER, ORIGINAL_EXCHANGE_HEADER, ORIGINAL_ROUTING_KEY_HEADER,
@@ -69,6 +69,7 @@ pub(super) fn original_letter(
         },
         properties: properties.with_headers(headers),
         body: MessageBody::Raw(body.into()),
+        fallback: LetterFallback::None,
     })
 }
 

@@ -26,14 +26,16 @@ pub(super) fn decode_batch(
     delivery: &Delivery,
 ) -> Option<Vec<DecodedDelivery>> {
     let mut number = 0;
-    decoder.decode_batch(delivery, |BatchEvent { body, content_type, content_encoding }, event| {
+    decoder.decode_batch(delivery, |element, event| {
         number += 1;
+        let BatchEvent { body, content_type, content_encoding, kind } = element;
         event.map_err(|error| {
             let body = RawBody {
                 bytes: body.as_bytes(),
                 size: body.len(),
                 content_type: Some(content_type),
                 content_encoding,
+                kind,
             };
             let raw = RawDelivery { delivery, document: message_json(delivery, &body), rest: &[] };
             let key = error.key.unwrap_or_default().into();
@@ -258,7 +260,7 @@ mod tests {
     use std::sync::Arc;
 
     use lapin::BasicProperties;
-    use lapin::types::{AMQPValue, FieldTable};
+    use lapin::types::{AMQPValue, FieldTable, ShortString};
     use ordain_cloudevents::source_of;
     use ordain_config::{
         EventLocations, IdLocation, IdPlace, MessageProperty, Place, RoutingKeyTemplate,
@@ -350,6 +352,46 @@ mod tests {
         assert_eq!(raw["properties"]["content_type"], "application/cloudevents+json");
         assert_eq!(raw["properties"]["correlation_id"], "c");
         assert_eq!(decode_batch(&decoder, "q", &delivery).expect("a batch"), events);
+    }
+
+    /// The property `type` of the batch names the encoding of its whole body, which the letter does not contain.
+    #[test]
+    fn event_of_an_encoded_batch_has_no_encoded_type() {
+        let body = br#"[{"id":"2"}]"#;
+        let size = u8::try_from(body.len()).expect("a short body");
+        let encoded = [&[0x00, 0x53, 0x77, 0xa0, size][..], body].concat();
+        for (kind, body, expected) in
+            [("amqp-1.0", encoded, Value::Null), ("paid", body.to_vec(), Value::from("paid"))]
+        {
+            let mut batch = Delivery::mock(1, "x".into(), "k".into(), false, body);
+            batch.properties = BasicProperties::default()
+                .with_content_type("application/cloudevents-batch+json".into())
+                .with_type(kind.into());
+            let events = decode_batch(&decoder("s"), "q", &batch).expect("a batch");
+            let [Err(letter)] = &events[..] else { panic!("{events:?}") };
+            let LetterContent::Raw(raw) = &letter.content else { panic!("{letter:?}") };
+            let raw: Value = serde_json::from_slice(raw).expect("JSON");
+            assert_eq!(raw["properties"]["type"], expected, "{kind}");
+            assert_eq!(raw["body"], r#"{"id":"2"}"#);
+        }
+    }
+
+    /// The broker refuses the original form of a letter. The second form must keep the order of the letter's key.
+    #[test]
+    fn refused_letter_becomes_a_document_with_the_same_ordering_key() {
+        let original = delivery("k", BasicProperties::default());
+        let letter = *decode_or_letter(&decoder("s"), "q", &original).expect_err("no id");
+        let template = RoutingKeyTemplate("{key}".to_owned());
+        let mut message = encode::letter("s", &letter, None, &template, 7);
+        let (key, id) = (message.ordering_key(), message.id().to_vec());
+        assert_eq!(message.body.bytes(), b"{}");
+        assert!(message.use_fallback());
+        assert_eq!((message.ordering_key(), message.id()), (key, &id[..]));
+        let kind = message.properties.kind().as_ref().map(ShortString::as_str);
+        assert_eq!(kind, Some("ordain.dead-letter"));
+        let LetterContent::Raw(document) = &letter.content else { unreachable!() };
+        assert_eq!(message.body.bytes(), &document[..]);
+        assert!(!message.use_fallback());
     }
 
     /// The store identifies dead letters by their ids, and forwards each letter once. If dead letters circulate between

@@ -3,7 +3,7 @@
 //! message.
 
 use lapin::message::Delivery;
-use lapin::types::{AMQPValue, FieldTable};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
 use ordain_cloudevents::{
     ContentMode, DecodeError, EventCarrier, EventDecoder, batch_elements, cloudevents_mode,
 };
@@ -27,6 +27,8 @@ pub(crate) struct BatchEvent<'a> {
     pub(crate) content_type: &'static str,
     /// The content encoding of the batch, without the compression that the decoder has undone.
     pub(crate) content_encoding: Option<&'a str>,
+    /// The property `type` of the batch; `None` if it only names the encoding of the batch as an AMQP value.
+    pub(crate) kind: Option<&'a str>,
 }
 
 /// Returns the decoder of the bodies of a stream's messages in structured mode. If no setting names the place of the
@@ -86,13 +88,15 @@ impl DeliveryDecoder {
         }
         let body = plain_body(delivery, self.event_size).ok()?;
         let content_encoding = body.encoding.as_deref();
+        let kind = delivery.properties.kind().as_ref().filter(|_| !body.is_amqp_value);
+        let kind = kind.map(ShortString::as_str);
         let elements = self.batch_elements(delivery, &body.data).ok()?;
         let decoded = elements.into_iter().map(|element| {
             let data = element.as_bytes();
             let reader = MessageReader { delivery, data, kind: None, encoding: content_encoding };
             let event = self.decode_event(&reader);
             let content_type = EVENT_MEDIA_TYPE;
-            each(BatchEvent { body: element, content_type, content_encoding }, event)
+            each(BatchEvent { body: element, content_type, content_encoding, kind }, event)
         });
         Some(decoded.collect())
     }
