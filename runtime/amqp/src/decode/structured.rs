@@ -7,7 +7,10 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use ordain_cloudevents::{
     ContentMode, DecodeError, EventCarrier, EventDecoder, batch_elements, cloudevents_mode,
 };
-use ordain_config::{EventLocations, IdPlace, KeyLocation, KeyPlace, MESSAGE_EVENTS_LIMIT, Place};
+use ordain_config::{
+    EventLocations, IdLocation, IdPlace, KeyLocation, KeyPlace, MESSAGE_EVENTS_LIMIT, Place,
+    ValueLocation,
+};
 use ordain_core::{Cause, Event, OrderingMode};
 
 use super::encoding::plain_body;
@@ -61,18 +64,40 @@ pub(super) fn structured_mode(delivery: &Delivery) -> Option<ContentMode> {
     (!is_own).then_some(mode)
 }
 
-/// Returns whether all events of a batch would read the same id in a place.
-fn is_outside_event(place: &IdPlace) -> bool {
+/// Returns whether all events of a batch read the same value in a place.
+fn is_outside_event(place: &Place) -> bool {
     match place {
-        IdPlace::Place(Place::RoutingKey | Place::Header(_) | Place::Property(_)) => true,
-        IdPlace::Place(Place::Attribute(_) | Place::Data(_)) => false,
-        IdPlace::Content | IdPlace::Unique => false,
+        Place::RoutingKey | Place::Header(_) | Place::Property(_) => true,
+        Place::Attribute(_) | Place::Data(_) => false,
     }
+}
+
+/// Returns whether several events of a batch may read the same id from a place outside the events.
+fn may_share_id(location: &IdLocation) -> bool {
+    for place in &location.0 {
+        match place {
+            // Each event has an id in these places, so no event reads the later places.
+            IdPlace::Content | IdPlace::Unique => return false,
+            IdPlace::Place(Place::Attribute(name)) if name == "id" => return false,
+            IdPlace::Place(place) if is_outside_event(place) => return true,
+            IdPlace::Place(_) => {}
+        }
+    }
+    false
 }
 
 /// Returns the error of a message whose key and sequence cannot be read.
 fn unreadable(message: String) -> DecodeError {
     DecodeError { cause: Cause::Unreadable, message, key: None, sequence: None }
+}
+
+/// Describes a setting with which all events of a batch would have the same value.
+fn shared_value(value: &str, setting: &str) -> String {
+    format!(
+        "the setting {setting} names a place outside the events of a batch, so all events of the batch would have the \
+         same {value}: publish each event as a message of its own, or name a place in the data of the events \
+         (\"data:/POINTER\")"
+    )
 }
 
 impl DeliveryDecoder {
@@ -116,12 +141,15 @@ impl DeliveryDecoder {
                 "the batch has {size} bytes; runtime.event_size allows {event_size} bytes"
             ));
         }
-        if self.locations.id.as_ref().is_some_and(|id| id.0.iter().any(is_outside_event)) {
-            return Err(
-                "the setting `id` names a place outside the events of a batch, so all events of a batch would have \
-                 the same id: publish each event as a message of its own"
-                    .to_owned(),
-            );
+        if self.locations.id.as_ref().is_some_and(may_share_id) {
+            return Err(shared_value("id", "`id` or `format`"));
+        }
+        let has_shared_sequence =
+            |location: &ValueLocation| location.0.iter().any(is_outside_event);
+        if self.ordering == OrderingMode::Sequenced
+            && self.locations.sequence.as_ref().is_some_and(has_shared_sequence)
+        {
+            return Err(shared_value("sequence", "`sequence`"));
         }
         let elements = batch_elements(body, limit)?;
         let count = elements.len();
