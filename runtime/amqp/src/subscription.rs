@@ -374,7 +374,7 @@ impl<'a> Subscription<'a> {
             let bytes = memory(&delivery, &read);
             self.event_counts.add(self.received, 1);
             self.prefetch.record(bytes, delivery.redelivered);
-            match fault(decoder, &read) {
+            match fault(&read) {
                 None => self.end_run(),
                 Some((cause, error)) => self.run.add(cause, error, 1, delivery),
             }
@@ -383,7 +383,7 @@ impl<'a> Subscription<'a> {
         };
         self.event_counts.add(self.received, events.len() as u64);
         self.prefetch.record(events.iter().map(decoded_memory).sum(), delivery.redelivered);
-        match batch_fault(decoder, &events) {
+        match batch_fault(&events) {
             Some((cause, error)) => self.run.add(cause, error, events.len(), delivery),
             None if events.is_empty() => {}
             None => self.end_run(),
