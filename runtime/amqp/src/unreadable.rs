@@ -523,6 +523,36 @@ mod tests {
         assert_eq!(document["headers"].as_object().map(serde_json::Map::len), Some(2));
     }
 
+    /// The broker would interpret these properties and headers of a dead letter, so they are in other headers.
+    #[test]
+    fn moved_letter_has_the_properties_of_the_message() {
+        let text = |text: &str| AMQPValue::LongString(text.into());
+        let mut headers = FieldTable::default();
+        headers.insert("CC".into(), text("first"));
+        headers.insert("x-original-CC".into(), text("second"));
+        let properties = BasicProperties::default()
+            .with_headers(headers)
+            .with_expiration("60000".into())
+            .with_reply_to("amq.rabbitmq.reply-to".into())
+            .with_user_id("guest".into());
+        let message = delivery("k", properties.clone());
+        let letter = *decode_or_letter(&decoder("s"), "q", &message).expect_err("no id");
+        let moved = moved("s", &letter);
+        assert_eq!((moved.properties.expiration(), moved.properties.reply_to()), (&None, &None));
+        let original = original_delivery(&moved).properties;
+        assert_eq!(original.expiration(), properties.expiration());
+        assert_eq!(original.reply_to(), properties.reply_to());
+        assert_eq!(original.user_id(), &None);
+        for (name, value) in [
+            ("x-original-x-original-CC", "first"),
+            ("x-original-CC", "second"),
+            ("x-original-property:user_id", "guest"),
+        ] {
+            assert_eq!(header(&original, name), value.as_bytes(), "{name}");
+        }
+        assert_eq!(original.headers().as_ref().map(|headers| headers.inner().len()), Some(3));
+    }
+
     /// An operator moves the letter of a whole batch back: the events have the routing key of the batch as their key, and
     /// no headers of Ordain. The letter of an event that is still unreadable can be moved back too.
     #[test]
