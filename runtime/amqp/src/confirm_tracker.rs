@@ -327,13 +327,17 @@ mod tests {
     use rand::{RngExt as _, SeedableRng as _};
     use rand_chacha::ChaCha8Rng;
 
-    use super::super::encode::MessageBody;
+    use super::super::encode::{LetterFallback, MessageBody};
     use super::*;
 
     fn item(order: u64) -> PendingPublish {
         let properties = BasicProperties::default().with_message_id(order.to_string().into());
-        let outgoing =
-            AmqpMessage { routing_key: "key".into(), properties, body: MessageBody::Nothing };
+        let outgoing = AmqpMessage {
+            routing_key: "key".into(),
+            properties,
+            body: MessageBody::Nothing,
+            fallback: LetterFallback::None,
+        };
         PendingPublish { run: 0, order, outgoing, ownership: Arc::new(Ownership::permanent()) }
     }
 

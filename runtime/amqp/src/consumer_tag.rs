@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use ordain_store::{SharedRecord, Store, StoreError};
 
+use super::store_timeout::with_store_timeout;
+
 /// The beginning of the tags of all consumers of Ordain.
 pub const CONSUMER_TAG_PREFIX: &str = "ordain-";
 /// The name of the mark that contains the tag.
@@ -14,15 +16,16 @@ const MARK_NAME: &str = "amqp-consumer-tag";
 /// writes a random tag. The tag is short, because the broker sends it with each delivery.
 pub async fn consumer_tag(store: &Arc<dyn Store>) -> Result<Arc<str>, StoreError> {
     loop {
-        let stored = SharedRecord::<String>::read(&**store, MARK_NAME.to_owned()).await?;
+        let stored = SharedRecord::<String>::read(&**store, MARK_NAME.to_owned());
+        let stored = with_store_timeout(stored).await?;
         if let Some(tag) = stored.record {
             return Ok(tag.into());
         }
         let tag = format!("{CONSUMER_TAG_PREFIX}{:016x}", rand::random::<u64>());
-        if stored.replace(&**store, &tag).await? {
+        if with_store_timeout(stored.replace(&**store, &tag)).await? {
             // Without this call, a crash could lose the tag, and the next process would take the remaining consumers of
             // this process for the consumers of another program.
-            store.flush().await?;
+            with_store_timeout(store.flush()).await?;
             return Ok(tag.into());
         }
         // Another process has written its tag meanwhile.

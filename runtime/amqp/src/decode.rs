@@ -231,14 +231,14 @@ impl DeliveryDecoder {
             .with_batch_limit(self.batch_limit)
     }
 
-    /// Returns whether an event lacks the sequence that an event of the stream needs. The sequencer makes a dead letter
-    /// of such an event.
+    /// Returns whether an event lacks the sequence that an event of the stream needs. The message of such an event becomes
+    /// a dead letter.
     pub(super) fn lacks_sequence(&self, event: &Event) -> bool {
         self.ordering == OrderingMode::Sequenced && event.sequence().is_none()
     }
 
     /// Decodes one delivery. An event of a `sequenced` stream (ordered by the producer's numbers) may lack its
-    /// sequence; the sequencer decides how to handle such an event.
+    /// sequence ([`Self::lacks_sequence`]).
     pub fn decode(&self, delivery: &Delivery) -> Result<Event, DecodeError> {
         let is_published = self.is_published(delivery);
         let is_own = is_published || self.is_letter(delivery);

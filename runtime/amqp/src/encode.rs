@@ -50,6 +50,24 @@ pub(super) struct AmqpMessage {
     pub(super) routing_key: ShortString,
     pub(super) properties: BasicProperties,
     pub(super) body: MessageBody,
+    pub(super) fallback: LetterFallback,
+}
+
+/// A stream and a key. Messages with the same stream and key must keep their order.
+pub(super) type OrderingKey = (Vec<u8>, Vec<u8>);
+
+/// The second form of a dead letter in its original form. The properties and headers of that form come from a producer,
+/// and a queue may be unable to store some of them. A queue of type stream, for example, cannot convert decimal numbers
+/// to AMQP 1.0, and RabbitMQ closes the channel.
+#[derive(Debug, Default)]
+pub(super) enum LetterFallback {
+    /// The message has no second form.
+    #[default]
+    None,
+    /// The dead letter with a JSON document as its body.
+    Document(Box<AmqpMessage>),
+    /// This message is the second form, and has the ordering key of the original form.
+    Used(OrderingKey),
 }
 
 impl AmqpMessage {
@@ -66,12 +84,31 @@ impl AmqpMessage {
 
     /// Returns the CloudEvents source (which names the stream) and the key. Messages with the same source and key must
     /// keep their order. For a dead letter in its original form, returns the stream and the key in its id instead.
-    pub(super) fn ordering_key(&self) -> (Vec<u8>, Vec<u8>) {
+    pub(super) fn ordering_key(&self) -> OrderingKey {
+        if let LetterFallback::Used(key) = &self.fallback {
+            return key.clone();
+        }
         let header = |name| header(&self.properties, name);
         let mut id = header(LETTER_HEADER).split(|byte| *byte == b'/');
         match (id.next(), id.next()) {
             (Some(stream), Some(key)) => (stream.to_vec(), key.to_vec()),
             _ => (header(SOURCE_HEADER).to_vec(), header(KEY_HEADER).to_vec()),
+        }
+    }
+
+    /// Replaces a dead letter in its original form by its second form, with the same ordering key. Returns `false` for
+    /// any other message.
+    pub(super) fn use_fallback(&mut self) -> bool {
+        let key = self.ordering_key();
+        match std::mem::take(&mut self.fallback) {
+            LetterFallback::Document(document) => {
+                *self = Self { fallback: LetterFallback::Used(key), ..*document };
+                true
+            }
+            other => {
+                self.fallback = other;
+                false
+            }
         }
     }
 }
@@ -144,6 +181,7 @@ pub(super) fn message(
         routing_key: routing_key(template, stream, key, inner.kind()),
         properties: envelope.properties(),
         body: MessageBody::Message(inner.clone()),
+        fallback: LetterFallback::None,
     }
 }
 
@@ -159,11 +197,27 @@ pub(super) fn letter(
     template: &RoutingKeyTemplate,
     published_at: u64,
 ) -> AmqpMessage {
-    if sequence.is_none()
-        && let Some(message) = original_letter(stream, letter, template)
-    {
-        return message;
+    let enveloped = enveloped_letter(stream, letter, sequence, template, published_at);
+    let original = match sequence {
+        None => original_letter(stream, letter, template),
+        Some(_) => None,
+    };
+    match original {
+        Some(original) => {
+            AmqpMessage { fallback: LetterFallback::Document(Box::new(enveloped)), ..original }
+        }
+        None => enveloped,
     }
+}
+
+/// Encodes a dead letter as [`letter`] does, but never in its original form.
+fn enveloped_letter(
+    stream: &str,
+    letter: &DeadLetter,
+    sequence: Option<u64>,
+    template: &RoutingKeyTemplate,
+    published_at: u64,
+) -> AmqpMessage {
     let event: Option<&Event> = match &letter.content {
         LetterContent::Event(event) => Some(event),
         LetterContent::Nothing | LetterContent::Raw(_) => None,
@@ -196,6 +250,7 @@ pub(super) fn letter(
             LetterContent::Raw(bytes) => MessageBody::Raw(bytes.clone()),
             LetterContent::Event(event) => MessageBody::Event(Arc::clone(event)),
         },
+        fallback: LetterFallback::None,
     }
 }
 
@@ -277,6 +332,7 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, form: &EventForm)
         routing_key: short_routing_key(event.key().to_owned()),
         properties,
         body: MessageBody::Event(Arc::clone(event)),
+        fallback: LetterFallback::None,
     }
 }
 

@@ -38,6 +38,14 @@ impl EventCounts {
         self.received
     }
 
+    /// Returns the maximum number of unacknowledged events. The broker counts deliveries, so its limit `prefetch` allows
+    /// more events if deliveries are batches: all events of the unfinished deliveries. `acknowledged` is the number of
+    /// acknowledged events.
+    pub(super) fn event_limit(&self, prefetch: u16, acknowledged: u64) -> usize {
+        let unacknowledged = self.received.saturating_sub(acknowledged);
+        usize::try_from(unacknowledged).unwrap_or(usize::MAX).max(prefetch.into())
+    }
+
     /// Returns the number of finished deliveries. `acknowledged` is the number of acknowledged events, which never
     /// falls.
     pub(super) fn finished(&mut self, acknowledged: u64) -> u64 {
@@ -82,6 +90,18 @@ mod tests {
                 assert_eq!(counts.finished(acknowledged), expected, "{sizes:?} {acknowledged}");
             }
         }
+    }
+
+    /// The receiver must be able to accept all events of the batches that the broker has delivered.
+    #[test]
+    fn event_limit_includes_all_events_of_batches() {
+        let mut counts = EventCounts::default();
+        counts.add(1, 1);
+        counts.add(2, 1);
+        assert_eq!(counts.event_limit(2, 0), 2);
+        counts.add(3, 100);
+        assert_eq!(counts.event_limit(2, 2), 100);
+        assert_eq!(counts.event_limit(2, 101), 2);
     }
 
     /// The receiver acknowledges events while further deliveries arrive.

@@ -10,7 +10,9 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::confirm_tracker::{ConfirmFuture, ConfirmResult, PendingPublish};
-use super::connect::{BrokerEndpoint, BrokerError, is_caused_by_message, is_state_error};
+use super::connect::{
+    BrokerEndpoint, BrokerError, RefusalCause, is_caused_by_message, is_state_error,
+};
 use super::encode::AmqpMessage;
 use super::topology::check_exchange;
 
@@ -59,8 +61,13 @@ impl SinkConnection {
 pub(super) enum IsolatedAnswer {
     /// The broker accepted, returned or rejected the message.
     Confirm(ConfirmResult),
-    /// The broker closed the channel or connection, probably because of the message, for this reason.
-    Refused(String),
+    /// The broker closed the channel or connection, probably because of the message.
+    Refused {
+        reason: String,
+        /// True if the user of the broker lacks a right, so that the broker would refuse any other form of the message
+        /// too.
+        is_access: bool,
+    },
     /// The broker did not answer in time.
     TimedOut,
     /// The broker was unreachable, blocked publishers, or failed for a reason other than the message. The text states
@@ -134,7 +141,7 @@ impl Exchange {
         outgoing: &AmqpMessage,
     ) -> ConfirmFuture<'a> {
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let AmqpMessage { routing_key, properties, body } = outgoing;
+        let AmqpMessage { routing_key, properties, body, .. } = outgoing;
         let exchange = self.name.as_str().into();
         let key = routing_key.clone();
         let properties = properties.clone();
@@ -173,9 +180,12 @@ impl Exchange {
             }
             Err(_) => IsolatedAnswer::TimedOut,
             Ok(Err(error)) => {
-                let reason = self.broker.error(&error).to_string();
+                let described = self.broker.error(&error);
+                let is_access =
+                    matches!(described, BrokerError::Refused { cause: RefusalCause::Access, .. });
+                let reason = described.to_string();
                 if is_caused_by_message(&error) {
-                    IsolatedAnswer::Refused(reason)
+                    IsolatedAnswer::Refused { reason, is_access }
                 } else {
                     unavailable(reason)
                 }

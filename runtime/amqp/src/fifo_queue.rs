@@ -8,7 +8,7 @@ use ordain_store::{QueueRecord, QueueRecords, SharedRecord, StoreError};
 
 use super::connect::{BrokerEndpoint, BrokerError, RefusalCause};
 use super::consumer_options::ConsumerOptions;
-use super::prepare::TopologyError;
+use super::prepare::{KNOWN_QUEUE_TIMEOUT, TopologyError};
 use super::queue_monitor::record_change;
 use super::store_timeout::with_store_timeout;
 use super::topology::{MissingBinding, Topology, TopologyChange};
@@ -48,7 +48,8 @@ pub(super) async fn record_lost_queues(
     for partition in 0..topology.partitions() {
         loop {
             let stored = with_store_timeout(records.get(partition)).await?;
-            if !is_lost(topology, broker, connection, partition, stored.record.as_ref()).await? {
+            let checked = is_lost(topology, broker, connection, partition, stored.record.as_ref());
+            if !broker.within(KNOWN_QUEUE_TIMEOUT, checked).await? {
                 break;
             }
             let queue = topology.queue(partition);

@@ -67,7 +67,9 @@ pub use consumer_tag::{CONSUMER_TAG_PREFIX, consumer_tag};
 pub use decode::DeliveryDecoder;
 pub use inspect::inspect_broker;
 pub use prefetch::LastPrefetch;
-pub use prepare::{PREPARE_TIMEOUT, PreparedTopology, TopologyError, prepare_topology};
+pub use prepare::{
+    PREPARE_TIMEOUT, PreparedTopology, TopologyError, prepare_timeout, prepare_topology,
+};
 pub use produce::{ExchangeProducer, SequencedEvent};
 pub use publish::{ExchangeSink, PublishedCount};
 pub use sample::{SampledMessage, sample_queues};

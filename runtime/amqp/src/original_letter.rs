@@ -18,8 +18,8 @@ use ordain_config::{MessageProperty, RoutingKeyTemplate};
 use ordain_core::{DeadLetter, LetterContent};
 
 use super::encode::{
-    AmqpMessage, DIRECT_REPLY_ADDRESS, MessageBody, PERSISTENT_DELIVERY_MODE, ROUTING_HEADERS,
-    insert_reason, long_string, routing_key, short_routing_key,
+    AmqpMessage, DIRECT_REPLY_ADDRESS, LetterFallback, MessageBody, PERSISTENT_DELIVERY_MODE,
+    ROUTING_HEADERS, insert_reason, long_string, routing_key, short_routing_key,
 };
 use super::header::{
     CAUSE_HEADER, LETTER_HEADER, ORIGINAL_EXCHANGE_HEADER, ORIGINAL_ROUTING_KEY_HEADER,
@@ -69,6 +69,7 @@ pub(super) fn original_letter(
         },
         properties: properties.with_headers(headers),
         body: MessageBody::Raw(body.into()),
+        fallback: LetterFallback::None,
     })
 }
 
@@ -79,11 +80,11 @@ fn original_headers(raw: &RawMessage) -> Option<FieldTable> {
         let is_reserved = [&ROUTING_HEADERS[..], &REASON_ATTRIBUTES, &ADDED_HEADERS]
             .iter()
             .any(|reserved| reserved.contains(&name));
-        let name = if is_reserved {
-            Cow::Owned(format!("{RENAMED_PREFIX}{name}"))
-        } else {
-            Cow::Borrowed(name)
-        };
+        let mut name = Cow::Borrowed(name);
+        // The message may itself have a header with the new name.
+        while is_reserved && raw.has_header(&name) {
+            name = format!("{RENAMED_PREFIX}{name}").into();
+        }
         let value = match typed {
             Some(typed) => from_typed_json(typed)?,
             None => from_json(value),
@@ -147,7 +148,8 @@ pub(super) fn original_letter_id(properties: &BasicProperties) -> Option<&str> {
 }
 
 /// Returns the message of a dead letter in its original form, as the message first arrived: with the original routing
-/// key, and without the headers that Ordain added.
+/// key, with the properties `expiration` and `reply_to`, and without the headers that Ordain added. The property
+/// `user_id` remains a header: the broker has not checked its value for the dead letter.
 pub(super) fn original_delivery(delivery: &Delivery) -> Delivery {
     let properties = &delivery.properties;
     let place = |name, current: &ShortString| {
@@ -162,16 +164,42 @@ pub(super) fn original_delivery(delivery: &Delivery) -> Delivery {
         delivery.redelivered,
         delivery.data.clone(),
     );
+    let expiration =
+        moved_property(properties, MessageProperty::Expiration, properties.expiration());
+    let reply_to = moved_property(properties, MessageProperty::ReplyTo, properties.reply_to());
+    let restored =
+        [&expiration, &reply_to].map(|property| property.as_ref().map(|(name, _)| &**name));
     let mut headers = FieldTable::default();
     for (name, value) in properties.headers().iter().flat_map(FieldTable::inner) {
         let is_added =
             REASON_ATTRIBUTES.contains(&name.as_str()) || ADDED_HEADERS.contains(&name.as_str());
-        if !is_added {
+        if !is_added && !restored.contains(&Some(name.as_str())) {
             headers.insert(name.clone(), value.clone());
         }
     }
     original.properties = properties.clone().with_headers(headers);
+    if let Some((_, expiration)) = expiration {
+        original.properties = original.properties.with_expiration(expiration);
+    }
+    if let Some((_, reply_to)) = reply_to {
+        original.properties = original.properties.with_reply_to(reply_to);
+    }
     original
+}
+
+/// Returns the name and the value of the header that contains a property of the original message. Returns `None` if the
+/// dead letter has the property itself (`current`), or has no such header.
+fn moved_property(
+    properties: &BasicProperties,
+    property: MessageProperty,
+    current: &Option<ShortString>,
+) -> Option<(String, ShortString)> {
+    if current.is_some() {
+        return None;
+    }
+    let name = format!("{RENAMED_PREFIX}{}", property.header_name());
+    let value = ShortString::try_new(text_header(properties, &name)?).ok()?;
+    Some((name, value))
 }
 
 /// Returns the value of a header; `None` if the header is missing or is not a text in UTF-8.

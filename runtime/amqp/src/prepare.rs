@@ -14,13 +14,20 @@ use super::store_timeout::with_store_timeout;
 use super::topology::{BindingList, Topology};
 use super::topology_record::{Binding, ExchangeMarkers, TopologyRecord};
 
-/// Time limit for the preparation of a stream's topology. With the maximum number of partitions, the preparation needs
-/// thousands of round trips.
+/// Time limit for opening a sink, and for the preparation of a new stream's topology.
 pub const PREPARE_TIMEOUT: Duration = Duration::from_mins(2);
-/// Time limit for each of two steps about the queues of a stream that has run before: the check whether queues are
-/// lost, and the declaration of the topology. After this time, the stream starts nevertheless, because a queue may
-/// never answer. Together, the steps end before [`PREPARE_TIMEOUT`].
-const KNOWN_STREAM_TIMEOUT: Duration = Duration::from_secs(50);
+/// Additional time limit for each partition of a stream. A preparation needs about ten round trips for each partition,
+/// so a stream with the maximum number of partitions needs thousands of round trips.
+const PARTITION_TIMEOUT: Duration = Duration::from_millis(500);
+/// Time limit for the requests about one queue of a stream that has run before. After this time, the stream starts
+/// nevertheless, because the queue may never answer. The limit concerns only one queue, so that it never ends the
+/// preparation of a stream with a large number of partitions whose queues answer.
+pub(super) const KNOWN_QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Returns the time limit for the preparation of a stream's topology.
+pub fn prepare_timeout(topology: &Topology) -> Duration {
+    PREPARE_TIMEOUT + PARTITION_TIMEOUT * topology.partitions()
+}
 
 /// The reason why the topology of a stream cannot be prepared or restored.
 #[derive(Debug, thiserror::Error)]
@@ -87,12 +94,10 @@ pub async fn prepare_topology(
         }
     });
     let record = with_store_timeout(recorded).await?;
-    let limit = if is_known { KNOWN_STREAM_TIMEOUT } else { PREPARE_TIMEOUT };
     // The consumers of a known stream repeat the preparation, so the stream can start without it.
     let is_finding = |error: &BrokerError| is_known && concerns_only_stream(error, &connection);
     if is_fifo {
-        let recorded = record_lost_queues(topology, broker, &connection, records);
-        match broker.within(limit, recorded).await {
+        match record_lost_queues(topology, broker, &connection, records).await {
             // Without this check, the declarations below could hide the loss of a queue.
             Err(TopologyError::Broker(error)) if is_finding(&error) => {
                 return Ok(PreparedTopology {
@@ -116,8 +121,7 @@ pub async fn prepare_topology(
         needed.retain(|binding| !is_exchange_missing && earlier.contains(binding));
         log_missing_bindings(topology, broker, &connection, stream, list, needed).await;
     }
-    let prepared = topology.prepare(broker, &connection, is_known);
-    let (limited_queues, error) = match broker.within(limit, prepared).await {
+    let (limited_queues, error) = match topology.prepare(broker, &connection, is_known).await {
         Ok(prepared) => prepared,
         Err(error) if is_finding(&error) => (Vec::new(), Some(error)),
         Err(error) => return Err(error.into()),

@@ -171,7 +171,7 @@ impl ExchangeProducer {
         let channel = self.channel().await?;
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let mut confirms = Vec::with_capacity(messages.len());
-        for AmqpMessage { routing_key, properties, body } in messages {
+        for AmqpMessage { routing_key, properties, body, .. } in messages {
             let to = exchange.as_str().into();
             let key = routing_key.clone();
             let sent = channel.basic_publish(to, key, options, body.bytes(), properties.clone());

@@ -469,7 +469,7 @@ impl ExchangePublisher {
     /// Handles the result of an isolated retry.
     fn handle_isolated_answer(
         &mut self,
-        item: PendingPublish,
+        mut item: PendingPublish,
         answer: IsolatedAnswer,
         published: &UnboundedSender<PublishedCount>,
     ) {
@@ -486,8 +486,12 @@ impl ExchangePublisher {
                 }
                 return;
             }
-            IsolatedAnswer::Refused(reason) => {
-                self.warnings.retry_refused(&item.outgoing, &reason, &self.retry_queue);
+            IsolatedAnswer::Refused { reason, is_access } => {
+                if !is_access && item.outgoing.use_fallback() {
+                    self.warnings.letter_refused(&item.outgoing, &reason);
+                } else {
+                    self.warnings.retry_refused(&item.outgoing, &reason, &self.retry_queue);
+                }
             }
             IsolatedAnswer::TimedOut => self.warnings.no_confirm(&item.outgoing, &self.retry_queue),
             IsolatedAnswer::Unavailable(reason) => {

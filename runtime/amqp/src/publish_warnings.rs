@@ -108,6 +108,19 @@ impl PublishWarnings {
         }
     }
 
+    /// Warns that the broker refused the original form of a dead letter, and that the sink tries the other form.
+    pub(super) fn letter_refused(&mut self, outgoing: &AmqpMessage, reason: &str) {
+        self.failures.record_failure();
+        let id = String::from_utf8_lossy(outgoing.id()).into_owned();
+        tracing::warn!(
+            sink = self.exchange.sink,
+            exchange = self.exchange.name,
+            id = &*escape_invisible(&id),
+            "dead letter in its original form refused by the broker: {reason}; Ordain publishes the dead letter with a \
+             JSON document instead. Its message cannot be moved back to the stream"
+        );
+    }
+
     /// Warns that the broker closed the channel because of a new message. This warning needs no throttle: each such
     /// refusal ends a channel, and the sink opens the next channel after a delay if the broker refuses several messages
     /// in a row.

@@ -25,6 +25,8 @@ pub(super) struct RawBody<'a> {
     pub(super) size: usize,
     pub(super) content_type: Option<&'a str>,
     pub(super) content_encoding: Option<&'a str>,
+    /// The property `type`, which can name the encoding of the body.
+    pub(super) kind: Option<&'a str>,
 }
 
 impl<'a> RawBody<'a> {
@@ -36,6 +38,7 @@ impl<'a> RawBody<'a> {
             size: delivery.data.len(),
             content_type: properties.content_type().as_ref().map(ShortString::as_str),
             content_encoding: properties.content_encoding().as_ref().map(ShortString::as_str),
+            kind: properties.kind().as_ref().map(ShortString::as_str),
         }
     }
 }
@@ -67,7 +70,7 @@ pub(super) fn message_json(delivery: &Delivery, body: &RawBody<'_>) -> Value {
             "expiration": text(properties.expiration()),
             "message_id": text(properties.message_id()),
             "timestamp": properties.timestamp(),
-            "type": text(properties.kind()),
+            "type": body.kind,
             "user_id": text(properties.user_id()),
             "app_id": text(properties.app_id()),
         },

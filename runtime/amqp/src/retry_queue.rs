@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use super::confirm_tracker::PendingPublish;
+use super::encode::OrderingKey;
 use ordain_util::backoff::Backoff;
 use ordain_util::wait::shortened;
 
@@ -12,9 +13,6 @@ use ordain_util::wait::shortened;
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
 /// Delay between two attempts to publish a message on a connection of its own.
 const ISOLATED_RETRY_DELAY: Duration = Duration::from_secs(30);
-
-/// A stream and a key. Messages with the same stream and key must keep their order.
-type OrderingKey = (Vec<u8>, Vec<u8>);
 
 /// The way in which a message is retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,7 +168,7 @@ mod tests {
     use rand::{RngExt as _, SeedableRng as _};
     use rand_chacha::ChaCha8Rng;
 
-    use super::super::encode::{AmqpMessage, MessageBody};
+    use super::super::encode::{AmqpMessage, LetterFallback, MessageBody};
     use super::*;
     use ordain_store::Ownership;
 
@@ -178,8 +176,12 @@ mod tests {
         let mut headers = FieldTable::default();
         headers.insert("X-Key".into(), AMQPValue::LongString(key.to_string().into()));
         let properties = BasicProperties::default().with_headers(headers);
-        let outgoing =
-            AmqpMessage { routing_key: "key".into(), properties, body: MessageBody::Nothing };
+        let outgoing = AmqpMessage {
+            routing_key: "key".into(),
+            properties,
+            body: MessageBody::Nothing,
+            fallback: LetterFallback::None,
+        };
         PendingPublish {
             run: key as u64,
             order,

@@ -229,7 +229,7 @@ fn sample_values(
 ) -> SampledMessage {
     let mut sample = SampledMessage::default();
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    if let Some((cause, error)) = fault(decoder, read) {
+    if let Some((cause, error)) = fault(read) {
         sample.cause = Some(cause.name());
         sample.error = Some(error.to_owned());
         sample.values = Some(describe_message(decoder, message));

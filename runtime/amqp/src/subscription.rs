@@ -80,8 +80,8 @@ pub(super) struct Subscription<'a> {
     /// Events that the receiver has not taken, and the memory of each in bytes.
     unsent: VecDeque<(DecodedDelivery, usize)>,
     unsent_bytes: usize,
-    /// The current prefetch; `None` after the subscription has notified the receiver of this prefetch.
-    unreported_prefetch: Option<usize>,
+    /// The limit of unacknowledged events that the receiver knows; `None` before the first batch.
+    reported_limit: Option<usize>,
     /// True after the first message with a priority has been logged.
     is_priority_reported: bool,
     /// True if the queue may be of type stream, because the broker did not show the whole form of the queue.
@@ -100,7 +100,6 @@ impl<'a> Subscription<'a> {
         contact: &'a mut ContactState,
     ) -> Self {
         prefetch.start_subscription();
-        let unreported_prefetch = Some(prefetch.current().into());
         Self {
             options,
             queue,
@@ -116,7 +115,7 @@ impl<'a> Subscription<'a> {
             event_counts: EventCounts::default(),
             unsent: VecDeque::new(),
             unsent_bytes: 0,
-            unreported_prefetch,
+            reported_limit: None,
             is_priority_reported: false,
             is_type_unknown: false,
         }
@@ -374,7 +373,7 @@ impl<'a> Subscription<'a> {
             let bytes = memory(&delivery, &read);
             self.event_counts.add(self.received, 1);
             self.prefetch.record(bytes, delivery.redelivered);
-            match fault(decoder, &read) {
+            match fault(&read) {
                 None => self.end_run(),
                 Some((cause, error)) => self.run.add(cause, error, 1, delivery),
             }
@@ -383,7 +382,7 @@ impl<'a> Subscription<'a> {
         };
         self.event_counts.add(self.received, events.len() as u64);
         self.prefetch.record(events.iter().map(decoded_memory).sum(), delivery.redelivered);
-        match batch_fault(decoder, &events) {
+        match batch_fault(&events) {
             Some((cause, error)) => self.run.add(cause, error, events.len(), delivery),
             None if events.is_empty() => {}
             None => self.end_run(),
@@ -437,10 +436,13 @@ impl<'a> Subscription<'a> {
             size += bytes;
         }
         self.unsent_bytes -= size;
+        let event_limit =
+            self.event_counts.event_limit(self.prefetch.current(), self.acknowledged_events);
+        let reported_limit = self.reported_limit.replace(event_limit);
         DeliveryBatch {
             subscription_epoch: self.epoch,
             items,
-            prefetch: self.unreported_prefetch.take(),
+            prefetch: (reported_limit != Some(event_limit)).then_some(event_limit),
             ..DeliveryBatch::default()
         }
     }

@@ -25,6 +25,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ErrorKind, ExchangeKind, Queue};
 
 use super::connect::{BrokerEndpoint, BrokerError, RefusalCause};
+use super::prepare::{KNOWN_QUEUE_TIMEOUT, PREPARE_TIMEOUT};
 use super::topology_record::{Binding, BindingKind};
 use form::{QueueArguments, QueueForm};
 pub use missing_bindings::BindingList;
@@ -143,7 +144,8 @@ impl Topology {
     /// RabbitMQ, and that now have the default limit of the present version. `is_known` states whether the stream has
     /// run before. If the stream has run before, a queue may exist in another form, so that the broker refuses its
     /// declaration. This method then nevertheless binds the queues, so that no message is lost, and returns the last
-    /// such refusal as the second value. Any other refusal, such as a missing permission, is an error.
+    /// such refusal as the second value. Any other refusal, such as a missing permission, is an error, as is a queue of
+    /// a known stream that does not answer.
     pub async fn prepare(
         &self,
         broker: &BrokerEndpoint,
@@ -151,16 +153,18 @@ impl Topology {
         is_known: bool,
     ) -> Result<(Vec<String>, Option<BrokerError>), BrokerError> {
         let mut limited = Vec::new();
+        let queue_limit = if is_known { KNOWN_QUEUE_TIMEOUT } else { PREPARE_TIMEOUT };
         if !self.declare {
             for partition in 0..self.partitions {
-                self.check_queue(broker, connection, partition).await?;
+                let checked = self.check_queue(broker, connection, partition);
+                broker.within(queue_limit, checked).await?;
             }
             self.check_exchange(broker, connection).await?;
             return Ok((limited, None));
         }
         let failed = |error| broker.error(&error);
-        let dropped = self.declare_dropped(broker, connection).await.err();
-        let dropped = match dropped {
+        let dropped = self.declare_dropped(broker, connection);
+        let dropped = match broker.within(queue_limit, dropped).await.err() {
             Some(error @ BrokerError::Refused { cause: RefusalCause::OtherForm, .. })
                 if is_known =>
             {
@@ -172,7 +176,8 @@ impl Topology {
         let channel = connection.create_channel().await.map_err(failed)?;
         let mut other_form = dropped;
         for partition in 0..self.partitions {
-            match self.declare_queue(broker, connection, partition).await {
+            let declared = self.declare_queue(broker, connection, partition);
+            match broker.within(queue_limit, declared).await {
                 Ok(true) => limited.push(self.queue(partition)),
                 Ok(false) => {}
                 Err(error @ BrokerError::Refused { cause: RefusalCause::OtherForm, .. })

@@ -5,8 +5,8 @@
 
 use bytes::Bytes;
 use lapin::message::Delivery;
-use ordain_cloudevents::DecodedDelivery;
-use ordain_core::{Cause, DeadLetter, LetterContent, LetterId, digest};
+use ordain_cloudevents::{DecodeError, DecodedDelivery};
+use ordain_core::{Cause, DeadLetter, Event, LetterContent, LetterId, digest};
 use serde_json::Value;
 
 use super::decode::{BatchEvent, DeliveryDecoder};
@@ -17,23 +17,30 @@ use super::raw_message::{RawBody, add_typed_headers, message_json};
 
 /// The first word of the origin of a dead letter from a queue. Origins of other letters do not begin with this word.
 const QUEUE_ORIGIN: &str = "queue ";
+/// The beginning of the names of headers that a broker adds or changes.
+const BROKER_HEADER_PREFIX: &str = "x-";
 
-/// Decodes each event of a batch into an event, or into a dead letter that contains this event alone. Returns `None`
-/// for a message that is not a batch, and for a batch whose events cannot be separated.
+/// Decodes each event of a batch into an event, or into a dead letter that contains this event alone. Decodes a dead
+/// letter in its original form as the batch that first arrived. Returns `None` for a message that is not a batch, and
+/// for a batch whose events cannot be separated.
 pub(super) fn decode_batch(
     decoder: &DeliveryDecoder,
     queue: &str,
     delivery: &Delivery,
 ) -> Option<Vec<DecodedDelivery>> {
+    let first = first_delivery(decoder, delivery);
+    let delivery = first.as_ref().unwrap_or(delivery);
     let mut number = 0;
-    decoder.decode_batch(delivery, |BatchEvent { body, content_type, content_encoding }, event| {
+    decoder.decode_batch(delivery, |element, event| {
         number += 1;
-        event.map_err(|error| {
+        let BatchEvent { body, content_type, content_encoding, kind } = element;
+        with_sequence(decoder, event).map_err(|error| {
             let body = RawBody {
                 bytes: body.as_bytes(),
                 size: body.len(),
                 content_type: Some(content_type),
                 content_encoding,
+                kind,
             };
             let raw = RawDelivery { delivery, document: message_json(delivery, &body), rest: &[] };
             let key = error.key.unwrap_or_default().into();
@@ -56,22 +63,22 @@ pub(super) fn decode_or_letter(
         return decode_other(decoder, queue, delivery);
     };
     let original = original_delivery(delivery);
+    let raw = || RawDelivery::of(decoder, &original);
     let dead_letter = |tag, cause, error| {
         let id = LetterId { key: "".into(), sequence: 0, tag };
-        letter(queue, id, cause, error, &RawDelivery::of(decoder, &original))
+        letter(queue, id, cause, error, &raw())
     };
-    let tag = letter_tag(letter_id.as_bytes());
-    let new_tag = digest(letter_id.as_bytes());
     if !is_own(letter_id.as_bytes(), &decoder.letter_source) {
         // For this stream, the letter is a message like any other, with headers that describe the reason.
-        return decoder
-            .decode(delivery)
-            .map_err(|error| dead_letter(tag.unwrap_or(new_tag), error.cause, error.message));
+        let tag = letter_tag(letter_id.as_bytes()).unwrap_or_else(|| digest(letter_id.as_bytes()));
+        return decode(decoder, delivery)
+            .map_err(|error| dead_letter(tag, error.cause, error.message));
     }
-    decoder.decode(&original).map_err(|error| {
-        let cause = header(&delivery.properties, CAUSE_HEADER);
-        let is_returned_again = cause == Cause::Returned.name().as_bytes();
-        let tag = tag.filter(|_| is_returned_again).unwrap_or(new_tag);
+    decode(decoder, &original).map_err(|error| {
+        // The tag depends on the message, not on the header with the id of the letter: an operator may have edited the
+        // message, and a program may have written the header of another letter. The message is the same each time the
+        // letter returns, so the store forwards the letter once.
+        let tag = raw().returned_tag();
         let error = format!(
             "a dead letter of this stream has returned to the stream, which still cannot read the message: {}. First \
              correct the settings of the stream's source, then move the letter back. If a binding leads from the \
@@ -92,7 +99,7 @@ fn decode_other(decoder: &DeliveryDecoder, queue: &str, delivery: &Delivery) -> 
         let raw = RawDelivery::of(decoder, delivery);
         return Err(letter(queue, id, Cause::Returned, error.to_owned(), &raw));
     }
-    decoder.decode(delivery).map_err(|error| {
+    decode(decoder, delivery).map_err(|error| {
         let raw = RawDelivery::of(decoder, delivery);
         // A dead letter about another stream's dead letter keeps the tag (the last part of the id) of that letter. If
         // two streams feed their dead letters to each other, the ids therefore repeat, and the store forwards each dead
@@ -107,6 +114,31 @@ fn decode_other(decoder: &DeliveryDecoder, queue: &str, delivery: &Delivery) -> 
         let sequence = error.sequence.unwrap_or_default();
         let id = LetterId { key, sequence, tag: raw.digest() };
         letter(queue, id, error.cause, error.message, &raw)
+    })
+}
+
+/// Decodes a delivery into an event. Also rejects an event that lacks the sequence that the stream needs, so that its
+/// dead letter contains the message in its original form.
+fn decode(decoder: &DeliveryDecoder, delivery: &Delivery) -> Result<Event, DecodeError> {
+    with_sequence(decoder, decoder.decode(delivery))
+}
+
+/// Returns an error instead of an event that lacks the sequence that the stream needs.
+fn with_sequence(
+    decoder: &DeliveryDecoder,
+    decoded: Result<Event, DecodeError>,
+) -> Result<Event, DecodeError> {
+    let event = decoded?;
+    if !decoder.lacks_sequence(&event) {
+        return Ok(event);
+    }
+    Err(DecodeError {
+        cause: Cause::NoSequence,
+        message: "the stream is `sequenced`, but the event has no sequence: let its producer number it, or make the \
+                  stream `fifo`"
+            .to_owned(),
+        key: Some(event.key().to_owned()),
+        sequence: None,
     })
 }
 
@@ -167,33 +199,29 @@ impl<'a> RawDelivery<'a> {
         let document = digest(document.to_string().as_bytes());
         if self.rest.is_empty() { document } else { document ^ digest(self.rest) }
     }
+
+    /// Returns the tag of the dead letter `returned` about the message. The tag differs from the tag of the first dead
+    /// letter about the message. The tag does not depend on headers that the broker may change on the way back to the
+    /// stream, such as `x-death`.
+    fn returned_tag(mut self) -> u64 {
+        if let Some(headers) = self.document["headers"].as_object_mut() {
+            headers.retain(|name, _| !name.starts_with(BROKER_HEADER_PREFIX));
+        }
+        digest(format!("returned {:016x}", self.digest()).as_bytes())
+    }
 }
 
 /// Returns the cause and the error of a message, or of an event of a batch, that the stream cannot process as an event;
 /// `None` for an event of the stream.
-pub(super) fn fault<'a>(
-    decoder: &DeliveryDecoder,
-    message: &'a DecodedDelivery,
-) -> Option<(Cause, &'a str)> {
-    match message {
-        Err(letter) => Some((letter.cause, &letter.error)),
-        Ok(event) if decoder.lacks_sequence(event) => Some((
-            Cause::NoSequence,
-            "the stream is `sequenced`, but the event has no sequence: let its producer number it, or make the stream \
-             `fifo`",
-        )),
-        Ok(_) => None,
-    }
+pub(super) fn fault(message: &DecodedDelivery) -> Option<(Cause, &str)> {
+    message.as_ref().err().map(|letter| (letter.cause, &*letter.error))
 }
 
 /// Returns the fault of the first event of a batch if the stream cannot process any event of the batch. Returns `None`
 /// if it can process an event, and for a batch without events.
-pub(super) fn batch_fault<'a>(
-    decoder: &DeliveryDecoder,
-    events: &'a [DecodedDelivery],
-) -> Option<(Cause, &'a str)> {
-    let first = fault(decoder, events.first()?)?;
-    events.iter().all(|event| fault(decoder, event).is_some()).then_some(first)
+pub(super) fn batch_fault(events: &[DecodedDelivery]) -> Option<(Cause, &str)> {
+    let first = fault(events.first()?)?;
+    events.iter().all(Result::is_err).then_some(first)
 }
 
 /// Returns the message that first arrived if `delivery` is a dead letter of this stream in its original form. Returns
@@ -258,12 +286,13 @@ mod tests {
     use std::sync::Arc;
 
     use lapin::BasicProperties;
-    use lapin::types::{AMQPValue, FieldTable};
+    use lapin::types::{AMQPValue, FieldTable, ShortString};
     use ordain_cloudevents::source_of;
     use ordain_config::{
         EventLocations, IdLocation, IdPlace, MessageProperty, Place, RoutingKeyTemplate,
+        ValueLocation,
     };
-    use ordain_core::{Event, EventParts, OrderingMode};
+    use ordain_core::{EventParts, OrderingMode};
 
     use super::*;
     use crate::encode;
@@ -350,6 +379,46 @@ mod tests {
         assert_eq!(raw["properties"]["content_type"], "application/cloudevents+json");
         assert_eq!(raw["properties"]["correlation_id"], "c");
         assert_eq!(decode_batch(&decoder, "q", &delivery).expect("a batch"), events);
+    }
+
+    /// The property `type` of the batch names the encoding of its whole body, which the letter does not contain.
+    #[test]
+    fn event_of_an_encoded_batch_has_no_encoded_type() {
+        let body = br#"[{"id":"2"}]"#;
+        let size = u8::try_from(body.len()).expect("a short body");
+        let encoded = [&[0x00, 0x53, 0x77, 0xa0, size][..], body].concat();
+        for (kind, body, expected) in
+            [("amqp-1.0", encoded, Value::Null), ("paid", body.to_vec(), Value::from("paid"))]
+        {
+            let mut batch = Delivery::mock(1, "x".into(), "k".into(), false, body);
+            batch.properties = BasicProperties::default()
+                .with_content_type("application/cloudevents-batch+json".into())
+                .with_type(kind.into());
+            let events = decode_batch(&decoder("s"), "q", &batch).expect("a batch");
+            let [Err(letter)] = &events[..] else { panic!("{events:?}") };
+            let LetterContent::Raw(raw) = &letter.content else { panic!("{letter:?}") };
+            let raw: Value = serde_json::from_slice(raw).expect("JSON");
+            assert_eq!(raw["properties"]["type"], expected, "{kind}");
+            assert_eq!(raw["body"], r#"{"id":"2"}"#);
+        }
+    }
+
+    /// The broker refuses the original form of a letter. The second form must keep the order of the letter's key.
+    #[test]
+    fn refused_letter_becomes_a_document_with_the_same_ordering_key() {
+        let original = delivery("k", BasicProperties::default());
+        let letter = *decode_or_letter(&decoder("s"), "q", &original).expect_err("no id");
+        let template = RoutingKeyTemplate("{key}".to_owned());
+        let mut message = encode::letter("s", &letter, None, &template, 7);
+        let (key, id) = (message.ordering_key(), message.id().to_vec());
+        assert_eq!(message.body.bytes(), b"{}");
+        assert!(message.use_fallback());
+        assert_eq!((message.ordering_key(), message.id()), (key, &id[..]));
+        let kind = message.properties.kind().as_ref().map(ShortString::as_str);
+        assert_eq!(kind, Some("ordain.dead-letter"));
+        let LetterContent::Raw(document) = &letter.content else { unreachable!() };
+        assert_eq!(message.body.bytes(), &document[..]);
+        assert!(!message.use_fallback());
     }
 
     /// The store identifies dead letters by their ids, and forwards each letter once. If dead letters circulate between
@@ -452,6 +521,108 @@ mod tests {
         assert_eq!(document["routing_key"], "order.paid");
         assert_eq!(document["exchange"], "x");
         assert_eq!(document["headers"].as_object().map(serde_json::Map::len), Some(2));
+    }
+
+    /// The broker would interpret these properties and headers of a dead letter, so they are in other headers.
+    #[test]
+    fn moved_letter_has_the_properties_of_the_message() {
+        let text = |text: &str| AMQPValue::LongString(text.into());
+        let mut headers = FieldTable::default();
+        headers.insert("CC".into(), text("first"));
+        headers.insert("x-original-CC".into(), text("second"));
+        let properties = BasicProperties::default()
+            .with_headers(headers)
+            .with_expiration("60000".into())
+            .with_reply_to("amq.rabbitmq.reply-to".into())
+            .with_user_id("guest".into());
+        let message = delivery("k", properties.clone());
+        let letter = *decode_or_letter(&decoder("s"), "q", &message).expect_err("no id");
+        let moved = moved("s", &letter);
+        assert_eq!((moved.properties.expiration(), moved.properties.reply_to()), (&None, &None));
+        let original = original_delivery(&moved).properties;
+        assert_eq!(original.expiration(), properties.expiration());
+        assert_eq!(original.reply_to(), properties.reply_to());
+        assert_eq!(original.user_id(), &None);
+        for (name, value) in [
+            ("x-original-x-original-CC", "first"),
+            ("x-original-CC", "second"),
+            ("x-original-property:user_id", "guest"),
+        ] {
+            assert_eq!(header(&original, name), value.as_bytes(), "{name}");
+        }
+        assert_eq!(original.headers().as_ref().map(|headers| headers.inner().len()), Some(3));
+    }
+
+    /// An operator moves the letter of a whole batch back: the events have the routing key of the batch as their key, and
+    /// no headers of Ordain. The letter of an event that is still unreadable can be moved back too.
+    #[test]
+    fn moved_batch_is_the_original_batch() {
+        let body = br#"[{"specversion":"1.0","id":"1","source":"/s","type":"t"},{"id":"2"}]"#;
+        let mut batch = Delivery::mock(1, "x".into(), "k".into(), false, body.to_vec());
+        batch.properties = BasicProperties::default()
+            .with_content_type("application/cloudevents-batch+json".into())
+            .with_message_id("m".into());
+        let shared = EventLocations {
+            id: Some(IdLocation(vec![IdPlace::Place(Place::Property(MessageProperty::MessageId))])),
+            ..EventLocations::DEFAULT
+        };
+        let wrong =
+            DeliveryDecoder::new(source_of("s"), OrderingMode::Fifo, 1 << 20, shared, false);
+        assert!(decode_batch(&wrong, "q", &batch).is_none());
+        let letter = *decode_or_letter(&wrong, "q", &batch).expect_err("a shared id");
+        let moved_batch = moved("s", &letter);
+        let events = decode_batch(&decoder("s"), "q", &moved_batch).expect("a batch");
+        let [Ok(event), Err(broken)] = &events[..] else { panic!("{events:?}") };
+        assert_eq!((event.key(), event.id(), event.headers().count()), ("k", "1", 0));
+        let moved_event = moved("s", broken);
+        assert_eq!(moved_event.data, br#"{"id":"2"}"#);
+        assert!(original_letter_id(&moved_event.properties).is_some());
+    }
+
+    /// An operator corrects the place of the sequence and moves the letter of an event back.
+    #[test]
+    fn moved_letter_gets_its_sequence() {
+        let sequenced = |locations| {
+            DeliveryDecoder::new(source_of("s"), OrderingMode::Sequenced, 1 << 20, locations, false)
+        };
+        let properties = BasicProperties::default().with_correlation_id("7".into());
+        let original = delivery("k", properties);
+        let letter = decode_or_letter(&sequenced(EventLocations::DEFAULT), "q", &original);
+        let letter = *letter.expect_err("no sequence");
+        assert_eq!((letter.cause, &*letter.id.key), (Cause::NoSequence, "k"));
+        let place = Place::Property(MessageProperty::CorrelationId);
+        let locations = EventLocations {
+            sequence: Some(ValueLocation(vec![place])),
+            ..EventLocations::DEFAULT
+        };
+        let event = decode_or_letter(&sequenced(locations), "q", &moved("s", &letter));
+        let event = event.expect("an event");
+        assert_eq!((event.key(), event.sequence()), ("k", Some(7)));
+    }
+
+    /// The letter `returned` stays the same letter when it returns again, even if the broker has changed its headers. An
+    /// edited message is another letter.
+    #[test]
+    fn returned_letter_depends_on_the_message() {
+        let original = delivery("k", BasicProperties::default());
+        let first = *decode_or_letter(&decoder("s"), "q", &original).expect_err("no id");
+        let moved_first = moved("s", &first);
+        let returned = |delivery: &Delivery| {
+            *decode_or_letter(&decoder("s"), "q", delivery).expect_err("no id")
+        };
+        let second = returned(&moved_first);
+        assert_ne!(first.id.tag, second.id.tag);
+        let mut again = moved("s", &second);
+        assert_eq!(returned(&again).id, second.id);
+        let mut headers = again.properties.headers().clone().unwrap_or_default();
+        headers.insert("x-death".into(), AMQPValue::LongInt(1));
+        again.properties = again.properties.with_headers(headers);
+        assert_eq!(returned(&again).id, second.id);
+        let mut edited = moved_first;
+        edited.data = b"[]".to_vec();
+        let edited = returned(&edited);
+        assert_eq!(edited.cause, Cause::Returned);
+        assert_ne!(edited.id, second.id);
     }
 
     /// Another stream that reads the dead letters needs an id of each letter, and sees the reason.

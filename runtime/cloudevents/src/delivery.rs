@@ -21,7 +21,7 @@ pub struct DeliveryBatch {
     /// The progress in the files of the source after the last delivery of the batch; `None` for standard input and for
     /// a source that reads no files.
     pub progress: Option<SourceProgress>,
-    /// The new limit of unacknowledged deliveries; `None` if the limit has not changed.
+    /// The new limit of unacknowledged events; `None` if the limit has not changed.
     pub prefetch: Option<usize>,
     /// True if the source has ended. No batch follows then.
     pub end: bool,

@@ -48,7 +48,8 @@ pub enum Input {
     /// This input precedes the first of these deliveries.
     SourceReset,
     /// The maximum number of unacknowledged deliveries of the source, from now on. This number is lower than
-    /// [`SequencerSettings::prefetch`](crate::SequencerSettings::prefetch) if the deliveries are large.
+    /// [`SequencerSettings::prefetch`](crate::SequencerSettings::prefetch) if the deliveries are large. The number is
+    /// higher if the source receives several deliveries in one message, and counts messages.
     Prefetch(usize),
     /// The source ended. No more events can arrive, so the sequencer starts the replay of missing events at once,
     /// without waiting for `gap.timeout`.

@@ -333,9 +333,7 @@ impl Sequencer {
             Input::SourceUnavailable(true) => self.gaps_held_until = u64::MAX,
             Input::SourceUnavailable(false) => self.source_available(),
             Input::SourceReset => self.window.reset(),
-            Input::Prefetch(deliveries) => {
-                self.prefetch = deliveries.clamp(1, self.settings.prefetch);
-            }
+            Input::Prefetch(deliveries) => self.prefetch = deliveries.max(1),
             Input::SourceEnded => self.source_ended(),
             Input::Loaded { token, loaded } => self.loaded(token, loaded),
             Input::TurnDone(done) => self.turn_done(done),

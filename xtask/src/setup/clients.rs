@@ -15,21 +15,26 @@ pub(crate) fn clients() -> Result<()> {
     client_programs()?;
     let from = root().join("tests/clients");
     let to = target_dir().join("clients");
-    install(&from, &to.join("python"), "requirements.txt", install_python)?;
-    install(&from, &to.join("javascript"), "package-lock.json", install_javascript)
+    let python = to.join("python");
+    install(&from, &python, "requirements.txt", &python.join("bin/python"), install_python)?;
+    let javascript = to.join("javascript");
+    install(&from, &javascript, "package-lock.json", Path::new("node"), install_javascript)
 }
 
-/// Runs `install` with the folders `from` and `to`, unless an earlier installation into `to` had the same `versions`:
-/// the name of the file that pins the versions.
+/// Runs `install` with the folders `from` and `to`, unless an earlier installation into `to` had the same `versions`
+/// (the name of the file that pins the versions) and the same version of the `interpreter`. After an upgrade of the
+/// system, the interpreter of an earlier installation may have another version, or may be missing.
 fn install(
     from: &Path,
     to: &Path,
     versions: &str,
+    interpreter: &Path,
     install: fn(&Path, &Path) -> Result<()>,
 ) -> Result<()> {
     let pinned = fs::read(from.join(versions))?;
+    let current = || Some([&pinned[..], &version(interpreter)?].concat());
     let marker = to.join("installed");
-    if fs::read(&marker).is_ok_and(|installed| installed == pinned) {
+    if fs::read(&marker).is_ok_and(|installed| Some(installed) == current()) {
         return Ok(());
     }
     announce(&format!("installing the clients in tests/clients/{versions}"));
@@ -38,7 +43,15 @@ fn install(
     }
     fs::create_dir_all(to)?;
     install(from, to)?;
-    Ok(fs::write(marker, pinned)?)
+    let installed =
+        current().with_context(|| format!("`{} --version` fails", interpreter.display()))?;
+    Ok(fs::write(marker, installed)?)
+}
+
+/// Returns the output of `program --version`; `None` if the program does not run.
+fn version(program: &Path) -> Option<Vec<u8>> {
+    let output = Command::new(program).arg("--version").output().ok()?;
+    output.status.success().then_some(output.stdout)
 }
 
 fn install_python(from: &Path, to: &Path) -> Result<()> {
@@ -60,4 +73,15 @@ fn install_javascript(from: &Path, to: &Path) -> Result<()> {
         "--no-fund",
         "--loglevel=error",
     ]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_program_has_no_version() {
+        assert_eq!(version(Path::new("/missing/python")), None);
+        assert!(version(Path::new("rustc")).is_some_and(|version| !version.is_empty()));
+    }
 }

@@ -3,11 +3,14 @@
 //! message.
 
 use lapin::message::Delivery;
-use lapin::types::{AMQPValue, FieldTable};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
 use ordain_cloudevents::{
     ContentMode, DecodeError, EventCarrier, EventDecoder, batch_elements, cloudevents_mode,
 };
-use ordain_config::{EventLocations, IdPlace, KeyLocation, KeyPlace, MESSAGE_EVENTS_LIMIT, Place};
+use ordain_config::{
+    EventLocations, IdLocation, IdPlace, KeyLocation, KeyPlace, MESSAGE_EVENTS_LIMIT, Place,
+    ValueLocation,
+};
 use ordain_core::{Cause, Event, OrderingMode};
 
 use super::encoding::plain_body;
@@ -27,6 +30,8 @@ pub(crate) struct BatchEvent<'a> {
     pub(crate) content_type: &'static str,
     /// The content encoding of the batch, without the compression that the decoder has undone.
     pub(crate) content_encoding: Option<&'a str>,
+    /// The property `type` of the batch; `None` if it only names the encoding of the batch as an AMQP value.
+    pub(crate) kind: Option<&'a str>,
 }
 
 /// Returns the decoder of the bodies of a stream's messages in structured mode. If no setting names the place of the
@@ -59,18 +64,40 @@ pub(super) fn structured_mode(delivery: &Delivery) -> Option<ContentMode> {
     (!is_own).then_some(mode)
 }
 
-/// Returns whether all events of a batch would read the same id in a place.
-fn is_outside_event(place: &IdPlace) -> bool {
+/// Returns whether all events of a batch read the same value in a place.
+fn is_outside_event(place: &Place) -> bool {
     match place {
-        IdPlace::Place(Place::RoutingKey | Place::Header(_) | Place::Property(_)) => true,
-        IdPlace::Place(Place::Attribute(_) | Place::Data(_)) => false,
-        IdPlace::Content | IdPlace::Unique => false,
+        Place::RoutingKey | Place::Header(_) | Place::Property(_) => true,
+        Place::Attribute(_) | Place::Data(_) => false,
     }
+}
+
+/// Returns whether several events of a batch may read the same id from a place outside the events.
+fn may_share_id(location: &IdLocation) -> bool {
+    for place in &location.0 {
+        match place {
+            // Each event has an id in these places, so no event reads the later places.
+            IdPlace::Content | IdPlace::Unique => return false,
+            IdPlace::Place(Place::Attribute(name)) if name == "id" => return false,
+            IdPlace::Place(place) if is_outside_event(place) => return true,
+            IdPlace::Place(_) => {}
+        }
+    }
+    false
 }
 
 /// Returns the error of a message whose key and sequence cannot be read.
 fn unreadable(message: String) -> DecodeError {
     DecodeError { cause: Cause::Unreadable, message, key: None, sequence: None }
+}
+
+/// Describes a setting with which all events of a batch would have the same value.
+fn shared_value(value: &str, setting: &str) -> String {
+    format!(
+        "the setting {setting} names a place outside the events of a batch, so all events of the batch would have the \
+         same {value}: publish each event as a message of its own, or name a place in the data of the events \
+         (\"data:/POINTER\")"
+    )
 }
 
 impl DeliveryDecoder {
@@ -86,13 +113,15 @@ impl DeliveryDecoder {
         }
         let body = plain_body(delivery, self.event_size).ok()?;
         let content_encoding = body.encoding.as_deref();
+        let kind = delivery.properties.kind().as_ref().filter(|_| !body.is_amqp_value);
+        let kind = kind.map(ShortString::as_str);
         let elements = self.batch_elements(delivery, &body.data).ok()?;
         let decoded = elements.into_iter().map(|element| {
             let data = element.as_bytes();
             let reader = MessageReader { delivery, data, kind: None, encoding: content_encoding };
             let event = self.decode_event(&reader);
             let content_type = EVENT_MEDIA_TYPE;
-            each(BatchEvent { body: element, content_type, content_encoding }, event)
+            each(BatchEvent { body: element, content_type, content_encoding, kind }, event)
         });
         Some(decoded.collect())
     }
@@ -112,12 +141,15 @@ impl DeliveryDecoder {
                 "the batch has {size} bytes; runtime.event_size allows {event_size} bytes"
             ));
         }
-        if self.locations.id.as_ref().is_some_and(|id| id.0.iter().any(is_outside_event)) {
-            return Err(
-                "the setting `id` names a place outside the events of a batch, so all events of a batch would have \
-                 the same id: publish each event as a message of its own"
-                    .to_owned(),
-            );
+        if self.locations.id.as_ref().is_some_and(may_share_id) {
+            return Err(shared_value("id", "`id` or `format`"));
+        }
+        let has_shared_sequence =
+            |location: &ValueLocation| location.0.iter().any(is_outside_event);
+        if self.ordering == OrderingMode::Sequenced
+            && self.locations.sequence.as_ref().is_some_and(has_shared_sequence)
+        {
+            return Err(shared_value("sequence", "`sequence`"));
         }
         let elements = batch_elements(body, limit)?;
         let count = elements.len();

@@ -18,6 +18,8 @@ use ordain_util::wait::shortened;
 /// Time limit for reading the bindings once. The limit is half of the time limit of a check of the topology, so that
 /// the check declares the bindings even if the list does not arrive.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit for checking the queues and exchanges of the missing bindings, because a queue may never answer.
+const ENDS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A source of the broker's bindings outside AMQP, such as the management API.
 pub trait BindingList: Debug + Send + Sync {
@@ -40,11 +42,16 @@ impl Topology {
     ) -> BTreeSet<Binding> {
         let (Some(list), Some(exchange)) = (list, &self.exchange) else { return BTreeSet::new() };
         let mut missing = BTreeSet::new();
-        for binding in unlisted_bindings(list, exchange, needed).await {
-            if has_both_ends(broker, connection, &binding).await {
-                missing.insert(binding);
+        let unlisted = unlisted_bindings(list, exchange, needed).await;
+        let checked = async {
+            for binding in unlisted {
+                if has_both_ends(broker, connection, &binding).await {
+                    missing.insert(binding);
+                }
             }
-        }
+        };
+        // After the time limit, this method returns only the bindings that are already checked.
+        let _ = timeout(ENDS_TIMEOUT, checked).await;
         // The consumer of another partition may have declared a missing queue with its binding between the first list
         // and the check of the queue. This binding is in the second list.
         unlisted_bindings(list, exchange, missing).await

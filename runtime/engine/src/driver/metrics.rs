@@ -129,7 +129,7 @@ impl PartitionMetrics {
         &self.partition
     }
 
-    pub(super) fn set_stats(&self, stats: &Stats) {
+    pub(crate) fn set_stats(&self, stats: &Stats) {
         self.lock_stats().current = *stats;
     }
 

@@ -2,10 +2,12 @@
 //! process drives any partition.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use ordain_core::OrderingMode;
+use tokio::time::Instant;
 
 use super::management::ManagementApi;
 use super::{RunError, RunStatus, policies};
@@ -14,7 +16,8 @@ use crate::source::QueueNotifiers;
 use ordain_amqp::{
     Binding, BindingList, BrokerEndpoint, BrokerError, ExchangeSink, PREPARE_TIMEOUT,
     PreparedTopology, SampledMessage, Topology, TopologyError, TopologyRecord, consumer_tag,
-    inspect_broker, no_delivery_limit_command, prepare_topology, sample_queues, unbind,
+    inspect_broker, no_delivery_limit_command, prepare_timeout, prepare_topology, sample_queues,
+    unbind,
 };
 use ordain_config::NumberingPolicy;
 use ordain_config::{LoadedConfig, SinkConfig, SourceConfig};
@@ -31,44 +34,57 @@ const RETRY_DELAY: Duration = Duration::from_millis(500);
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Declares or checks the exchanges and queues of streams, and opens the exchange sinks, as soon as the broker is
-/// available. Waits for the broker for at most `timeout`, or without a limit if `timeout` is `None`. Records this wait
-/// in `status`. Returns the tag of the consumers of this process; without a broker, an empty text.
+/// available. Prepares all streams concurrently, so that a queue that does not answer delays no other stream. Waits for
+/// the broker for at most `patience` after the first error of a stream or sink, or without a limit if `patience` is
+/// `None`. Records this wait in `status`. Returns the tag of the consumers of this process; without a broker, an empty
+/// text.
 pub(super) async fn prepare(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
     broker: Option<&Arc<BrokerEndpoint>>,
-    timeout: Option<Duration>,
+    patience: Option<Duration>,
     status: &RunStatus,
     notifiers: &Arc<QueueNotifiers>,
     sinks: &mut Sinks,
 ) -> Result<Arc<str>, RunError> {
     let Some(broker) = broker else { return Ok(Arc::default()) };
     let known_streams = store.streams().await?;
-    let until = timeout.map(|patience| Instant::now() + patience);
     let list = ManagementApi::of(loaded, broker).map(|api| api as Arc<dyn BindingList>);
-    for (name, stream) in &loaded.config.streams {
-        let SourceConfig::Amqp(source) = &stream.source else { continue };
-        let topology = Topology::of(source);
+    let throttle = Mutex::new(LogThrottle::new(WARN_INTERVAL));
+    let retries = StartRetries { broker, patience, status, throttle };
+    let streams = loaded.config.streams.iter().filter_map(|(name, stream)| match &stream.source {
+        SourceConfig::Amqp(source) => Some((name, stream.ordering, Topology::of(source))),
+        _ => None,
+    });
+    let preparations = streams.map(|(name, ordering, topology)| {
         let records = QueueRecords::new(store, &name.shared());
-        let is_fifo = stream.ordering == OrderingMode::Fifo;
         let is_known = known_streams.iter().any(|stream| **stream == **name);
-        let prepare = async || {
-            prepare_topology(&topology, broker, &records, is_fifo, is_known, list.as_ref()).await
-        };
-        let prepared = retry_until_available(broker, until, status, prepare).await?;
-        report_prepared(loaded, broker, name, &prepared);
-    }
+        let (retries, list) = (&retries, list.as_ref());
+        async move {
+            let is_fifo = ordering == OrderingMode::Fifo;
+            let prepare = async || {
+                prepare_topology(&topology, broker, &records, is_fifo, is_known, list).await
+            };
+            let prepared = retries.run(prepare_timeout(&topology), prepare).await?;
+            report_prepared(loaded, broker, name, &prepared);
+            Ok::<(), TopologyError>(())
+        }
+    });
+    try_join_all(preparations).await?;
     for (name, sink) in &loaded.config.sinks {
         let SinkConfig::Amqp(config) = sink else { continue };
         let open =
             async || ExchangeSink::open(name, config, broker).await.map_err(TopologyError::from);
-        let opened = retry_until_available(broker, until, status, open).await?;
+        let opened = retries.run(PREPARE_TIMEOUT, open).await?;
         match NumberingPolicy::for_sink(&loaded.config, name, sink, store.shards()) {
             Some(policy) => sinks.add_sequenced(name, policy, Some(opened), store, notifiers),
             None => sinks.add_exchange(name, opened),
         }
     }
-    Ok(consumer_tag(store).await?)
+    let tag = async || consumer_tag(store).await.map_err(TopologyError::from);
+    let tag = retries.run(PREPARE_TIMEOUT, tag).await?;
+    status.end_broker_wait();
+    Ok(tag)
 }
 
 /// Inspects the broker of a configuration, at most for the time `limit`, and changes nothing in the broker. If `sample`
@@ -136,56 +152,82 @@ fn report_prepared(
     }
 }
 
-/// Retries an action while its error may be temporary. The retries end at the time `until`, or have no time limit if
-/// `until` is `None`. Returns a permanent error at once. Records in `status` that the process waits for the broker.
-async fn retry_until_available<T>(
-    broker: &BrokerEndpoint,
-    until: Option<Instant>,
-    status: &RunStatus,
-    work: impl AsyncFn() -> Result<T, TopologyError>,
-) -> Result<T, TopologyError> {
-    let mut throttle = LogThrottle::new(WARN_INTERVAL);
-    loop {
-        let error = match broker.within(PREPARE_TIMEOUT, work()).await {
-            Err(error) if error.may_pass() => error,
-            done => {
-                status.end_broker_wait();
-                return done;
-            }
-        };
-        match &error {
-            TopologyError::Broker(error) => status.begin_broker_wait(error),
-            TopologyError::Store(_) => status.end_broker_wait(),
-        }
-        if until.is_some_and(|until| Instant::now() >= until) {
-            return Err(match error {
-                TopologyError::Broker(BrokerError::Unavailable(reason)) => {
-                    let reason = format!(
-                        "{reason}. The broker stayed unavailable: is RabbitMQ running at `broker.url`?"
-                    );
-                    BrokerError::Unavailable(reason).into()
-                }
-                error => error,
-            });
-        }
-        // The next attempt may reach an upgraded broker.
-        broker.forget_version();
-        if throttle.allow() {
+/// The retries of the actions of a start.
+struct StartRetries<'a> {
+    broker: &'a BrokerEndpoint,
+    /// The time for which each action is retried, from its first error on. `None` means no limit.
+    patience: Option<Duration>,
+    status: &'a RunStatus,
+    /// The limit on warnings that the broker is unavailable: all concurrent actions have this error at the same time.
+    throttle: Mutex<LogThrottle>,
+}
+
+impl StartRetries<'_> {
+    /// Retries an action while its error may be temporary. Returns a permanent error at once. `limit` is the time limit
+    /// of each attempt. Records in the status that the process waits for the broker; the caller ends this wait.
+    async fn run<T>(
+        &self,
+        limit: Duration,
+        work: impl AsyncFn() -> Result<T, TopologyError>,
+    ) -> Result<T, TopologyError> {
+        let mut throttle = LogThrottle::new(WARN_INTERVAL);
+        let mut until = None;
+        loop {
+            let error = match self.broker.within(limit, work()).await {
+                Err(error) if error.may_pass() => error,
+                done => return done,
+            };
             match &error {
-                TopologyError::Broker(BrokerError::Unavailable(reason)) => {
+                TopologyError::Broker(error) => self.status.begin_broker_wait(error),
+                TopologyError::Store(_) => self.status.end_broker_wait(),
+            }
+            // A stream whose queue does not answer can take minutes, so the time begins with the first error.
+            let now = Instant::now();
+            until = until.or_else(|| Some(now + self.patience?));
+            if until.is_some_and(|until| now >= until) {
+                return Err(describe_lasting(error));
+            }
+            // The next attempt may reach an upgraded broker.
+            self.broker.forget_version();
+            self.warn(&error, &mut throttle);
+            tokio::time::sleep(RETRY_DELAY).await;
+        }
+    }
+
+    /// Logs the error of an attempt. `throttle` limits the warnings that concern only one action.
+    fn warn(&self, error: &TopologyError, throttle: &mut LogThrottle) {
+        match error {
+            TopologyError::Broker(BrokerError::Unavailable(reason)) => {
+                if self.throttle.lock().unwrap_or_else(PoisonError::into_inner).allow() {
                     tracing::warn!("broker unavailable: {reason}; waiting for it");
                 }
-                TopologyError::Broker(
-                    BrokerError::Refused { reason, .. } | BrokerError::LoginRefused { reason, .. },
-                ) => {
+            }
+            TopologyError::Broker(
+                BrokerError::Refused { reason, .. } | BrokerError::LoginRefused { reason, .. },
+            ) => {
+                if throttle.allow() {
                     tracing::warn!("request refused by the broker: {reason}; retrying");
                 }
-                TopologyError::Store(error) => {
+            }
+            TopologyError::Store(error) => {
+                if throttle.allow() {
                     tracing::warn!("records of queues and bindings unavailable: {error}; retrying");
                 }
             }
         }
-        tokio::time::sleep(RETRY_DELAY).await;
+    }
+}
+
+/// Describes an error that has lasted until the end of the retries.
+fn describe_lasting(error: TopologyError) -> TopologyError {
+    match error {
+        TopologyError::Broker(BrokerError::Unavailable(reason)) => {
+            let reason = format!(
+                "{reason}. The broker stayed unavailable: is RabbitMQ running at `broker.url`?"
+            );
+            BrokerError::Unavailable(reason).into()
+        }
+        error => error,
     }
 }
 
@@ -258,4 +300,45 @@ pub async fn unbind_former(
     .await?;
     store.flush().await?;
     Ok(removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    /// Returns the result of an action whose first attempts fail after the time `attempt`.
+    async fn retried(attempt: Duration, failures: u32) -> Result<u32, TopologyError> {
+        let text = "[broker]\nurl = \"amqp://localhost\"\n[streams.a]\nhandler = \"h\"\n\
+                    source = { kind = \"amqp\", queue = \"a\" }\n";
+        let loaded = LoadedConfig::parse(Path::new("ordain.toml"), text, &|_| None);
+        let broker = BrokerEndpoint::of(&loaded.expect("a configuration")).expect("a broker");
+        let status = RunStatus::default();
+        let throttle = Mutex::new(LogThrottle::new(WARN_INTERVAL));
+        let patience = Some(BROKER_START_TIMEOUT);
+        let retries = StartRetries { broker: &broker, patience, status: &status, throttle };
+        let attempts = AtomicU32::new(0);
+        let work = async || {
+            tokio::time::sleep(attempt).await;
+            let number = attempts.fetch_add(1, Ordering::Relaxed);
+            if number < failures {
+                return Err(BrokerError::Unavailable("no answer".to_owned()).into());
+            }
+            Ok(number)
+        };
+        retries.run(PREPARE_TIMEOUT, work).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_first_attempt_leaves_time_for_a_retry() {
+        assert_eq!(retried(Duration::from_mins(1), 1).await.expect("a retry"), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn retries_end_after_the_patience() {
+        let error = retried(Duration::ZERO, u32::MAX).await.expect_err("no end");
+        assert!(error.to_string().contains("is RabbitMQ running at `broker.url`?"), "{error}");
+    }
 }

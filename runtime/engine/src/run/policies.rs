@@ -7,14 +7,14 @@ mod foreign_consumer;
 mod routes;
 mod topology_finding;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::management::{ManagementApi, WARN_INTERVAL};
+use super::management::{ConsumerAnswer, ManagementApi, WARN_INTERVAL};
 use super::{RunStatus, SERVER_CHECK_INTERVAL};
 use dividing_exchange::{PartitionedExchange, unneeded_bindings};
 use foreign_consumer::{OwnConsumers, foreign_consumer};
@@ -27,12 +27,15 @@ use ordain_util::source_health::RoutingFault;
 use ordain_util::text::{escape_invisible, truncated};
 use ordain_util::wait::shortened;
 use routes::{RouteCheck, Routes};
-use topology_finding::{TopologyFinding, partition_of, update_faults};
+use topology_finding::{RoutingFaults, TopologyFinding, partition_of};
 
 /// Interval between two checks while a stream receives no events because of a finding.
 const FAULT_CHECK_INTERVAL: Duration = Duration::from_mins(1);
 /// Maximum size of a text of the broker in a warning, in bytes.
 const TEXT_BYTES: usize = 100;
+/// The number of queues whose consumers cannot be read after which a check reads no further consumers. Each request to
+/// an API that does not answer takes seconds.
+const CONSUMER_ERRORS_LIMIT: usize = 3;
 /// The path of the request for all queues of a virtual host, before and after the name of the virtual host. The request
 /// names the fields of [`QueueAnswer`], so that the answer has no statistics.
 const QUEUES_PATH: [&str; 2] =
@@ -97,8 +100,8 @@ struct QueueFindings {
     topology: Vec<TopologyFinding>,
     /// The error because of which the bindings are unknown; `None` if the bindings were checked, or need no check.
     bindings_error: Option<String>,
-    /// The error because of which the consumers are unknown.
-    consumers_error: Option<String>,
+    /// The error because of which the consumers of a queue are unknown, for each partition with such a queue.
+    consumers_errors: BTreeMap<Partition, String>,
 }
 
 /// The queues of a configuration, and the management API that describes their settings.
@@ -131,6 +134,15 @@ struct QueueAnswer {
     effective_policy_definition: Value,
     policy: Option<String>,
     operator_policy: Option<String>,
+}
+
+impl QueueAnswer {
+    /// Returns the text of a setting. `name` is the name of the setting in a policy. An argument of the queue takes
+    /// precedence over a policy.
+    fn setting(&self, name: &str) -> Option<&str> {
+        let argument = self.arguments.get(format!("x-{name}"));
+        argument.or_else(|| self.effective_policy_definition.get(name))?.as_str()
+    }
 }
 
 impl QueuePolicies {
@@ -181,21 +193,9 @@ impl QueuePolicies {
         if let Ok(Some(routes)) = &routes {
             findings.topology.extend(unneeded_bindings(&self.api, &self.exchanges, routes));
         }
-        match self.foreign_consumers() {
-            Ok(consumers) => findings.topology.extend(consumers),
-            Err(error) => findings.consumers_error = Some(error),
-        }
+        findings
+            .add_consumers(&self.queues, &self.own_consumers, |queue| self.api.consumers(queue));
         Ok(findings)
-    }
-
-    /// Returns the consumers of other programs at the queues. Ignores queues that do not exist.
-    fn foreign_consumers(&self) -> Result<Vec<TopologyFinding>, String> {
-        let mut found = Vec::new();
-        for queue in &self.queues {
-            let consumers = self.api.consumers(&queue.name)?.unwrap_or_default();
-            found.extend(foreign_consumer(queue, &consumers, &self.own_consumers));
-        }
-        Ok(found)
     }
 }
 
@@ -214,10 +214,46 @@ impl QueueFindings {
             };
             findings.warnings.extend(queue.warnings(answer));
             if let Ok(Some(routes)) = routes {
-                findings.topology.extend(queue.missing_binding(routes));
+                findings.topology.extend(queue.missing_binding(routes, answers));
             }
         }
         Self { bindings_error: routes.err().cloned(), ..findings }
+    }
+
+    /// Adds the consumers of other programs at the queues. `read` returns the consumers of a queue. Ignores queues that
+    /// do not exist. After [`CONSUMER_ERRORS_LIMIT`] errors, the consumers of the remaining queues count as unknown.
+    fn add_consumers(
+        &mut self,
+        queues: &[ConsumedQueue],
+        own: &OwnConsumers,
+        read: impl Fn(&str) -> Result<Option<Vec<ConsumerAnswer>>, String>,
+    ) {
+        let mut errors = Vec::new();
+        for queue in queues {
+            let consumers = match errors.last() {
+                Some(error) if errors.len() >= CONSUMER_ERRORS_LIMIT => Err(String::clone(error)),
+                _ => read(&queue.name),
+            };
+            match consumers {
+                Ok(consumers) => {
+                    let consumers = consumers.unwrap_or_default();
+                    self.topology.extend(foreign_consumer(queue, &consumers, own));
+                }
+                Err(error) => {
+                    self.consumers_errors.insert(queue.partition.clone(), error.clone());
+                    errors.push(error);
+                }
+            }
+        }
+    }
+
+    /// Returns whether this check could not determine if a partition has a fault.
+    fn is_unchecked(&self, fault: RoutingFault, partition: &Partition) -> bool {
+        match fault {
+            RoutingFault::MissingBinding => self.bindings_error.is_some(),
+            RoutingFault::ForeignConsumer => self.consumers_errors.contains_key(partition),
+            RoutingFault::OtherExchangeType => false,
+        }
     }
 }
 
@@ -269,15 +305,21 @@ impl ConsumedQueue {
     }
 
     /// Returns a finding if another program declares the bindings of the queue, and no binding leads from the stream's
-    /// exchange to the queue, either directly or through other exchanges.
-    fn missing_binding(&self, routes: &Routes) -> Option<TopologyFinding> {
+    /// exchange to the queue, either directly or through other exchanges and queues. `answers` are the queues of the
+    /// virtual host.
+    fn missing_binding(&self, routes: &Routes, answers: &[QueueAnswer]) -> Option<TopologyFinding> {
         let exchange = self.foreign_exchange.as_deref()?;
-        let (fault, hint) = match routes.check(exchange, &self.name) {
+        let (fault, hint) = match routes.check(exchange, &self.name, answers) {
             RouteCheck::Found => return None,
-            RouteCheck::Missing => (Some(RoutingFault::MissingBinding), ""),
+            RouteCheck::Missing => (
+                Some(RoutingFault::MissingBinding),
+                ". If the events reach the queue on another way, for example through a shovel, remove `exchange` from \
+                 the source",
+            ),
             RouteCheck::Unknown => (
                 None,
-                ". Ignore this warning if a policy names an alternate exchange that leads to the queue",
+                ". Ignore this warning if a policy names an alternate exchange that leads to the queue, or if a queue \
+                 moves its expired messages to the queue",
             ),
         };
         let text = format!(
@@ -318,7 +360,7 @@ pub(super) async fn inspect(
     let policies = QueuePolicies::of(loaded, api.as_ref(), None);
     let Some(policies) = policies.map(Arc::new) else { return };
     match policies.check().await {
-        Ok(QueueFindings { warnings, topology, bindings_error, consumers_error }) => {
+        Ok(QueueFindings { warnings, topology, bindings_error, mut consumers_errors }) => {
             findings.extend(topology.into_iter().map(Finding::from));
             if warnings.is_empty() {
                 findings.push(Finding::note(
@@ -329,7 +371,7 @@ pub(super) async fn inspect(
             if let Some(error) = bindings_error {
                 findings.push(Finding::warning(format!("bindings not checked: {error}")));
             }
-            if let Some(error) = consumers_error {
+            if let Some((_, error)) = consumers_errors.pop_first() {
                 findings.push(Finding::warning(format!("consumers not checked: {error}")));
             }
         }
@@ -402,44 +444,42 @@ pub(super) async fn watch(policies: Option<QueuePolicies>, status: &RunStatus) {
     let mut throttle = LogThrottle::new(shortened(WARN_INTERVAL));
     let mut consumers_throttle = LogThrottle::new(shortened(WARN_INTERVAL));
     let mut interval = SERVER_CHECK_INTERVAL;
+    let mut faults = RoutingFaults::default();
     loop {
         match policies.check().await {
-            Ok(QueueFindings { warnings, topology, bindings_error, consumers_error }) => {
-                for finding in &topology {
+            Ok(mut findings) => {
+                for finding in &findings.topology {
                     finding.report(status);
                 }
-                let unchecked: Vec<RoutingFault> = [
-                    bindings_error.as_ref().map(|_| RoutingFault::MissingBinding),
-                    consumers_error.as_ref().map(|_| RoutingFault::ForeignConsumer),
-                ]
-                .into_iter()
-                .flatten()
-                .collect();
-                update_faults(status, &topology, &unchecked);
-                let has_fault = topology.iter().any(|finding| finding.fault.is_some());
+                faults.update(status, &findings.topology, |fault, partition| {
+                    findings.is_unchecked(fault, partition)
+                });
+                let has_fault = findings.topology.iter().any(|finding| finding.fault.is_some());
                 interval = if has_fault { FAULT_CHECK_INTERVAL } else { SERVER_CHECK_INTERVAL };
-                let found: BTreeSet<QueueWarning> = warnings.into_iter().collect();
+                let found: BTreeSet<QueueWarning> = findings.warnings.into_iter().collect();
                 for warning in found.difference(&known) {
                     warning.log(None);
                 }
-                if let Some(error) = consumers_error
+                if let Some((_, error)) = findings.consumers_errors.pop_first()
                     && consumers_throttle.allow()
                 {
                     tracing::warn!(
                         "consumers of the queues not checked: {error}; Ordain repeats the check"
                     );
                 }
-                if let Some(error) = bindings_error {
+                if let Some(error) = findings.bindings_error {
                     policies.api.warn_unread_bindings(&error);
                 }
                 known = found;
             }
-            Err(error) if throttle.allow() => {
-                tracing::warn!(
-                    "policies of the broker's queues not checked: {error}; Ordain repeats the check"
-                );
+            Err(error) => {
+                faults.update(status, &[], |_, _| true);
+                if throttle.allow() {
+                    tracing::warn!(
+                        "policies of the broker's queues not checked: {error}; Ordain repeats the check"
+                    );
+                }
             }
-            Err(_) => {}
         }
         tokio::time::sleep(shortened(interval)).await;
     }
@@ -481,6 +521,36 @@ mod tests {
         let start = "no binding leads from the exchange \"shop\" to the queue \"orders\": ";
         assert!(missing.warning.text.starts_with(start), "{missing:?}");
         assert_eq!(missing.fault, Some(RoutingFault::MissingBinding));
+    }
+
+    #[test]
+    fn unreadable_consumers_of_a_queue_hide_no_other_consumers() {
+        let queue = |number: u32| ConsumedQueue {
+            partition: partition_of(&"orders".into(), number),
+            name: format!("orders.{number}"),
+            ..foreign_queue()
+        };
+        let queues: Vec<ConsumedQueue> = (0..6).map(queue).collect();
+        let consumer = json!({ "consumer_tag": "x", "activity_status": "single_active" });
+        let read = |name: &str| match name {
+            "orders.1" => {
+                let consumer = serde_json::from_value(consumer.clone());
+                Ok(Some(vec![consumer.expect("a consumer")]))
+            }
+            "orders.5" => panic!("a request after the limit of errors"),
+            name => Err(name.to_owned()),
+        };
+        let mut findings = QueueFindings::default();
+        findings.add_consumers(&queues, &OwnConsumers::OfOrdain, read);
+        let found: Vec<u32> =
+            findings.topology.iter().map(|finding| finding.partition.number).collect();
+        assert_eq!(found, [1]);
+        let is_unchecked = |queue: &&ConsumedQueue| {
+            findings.is_unchecked(RoutingFault::ForeignConsumer, &queue.partition)
+        };
+        let unchecked: Vec<u32> =
+            queues.iter().filter(is_unchecked).map(|queue| queue.partition.number).collect();
+        assert_eq!(unchecked, [0, 2, 3, 4, 5]);
     }
 
     #[test]

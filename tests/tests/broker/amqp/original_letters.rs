@@ -10,7 +10,7 @@ use lapin::{BasicProperties, ExchangeKind};
 use ordain_tests::amqp::{Outgoing, from_line, header};
 use ordain_tests::log::{Line, line};
 use ordain_tests::rig::Rig;
-use ordain_tests::service::Service;
+use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service, wait_until};
 use ordain_tests::tally;
 use serde_json::{Value, json};
 
@@ -134,13 +134,18 @@ fn reports(messages: &[Delivery]) -> Result<BTreeMap<String, (usize, Value)>> {
 
 /// Starts a host with a `fifo` stream whose dead letters reach the queue `letters`. The stream has read one event.
 fn start_with_letters() -> Result<(Rig, Service)> {
+    start_with_letters_and(&["run"])
+}
+
+/// Starts a host as [`start_with_letters`] does, with other arguments.
+fn start_with_letters_and(arguments: &[&str]) -> Result<(Rig, Service)> {
     let rig = Rig::with("", "ordering = \"fifo\"\ndead_letter = \"dead\"", "")?;
     rig.client.exchange("letters", ExchangeKind::Fanout)?;
     rig.client.queue("letters")?;
     rig.client.bind("letters", "letters", "")?;
     let sink = "[sinks.dead]\nkind = \"amqp\"\nexchange = \"letters\"\n";
     rig.home.write("ordain.toml", rig.home.read("ordain.toml") + sink)?;
-    let service = Service::start(&rig.home, &["run"])?;
+    let service = Service::start(&rig.home, arguments)?;
     rig.until_declared()?;
     rig.client.publish("cases", &[from_line(&line("readable", 1, &json!({})))?])?;
     rig.client.take("out", 1)?;
@@ -235,4 +240,37 @@ fn large_headers_are_published_as_a_document() -> Result<()> {
     ensure!(document["headers"]["large"] == large && document["body"] == "{}", "{document}");
     ensure!(document["routing_key"] == "k", "{document}");
     Ok(())
+}
+
+/// A queue of type stream cannot store a header with a decimal number: RabbitMQ closes the channel. The host must publish
+/// the letter as a JSON document, and the later letter must not wait forever.
+#[test]
+fn letter_that_a_stream_queue_cannot_store_is_published_as_a_document() -> Result<()> {
+    let (rig, mut service) = start_with_letters_and(&RUN_WITH_SHORT_WAITS)?;
+    let arguments = table(&[("x-queue-type", text("stream"))]);
+    rig.client.queue_with("archive", arguments)?;
+    rig.client.bind("archive", "letters", "")?;
+    let message = |headers: FieldTable, body: &[u8]| Outgoing {
+        routing_key: "k".to_owned(),
+        properties: BasicProperties::default().with_headers(headers),
+        body: body.to_vec(),
+    };
+    let decimal = AMQPValue::DecimalValue(DecimalValue { scale: 2, value: 150 });
+    let sent = [message(table(&[("price", decimal)]), b"1"), message(FieldTable::default(), b"2")];
+    rig.client.publish("cases", &sent)?;
+    service.until_says("dead letter in its original form refused by the broker")?;
+    // The other queue may receive each attempt of the host.
+    let mut letters = Vec::new();
+    wait_until("both letters", || {
+        letters.extend(rig.client.take_all("letters")?);
+        let has_document = letters.iter().any(|letter| {
+            letter
+                .properties
+                .kind()
+                .as_ref()
+                .is_some_and(|kind| kind.as_str() == "ordain.dead-letter")
+        });
+        Ok(has_document && letters.iter().any(|letter| letter.data == b"2"))
+    })?;
+    service.end()
 }

@@ -199,6 +199,36 @@ fn missing_binding_of_another_program_is_reported() -> Result<()> {
     Ok(())
 }
 
+/// The events reach the queue of the stream from a queue that delays them, and whose expired messages another exchange
+/// routes. The host must be ready, and must not report a missing binding.
+#[test]
+fn queue_behind_a_delay_queue_has_no_missing_binding() -> Result<()> {
+    let rig = rig("", "declare = false", None)?;
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-message-ttl".into(), AMQPValue::LongInt(100));
+    arguments.insert("x-dead-letter-exchange".into(), AMQPValue::LongString("late".into()));
+    for exchange in ["cases", "late"] {
+        rig.client.exchange(exchange, lapin::ExchangeKind::Fanout)?;
+    }
+    rig.client.queue_with("delay", arguments)?;
+    rig.client.bind("delay", "cases", "")?;
+    rig.client.queue_with("cases", FieldTable::default())?;
+    let missing = "no binding leads from the exchange";
+    let printed = check(&rig.home)?;
+    ensure!(printed.contains(missing), "{printed}");
+    rig.client.bind("cases", "late", "")?;
+    let printed = check(&rig.home)?;
+    ensure!(!printed.contains(missing), "{printed}");
+    let mut service = Service::start(&rig.home, &RUN)?;
+    ready(&mut service)?;
+    let lines = [line("a", 1, &json!({ "n": 1 }))];
+    rig.publish(&lines)?;
+    rig.take(&mut Vec::new(), 1)?;
+    service.end()?;
+    ensure!(!service.stderr().contains(missing), "{}", service.stderr());
+    Ok(())
+}
+
 /// Only one of two queues has a binding, so only the partition of the other queue receives no events. The exchange also
 /// routes unroutable messages to an alternate exchange, so a binding from the alternate exchange is sufficient.
 #[test]

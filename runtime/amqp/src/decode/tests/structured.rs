@@ -218,15 +218,34 @@ fn batch_beyond_a_limit_is_not_divided() {
     huge.data.resize(2 << 20, b' ');
     let error = count(&sequenced(), &huge).expect_err("a large body");
     assert!(error.contains("runtime.event_size allows 1048576 bytes"), "{error}");
-    for (id, is_divided) in [
-        ("property:message_id", false),
-        ("header:id", false),
-        ("data:/n", true),
-        ("content", true),
-        ("none", true),
+}
+
+/// A place outside the events gives all events of a batch the same value. An event that has its own value does not read
+/// this place.
+#[test]
+fn batch_whose_events_share_a_value_is_not_divided() {
+    for (ordering, setting, shared) in [
+        (OrderingMode::Fifo, r#"id = "property:message_id""#, Some("id")),
+        (OrderingMode::Fifo, r#"id = "header:id""#, Some("id")),
+        (OrderingMode::Fifo, r#"id = ["data:/id", "property:message_id"]"#, Some("id")),
+        (OrderingMode::Fifo, "format = \"dapr\"\nkey = \"routing-key\"", None),
+        (OrderingMode::Fifo, "format = \"masstransit\"\nkey = \"routing-key\"", Some("id")),
+        (OrderingMode::Fifo, r#"id = "data:/n""#, None),
+        (OrderingMode::Fifo, r#"id = "content""#, None),
+        (OrderingMode::Fifo, r#"id = "none""#, None),
+        (OrderingMode::Sequenced, r#"sequence = "header:number""#, Some("sequence")),
+        (OrderingMode::Sequenced, r#"sequence = "property:correlation_id""#, Some("sequence")),
+        (OrderingMode::Sequenced, r#"sequence = ["data:/n", "routing-key"]"#, Some("sequence")),
+        (OrderingMode::Sequenced, r#"sequence = "data:/n""#, None),
     ] {
-        let decoder = located(OrderingMode::Fifo, &format!("id = \"{id}\""));
-        let found = count(&decoder, &batch(plain().with_message_id("m".into()), &["1", "2"]));
-        assert_eq!(found.is_ok(), is_divided, "{id}: {found:?}");
+        let decoder = located(ordering, setting);
+        let delivery = batch(BasicProperties::default().with_message_id("m".into()), &["1", "2"]);
+        match (count(&decoder, &delivery), shared) {
+            (Ok(2), None) => {}
+            (Err(error), Some(shared)) => {
+                assert!(error.contains(&format!("would have the same {shared}:")), "{error}");
+            }
+            (found, _) => panic!("{setting}: {found:?}"),
+        }
     }
 }

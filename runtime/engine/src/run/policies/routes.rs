@@ -1,10 +1,11 @@
-//! The exchanges of a virtual host, and the bindings over which they route messages to queues.
+//! The exchanges of a virtual host, and the bindings and dead-letter exchanges over which messages reach queues.
 
 use std::collections::BTreeSet;
 
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::QueueAnswer;
 use crate::run::management::{BindingAnswer, ManagementApi};
 
 /// The path of the request for all exchanges of a virtual host, before and after the name of the virtual host. The
@@ -35,10 +36,11 @@ pub(super) struct Routes {
 /// The result of a search for a route from an exchange to a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RouteCheck {
-    /// A binding leads to the queue, directly, through other exchanges or through alternate exchanges.
+    /// A binding leads to the queue, directly, through other exchanges, through alternate exchanges, or through the
+    /// dead-letter exchanges of other queues.
     Found,
     /// No binding leads to the queue. But the policy of an exchange may name an alternate exchange, which the list of
-    /// exchanges does not contain.
+    /// exchanges does not contain, or the routing key of a dead-lettered message may name the queue.
     Unknown,
     /// No message of the exchange reaches the queue.
     Missing,
@@ -52,32 +54,70 @@ impl Routes {
         Ok(Self { exchanges: api.read(before, after)?, bindings })
     }
 
-    /// Checks whether messages of `exchange` reach `queue`.
-    pub(super) fn check(&self, exchange: &str, queue: &str) -> RouteCheck {
-        let mut known = BTreeSet::from([exchange]);
-        let mut unchecked = vec![exchange];
-        let mut has_policy = false;
-        while let Some(from) = unchecked.pop() {
-            for binding in self.bindings.iter().filter(|binding| binding.source == from) {
-                if binding.leads_to_exchange() {
-                    if known.insert(&binding.destination) {
-                        unchecked.push(&binding.destination);
+    /// Checks whether messages of `exchange` reach `queue`. `queues` are the queues of the virtual host.
+    pub(super) fn check(&self, exchange: &str, queue: &str, queues: &[QueueAnswer]) -> RouteCheck {
+        let mut known = BTreeSet::from([RouteNode::Exchange(exchange)]);
+        let mut unchecked = vec![RouteNode::Exchange(exchange)];
+        let mut check = RouteCheck::Missing;
+        while let Some(node) = unchecked.pop() {
+            let next = match node {
+                RouteNode::Queue(name) if name == queue => return RouteCheck::Found,
+                RouteNode::Queue(name) => after_queue(name, queues).into_iter().collect(),
+                RouteNode::Exchange(name) => {
+                    if self.has_policy(name) {
+                        check = RouteCheck::Unknown;
                     }
-                } else if binding.destination == queue {
-                    return RouteCheck::Found;
+                    self.after_exchange(name)
                 }
-            }
-            for answer in self.exchanges.iter().filter(|answer| answer.name == from) {
-                has_policy |= answer.policy.is_some();
-                let alternate = answer.arguments.get(ALTERNATE_EXCHANGE_ARGUMENT);
-                if let Some(alternate) = alternate.and_then(Value::as_str)
-                    && known.insert(alternate)
-                {
-                    unchecked.push(alternate);
+                RouteNode::AnyQueue => {
+                    check = RouteCheck::Unknown;
+                    Vec::new()
                 }
-            }
+            };
+            unchecked.extend(next.into_iter().filter(|node| known.insert(*node)));
         }
-        if has_policy { RouteCheck::Unknown } else { RouteCheck::Missing }
+        check
+    }
+
+    /// Returns the queues and exchanges to which an exchange can route messages.
+    fn after_exchange(&self, exchange: &str) -> Vec<RouteNode<'_>> {
+        let bindings = self.bindings.iter().filter(|binding| binding.source == exchange);
+        let bound = bindings.map(|binding| {
+            if binding.leads_to_exchange() {
+                RouteNode::Exchange(&binding.destination)
+            } else {
+                RouteNode::Queue(&binding.destination)
+            }
+        });
+        let answers = self.exchanges.iter().filter(|answer| answer.name == exchange);
+        let alternates = answers
+            .filter_map(|answer| answer.arguments.get(ALTERNATE_EXCHANGE_ARGUMENT)?.as_str());
+        bound.chain(alternates.map(RouteNode::Exchange)).collect()
+    }
+
+    fn has_policy(&self, exchange: &str) -> bool {
+        self.exchanges.iter().any(|answer| answer.name == exchange && answer.policy.is_some())
+    }
+}
+
+/// A place that messages can reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum RouteNode<'a> {
+    Exchange(&'a str),
+    Queue(&'a str),
+    /// The queue whose name is the routing key of the message.
+    AnyQueue,
+}
+
+/// Returns the place to which a queue moves expired and rejected messages; `None` if the queue drops them.
+fn after_queue<'a>(name: &str, queues: &'a [QueueAnswer]) -> Option<RouteNode<'a>> {
+    let queue = queues.iter().find(|answer| answer.name == name)?;
+    match queue.setting("dead-letter-exchange")? {
+        // The default exchange routes a message to the queue that the routing key names.
+        "" => Some(
+            queue.setting("dead-letter-routing-key").map_or(RouteNode::AnyQueue, RouteNode::Queue),
+        ),
+        exchange => Some(RouteNode::Exchange(exchange)),
     }
 }
 
@@ -111,9 +151,9 @@ mod tests {
         ];
         let exchanges = vec![exchange("shop", &json!({})), exchange("orders", &json!({}))];
         let mut routes = Routes { exchanges, bindings };
-        assert_eq!(routes.check("shop", "orders"), RouteCheck::Missing);
+        assert_eq!(routes.check("shop", "orders", &[]), RouteCheck::Missing);
         routes.bindings.push(binding("orders", "orders", "queue"));
-        assert_eq!(routes.check("shop", "orders"), RouteCheck::Found);
+        assert_eq!(routes.check("shop", "orders", &[]), RouteCheck::Found);
     }
 
     #[test]
@@ -128,7 +168,43 @@ mod tests {
         ] {
             let exchanges = vec![exchange("shop", &further), exchange("rest", &json!({}))];
             let routes = Routes { exchanges, bindings: bindings.clone() };
-            assert_eq!(routes.check("shop", "orders"), check, "{further}");
+            assert_eq!(routes.check("shop", "orders", &[]), check, "{further}");
+        }
+    }
+
+    #[test]
+    fn dead_letter_exchange_of_a_queue_leads_to_a_queue() {
+        let bindings = vec![binding("shop", "delay", "queue"), binding("late", "orders", "queue")];
+        let exchanges = vec![exchange("shop", &json!({})), exchange("late", &json!({}))];
+        let routes = Routes { exchanges, bindings };
+        for (settings, check) in [
+            (json!({}), RouteCheck::Missing),
+            (json!({ "arguments": { "x-dead-letter-exchange": "late" } }), RouteCheck::Found),
+            (
+                json!({ "effective_policy_definition": { "dead-letter-exchange": "late" } }),
+                RouteCheck::Found,
+            ),
+            // The arguments of a queue take precedence over its policy.
+            (
+                json!({
+                    "arguments": { "x-dead-letter-exchange": "other" },
+                    "effective_policy_definition": { "dead-letter-exchange": "late" },
+                }),
+                RouteCheck::Missing,
+            ),
+            (
+                json!({ "arguments": {
+                    "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders",
+                } }),
+                RouteCheck::Found,
+            ),
+            (json!({ "arguments": { "x-dead-letter-exchange": "" } }), RouteCheck::Unknown),
+        ] {
+            let mut answer = json!({ "name": "delay" });
+            let fields = answer.as_object_mut().expect("an object");
+            fields.extend(settings.as_object().expect("an object").clone());
+            let queues: [QueueAnswer; 1] = [serde_json::from_value(answer).expect("a queue")];
+            assert_eq!(routes.check("shop", "orders", &queues), check, "{settings}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A difference between the broker and a stream's topology that only the management API shows.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,6 +11,9 @@ use ordain_util::source_health::RoutingFault;
 
 /// The routing faults that only the management API shows.
 const FAULTS: [RoutingFault; 2] = [RoutingFault::MissingBinding, RoutingFault::ForeignConsumer];
+/// The number of failed checks in a row after which a fault counts as unknown. Otherwise the fault would outlive its
+/// cause as long as the management API does not answer.
+const FAILED_CHECKS_LIMIT: u32 = 3;
 
 /// A difference between the broker and a stream's topology because of which the stream loses or reorders events. Each
 /// check logs and counts the difference as long as it exists.
@@ -39,21 +43,50 @@ impl From<TopologyFinding> for Finding {
     }
 }
 
-/// Records the routing faults of `findings` in the states of the sources of this process, and removes the faults that
-/// no longer exist. Leaves the faults of the kinds `unchecked` unchanged.
-pub(super) fn update_faults(
-    status: &RunStatus,
-    findings: &[TopologyFinding],
-    unchecked: &[RoutingFault],
-) {
-    for metrics in status.partitions() {
-        for fault in FAULTS.into_iter().filter(|fault| !unchecked.contains(fault)) {
-            let is_found = |finding: &&TopologyFinding| {
-                finding.fault == Some(fault) && finding.partition == *metrics.partition()
-            };
-            let found = findings.iter().find(is_found);
-            let reason = found.map(|finding| finding.warning.text.clone());
-            metrics.health().set_routing_fault(fault, reason);
+/// The routing faults of this process's partitions, as the last checks have found them.
+#[derive(Debug, Default)]
+pub(super) struct RoutingFaults {
+    /// For each partition, the number of its deliveries until the last check.
+    delivered: BTreeMap<Partition, u64>,
+    /// For each kind of fault and partition, the number of failed checks since the last successful check.
+    failed_checks: BTreeMap<(RoutingFault, Partition), u32>,
+}
+
+impl RoutingFaults {
+    /// Records the routing faults of `findings` in the states of the sources of this process, and removes the faults
+    /// that no longer exist. A partition that has received deliveries since the last check has no missing binding:
+    /// events reach its queue on a way that the management API does not show, for example through a shovel. Leaves the
+    /// faults for which `is_unchecked` returns `true` unchanged, but removes them after [`FAILED_CHECKS_LIMIT`] such
+    /// checks.
+    pub(super) fn update(
+        &mut self,
+        status: &RunStatus,
+        findings: &[TopologyFinding],
+        is_unchecked: impl Fn(RoutingFault, &Partition) -> bool,
+    ) {
+        for metrics in status.partitions() {
+            let partition = metrics.partition();
+            let delivered = metrics.stats().delivered;
+            let before = self.delivered.insert(partition.clone(), delivered).unwrap_or(0);
+            for fault in FAULTS {
+                let failed_checks =
+                    self.failed_checks.entry((fault, partition.clone())).or_default();
+                if is_unchecked(fault, partition) {
+                    *failed_checks = failed_checks.saturating_add(1);
+                    if *failed_checks < FAILED_CHECKS_LIMIT {
+                        continue;
+                    }
+                } else {
+                    *failed_checks = 0;
+                }
+                let receives = fault == RoutingFault::MissingBinding && delivered > before;
+                let is_found = |finding: &&TopologyFinding| {
+                    finding.fault == Some(fault) && finding.partition == *partition && !receives
+                };
+                let found = findings.iter().find(is_found);
+                let reason = found.map(|finding| finding.warning.text.clone());
+                metrics.health().set_routing_fault(fault, reason);
+            }
         }
     }
 }
@@ -65,10 +98,28 @@ pub(super) fn partition_of(stream: &Arc<str>, number: u32) -> Partition {
 
 #[cfg(test)]
 mod tests {
+    use ordain_core::Stats;
     use ordain_util::source_health::SourceState;
 
     use super::super::SettingEffect;
     use super::*;
+
+    fn finding(partition: &Partition, fault: RoutingFault) -> TopologyFinding {
+        TopologyFinding {
+            partition: partition.clone(),
+            warning: QueueWarning { effect: SettingEffect::Loss, text: "a fault".to_owned() },
+            fault: Some(fault),
+            is_error: false,
+        }
+    }
+
+    fn checked(_: RoutingFault, _: &Partition) -> bool {
+        false
+    }
+
+    fn unchecked(_: RoutingFault, _: &Partition) -> bool {
+        true
+    }
 
     #[test]
     fn fault_lasts_until_a_check_does_not_find_it() {
@@ -79,19 +130,45 @@ mod tests {
             status.partition(partition).health().set(SourceState::Consuming);
         }
         let fault = RoutingFault::ForeignConsumer;
-        let text = "another program".to_owned();
-        let found = TopologyFinding {
-            partition: faulty.clone(),
-            warning: QueueWarning { effect: SettingEffect::Loss, text: text.clone() },
-            fault: Some(fault),
-            is_error: false,
-        };
-        update_faults(&status, &[found], &[]);
-        let faulty_state = SourceState::RoutingFault { fault, reason: text };
+        let found = [finding(&faulty, fault)];
+        let faulty_state = SourceState::RoutingFault { fault, reason: "a fault".to_owned() };
+        let mut faults = RoutingFaults::default();
+        faults.update(&status, &found, checked);
         assert_eq!((state(&faulty), state(&other)), (faulty_state.clone(), SourceState::Consuming));
-        update_faults(&status, &[], &[fault]);
+        faults.update(&status, &[], unchecked);
         assert_eq!(state(&faulty), faulty_state);
-        update_faults(&status, &[], &[]);
+        faults.update(&status, &[], checked);
         assert_eq!(state(&faulty), SourceState::Consuming);
+        // The fault does not outlive its cause for ever while the API does not answer.
+        faults.update(&status, &found, checked);
+        for _ in 1..FAILED_CHECKS_LIMIT {
+            faults.update(&status, &[], unchecked);
+            assert_eq!(state(&faulty), faulty_state);
+        }
+        faults.update(&status, &[], unchecked);
+        assert_eq!(state(&faulty), SourceState::Consuming);
+    }
+
+    #[test]
+    fn partition_that_receives_deliveries_has_no_missing_binding() {
+        let status = RunStatus::default();
+        let partition = partition_of(&"orders".into(), 0);
+        let metrics = status.partition(&partition);
+        metrics.health().set(SourceState::Consuming);
+        let mut faults = RoutingFaults::default();
+        for (delivered, fault, is_faulty) in [
+            (0, RoutingFault::MissingBinding, true),
+            (1, RoutingFault::MissingBinding, false),
+            (1, RoutingFault::MissingBinding, true),
+            (2, RoutingFault::ForeignConsumer, true),
+        ] {
+            metrics.set_stats(&Stats { delivered, ..Stats::default() });
+            faults.update(&status, &[finding(&partition, fault)], checked);
+            assert_eq!(
+                metrics.health().state() != SourceState::Consuming,
+                is_faulty,
+                "{delivered}"
+            );
+        }
     }
 }
