@@ -312,7 +312,7 @@ mod tests {
     /// Returns the result of an action whose first attempts fail after the time `attempt`.
     async fn retried(attempt: Duration, failures: u32) -> Result<u32, TopologyError> {
         let text = "[broker]\nurl = \"amqp://localhost\"\n[streams.a]\nhandler = \"h\"\n\
-                    source = { kind = \"amqp\", queue = \"a\" }\n";
+                    source = { kind = \"amqp\", exchange = \"a\", queue = \"a\" }\n";
         let loaded = LoadedConfig::parse(Path::new("ordain.toml"), text, &|_| None);
         let broker = BrokerEndpoint::of(&loaded.expect("a configuration")).expect("a broker");
         let status = RunStatus::default();
