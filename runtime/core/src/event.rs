@@ -349,7 +349,7 @@ fn byte_content(kind: &[u8], data: &[u8]) -> u64 {
 
 /// Returns a digest of a type and the data, compared as JSON; `None` if the data is not JSON.
 fn json_content(kind: &[u8], data: &[u8]) -> Option<u64> {
-    let json = json_digest(data, 0)?;
+    let json = json_digest(data)?;
     Some(digest([digest(kind), json].map(u64::to_le_bytes).as_flattened()))
 }
 
