@@ -165,8 +165,9 @@ pub(super) fn original_delivery(delivery: &Delivery) -> Delivery {
         delivery.data.clone(),
     );
     let expiration =
-        moved_property(properties, MessageProperty::Expiration, properties.expiration());
-    let reply_to = moved_property(properties, MessageProperty::ReplyTo, properties.reply_to());
+        moved_property(properties, MessageProperty::Expiration, properties.expiration().as_ref());
+    let reply_to =
+        moved_property(properties, MessageProperty::ReplyTo, properties.reply_to().as_ref());
     let restored =
         [&expiration, &reply_to].map(|property| property.as_ref().map(|(name, _)| &**name));
     let mut headers = FieldTable::default();
@@ -192,7 +193,7 @@ pub(super) fn original_delivery(delivery: &Delivery) -> Delivery {
 fn moved_property(
     properties: &BasicProperties,
     property: MessageProperty,
-    current: &Option<ShortString>,
+    current: Option<&ShortString>,
 ) -> Option<(String, ShortString)> {
     if current.is_some() {
         return None;

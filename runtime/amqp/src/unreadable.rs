@@ -126,9 +126,9 @@ fn decode(decoder: &DeliveryDecoder, delivery: &Delivery) -> Result<Event, Decod
 /// Returns an error instead of an event that lacks the sequence that the stream needs.
 fn with_sequence(
     decoder: &DeliveryDecoder,
-    decoded: Result<Event, DecodeError>,
+    event: Result<Event, DecodeError>,
 ) -> Result<Event, DecodeError> {
-    let event = decoded?;
+    let event = event?;
     if !decoder.lacks_sequence(&event) {
         return Ok(event);
     }

@@ -132,20 +132,20 @@ mod tests {
         let fault = RoutingFault::ForeignConsumer;
         let found = [finding(&faulty, fault)];
         let faulty_state = SourceState::RoutingFault { fault, reason: "a fault".to_owned() };
-        let mut faults = RoutingFaults::default();
-        faults.update(&status, &found, checked);
+        let mut tracker = RoutingFaults::default();
+        tracker.update(&status, &found, checked);
         assert_eq!((state(&faulty), state(&other)), (faulty_state.clone(), SourceState::Consuming));
-        faults.update(&status, &[], unchecked);
+        tracker.update(&status, &[], unchecked);
         assert_eq!(state(&faulty), faulty_state);
-        faults.update(&status, &[], checked);
+        tracker.update(&status, &[], checked);
         assert_eq!(state(&faulty), SourceState::Consuming);
         // The fault does not outlive its cause for ever while the API does not answer.
-        faults.update(&status, &found, checked);
+        tracker.update(&status, &found, checked);
         for _ in 1..FAILED_CHECKS_LIMIT {
-            faults.update(&status, &[], unchecked);
+            tracker.update(&status, &[], unchecked);
             assert_eq!(state(&faulty), faulty_state);
         }
-        faults.update(&status, &[], unchecked);
+        tracker.update(&status, &[], unchecked);
         assert_eq!(state(&faulty), SourceState::Consuming);
     }
 
@@ -155,7 +155,7 @@ mod tests {
         let partition = partition_of(&"orders".into(), 0);
         let metrics = status.partition(&partition);
         metrics.health().set(SourceState::Consuming);
-        let mut faults = RoutingFaults::default();
+        let mut tracker = RoutingFaults::default();
         for (delivered, fault, is_faulty) in [
             (0, RoutingFault::MissingBinding, true),
             (1, RoutingFault::MissingBinding, false),
@@ -163,7 +163,7 @@ mod tests {
             (2, RoutingFault::ForeignConsumer, true),
         ] {
             metrics.set_stats(&Stats { delivered, ..Stats::default() });
-            faults.update(&status, &[finding(&partition, fault)], checked);
+            tracker.update(&status, &[finding(&partition, fault)], checked);
             assert_eq!(
                 metrics.health().state() != SourceState::Consuming,
                 is_faulty,
