@@ -66,7 +66,7 @@ mod tests {
         assert!(body.len() < SIZE / 100);
         let decoder = DeliveryDecoder::new(
             "/ordain/s".to_owned(),
-            OrderingMode::Sequenced,
+            OrderingMode::Fifo,
             1 << 20,
             EventLocations::DEFAULT,
             false,
@@ -75,7 +75,9 @@ mod tests {
         let counted =
             |delivery: &Delivery| memory(delivery, &decode_or_letter(&decoder, "q", delivery));
         assert!(counted(&delivery) < SIZE / 10, "the body remains compressed");
-        delivery.properties = BasicProperties::default().with_content_encoding("gzip".into());
+        delivery.properties = BasicProperties::default()
+            .with_message_id("1".into())
+            .with_content_encoding("gzip".into());
         assert!(counted(&delivery) >= SIZE);
     }
 }
