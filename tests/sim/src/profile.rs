@@ -51,7 +51,7 @@ pub enum Profile {
 
 impl Profile {
     /// All profiles.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 35] = [
         Self::Calm,
         Self::Disturbed,
         Self::Crashy,
