@@ -39,7 +39,7 @@ fn no_seed_breaks_an_invariant() {
 
 /// Runs that once broke an invariant, because of an error in the sequencer, the driver or the checker. Each comment
 /// describes the error of the runs below it.
-const BROKEN_ONCE: [(Profile, u64); 20] = [
+const BROKEN_ONCE: [(Profile, u64); 24] = [
     // A dead owner had counted repeats as spilled events, so the key record seemed to have no hole.
     (Profile::GoesBack, 10_047),
     (Profile::TinyCrashy, 16_932),
@@ -80,6 +80,14 @@ const BROKEN_ONCE: [(Profile, u64); 20] = [
     // One batch put a dead letter of an event into the store and removed an older dead letter with the same id, because
     // the event had taken effect. The dead letter stayed in the store, and was not published.
     (Profile::Late, 16_015),
+    // While a batch was being formed, a lane did not find the dead letter of an event in the batch, and parked the key as
+    // if the event were missing.
+    (Profile::SlowSink, 14_103),
+    (Profile::SlowSink, 2_753),
+    // The checker did not know that an event after a skipped range may be spilled before the skip is durable.
+    (Profile::Jumping, 9_656),
+    // The source delivered more than `prefetch` unacknowledged messages.
+    (Profile::FifoForgets, 8_736),
 ];
 
 #[test]

@@ -154,6 +154,7 @@ impl Sequencer {
         let new_letters: BTreeSet<_> =
             batch.letters.iter().map(|letter| letter.id.clone()).collect();
         let mut postponed = Vec::new();
+        let mut examined = Vec::new();
         let most = self.shards[shard].dirty.len().min(max_events);
         batch.writes.reserve_exact(most);
         lanes.reserve_exact(most);
@@ -175,11 +176,16 @@ impl Sequencer {
                 batch.writes.push(write);
                 lanes.push(in_write);
             }
-            self.reschedule(index);
+            examined.push(index);
         }
         self.shards[shard].dirty.extend(postponed);
         if !batch.writes.is_empty() || !batch.letters.is_empty() {
             self.send(batch, lanes, letters, kept);
+        }
+        // From here on, the letters of the batch count as letters in flight. Before, a lane would not find the letter of
+        // an event among the letters that wait for a commit, and would take the event for missing.
+        for index in examined {
+            self.reschedule(index);
         }
     }
 

@@ -131,7 +131,7 @@ impl Checker {
     }
 
     /// Checks that owners have requested a skipped sequence often enough.
-    fn check_requested(&self, key: &Key, sequence: u64) -> Result<(), String> {
+    pub(super) fn check_requested(&self, key: &Key, sequence: u64) -> Result<(), String> {
         let rounds = self.attempts.rounds_for(key, sequence);
         // An owner counts rounds only for the first missing sequence of a key. A round does not request an event that
         // the owner has in memory, but the event may be missing later. If the event was lost with its owner, or went to

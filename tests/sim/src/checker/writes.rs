@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use ordain_core::{
-    AppliedCommit, Batch, Cause, DeadLetter, Event, Key, KeyStatus, KeyWrite, LetterContent,
-    OrderingMode, WriteCondition,
+    AppliedCommit, Batch, Cause, DeadLetter, Event, ExhaustedPolicy, Key, KeyStatus, KeyWrite,
+    LetterContent, OrderingMode, WriteCondition,
 };
 
 use super::fold::{Step, fold};
@@ -339,6 +339,7 @@ impl Checker {
             } else if *sequence > end
                 && self.plan.settings.ordering == OrderingMode::Sequenced
                 && !self.seems_near(key, *sequence, store)
+                && !self.follows_skip(key, *sequence)
             {
                 self.broke("I7", format!("{label} is spilled, but too far ahead"));
             }
@@ -375,6 +376,16 @@ impl Checker {
         let Some(record) = store.records.get(key) else { return false };
         let near = record.spill.range(sequence.saturating_sub(width + 1)..);
         (self.deaths > 0 || self.plan.partitions > 1) && near.count() > 1
+    }
+
+    /// Returns whether the event may follow sequences that its owner has skipped, in a write that waits for its commit.
+    fn follows_skip(&self, key: &Key, sequence: u64) -> bool {
+        let gap = &self.plan.settings.gap;
+        let missing = self.first_unknown(key);
+        let end = missing.saturating_add(gap.reachable_width()).saturating_add(gap.max_width);
+        gap.on_exhausted == ExhaustedPolicy::Skip
+            && sequence <= end
+            && self.check_requested(key, missing).is_ok()
     }
 
     /// Checks that the counts of attempts and rounds in the key record are within their limits.

@@ -2,7 +2,7 @@
 //! sleeps until an input arrives or the sequencer's timeout passes. The real driver does the same with tasks and
 //! sockets.
 
-use ordain_core::{DeadLetter, Effect, Input, Key, LetterContent, LetterId};
+use ordain_core::{DeadLetter, Effect, Input, Key, LetterContent, LetterId, OrderingMode};
 
 use super::{Action, Owner, World};
 use crate::producer::SourceItem;
@@ -146,7 +146,7 @@ impl World {
             }
         }
         for _ in 0..most {
-            if owner.sequencer.credit() == 0 {
+            if owner.sequencer.credit() == 0 || self.is_prefetch_full(owner) {
                 break;
             }
             let source = &self.sources[partition];
@@ -170,6 +170,16 @@ impl World {
             owner.connection.ended = true;
             self.pass_input(id, owner, now, Input::SourceEnded);
         }
+    }
+
+    /// Returns whether the owner has `prefetch` unacknowledged deliveries, in a `fifo` stream that remembers no more ids
+    /// than that. A broker then delivers nothing until an acknowledgement arrives, although the sequencer may accept
+    /// further deliveries.
+    fn is_prefetch_full(&self, owner: &Owner) -> bool {
+        let settings = &self.plan.settings;
+        settings.ordering == OrderingMode::Fifo
+            && settings.id_floor <= settings.prefetch
+            && owner.connection.outstanding() >= settings.prefetch
     }
 
     /// Performs the owner's effects. Returns false if the owner ended meanwhile.
