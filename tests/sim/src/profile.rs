@@ -164,16 +164,7 @@ impl Profile {
                 plan.once = true;
                 plan.disturb.crashes = rng.below(3);
             }
-            Self::Versions => {
-                failing(plan, rng);
-                plan.handler.fails_for_ever = 40;
-                plan.settings.retry.on_new_version = true;
-                if rng.permille(500) {
-                    two_partitions(plan, rng);
-                }
-                plan.disturb.versions = rng.between(1, 6);
-                plan.disturb.crashes = rng.below(4);
-            }
+            Self::Versions => versions(plan, rng),
             Self::Expiring => expiring(plan, rng),
             Self::Skipping => skipping(plan, rng),
             Self::Jumping => jumping(plan, rng),
@@ -196,6 +187,18 @@ impl Profile {
             Self::Damaged => damaged(plan, rng),
         }
     }
+}
+
+/// Plans handlers that fail until the next version, and new versions.
+fn versions(plan: &mut Plan, rng: &mut Rng) {
+    failing(plan, rng);
+    plan.handler.fails_for_ever = 40;
+    plan.settings.retry.on_new_version = true;
+    if rng.permille(500) {
+        two_partitions(plan, rng);
+    }
+    plan.disturb.versions = rng.between(1, 6);
+    plan.disturb.crashes = rng.below(4);
 }
 
 /// Plans replay sources whose answers often lack room for all found events.
