@@ -54,7 +54,7 @@ static OWN_LOCATIONS: LazyLock<EventLocations> = LazyLock::new(|| EventLocations
 /// A decoder of a stream's events.
 #[derive(Debug, Clone)]
 pub struct DeliveryDecoder {
-    /// The CloudEvents source of the stream, as [`source_of`](ordain_cloudevents::source_of) returns it. The stream's
+    /// The CloudEvents source of the stream, as [`source_of`] returns it. The stream's
     /// own dead letters, and events that Ordain publishes to the stream, contain this source.
     pub(super) letter_source: String,
     /// The stream's ordering. On a `fifo` stream (ordered by arrival), the decoder treats a sequence header as an
@@ -238,7 +238,7 @@ impl DeliveryDecoder {
     }
 
     /// Decodes one delivery. An event of a `sequenced` stream (ordered by the producer's numbers) may lack its
-    /// sequence ([`Self::lacks_sequence`]).
+    /// sequence (`lacks_sequence`).
     pub fn decode(&self, delivery: &Delivery) -> Result<Event, DecodeError> {
         let is_published = self.is_published(delivery);
         let is_own = is_published || self.is_letter(delivery);

@@ -3,11 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
 use ordain_tests::log::line;
-use ordain_tests::printed::run_all;
-use ordain_tests::service::Service;
 use serde_json::{Value, json};
 
 /// The handler's version never changes. A new version would also cause no retry, because `on_new_version` is false.
@@ -109,26 +107,4 @@ fn changed_limit_that_is_still_exceeded_parks_the_key_again() -> Result<()> {
     );
     ensure!(run(&home)? == parked);
     Ok(())
-}
-
-/// The key exceeded a limit that has changed, and its event runs longer than all searches for such keys. The log must
-/// contain a command that lists the key.
-#[test]
-fn key_that_stays_parked_is_reported() -> Result<()> {
-    let home = Home::new(&["faulty"], CONFIG)?;
-    home.write("events.ndjson", line("a key", 1, &json!({ "do": "loop" })) + "\n")?;
-    ensure!(run(&home)? == BTreeSet::from(["a key".to_owned()]));
-    home.write("ordain.toml", CONFIG.replace("100ms", "60s"))?;
-    // Without this divisor, the searches would take 20 seconds.
-    let mut service = Service::start(&home, &["--wait-divisor=50", "run"])?;
-    let reported = "keys still parked, although this handler version should have retried them: ";
-    service.until_says(reported)?;
-    let log = service.stderr();
-    let reported = log.lines().find(|line| line.contains(reported)).context("a line")?;
-    let outputs = run_all(&home, reported)?;
-    let [(command, shown)] = &outputs[..] else { bail!("{outputs:?} of {reported}") };
-    ensure!(command == "ordain keys list work --status parked", "{command}");
-    ensure!(shown.contains("\na key ") && shown.matches(" parked ").count() == 1, "{shown}");
-    // An end on a signal would wait for the event.
-    service.kill()
 }
