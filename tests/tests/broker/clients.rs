@@ -115,6 +115,38 @@ fn messages_of_other_clients_are_read() -> Result<()> {
     Ok(())
 }
 
+/// A client of NestJS declares a queue, and publishes an event and a request to this queue. The stream passes the
+/// request on to a sink. The passed message has the `correlation_id` of the request, so the client reads the message as
+/// the reply.
+#[test]
+fn event_of_nestjs_is_read_and_its_request_is_answered() -> Result<()> {
+    let rig = Rig::new()?;
+    let url = rig.rabbit.url();
+    rig.client.queue("replies")?;
+    rig.client.bind("replies", "out", "#")?;
+    let config = format!(
+        "[broker]\nurl = \"{url}\"\n[sinks.faulty]\nkind = \"amqp\"\nexchange = \"out\"\n\
+         [streams.nestjs]\nhandler = \"faulty\"\nordering = \"fifo\"\n\
+         types = [\"order.paid\"]\nother_types = \"faulty\"\n\
+         [streams.nestjs.source]\nkind = \"amqp\"\nqueue = \"nestjs\"\ndeclare = false\n\
+         format = \"nestjs\"\nkey = \"data:/data/orderId\"\nid = [\"data:/id\", \"content\"]\n"
+    );
+    rig.home.write("ordain.toml", config)?;
+    javascript("nestjs.js", &["emit", &url])?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    let reply = javascript("nestjs.js", &["send", &url])?;
+    end_after(&mut service, 1)?;
+
+    let reply: Value = serde_json::from_str(&reply).with_context(|| reply.clone())?;
+    ensure!(reply["pattern"] == json!({ "cmd": "price" }), "{reply}");
+    ensure!(reply["data"] == json!({ "orderId": 18 }), "{reply}");
+    let event = only_event(&rig, "nestjs")?;
+    ensure!(event["key"] == "17" && event["type"] == "order.paid", "{event}");
+    let data = json!({ "pattern": "order.paid", "data": { "orderId": 17, "cents": 1200 } });
+    ensure!(event["data"] == data, "{event}");
+    Ok(())
+}
+
 /// The SDKs publish events with the same attributes in all their forms. Only the id differs.
 #[test]
 fn cloudevents_of_the_sdks_are_read() -> Result<()> {
@@ -158,15 +190,16 @@ fn cloudevents_of_the_sdks_are_read() -> Result<()> {
     Ok(())
 }
 
-/// The SDKs validate the attributes of an event: an event without id, source, type or version is an error.
+/// The SDKs validate the attributes of an event: an event without id, source, type or version is an error. A server of
+/// NestJS needs the type, which it uses as the pattern.
 #[test]
-fn published_messages_are_read_by_the_sdks() -> Result<()> {
+fn published_messages_are_read_by_the_sdks_and_nestjs() -> Result<()> {
     let rig = Rig::new()?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
-    rig.publish(&in_turn(1, 2))?;
+    rig.publish(&in_turn(1, 3))?;
     wait_until("the messages", || {
-        Ok(rig.rabbit.queues()?.get("out").is_some_and(|left| *left == (2, 0)))
+        Ok(rig.rabbit.queues()?.get("out").is_some_and(|left| *left == (3, 0)))
     })?;
     service.end()?;
     let url = rig.rabbit.url();
@@ -190,5 +223,11 @@ fn published_messages_are_read_by_the_sdks() -> Result<()> {
         ensure!(event["data"]["key"] == "k0", "{event}");
         ensure!(event["data"]["sequence"] == sequence, "{event}");
     }
+    let text = javascript("nestjs.js", &["receive", &url, "out"])?;
+    let message: Value = serde_json::from_str(&text).with_context(|| text.clone())?;
+    ensure!(message["key"] == "k0" && message["data"]["key"] == "k0", "{message}");
+    ensure!(message["data"]["sequence"] == 3, "{message}");
+    let id = message["id"].as_str().context("an id")?;
+    ensure!(id.starts_with("cases/k0/") && id.ends_with("/0"), "{message}");
     Ok(())
 }
