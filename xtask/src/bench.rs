@@ -23,7 +23,7 @@ pub(crate) struct BenchArgs {
 }
 
 /// Names and descriptions of the benchmarks.
-const BENCHES: [(&str, &str); 10] = [
+const BENCHES: [(&str, &str); 11] = [
     (
         "amqp",
         "events from RabbitMQ through a handler, with Redis, compared to hand-written consumers",
@@ -33,6 +33,10 @@ const BENCHES: [(&str, &str); 10] = [
         "events through chained streams, on each store, and the cost of numbering the events",
     ),
     ("core", "the sequencer alone, and the call of a handler"),
+    (
+        "decode",
+        "the conversion of messages of RabbitMQ into events, with the key in the routing key and in the body",
+    ),
     ("embedded", "events from file to file through a handler, on the embedded store"),
     ("ingress", "events over HTTP, below and above the limits of the host"),
     (

@@ -10,6 +10,7 @@ mod chain;
 mod content;
 mod core;
 mod crossing;
+mod decode;
 mod embedded;
 mod events;
 mod ingress;
@@ -46,6 +47,8 @@ struct Cli {
 enum Command {
     /// The sequencer alone, and the call of a handler
     Core(Common),
+    /// The conversion of messages of RabbitMQ into events, with the key in the routing key and in the body
+    Decode(Common),
     /// Events from file to file through the handler `orders`, on the embedded store
     Embedded(Common),
     /// Commits into each store, compared with plain writes of the same bytes
@@ -111,6 +114,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<()> {
     let (report, json): (Report, bool) = match command {
         Command::Core(common) => (core::bench(&common)?, common.json),
+        Command::Decode(common) => (decode::bench(&common)?, common.json),
         Command::Embedded(common) => (embedded::bench(&common)?, common.json),
         Command::Store(common) => (store::bench(&common)?, common.json),
         Command::Instances(args) => (instances::bench(&args)?, args.common.json),
