@@ -64,7 +64,7 @@ pub use process::{
 pub use queue_names::{dropped_queue, partition_queue};
 pub use reader::ReferenceRow;
 pub use replay::{Authorization, ReplayServer, ReplaySource, ReplayUrl};
-pub use settings::PartitionParams;
+pub use settings::{MIN_REMEMBERED_IDS, PartitionParams};
 pub use sink::{AmqpSinkConfig, FileSinkConfig, SinkConfig, StreamSinkConfig};
 pub use source::{
     AmqpSourceConfig, CHECKPOINT_INTERVAL_EVENTS, ExchangeBinding, FileSourceConfig, HashedPart,

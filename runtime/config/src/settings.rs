@@ -36,7 +36,7 @@ const OUTBOX_PER_EVENT: usize = 16;
 
 /// A key remembers at least this number of its newest ids, regardless of their age. If `id_window` is lower, the key
 /// remembers only `id_window` ids. The number equals the default prefetch.
-const MIN_REMEMBERED_IDS: usize = 4_000;
+pub const MIN_REMEMBERED_IDS: usize = 4_000;
 
 /// Longest interval between reads of the due index (the keys that their owner must handle at a certain time), in ms.
 /// After another process has added a key to the index, the owner finds the key within this interval. An idle partition

@@ -8,8 +8,8 @@ use ordain_cloudevents::{
     ContentMode, DecodeError, EventCarrier, EventDecoder, batch_elements, cloudevents_mode,
 };
 use ordain_config::{
-    EventLocations, IdLocation, IdPlace, KeyLocation, KeyPlace, MESSAGE_EVENTS_LIMIT, Place,
-    ValueLocation,
+    EventLocations, IdLocation, IdPlace, KeyLocation, KeyPlace, MESSAGE_EVENTS_LIMIT,
+    MIN_REMEMBERED_IDS, Place, ValueLocation,
 };
 use ordain_core::{Cause, Event, OrderingMode};
 
@@ -155,13 +155,15 @@ impl DeliveryDecoder {
         let count = elements.len();
         if count > limit {
             let remedy = match self.ordering {
-                OrderingMode::Fifo if limit < MESSAGE_EVENTS_LIMIT => {
-                    ", or lower `prefetch`: a fifo stream must remember the ids of all events in `prefetch` messages"
-                }
-                _ => "",
+                OrderingMode::Fifo if limit < MESSAGE_EVENTS_LIMIT => format!(
+                    ", or lower `prefetch`: a fifo stream must remember the ids of all events in `prefetch` messages, \
+                     and remembers {MIN_REMEMBERED_IDS} ids of each key (`id_window`, if that is lower)"
+                ),
+                _ => String::new(),
             };
+            let events = if limit == 1 { "event" } else { "events" };
             return Err(format!(
-                "the batch has more than {limit} events: send at most {limit} events in a message{remedy}"
+                "the batch has more than {limit} {events}: send at most {limit} {events} in a message{remedy}"
             ));
         }
         // Each event gets the headers of the message.
