@@ -118,7 +118,8 @@ impl PartitionedExchange {
 
 /// Returns the bindings that must not lead from `exchanges`: bindings to foreign destinations, and, from an exchange of
 /// type `x-modulus-hash`, further bindings of the stream's queues. Omits exchanges of types that send a copy of each
-/// message to each destination.
+/// message to each destination. Also omits further bindings from an exchange of type `x-consistent-hash`: they change
+/// no partition, and after the removal of such a binding, RabbitMQ 3.10 routes no messages to the queue.
 pub(super) fn unneeded_bindings(
     api: &ManagementApi,
     exchanges: &[PartitionedExchange],
