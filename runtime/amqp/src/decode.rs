@@ -13,11 +13,12 @@ mod structured;
 mod tests;
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::LazyLock;
 
 use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use ordain_core::{Cause, Event, EventParts, OrderingMode, SEQUENCE_END};
+use ordain_core::{Cause, Event, EventParts, OrderingMode, SEQUENCE_END, sequence_fault};
 
 use super::encode::{header, id};
 use super::header::{
@@ -64,6 +65,8 @@ pub struct DeliveryDecoder {
     pub(super) event_size: usize,
     /// The places of a message that contain the key, id, sequence, type and time.
     pub(super) locations: EventLocations,
+    /// The valid sequences of the events, if the stream is `sequenced`.
+    sequences: Range<u64>,
     /// True if an exchange divides the messages of the stream among several partitions.
     is_partitioned: bool,
     /// The decoder of bodies that are CloudEvents in structured mode.
@@ -198,6 +201,7 @@ impl DeliveryDecoder {
             ordering,
             event_size,
             locations,
+            sequences: 0..SEQUENCE_END,
             is_partitioned,
             structured,
             batch_limit: MESSAGE_EVENTS_LIMIT,
@@ -215,7 +219,14 @@ impl DeliveryDecoder {
         let letter_source = source_of(name);
         let is_partitioned = source.partitions > 1;
         Self::new(letter_source, stream.ordering, event_size, source.locations(), is_partitioned)
+            .with_sequences(stream.sequences())
             .with_batch_limit(stream.message_events_limit())
+    }
+
+    /// Sets the valid sequences of the events of a `sequenced` stream. By default, every sequence is valid.
+    #[must_use]
+    pub fn with_sequences(self, sequences: Range<u64>) -> Self {
+        Self { sequences, ..self }
     }
 
     /// Sets the maximum number of events in a batch of CloudEvents.
@@ -228,17 +239,21 @@ impl DeliveryDecoder {
     fn with(&self, ordering: OrderingMode, locations: EventLocations) -> Self {
         let letter_source = self.letter_source.clone();
         Self::new(letter_source, ordering, self.event_size, locations, self.is_partitioned)
+            .with_sequences(self.sequences.clone())
             .with_batch_limit(self.batch_limit)
     }
 
-    /// Returns whether an event lacks the sequence that an event of the stream needs. The message of such an event becomes
-    /// a dead letter.
-    pub(super) fn lacks_sequence(&self, event: &Event) -> bool {
-        self.ordering == OrderingMode::Sequenced && event.sequence().is_none()
+    /// Returns why the sequence of an event is missing or not valid in the stream; `None` if it is valid. The message of
+    /// an event without a valid sequence becomes a dead letter.
+    pub(super) fn sequence_fault(&self, event: &Event) -> Option<String> {
+        match self.ordering {
+            OrderingMode::Sequenced => sequence_fault(&self.sequences, event.sequence()),
+            OrderingMode::Fifo => None,
+        }
     }
 
-    /// Decodes one delivery. An event of a `sequenced` stream (ordered by the producer's numbers) may lack its
-    /// sequence (`lacks_sequence`).
+    /// Decodes one delivery. An event of a `sequenced` stream (ordered by the producer's numbers) may lack a valid
+    /// sequence (`sequence_fault`).
     pub fn decode(&self, delivery: &Delivery) -> Result<Event, DecodeError> {
         let is_published = self.is_published(delivery);
         let is_own = is_published || self.is_letter(delivery);

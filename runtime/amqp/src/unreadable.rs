@@ -117,29 +117,27 @@ fn decode_other(decoder: &DeliveryDecoder, queue: &str, delivery: &Delivery) -> 
     })
 }
 
-/// Decodes a delivery into an event. Also rejects an event that lacks the sequence that the stream needs, so that its
+/// Decodes a delivery into an event. Also rejects an event without a sequence that is valid in the stream, so that its
 /// dead letter contains the message in its original form.
 fn decode(decoder: &DeliveryDecoder, delivery: &Delivery) -> Result<Event, DecodeError> {
     with_sequence(decoder, decoder.decode(delivery))
 }
 
-/// Returns an error instead of an event that lacks the sequence that the stream needs.
+/// Returns an error instead of an event without a sequence that is valid in the stream.
 fn with_sequence(
     decoder: &DeliveryDecoder,
     event: Result<Event, DecodeError>,
 ) -> Result<Event, DecodeError> {
     let event = event?;
-    if !decoder.lacks_sequence(&event) {
-        return Ok(event);
+    match decoder.sequence_fault(&event) {
+        None => Ok(event),
+        Some(message) => Err(DecodeError {
+            cause: Cause::NoSequence,
+            message,
+            key: Some(event.key().to_owned()),
+            sequence: event.sequence(),
+        }),
     }
-    Err(DecodeError {
-        cause: Cause::NoSequence,
-        message: "the stream is `sequenced`, but the event has no sequence: let its producer number it, or make the \
-                  stream `fifo`"
-            .to_owned(),
-        key: Some(event.key().to_owned()),
-        sequence: None,
-    })
 }
 
 /// Creates a dead letter about a message.
@@ -292,7 +290,7 @@ mod tests {
         EventLocations, IdLocation, IdPlace, MessageProperty, Place, RoutingKeyTemplate,
         ValueLocation,
     };
-    use ordain_core::{EventParts, OrderingMode};
+    use ordain_core::{EventParts, OrderingMode, SEQUENCE_END};
 
     use super::*;
     use crate::encode;
@@ -598,6 +596,28 @@ mod tests {
         let event = decode_or_letter(&sequenced(locations), "q", &moved("s", &letter));
         let event = event.expect("an event");
         assert_eq!((event.key(), event.sequence()), ("k", Some(7)));
+    }
+
+    /// The events of a key begin with 0, but the stream expects 1. An operator sets `first = 0` and moves the letter
+    /// back.
+    #[test]
+    fn letter_of_a_sequence_below_the_first_has_the_original_form() {
+        let sequenced = |first: u64| {
+            let locations = EventLocations::DEFAULT;
+            DeliveryDecoder::new(source_of("s"), OrderingMode::Sequenced, 1 << 20, locations, false)
+                .with_sequences(first..SEQUENCE_END)
+        };
+        let mut headers = FieldTable::default();
+        headers.insert("X-Sequence-ID".into(), AMQPValue::LongInt(0));
+        let original = delivery("k", BasicProperties::default().with_headers(headers));
+        let letter = *decode_or_letter(&sequenced(1), "q", &original).expect_err("no sequence");
+        assert_eq!((letter.cause, &*letter.id.key), (Cause::NoSequence, "k"));
+        assert!(letter.error.contains("must be from 1 to"), "{}", letter.error);
+        assert!(matches!(letter.content, LetterContent::Raw(_)), "{letter:?}");
+        let moved = moved("s", &letter);
+        assert_eq!(moved.data, original.data);
+        let event = decode_or_letter(&sequenced(0), "q", &moved).expect("an event");
+        assert_eq!((event.key(), event.sequence()), ("k", Some(0)));
     }
 
     /// The letter `returned` stays the same letter when it returns again, even if the broker has changed its headers. An

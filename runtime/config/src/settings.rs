@@ -2,11 +2,12 @@
 //! among its partitions.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use ordain_core::{
     GapSettings, HandlerLimit, LimitValues, OrderingMode, RetrySettings, Rollout,
-    SequencerSettings, TypeFilter, digest,
+    SequencerSettings, TypeFilter, digest, valid_sequences,
 };
 
 use super::{
@@ -184,6 +185,11 @@ impl Config {
 }
 
 impl StreamConfig {
+    /// Returns the valid sequences of events if the stream is `sequenced`.
+    pub fn sequences(&self) -> Range<u64> {
+        valid_sequences(self.first.lowest(), self.first == FirstSequence::Any)
+    }
+
     /// Returns the maximum number of events in a message of the broker. After a crash, the broker can deliver
     /// `prefetch` messages again, and a `fifo` stream must recognise all their events by ids that do not expire. A
     /// `sequenced` stream recognises any number of repeats by their sequences.

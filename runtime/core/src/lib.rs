@@ -61,7 +61,7 @@ pub use queue::{QueueCursor, QueueLoss, QueuePosition, QueueRecount, QueueRun};
 pub use sequencer::Sequencer;
 pub use settings::{
     BackoffBounds, ExhaustedPolicy, GapSettings, OrderingMode, OverflowPolicy, RetrySettings,
-    SOURCES_LIMIT, SequencerSettings,
+    SOURCES_LIMIT, SequencerSettings, sequence_fault, valid_sequences,
 };
 pub use stats::{LaneState, RecoveryTimes, ReplayCounts, Stats};
 pub use turn::{AttemptToken, FailedAttempt, FailureKind, HandlerOutcome, Turn, TurnResult};

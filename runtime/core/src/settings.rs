@@ -112,8 +112,31 @@ const ANY_SEQUENCE_END: u64 = 1 << 51;
 impl SequencerSettings {
     /// Returns the valid sequences of events in a `sequenced` stream.
     pub fn sequences(&self) -> Range<u64> {
-        let end = if self.begins_anywhere { ANY_SEQUENCE_END } else { SEQUENCE_END };
-        self.first..end
+        valid_sequences(self.first, self.begins_anywhere)
+    }
+}
+
+/// Returns the valid sequences of events in a `sequenced` stream. The arguments are the fields of
+/// [`SequencerSettings`].
+pub fn valid_sequences(first: u64, begins_anywhere: bool) -> Range<u64> {
+    let end = if begins_anywhere { ANY_SEQUENCE_END } else { SEQUENCE_END };
+    first..end
+}
+
+/// Returns why the sequence of an event is not one of the `valid` sequences of its `sequenced` stream; `None` if it is.
+pub fn sequence_fault(valid: &Range<u64>, sequence: Option<u64>) -> Option<String> {
+    match sequence {
+        Some(sequence) if valid.contains(&sequence) => None,
+        Some(sequence) => Some(format!(
+            "sequence {sequence} is out of range: it must be from {} to {} (see the setting `first`)",
+            valid.start,
+            valid.end - 1
+        )),
+        None => Some(
+            "the stream is `sequenced`, but the event has no sequence: let its producer number it, or make the stream \
+             `fifo`"
+                .to_owned(),
+        ),
     }
 }
 

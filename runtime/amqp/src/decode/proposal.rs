@@ -64,9 +64,10 @@ const SETTINGS_LIMIT: usize = 4;
 /// A setting that can make a message readable.
 struct Candidate {
     name: &'static str,
+    /// The value in TOML.
     value: String,
-    ordering: OrderingMode,
-    locations: EventLocations,
+    /// The decoder of the stream with this setting.
+    decoder: DeliveryDecoder,
 }
 
 /// Returns settings with which the decoder could read a message that it cannot read now, as text for an operator.
@@ -82,18 +83,16 @@ pub(crate) fn propose_settings(decoder: &DeliveryDecoder, delivery: &Delivery) -
         if chosen.len() == SETTINGS_LIMIT {
             return None;
         }
-        let candidates = candidates(cause, &decoder, delivery);
-        let (candidate, changed) = candidates.into_iter().find_map(|candidate| {
-            let changed = decoder.with(candidate.ordering, candidate.locations.clone());
-            let next = fault_cause(&changed, delivery);
-            let helps = next != Some(cause) && next.is_none_or(is_missing_value);
-            helps.then_some((candidate, changed))
-        })?;
+        let helps = |candidate: &Candidate| {
+            let next = fault_cause(&candidate.decoder, delivery);
+            next != Some(cause) && next.is_none_or(is_missing_value)
+        };
+        let candidate = candidates(cause, &decoder, delivery).into_iter().find(helps)?;
+        decoder = candidate.decoder.clone();
         chosen.push(candidate);
-        decoder = changed;
     }
-    let text = |candidate: &Candidate| format!("{} = \"{}\"", candidate.name, candidate.value);
-    let of_stream = |candidate: &&Candidate| candidate.name == "ordering";
+    let text = |candidate: &Candidate| format!("{} = {}", candidate.name, candidate.value);
+    let of_stream = |candidate: &&Candidate| matches!(candidate.name, "ordering" | "first");
     let mut parts: Vec<String> =
         chosen.iter().filter(of_stream).map(|found| format!("`{}`", text(found))).collect();
     let mut of_source: Vec<String> =
@@ -120,8 +119,7 @@ fn fault_cause(decoder: &DeliveryDecoder, delivery: &Delivery) -> Option<Cause> 
 
 fn event_cause(decoder: &DeliveryDecoder, event: &Result<Event, DecodeError>) -> Option<Cause> {
     match event {
-        Ok(event) if decoder.lacks_sequence(event) => Some(Cause::NoSequence),
-        Ok(_) => None,
+        Ok(event) => decoder.sequence_fault(event).map(|_| Cause::NoSequence),
         Err(error) => Some(error.cause),
     }
 }
@@ -136,7 +134,8 @@ fn candidates(cause: Cause, decoder: &DeliveryDecoder, delivery: &Delivery) -> V
     let candidate = |name, value: String, change: &dyn Fn(&mut EventLocations)| {
         let mut locations = decoder.locations.clone();
         change(&mut locations);
-        Candidate { name, value, ordering: decoder.ordering, locations }
+        let value = format!("\"{value}\"");
+        Candidate { name, value, decoder: decoder.with(decoder.ordering, locations) }
     };
     let of_key = |key: KeyPlace, value: String| {
         let key = KeyLocation(vec![key]);
@@ -171,13 +170,20 @@ fn candidates(cause: Cause, decoder: &DeliveryDecoder, delivery: &Delivery) -> V
             found.push(of_id(IdPlace::Content, "content".to_owned()));
         }
         Cause::NoSequence => {
+            if decoder.sequences.start > 0 {
+                let decoder = decoder.clone().with_sequences(0..decoder.sequences.end);
+                found.push(Candidate { name: "first", value: "0".to_owned(), decoder });
+            }
             for place in ranked(&places, |name| rank(name, &SEQUENCE_NAMES)) {
                 found.push(candidate("sequence", place.setting(), &|locations| {
                     locations.sequence = Some(ValueLocation(vec![place.clone()]));
                 }));
             }
-            let fifo = candidate("ordering", "fifo".to_owned(), &|_| {});
-            found.push(Candidate { ordering: OrderingMode::Fifo, ..fifo });
+            found.push(Candidate {
+                name: "ordering",
+                value: "\"fifo\"".to_owned(),
+                decoder: decoder.with(OrderingMode::Fifo, decoder.locations.clone()),
+            });
         }
         _ => {}
     }
@@ -455,6 +461,23 @@ mod tests {
         let numbered = message("", &["version"], BasicProperties::default(), "{}");
         let expected = "`source = { …, key = \"*\", sequence = \"header:version\" }`";
         assert_eq!(propose_settings(&sequenced, &numbered).as_deref(), Some(expected));
+    }
+
+    /// A producer numbers the events of each key from 0.
+    #[test]
+    fn lower_first_sequence_is_proposed() {
+        let sequenced = decoder(OrderingMode::Sequenced, false).with_sequences(1..9);
+        let numbered = |number: i64| {
+            let mut delivery = message("k", &["version"], BasicProperties::default(), "{}");
+            let mut headers = delivery.properties.headers().clone().unwrap_or_default();
+            headers.insert("X-Sequence-ID".into(), AMQPValue::LongLongInt(number));
+            delivery.properties = delivery.properties.with_headers(headers);
+            delivery
+        };
+        assert_eq!(propose_settings(&sequenced, &numbered(1)), None);
+        assert_eq!(propose_settings(&sequenced, &numbered(0)).as_deref(), Some("`first = 0`"));
+        let expected = "`source = { …, sequence = \"header:version\" }`";
+        assert_eq!(propose_settings(&sequenced, &numbered(9)).as_deref(), Some(expected));
     }
 
     /// An exchange cannot divide messages by a value in the body.

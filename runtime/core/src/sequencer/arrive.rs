@@ -10,7 +10,7 @@ use super::letters::orphan_letter;
 use crate::event::{DeliveryNumber, Event, shard_of};
 use crate::key_record::{AcceptedId, AheadRange, EventDigests};
 use crate::letter::{Cause, DeadLetter};
-use crate::settings::{OrderingMode, OverflowPolicy, SequencerSettings};
+use crate::settings::{OrderingMode, OverflowPolicy, SequencerSettings, sequence_fault};
 
 impl Sequencer {
     pub(super) fn arrived(&mut self, delivery: DeliveryNumber, event: Arc<Event>) {
@@ -70,24 +70,7 @@ impl Sequencer {
             }
             (Cause::NoId, "the event has no id, which is needed to detect repeats".into())
         } else {
-            let valid = self.settings.sequences();
-            match event.sequence() {
-                Some(sequence) if valid.contains(&sequence) => return None,
-                Some(sequence) => (
-                    Cause::NoSequence,
-                    format!(
-                        "sequence {sequence} is out of range: it must be from {} to {} (see the setting `first`)",
-                        valid.start,
-                        valid.end - 1
-                    ),
-                ),
-                None => (
-                    Cause::NoSequence,
-                    "the stream is `sequenced`, but the event has no sequence: \
-                     let its producer number it, or make the stream `fifo`"
-                        .into(),
-                ),
-            }
+            (Cause::NoSequence, sequence_fault(&self.settings.sequences(), event.sequence())?)
         };
         let sequence = event.sequence().unwrap_or(0);
         Some(orphan_letter(&event.key().into(), sequence, event, cause, error))
