@@ -8,6 +8,7 @@ mod store_redis {
 
     mod assigned;
     mod chains;
+    mod clock;
     mod damaged;
     mod damaged_values;
     mod failover;

@@ -45,7 +45,11 @@ pub(crate) async fn open_store(
             let opened = opened.unwrap_or_else(|error| resume_unwind(error.into_panic()));
             Ok(Arc::new(opened?))
         }
-        StoreConfig::Redis(redis) => Ok(Arc::new(RedisStore::open(redis.options(patience)).await?)),
+        StoreConfig::Redis(redis) => {
+            let mut options = redis.options(patience);
+            options.reads_only = matches!(access, StoreAccess::Read);
+            Ok(Arc::new(RedisStore::open(options).await?))
+        }
     }
 }
 

@@ -145,6 +145,7 @@ impl RedisConfig {
             replicas: self.durability.replicas(),
             dead_ttl: self.dead_ttl.0,
             retry_timeout: patience,
+            reads_only: false,
             clock_offset_ms: Arc::default(),
         }
     }

@@ -230,6 +230,7 @@ mod tests {
             replicas: 0,
             dead_ttl: 100_000,
             retry_timeout: None,
+            reads_only: false,
             clock_offset_ms: Arc::default(),
         };
         let store: Arc<dyn Store> = Arc::new(RedisStore::open(options).await.expect("a store"));

@@ -19,7 +19,6 @@
 mod answered_commits;
 mod assign;
 mod changes;
-mod clock;
 mod due;
 pub mod engine_log;
 mod fences;
@@ -56,10 +55,9 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-pub use self::clock::TimeSource;
+pub use ordain_store::clock::TimeSource;
 
 use self::answered_commits::AnsweredCommits;
-use self::clock::{CLOCK_LEAD_LIMIT_MS, MonotonicClock};
 use self::fences::FenceTable;
 use self::folder::StoreFolder;
 use self::leases::MembershipRegistry;
@@ -67,6 +65,7 @@ use self::request::{ReplySender, WriterRequest};
 use self::shared::SharedStore;
 use self::tables::{Tables, damage_error, read_error};
 use self::writer::{REQUEST_QUEUE_LIMIT, StoreWriter};
+use ordain_store::clock::{self, CLOCK_LEAD_LIMIT_MS, MonotonicClock};
 use ordain_store::{DurabilityReport, Store, StoreError};
 
 /// The time that a caller waits for a reply before it checks that the engine still works. Without this check, a caller

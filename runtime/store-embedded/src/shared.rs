@@ -6,9 +6,9 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::SetOnce;
 
-use super::clock::MonotonicClock;
 use super::folder::StoreFolder;
 use super::tables::{Tables, damage_error, is_damage, is_truncation, reason};
+use ordain_store::clock::MonotonicClock;
 use ordain_store::{Partition, StoreError};
 
 pub(super) struct SharedStore {

@@ -18,7 +18,6 @@ use tokio::sync::mpsc;
 use super::answered_commits::AnsweredCommits;
 use super::assign::{AssignChanges, AssignFailure};
 use super::changes::{BatchChanges, EarliestTimes};
-use super::clock::CLOCK_LEAD_LIMIT_MS;
 use super::fences::FenceTable;
 use super::keys;
 use super::queue::QueueEndsRecord;
@@ -28,6 +27,7 @@ use super::request::{OutboxRemoval, ReplySender, WriterRequest};
 use super::shared::SharedStore;
 use super::sweep::{self, ExpirySweep};
 use super::tables::{copy_key, is_damage, panic_message, reason};
+use ordain_store::clock::CLOCK_LEAD_LIMIT_MS;
 use ordain_store::codec::{FenceRecord, FenceVerdict, encode_outbox_letters};
 use ordain_store::{
     AssignReply, AssignRequest, Claim, ClaimedPartition, DequeueResult, Destination, Mark,

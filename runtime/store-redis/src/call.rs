@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use redis::{Cmd, RedisResult, Value, cmd};
 
 use super::RedisStore;
+use super::clock::NO_TIMES;
+use super::connection::RedisConnection;
 use super::error::{has_code, request_error};
 use super::names::type_of;
 use super::script::{LuaScript, key_of};
@@ -18,10 +20,16 @@ const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration:
 
 impl RedisStore {
     /// Creates a call of a script, with the argument that all scripts have: the offset that the script adds to the
-    /// server's time.
+    /// server's time, and the time of the store's clock with the same offset.
     pub(super) fn script_call(&self, script: &LuaScript, keys: &[String]) -> Cmd {
         let mut call = script.call(keys);
-        call.arg(self.clock_offset_ms.load(Ordering::Relaxed));
+        match &self.clock {
+            None => call.arg(NO_TIMES),
+            Some(clock) => {
+                let offset = self.clock_offset_ms.load(Ordering::Relaxed);
+                call.arg(format!("{offset} {}", clock.now().saturating_add(offset)))
+            }
+        };
         call
     }
 
@@ -81,12 +89,7 @@ impl RedisStore {
         script: &LuaScript,
         call: &Cmd,
     ) -> RedisResult<Value> {
-        match self.connection.call(call).await {
-            Err(error) if has_code(&error, "NOSCRIPT") => {
-                self.connection.call(&script.with_text(call)).await
-            }
-            answer => answer,
-        }
+        run_script_on(&self.connection, script, call).await
     }
 
     /// Returns `answer`, with one exception: if a Redis key in `keys` has the wrong type, returns an error that names
@@ -117,5 +120,19 @@ impl RedisStore {
             ));
         }
         StoreError::Corrupt(words)
+    }
+}
+
+/// Runs a script once on a connection: calls it by its digest, and by its text if the server does not know the digest.
+pub(super) async fn run_script_on(
+    connection: &RedisConnection,
+    script: &LuaScript,
+    call: &Cmd,
+) -> RedisResult<Value> {
+    match connection.call(call).await {
+        Err(error) if has_code(&error, "NOSCRIPT") => {
+            connection.call(&script.with_text(call)).await
+        }
+        answer => answer,
     }
 }

@@ -18,6 +18,7 @@
 
 mod call;
 mod claim;
+mod clock;
 mod commit;
 mod connection;
 mod due;
@@ -50,13 +51,14 @@ use ordain_core::shard_of;
 use redis::{Cmd, cmd};
 use tokio::task::JoinHandle;
 
+use self::clock::{ClockRecord, ClockTask, StoreClock};
 use self::connection::RedisConnection;
 use self::error::{has_code, start_error, with_address};
 use self::names::{RedisKeyKind, RedisKeys};
 use self::retry_warnings::{RetryWarnings, WARN_INTERVAL};
 use self::script::LuaScripts;
 use self::server::{ServerSettings, SyncLevel};
-use self::value::{number, parts, text};
+use self::value::{number, parts, text, unexpected_reply};
 use ordain_store::{
     DurabilityReport, HEALTH_MARK, Partition, RedisOptions, RedisUrl, Store, StoreError,
 };
@@ -131,6 +133,14 @@ impl Drop for KeepaliveTask {
     }
 }
 
+/// What the check at the start has found in the store.
+struct FoundStore {
+    is_new: bool,
+    /// The time of the server with the common shard, in ms since the Unix epoch.
+    time: u64,
+    clock: ClockRecord,
+}
+
 /// A store in Redis.
 pub struct RedisStore {
     connection: Arc<RedisConnection>,
@@ -144,6 +154,10 @@ pub struct RedisStore {
     dead_ttl: u64,
     retry_timeout: Option<Duration>,
     clock_offset_ms: Arc<AtomicU64>,
+    /// The clock by which data expires; `None` until [`Self::with_clock`].
+    clock: Option<Arc<StoreClock>>,
+    /// The task that reads the server's clock; `None` if the store is open only for reading.
+    _clock_task: Option<ClockTask>,
     durability: DurabilityReport,
     /// The weakest level of durability among the servers when the store was opened; `None` if a server hid its setting
     /// `appendfsync`.
@@ -226,8 +240,29 @@ impl RedisStore {
             waiting_links.push(again.map_err(start_error)?);
         }
         let store = Self::with_connections(link, waiting_links, &settings, options);
-        store.check_schema(&options.address, true).await?;
-        Ok(store)
+        let found = store.check_schema(&options.address, true).await?;
+        store.with_clock(options, &found).await
+    }
+
+    /// Starts the clock by which data expires. Records in the store what the clock has found.
+    async fn with_clock(
+        self,
+        options: &RedisOptions,
+        found: &FoundStore,
+    ) -> Result<Self, StoreError> {
+        let key = self.names.in_common_shard(RedisKeyKind::Store);
+        let script = &self.scripts.clock;
+        let (clock, changed) =
+            StoreClock::new(&options.address, found.time, found.clock, options.reads_only);
+        if changed.is_some() {
+            clock::exchange(&self.connection, script, &key, changed).await.map_err(start_error)?;
+        }
+        let clock = Arc::new(clock);
+        let task = (!options.reads_only).then(|| {
+            let connection = Arc::clone(&self.connection);
+            ClockTask::start(connection, script.clone(), key, Arc::clone(&clock))
+        });
+        Ok(Self { clock: Some(clock), _clock_task: task, ..self })
     }
 
     fn with_connections(
@@ -253,6 +288,8 @@ impl RedisStore {
             dead_ttl: options.dead_ttl,
             retry_timeout: options.retry_timeout,
             clock_offset_ms: Arc::clone(&options.clock_offset_ms),
+            clock: None,
+            _clock_task: None,
             durability,
             sync_level: settings.sync_level(),
             retry_warnings: RetryWarnings::new(&options.address),
@@ -261,9 +298,13 @@ impl RedisStore {
         }
     }
 
-    /// Checks the rights of the user, and the schema and the number of shards of the store. Returns whether the store
-    /// is new. If the store is new and `may_create` is `true`, creates the store and logs the creation.
-    async fn check_schema(&self, address: &RedisUrl, may_create: bool) -> Result<bool, StoreError> {
+    /// Checks the rights of the user, and the schema and the number of shards of the store. If the store is new and
+    /// `may_create` is `true`, creates the store and logs the creation.
+    async fn check_schema(
+        &self,
+        address: &RedisUrl,
+        may_create: bool,
+    ) -> Result<FoundStore, StoreError> {
         let key = self.names.in_common_shard(RedisKeyKind::Store);
         // The store has no Redis keys with these two names. The script uses the names only to check the user's rights.
         let [data, index] =
@@ -278,10 +319,13 @@ impl RedisStore {
             }
             found => found.map_err(start_error)?,
         };
-        let [schema, shards, is_new] = parts(found, "the check of the store")?;
+        let what = "the check of the store";
+        let [schema, shards, is_new, time, clock] = parts(found, what)?;
         let is_new = number(&is_new) == Some(1);
+        let time = number(&time).ok_or_else(|| unexpected_reply(what))?;
+        let found = FoundStore { is_new, time, clock: ClockRecord::parse(clock) };
         if is_new && !may_create {
-            return Ok(true);
+            return Ok(found);
         }
         let schema = text(schema);
         let shards = text(shards);
@@ -305,7 +349,7 @@ impl RedisStore {
         if is_new {
             tracing::info!("created a new store at {address} ({key}): no stream has state yet");
         }
-        Ok(is_new)
+        Ok(found)
     }
 
     fn shard_of(&self, key: &str) -> u32 {

@@ -71,9 +71,11 @@ async fn load_shard(
         call.arg(commit::record_field(&key[..key.floor_char_boundary(KEY_SIZE_LIMIT + 1)]));
     }
     let mut answers = array(store.run_script(script, call).await?, script.name)?.into_iter();
-    let now =
-        answers.next().as_ref().and_then(number).ok_or_else(|| unexpected_reply(script.name))?;
-    Ok(answers.map(|answer| parse_loaded(answer, now)).collect())
+    let mut next_time =
+        || answers.next().as_ref().and_then(number).ok_or_else(|| unexpected_reply(script.name));
+    let server_time = next_time()?;
+    let expiry_time = next_time()?;
+    Ok(answers.map(|answer| parse_loaded(answer, server_time, expiry_time)).collect())
 }
 
 pub(super) async fn take_over(
@@ -94,8 +96,9 @@ pub(super) async fn take_over(
     try_join_all(shards).await.map(drop)
 }
 
-/// Decodes the answer for one key.
-fn parse_loaded(value: Value, now: u64) -> LoadedKey {
+/// Decodes the answer for one key. The server's time determines when the key is due, and `expiry_time` determines when
+/// its record expires.
+fn parse_loaded(value: Value, server_time: u64, expiry_time: u64) -> LoadedKey {
     let form_error = || "the server's answer has an unexpected form".to_owned();
     if value == Value::Nil {
         return Ok(None);
@@ -108,14 +111,13 @@ fn parse_loaded(value: Value, now: u64) -> LoadedKey {
         Some(StatePlacement::Inline(state)) => Some(stored.slice_ref(state)),
         Some(StatePlacement::Separate) => Some(bytes(state).ok_or(MISSING_STATE_MESSAGE)?),
     };
-    let left = |at: u64| at.saturating_sub(now);
     let first = number(&first).ok_or_else(form_error)?;
     Ok(Some(Box::new(KeySnapshot {
         state,
         ids: ids_of(&record.key_record, first, array(blocks, "load").map_err(|_| form_error())?)?,
-        now,
-        due_in: record.due_at.map(left),
-        expire_in: record.expire_at.map(left),
+        now: expiry_time,
+        due_in: record.due_at.map(|at| at.saturating_sub(server_time)),
+        expire_in: record.expire_at.map(|at| at.saturating_sub(expiry_time)),
         record: record.key_record.to_key_record(),
         moved_from: None,
     })))

@@ -9,7 +9,7 @@ use redis::{Cmd, Script as Digested, cmd};
 const CONSTANT_PREFIX: &str = "layout.";
 
 /// A script with its text and its digest.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct LuaScript {
     /// The name of the script, for messages.
     pub(super) name: &'static str,
@@ -134,6 +134,7 @@ macro_rules! scripts {
 // script can free memory.
 scripts! {
     open "open.lua" "flags=allow-oom"
+    clock "clock.lua" "flags=allow-oom"
     writable "writable.lua" ""
     beat "beat.lua" "flags=allow-oom"
     lease "lease.lua" "flags=allow-oom"

@@ -6,6 +6,7 @@
 //! with its condition.
 
 pub mod checkpoint;
+pub mod clock;
 pub mod codec;
 mod due;
 mod error;

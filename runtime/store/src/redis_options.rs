@@ -30,6 +30,9 @@ pub struct RedisOptions {
     /// answers. `None` to repeat the request for ever. The store itself repeats no commit. An attempt to open the store
     /// is repeated for about half a minute, or for `retry_timeout` if this timeout is shorter.
     pub retry_timeout: Option<Duration>,
+    /// True if the store is opened by a command that only reads, or that acts for a short time. Such a command never
+    /// follows a jump of the server's clock: nothing expires because of the jump.
+    pub reads_only: bool,
     /// The number of milliseconds added to the server's time, so that tests can advance time.
     #[doc(hidden)]
     pub clock_offset_ms: Arc<AtomicU64>,

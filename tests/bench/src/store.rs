@@ -87,6 +87,7 @@ async fn measure(side: &str, keys: usize) -> Result<Vec<Row>> {
         replicas: 0,
         dead_ttl: u64::MAX >> 12,
         retry_timeout: None,
+        reads_only: false,
         clock_offset_ms: Arc::default(),
     };
     let store = Arc::new(RedisStore::open(options).await?);

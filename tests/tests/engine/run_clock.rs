@@ -1,4 +1,4 @@
-//! Tests of runs with the embedded store on a machine whose clock jumps.
+//! Tests of runs on a machine whose clock jumps, with the embedded store, and with a Redis server whose clock jumps.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::Output;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
-use ordain_servers::Clock;
+use ordain_servers::{Clock, Options, Redis};
 use ordain_tests::host::Home;
 use ordain_tests::http::{LINES, ingress, post, ready};
 use ordain_tests::log::text;
@@ -21,6 +21,8 @@ const FILES: &str = "source = { kind = \"file\", path = \"events.ndjson\" }\n\
     [sinks.faulty]\nkind = \"file\"\npath = \"out.ndjson\"\n";
 /// The beginning of the warning about a clock that is ahead.
 const AHEAD: &str = "the machine's clock is far ahead of the store's time";
+/// A part of the warning about a clock of a Redis server that is ahead.
+const SERVER_AHEAD: &str = "is far ahead of the store's time";
 /// The number of keys that end before the clock jumps. At its start, the store removes only a part of these expired
 /// records.
 const KEYS: usize = 20_000;
@@ -183,5 +185,67 @@ fn clock_before_1970_is_temporary() -> Result<()> {
     }
     output(&home, &clock, 0, &["run", "--once"])?;
     ensure!(home.lines("out.ndjson") == 2, "{}", home.read("out.ndjson"));
+    Ok(())
+}
+
+/// The clock of the Redis server is wrong during a run and during a restart. The store must forget neither an ended key
+/// nor a dead letter, and each run that sees the wrong clock must log one warning.
+#[test]
+fn jump_of_the_redis_clock_forgets_no_key_and_no_letter() -> Result<()> {
+    let clock = Clock::new()?;
+    let redis = Redis::with(&Options::new().clock(&clock))?;
+    let config = format!(
+        "[ingress]\nlisten = \"127.0.0.1:0\"\n[store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 1\n\
+         [streams.cases]\nhandler = \"faulty\"\nsource = {{ kind = \"http\" }}\n\
+         [sinks.faulty]\nkind = \"file\"\npath = \"out.ndjson\"\n",
+        redis.url()
+    );
+    let home = Home::new(&["faulty"], &config)?;
+    let letters = || home.rows(&["dead", "list", "cases", "--json"]);
+    let repeat = only_event("k", "1", "emit");
+    let mut lines = 0;
+    // The wrong clock is 40 days ahead. Ended keys expire after seven days, dead letters after 30 days.
+    for (round, offsets) in [[0, 40 * DAY], [40 * DAY, 40 * DAY], [40 * DAY, 0]].iter().enumerate()
+    {
+        clock.set(offsets[0])?;
+        let mut service = Service::start(&home, &["run"])?;
+        ready(&mut service)?;
+        let address = ingress(&mut service)?;
+        if round == 0 {
+            send(address, &[repeat.clone(), only_event("rejected", "1", "reject")])?;
+            service.until("the dead letter", || letters().is_ok_and(|rows| rows.len() == 1))?;
+            lines = 1;
+        }
+        for (half, offset) in offsets.iter().enumerate() {
+            clock.set(*offset)?;
+            // The last event shows that the host has processed the repeat before it.
+            let last = only_event(&format!("k{round}-{half}"), "1", "emit");
+            send(address, &[repeat.clone(), last])?;
+            lines += 1;
+            service.until("all messages", || home.lines("out.ndjson") >= lines)?;
+            ensure!(home.lines("out.ndjson") == lines, "{}", home.read("out.ndjson"));
+            ensure!(letters()?.len() == 1, "{round}: the dead letter expired");
+            let keys = home.rows(&["keys", "list", "cases", "--json"])?;
+            let ended = keys.iter().filter(|row| {
+                row["key"].as_str().is_some_and(|key| key.starts_with('k'))
+                    && row["status"] == "completed"
+            });
+            ensure!(ended.count() == lines, "{round}: {keys:?}");
+        }
+        service.until_says(SERVER_AHEAD)?;
+        service.end()?;
+        let warnings = service.stderr().matches(SERVER_AHEAD).count();
+        ensure!(warnings == 1, "{round}: {warnings} warnings: {}", service.stderr());
+    }
+
+    clock.set(0)?;
+    let mut service = Service::start(&home, &["run"])?;
+    ready(&mut service)?;
+    send(ingress(&mut service)?, &[repeat, only_event("end", "1", "emit")])?;
+    service.until("the last message", || home.lines("out.ndjson") > lines)?;
+    ensure!(home.lines("out.ndjson") == lines + 1, "{}", home.read("out.ndjson"));
+    ensure!(letters()?.len() == 1, "the dead letter expired");
+    service.end()?;
+    ensure!(!service.stderr().contains(SERVER_AHEAD), "{}", service.stderr());
     Ok(())
 }

@@ -73,6 +73,7 @@ pub(super) fn options(url: &str) -> RedisOptions {
         replicas: 0,
         dead_ttl: DEAD_TTL,
         retry_timeout: None,
+        reads_only: false,
         clock_offset_ms: Arc::default(),
     }
 }

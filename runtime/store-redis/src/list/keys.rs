@@ -134,7 +134,7 @@ impl KeyListing for RedisStore {
         // The first argument is the limit in bytes. The limit has no effect, because the script always returns the
         // first key record, even if this record is larger.
         call.arg(u32::MAX).arg(commit::record_field(key));
-        let [now, found] = parts(self.run_script(script, call).await?, script.name)?;
+        let [_, now, found] = parts(self.run_script(script, call).await?, script.name)?;
         let now = number(&now).ok_or_else(|| unexpected_reply(script.name))?;
         if found == redis::Value::Nil {
             return Ok(None);

@@ -34,6 +34,7 @@ local nonce, count, argument = ARGV[8], tonumber(ARGV[16]), 16
 -- no writer makes the call, for example if the messages come from owners.
 local writer, call_number = ARGV[13], tonumber(ARGV[14])
 local now = time_now()
+local expiry_now, life_start = expiry_times(now)
 -- The clock by which the records of writers expire. Each call advances this clock by the time since the previous call,
 -- but by at most five minutes, and never sets the clock back. If the server's clock jumps, the records therefore do not
 -- all expire at once.
@@ -408,7 +409,7 @@ if numbered then
           corrupt_field(field, log, 'count of a key that this version reads')
         end
         local ends = number_of(found, 10, field, 'count of a key')
-        if ends == 0 or ends > now then
+        if ends == 0 or ends > expiry_now then
           local counter = counters[keys[from + i - 1]]
           counter.next, counter.ends = number_of(found, 2, field, 'count of a key'), ends
         end
@@ -421,14 +422,14 @@ end
 -- value of an id ends with the expiry time. The two other kinds of values begin with the expiry time.
 local function is_unexpired(field, value)
   local at = byte(field, 1) == byte('i') and 17 or 1
-  local time = byte(field, 1) == byte('r') and writer_clock or now
+  local time = byte(field, 1) == byte('r') and writer_clock or expiry_now
   return #value >= at + 7 and unpack8('<I8', value, at) > time
 end
 
 -- Give each new message its number, and collect the fields to write.
 do
   -- The time when the messages and ids of this call expire.
-  local until8 = pack('<I8', now + retain)
+  local until8 = pack('<I8', life_start + retain)
 
   -- Adds a retained message or an id to the HSET, and to `fresh`, so that `retained_at` returns it within this call.
   local function put_retained(field, value)
@@ -456,7 +457,7 @@ do
       end
       counter.next = math.max(counter.next, number + 1)
       if byte(description, 2) == 1 then
-        counter.ends = now + ttl
+        counter.ends = life_start + ttl
         append_expiring(endings, 'c', key, '')
       end
       number8 = pack('<I8', number)
@@ -500,8 +501,8 @@ do
     for i = 2, #KEYS do
       local found = redis.call('HMGET', KEYS[i], 'r', 'j' .. key)
       local repeated, record = found[1], found[2]
-      local is_lossy = repeated and #repeated == 8 and unpack8('<I8', repeated) + retain > now
-      if record and is_sound(record) and not has_expired(record, now) then
+      local is_lossy = repeated and #repeated == 8 and unpack8('<I8', repeated) + retain > expiry_now
+      if record and is_sound(record) and not has_expired(record, expiry_now) then
         local spilled = has(byte(record, 2), layout.SPILLED) and spilled_and_first(record) + 1 or 0
         visit(KEYS[i], record, math.max(unpack8('<I8', record, layout.NEXT), spilled), is_lossy)
       end
@@ -688,7 +689,7 @@ do
       end
     end)
     if expires and counter.ends == 0 and counter.next > first then
-      counter.ends, counter.is_new = math.min(expires, now + ttl), true
+      counter.ends, counter.is_new = math.min(expires, life_start + ttl), true
       append_expiring(endings, 'c', key, '')
     end
   end
@@ -924,8 +925,8 @@ do
     end
     put(head, text(from) .. ' ' .. text(to) .. ' ' .. text(at_first))
   end
-  age('a', 'A', retained_fields, now + retain, now)
-  age('e', 'E', endings, now + ttl, now)
+  age('a', 'A', retained_fields, life_start + retain, expiry_now)
+  age('e', 'E', endings, life_start + ttl, expiry_now)
   if call_number then
     age('d', 'D', expiring_writers, writer_expires, writer_clock)
   end

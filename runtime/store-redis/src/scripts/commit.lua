@@ -54,11 +54,13 @@ do
   end
 end
 
--- The script adds durations to the server's time (`wall`). The time of the commit (`now8`) is always later than the
--- time of the previous commit in the fence, even if the server's clock has gone back. New key records get `now8` as
--- their incarnation, which distinguishes a record from an earlier record of the same key.
+-- The script adds the delays of timers to the server's time (`wall`). Data expires by `expiry_now`, and new data lives
+-- from `life_start`. The time of the commit (`now8`) is always later than the time of the previous commit in the fence,
+-- even if the server's clock has gone back. New key records get `now8` as their incarnation, which distinguishes a
+-- record from an earlier record of the same key.
 local wall = time_now()
-local now8 = pack('<I8', math.max(wall, unpack8('<I8', fence, layout.FENCE_ANSWER) + 1))
+local expiry_now, life_start = expiry_times(wall)
+local now8 = pack('<I8', math.max(expiry_now, unpack8('<I8', fence, layout.FENCE_ANSWER) + 1))
 
 -- For each write, the stored record of its key; false if the key has no record.
 local olds = {}
@@ -172,7 +174,7 @@ do
     elseif old and not is_sound(old) then
       why = corrupt('the record of the key is damaged, or has a format that this version of Ordain does not read')
     else
-      if old and has_expired(old, wall) then
+      if old and has_expired(old, expiry_now) then
         expired[i], olds[i], old = old, false, false
       end
       why = refusal(at, old, flags, ARGV[record_at + i])
@@ -222,7 +224,7 @@ do
     end
     local there = redis.call('HGET', data, 'l' .. place)
     return there and #there >= layout.LETTER_TIME + 8
-      and unpack8('<I8', there, layout.LETTER_TIME) + dead_ttl > wall
+      and unpack8('<I8', there, layout.LETTER_TIME) + dead_ttl > expiry_now
   end
 
   for i = 1, orphan_count do
@@ -337,16 +339,16 @@ end
 local reply
 do
   local consumed = {}
-  local wall8 = pack('<I8', wall)
+  local life_start8 = pack('<I8', life_start)
 
   -- Collects the writes of new letters. If the batch has more fields than fit into one HSET, the script writes the new
   -- letters in separate commands before that HSET. This is safe, because no key record depends on a letter.
   local function put_letters(letters)
     for _, letter in ipairs(letters) do
       local place, record, at = letter[1], letter[2], layout.LETTER_TIME
-      add('early', 'l' .. place, sub(record, 1, at - 1) .. wall8 .. sub(record, at + 8))
+      add('early', 'l' .. place, sub(record, 1, at - 1) .. life_start8 .. sub(record, at + 8))
       add('letters_put', 0, place)
-      add('age_put', wall, place)
+      add('age_put', life_start, place)
       consumed[place] = nil
     end
   end
@@ -421,7 +423,7 @@ do
       add('due_removed', key)
     end
     if has(flags, layout.EXPIRES) then
-      expire_at = wall + unpack8('<I8', record, layout.END)
+      expire_at = life_start + unpack8('<I8', record, layout.END)
       -- If the existing entry has an earlier time, the entry stays. When that time comes, the sweep moves the entry.
       if entry == 0 or entry > expire_at then
         add('expiry_put', expire_at, key)
@@ -502,7 +504,7 @@ do
   -- If the owner repeats a lost commit, write the time. A shard that has lost commits may also have lost numbers of
   -- messages, so `assign.lua` reads the time of the last repeated commit.
   if ARGV[14] == '1' then
-    put_field('r', wall8)
+    put_field('r', life_start8)
   end
   put_field('f' .. partition, sub(fence, 1, layout.FENCE_NUMBER - 1) .. number8 .. reply)
 
@@ -557,7 +559,7 @@ do
   local function sweep_key(key)
     local record = redis.call('HGET', data, 'j' .. key)
     local expires = record and is_sound(record) and has(byte(record, 2), layout.EXPIRES)
-    if expires and not has_expired(record, wall) then
+    if expires and not has_expired(record, expiry_now) then
       -- The record expires later than its entry. Move the entry to the expiry time in the record.
       local at = sub(record, layout.END, layout.END + 7)
       redis.call('ZADD', expiry, unpack8('<I8', at), key)
@@ -581,7 +583,7 @@ do
     return #blocks
   end
 
-  for _, key in ipairs(redis.call('ZRANGEBYSCORE', expiry, '-inf', wall, 'LIMIT', 0, sweep)) do
+  for _, key in ipairs(redis.call('ZRANGEBYSCORE', expiry, '-inf', expiry_now, 'LIMIT', 0, sweep)) do
     removed = removed + sweep_key(key)
     if removed >= ENTRY_LIMIT then
       -- The sweep of the next commit removes the remaining keys.
@@ -589,7 +591,7 @@ do
     end
   end
 
-  local old_letters, before = {}, wall - dead_ttl
+  local old_letters, before = {}, expiry_now - dead_ttl
   for _, place in ipairs(redis.call('ZRANGEBYSCORE', letters_age, '-inf', before, 'LIMIT', 0, letters_sweep)) do
     local letter = redis.call('HGET', data, 'l' .. place)
     local is_whole = letter and #letter >= layout.LETTER_TIME + 8

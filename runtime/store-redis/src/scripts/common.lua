@@ -1,5 +1,6 @@
--- Ordain puts the text of this file at the beginning of every script. The first argument of each script (`ARGV[1]`) is
--- a number of ms that `time_now` adds to the server's time. The number is 0 except in tests.
+-- Ordain puts the text of this file at the beginning of every script. The first argument of each script (`ARGV[1]`) has
+-- two numbers. The first number is a number of ms that `time_now` adds to the server's time: 0 except in tests. The
+-- second number is the time of the caller's clock (runtime/store-redis/src/clock.rs), for `expiry_times`.
 --
 -- The word `layout`, followed by a dot and a name, stands for a constant of Ordain (layout of records, flags, limits).
 -- Before Ordain sends a script, it replaces each of these expressions by the constant's number, so that a constant
@@ -41,10 +42,28 @@ local function text(number)
   return string.format('%.0f', number)
 end
 
--- Returns the server's time in ms, plus the first argument of the script.
-local function time_now()
+-- Returns the time of the server's clock in ms.
+local function server_time()
   local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[1])
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- Returns the server's time in ms, plus the number of ms in the first argument of the script.
+local function time_now()
+  return server_time() + tonumber(string.match(ARGV[1], '^%d+'))
+end
+
+-- Returns two times for data that expires. `now` is the result of `time_now`. All data that expires at or before the
+-- first time has expired. A script adds the lifetime of new data to the second time.
+--
+-- The server's clock may be wrong. If it is ahead of the caller's clock by more than `CLOCK_JUMP_LIMIT`, data expires
+-- by the caller's clock, which follows the server's clock later. If the server's clock is behind, data also expires by
+-- the caller's clock, which never goes back. New data lives from the later of the two times, so a wrong clock never
+-- shortens its life.
+local function expiry_times(now)
+  local caller = tonumber(string.match(ARGV[1], '%d+$'))
+  local later = math.max(now, caller)
+  return later - caller > layout.CLOCK_JUMP_LIMIT and caller or later, later
 end
 
 -- Runs a command on a Redis key with the arguments in `list` (members, fields or pairs). If the list has more than

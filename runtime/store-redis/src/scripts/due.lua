@@ -4,6 +4,7 @@
 local data, due, partition4 = KEYS[1], KEYS[2], ARGV[2]
 local limit, all, after_at, after_key = tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5], ARGV[6]
 local now = time_now()
+local expiry_now = expiry_times(now)
 
 -- Returns the rank of the first entry after the entry that the caller names; 0 if the caller names no entry.
 local function first_rank()
@@ -49,7 +50,7 @@ local function is_due(key, at, record)
     moved_entries[#moved_entries + 1] = text(due_at)
     moved_entries[#moved_entries + 1] = key
   end
-  return not has_expired(record, now)
+  return not has_expired(record, expiry_now)
 end
 
 -- Returns the due entries, and the first entry after them (false if no entry follows). If the call has examined

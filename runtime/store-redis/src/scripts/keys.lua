@@ -1,6 +1,6 @@
--- Reads some of the key records with `HSCAN`. Returns the next cursor, the server's time, and for each key record the
--- key, the record without the state, and the length of the state. If the caller names a status, returns only key
--- records with this status.
+-- Reads some of the key records with `HSCAN`. Returns the next cursor, the time by which the caller decides which
+-- records have expired, and for each key record the key, the record without the state, and the length of the state. If
+-- the caller names a status, returns only key records with this status.
 local data, cursor, pattern, count, status = KEYS[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local scanned = redis.call('HSCAN', data, cursor, 'COUNT', count, 'MATCH', pattern)
 local rows = {}
@@ -20,4 +20,5 @@ for i = 1, #scanned[2], 2 do
     rows[#rows + 1] = {key, record, size}
   end
 end
-return {scanned[1], text(time_now()), rows}
+local expiry_now = expiry_times(time_now())
+return {scanned[1], text(expiry_now), rows}

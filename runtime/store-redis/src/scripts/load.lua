@@ -1,17 +1,18 @@
 -- Reads key records with their states and accepted ids, in the order of the arguments, until their total size reaches
--- `bytes`. Returns the server's time, and one value for each key that it has read. The value of a key without a record,
--- or with an expired record, is false. The value of any other key consists of the record, the state if it has a
--- separate field, the number of the first block of ids, and the blocks of ids.
+-- `bytes`. Returns the server's time, the time by which data expires, and one value for each key that it has read. The
+-- value of a key without a record, or with an expired record, is false. The value of any other key consists of the
+-- record, the state if it has a separate field, the number of the first block of ids, and the blocks of ids.
 local data, ids, bytes = KEYS[1], KEYS[2], tonumber(ARGV[2])
 local now, read, answer = time_now(), 0, {}
-answer[1] = text(now)
+local expiry_now = expiry_times(now)
+answer[1], answer[2] = text(now), text(expiry_now)
 
 -- Returns the value of a key for the answer; false if the record has expired.
 local function load_one(field, record)
   if not is_sound(record) then
     return {record, false, '0', {}}
   end
-  if has_expired(record, now) then
+  if has_expired(record, expiry_now) then
     return false
   end
   local flags, key, state, first, blocks = byte(record, 2), sub(field, 2), false, 0, {}

@@ -11,10 +11,11 @@ local is_behind, first, last = sub(ARGV[5], 1, 1) == '(', sub(ARGV[5], 2), ARGV[
 local from = is_behind and '(' .. by_key .. first or '[' .. by_key .. spill_block(first)
 local to = '[' .. by_key .. spill_block(last)
 local record = redis.call('HGET', data, 'j' .. key)
+local expiry_now = expiry_times(time_now())
 -- Return no events if the key has no record, an expired record, or no spilled events. If the record is damaged, read
 -- the events anyway.
 if not record or (is_sound(record)
-  and (has_expired(record, time_now()) or not has(byte(record, 2), layout.SPILLED))) then
+  and (has_expired(record, expiry_now) or not has(byte(record, 2), layout.SPILLED))) then
   return {false, {}}
 end
 

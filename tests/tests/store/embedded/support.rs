@@ -38,6 +38,7 @@ impl Rig {
         EmbeddedOptions {
             dead_ttl: DEAD_TTL,
             clock: TimeSource::new(
+                "the machine's clock",
                 move || wall.load(Ordering::Relaxed),
                 move || steady.load(Ordering::Relaxed),
             ),

@@ -90,6 +90,7 @@ async fn reader_continues_when_the_store_answers_again() {
         replicas: 0,
         dead_ttl: 100_000,
         retry_timeout: Some(Duration::ZERO),
+        reads_only: false,
         clock_offset_ms: Arc::default(),
     };
     let store: Arc<dyn Store> = Arc::new(RedisStore::open(options).await.expect("a store"));

@@ -40,6 +40,7 @@ impl Rig {
             replicas: 0,
             dead_ttl: 100_000,
             retry_timeout: None,
+            reads_only: false,
             clock_offset_ms: Arc::default(),
         };
         let store: Arc<dyn Store> = Arc::new(RedisStore::open(options).await.expect("a store"));

@@ -1,38 +1,41 @@
-//! The store's clock. It must never go back, even if the machine's clock goes back, so that an entry that is due or
-//! expired remains due or expired. The store's clock must also never stop. If the machine's clock is behind, the
-//! store's clock continues from its own time: an entry that is due in a second still becomes due after a second.
+//! A store's clock. It must never go back, even if the clock that it follows goes back, so that an entry that has
+//! expired remains expired. The store's clock must also never stop. If the followed clock is behind, the store's clock
+//! continues from its own time: an entry that expires in a second still expires after a second.
 //!
-//! The clock of the next process starts at the newest time in the tables or later. A process that ends cleanly writes
-//! its time. After a crash, the clock may go back by [`CLOCK_LEAD_LIMIT_MS`], but never to a time before the last
-//! commit or assignment of messages. Therefore only a read can see an expired entry again, and no commit or assignment
-//! depends on the lost time.
+//! The embedded store follows the machine's clock. Its clock starts at the newest time in the tables or later. A
+//! process that ends cleanly writes its time. After a crash, the clock may go back by [`CLOCK_LEAD_LIMIT_MS`], but
+//! never to a time before the last commit or assignment of messages. Therefore only a read can see an expired entry
+//! again, and no commit or assignment depends on the lost time.
+//!
+//! The store in Redis follows the clock of the Redis server, and uses the store's clock only to decide what has
+//! expired.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use ordain_store::StoreError;
+use crate::StoreError;
 
-/// The maximum number of ms by which the machine's clock may be behind the last time in the store. Above this number,
-/// the store logs a warning when it is opened.
+/// The maximum number of ms by which the wall clock may be behind the last time in the store. Above this number, the
+/// store logs a warning when it is opened.
 const CLOCK_WARNING_MS: u64 = 60_000;
-/// The store's clock follows the machine's clock at once if the machine's clock is ahead by at most this number of ms.
-/// Corrections of the machine's clock are usually smaller than this limit. Most periods for which a machine sleeps or a
+/// The store's clock follows the wall clock at once if the wall clock is ahead by at most this number of ms.
+/// Corrections of a wall clock are usually smaller than this limit. Most periods for which a machine sleeps or a
 /// process is stopped are also shorter.
-const JUMP_LIMIT_MS: u64 = 60 * 60_000;
-/// If the machine's clock is ahead by more than [`JUMP_LIMIT_MS`], the store's clock follows only after the machine's
-/// clock has been ahead for this number of ms. Within this time, a machine that started with a wrong clock has usually
-/// corrected its clock.
-const JUMP_CONFIRMATION_MS: u64 = 10 * 60_000;
-/// The maximum time by which the store's clock may be ahead of the newest time in the tables, in ms. The limit is well
-/// below [`JUMP_LIMIT_MS`]. If the machine's clock is right, and the next start follows a crash within 50 minutes, the
-/// store's clock therefore does not go back.
-pub(super) const CLOCK_LEAD_LIMIT_MS: u64 = 10 * 60_000;
+pub const JUMP_LIMIT_MS: u64 = 60 * 60_000;
+/// If the wall clock is ahead by more than [`JUMP_LIMIT_MS`], the store's clock follows only after the wall clock has
+/// been ahead for this number of ms. Within this time, a machine that started with a wrong clock has usually corrected
+/// its clock.
+pub const JUMP_CONFIRMATION_MS: u64 = 10 * 60_000;
+/// The maximum time by which the store's clock may be ahead of the newest stored time, in ms. The limit is well below
+/// [`JUMP_LIMIT_MS`]. If the wall clock is right, and the next start follows a crash within 50 minutes, the store's
+/// clock therefore does not go back.
+pub const CLOCK_LEAD_LIMIT_MS: u64 = 10 * 60_000;
 
 /// Returns an error if the machine's clock shows a time before 1970: the engine writes the time into its files, and
 /// panics at such a time.
-pub(super) fn check_machine_clock() -> Result<(), StoreError> {
+pub fn check_machine_clock() -> Result<(), StoreError> {
     if SystemTime::now() >= UNIX_EPOCH {
         return Ok(());
     }
@@ -43,6 +46,8 @@ pub(super) fn check_machine_clock() -> Result<(), StoreError> {
 /// The source of the time, in ms.
 #[derive(Clone)]
 pub struct TimeSource {
+    /// The name of the wall clock, for messages.
+    name: Arc<str>,
     /// Returns the time since the Unix epoch, in ms. This time may go back.
     wall: Arc<dyn Fn() -> u64 + Send + Sync>,
     /// Returns the time since an arbitrary fixed moment, in ms. This time never goes back.
@@ -57,15 +62,16 @@ impl TimeSource {
             elapsed.as_millis() as u64
         };
         let started = Instant::now();
-        Self::new(wall, move || started.elapsed().as_millis() as u64)
+        Self::new("the machine's clock", wall, move || started.elapsed().as_millis() as u64)
     }
 
-    /// Creates a source from two functions, for tests.
+    /// Creates a source from two functions. `name` is the name of the wall clock, for messages.
     pub fn new(
+        name: impl Into<Arc<str>>,
         wall: impl Fn() -> u64 + Send + Sync + 'static,
         steady: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> Self {
-        Self { wall: Arc::new(wall), steady: Arc::new(steady) }
+        Self { name: name.into(), wall: Arc::new(wall), steady: Arc::new(steady) }
     }
 }
 
@@ -83,7 +89,7 @@ impl fmt::Debug for TimeSource {
 /// has jumped, or the store was not used for a while. The offset then stays until the wall clock has been ahead for
 /// [`JUMP_CONFIRMATION_MS`].
 #[derive(Debug)]
-pub(super) struct MonotonicClock {
+pub struct MonotonicClock {
     source: TimeSource,
     offset: AtomicU64,
     /// The newest time that [`Self::now`] has returned. Two threads may read the clocks in one order and return in the
@@ -105,14 +111,15 @@ impl MonotonicClock {
     /// least [`JUMP_CONFIRMATION_MS`] later than `seen`, the jump counts as confirmed, and the clock starts at `seen`
     /// or later. If `may_jump` is `false`, no jump is ever confirmed. Also returns the time that the next process must
     /// get as `seen`; 0 if there is no jump.
-    pub(super) fn new(source: TimeSource, newest: u64, seen: u64, may_jump: bool) -> (Self, u64) {
+    pub fn new(source: TimeSource, newest: u64, seen: u64, may_jump: bool) -> (Self, u64) {
         let wall = (source.wall)();
         let steady = (source.steady)();
         if wall.saturating_add(CLOCK_WARNING_MS) < newest {
             tracing::warn!(
                 behind_ms = newest - wall,
-                "the machine's clock is behind the newest time in the store, so the store continues from its own time; \
-                 correct the machine's clock if it is wrong"
+                "{} is behind the newest time in the store, so the store continues from its own time; correct this \
+                 clock if it is wrong",
+                source.name
             );
         }
         let is_confirmed =
@@ -137,7 +144,7 @@ impl MonotonicClock {
     }
 
     /// Returns the time, which is never earlier than any time returned before.
-    pub(super) fn now(&self) -> u64 {
+    pub fn now(&self) -> u64 {
         let steady = (self.source.steady)();
         let ahead = (self.source.wall)().saturating_sub(steady);
         let offset = self.offset.load(Ordering::Relaxed);
@@ -151,12 +158,18 @@ impl MonotonicClock {
 
     /// Returns whether the store must write the time `now` into the tables: `now` is ahead of the newest time in the
     /// tables by more than `lead` ms, and the store is open for writing.
-    pub(super) fn is_unwritten(&self, now: u64, lead: u64) -> bool {
+    pub fn is_unwritten(&self, now: u64, lead: u64) -> bool {
         self.may_jump && now > self.written.load(Ordering::Relaxed).saturating_add(lead)
     }
 
+    /// Returns whether the wall clock has jumped, and the jump is not confirmed yet. Only [`Self::now`] notices the
+    /// beginning and the end of a jump.
+    pub fn has_jumped(&self) -> bool {
+        self.jump_seen.load(Ordering::Relaxed) != 0
+    }
+
     /// Records that the writer thread has written the time `now` into the tables.
-    pub(super) fn record_written(&self, now: u64) {
+    pub fn record_written(&self, now: u64) {
         self.written.fetch_max(now, Ordering::Relaxed);
     }
 
@@ -179,10 +192,10 @@ impl MonotonicClock {
                 tracing::warn!(
                     ahead_ms = lead,
                     confirmation_ms = JUMP_CONFIRMATION_MS,
-                    "the machine's clock is far ahead of the store's time (by `ahead_ms`): the store was not used for \
-                     about this time, or the machine's clock is wrong. The store continues from its own time and \
-                     nothing expires, until the clock has been ahead for the time `confirmation_ms`; correct the \
-                     machine's clock if it is wrong"
+                    "{} is far ahead of the store's time (by `ahead_ms`): the store was not used for about this time, \
+                     or this clock is wrong. The store continues from its own time and nothing expires, until the \
+                     clock has been ahead for the time `confirmation_ms`; correct the clock if it is wrong",
+                    self.source.name
                 );
                 false
             }
@@ -210,6 +223,7 @@ mod tests {
             self.wall.store(wall, Ordering::Relaxed);
             let Self { wall, steady } = self.clone();
             TimeSource::new(
+                "the machine's clock",
                 move || wall.load(Ordering::Relaxed),
                 move || steady.load(Ordering::Relaxed),
             )
@@ -230,10 +244,12 @@ mod tests {
             let before = clock.now();
             clocks.wall.fetch_add(wrong, Ordering::Relaxed);
             assert_eq!(clock.now(), before);
+            assert!(clock.has_jumped());
             clocks.pass(JUMP_CONFIRMATION_MS - 1);
             assert_eq!(clock.now(), before + JUMP_CONFIRMATION_MS - 1);
             clocks.wall.fetch_sub(wrong, Ordering::Relaxed);
             assert_eq!(clock.now(), before + JUMP_CONFIRMATION_MS - 1);
+            assert!(!clock.has_jumped());
         }
         // A smaller step of the wall clock counts at once, for example after the machine slept.
         let before = clock.now();
