@@ -134,8 +134,8 @@ impl DeliveryDecoder {
             .with_batch_limit(self.batch_limit)
     }
 
-    /// Returns whether an event lacks the sequence that an event of the stream needs. The message of such an event becomes
-    /// a dead letter.
+    /// Returns whether an event lacks the sequence that an event of the stream needs. The message of such an event
+    /// becomes a dead letter.
     pub(super) fn lacks_sequence(&self, event: &Event) -> bool {
         self.ordering == OrderingMode::Sequenced && event.sequence().is_none()
     }

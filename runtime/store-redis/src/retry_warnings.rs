@@ -101,7 +101,8 @@ impl RetryWarnings {
         open.newest_reason(Instant::now()).map(str::to_owned)
     }
 
-    /// Records that a request has succeeded. If no failed request remains, logs that the store completes requests again.
+    /// Records that a request has succeeded. If no failed request remains, logs that the store completes requests
+    /// again.
     pub(super) fn resolve(&self, question: impl FnOnce() -> String) {
         if !self.has_retrying.load(Ordering::Relaxed) {
             return;

@@ -264,8 +264,8 @@ fn skipped(rig: &Rig) -> Vec<(u64, u64)> {
 const WIDE: &str = "gap = { timeout = \"1s\", attempts = 2, backoff = \"1s..1s\", \
                     max_width = 1000000000, on_exhausted = \"skip\" }\nspill_after = \"10m\"\n";
 
-/// The producer jumps by 20 million numbers. The key skips them in one commit, with one dead letter, after the rounds of
-/// a single gap.
+/// The producer jumps by 20 million numbers. The key skips them in one commit, with one dead letter, after the rounds
+/// of a single gap.
 #[test]
 fn wide_gap_is_skipped_in_one_step() -> Result<()> {
     let mut rig = Rig::new(WIDE)?;

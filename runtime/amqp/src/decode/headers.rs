@@ -1,5 +1,5 @@
-//! Sorts the headers of a message into headers with a meaning for Ordain and all others, which become the headers of the
-//! event.
+//! Sorts the headers of a message into headers with a meaning for Ordain and all others, which become the headers of
+//! the event.
 
 use std::borrow::Cow;
 

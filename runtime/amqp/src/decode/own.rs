@@ -41,8 +41,8 @@ impl DeliveryDecoder {
         !self.locations.is_default() && self.has_own_cause(delivery)
     }
 
-    /// Returns whether a message has the headers of a dead letter of this stream. In a dead letter in its original form,
-    /// these headers come from the message.
+    /// Returns whether a message has the headers of a dead letter of this stream. In a dead letter in its original
+    /// form, these headers come from the message.
     fn has_own_cause(&self, delivery: &Delivery) -> bool {
         has_header(delivery, CAUSE_HEADER)
             && !has_header(delivery, LETTER_HEADER)

@@ -36,7 +36,8 @@ fn describe(rig: &Rig, service: &Service) -> String {
     format!("{:?}\n{}\n{}", rig.rabbit.queues(), service.stderr(), rig.rabbit.log_tail())
 }
 
-/// Creates a user of the broker with all rights, and starts a host with this user. Waits until the queue has its marker.
+/// Creates a user of the broker with all rights, and starts a host with this user. Waits until the queue has its
+/// marker.
 fn start_as(user: &str) -> Result<(Rig, Service)> {
     let rig = rig_of_user(user, "", "")?;
     let service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;

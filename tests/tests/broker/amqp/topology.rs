@@ -1,4 +1,5 @@
-//! Tests of exchanges, queues, bindings and logins that change in the broker while a stream runs, or between two starts.
+//! Tests of exchanges, queues, bindings and logins that change in the broker while a stream runs, or between two
+//! starts.
 
 mod bindings;
 mod exchanges;

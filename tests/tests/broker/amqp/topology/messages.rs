@@ -1,5 +1,5 @@
-//! Tests of messages that the host reports: messages with a priority, messages that the broker has dropped, and messages
-//! whose keys have moved to another partition.
+//! Tests of messages that the host reports: messages with a priority, messages that the broker has dropped, and
+//! messages whose keys have moved to another partition.
 
 use anyhow::{Context as _, Result, ensure};
 use lapin::types::AMQPValue;
