@@ -49,6 +49,7 @@ mod engine {
     mod sequencer;
     mod sequencer_ids;
     mod sequencer_rollback;
+    mod sequencer_support;
     mod sequencer_types;
     mod server_settings;
 }

@@ -3,9 +3,18 @@
 //!
 //! This module validates a delivery before the delivery becomes an event. If this module rejects a delivery, the error
 //! describes the limit or the valid form.
+//!
+//! `headers` sorts the headers of a message, `identity` reads the key, the id and the sequence of an event, and
+//! `attributes` reads its other values. `own` recognises messages that Ordain has published. `structured` decodes
+//! CloudEvents in structured mode. `place` reads the places that the settings of a source name, `encoding` and
+//! `amqp_value` return the data in a body, and `proposal` proposes settings for messages that cannot be read.
 
 mod amqp_value;
+mod attributes;
 mod encoding;
+mod headers;
+mod identity;
+mod own;
 mod place;
 mod proposal;
 mod structured;
@@ -14,43 +23,26 @@ mod tests;
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::LazyLock;
 
 use lapin::message::Delivery;
-use lapin::types::{AMQPValue, FieldTable, ShortString};
 use ordain_core::{Cause, Event, EventParts, OrderingMode, SEQUENCE_END, sequence_fault};
 
-use super::encode::{header, id};
-use super::header::{
-    ATTRIBUTE_PREFIXES, CAUSE_HEADER, CE_END_HEADER, CE_SEQUENCE_HEADER, DEFAULT_PLACES_HEADER,
-    END_HEADER, HTTP_ATTRIBUTE_PREFIX, HTTP_VERSION_HEADER, KEY_HEADER, LETTER_HEADER,
-    QUEUE_HEADERS, RENAMED_PREFIX, SEQUENCE_HEADER, SOURCE_HEADER, STORE_NUMBERED_HEADER,
-    SUBJECT_HEADER, TIME_MS_HEADER,
-};
-use super::original_letter::original_letter_id;
-use super::value::{as_bool, as_integer, as_text, excerpt, json, not_utf8, short_text};
+use super::value::as_bool;
+use attributes::{attribute, content_type, default_time, ends_key, kind};
 pub(crate) use encoding::Compression;
 use encoding::plain_body;
-use ordain_cloudevents::{
-    ATTRIBUTE_LIMIT, DecodeError, EventDecoder, HEADERS_LIMIT, HEADERS_SIZE_LIMIT, LocatedId,
-    LocationFault, content_id, describe_missing_id, event_time, in_calendar, located_id,
-    located_key, located_sequence, located_text, located_time, number_time, source_of, unique_id,
-};
+use headers::EventHeaders;
+use identity::read_key;
+use ordain_cloudevents::{DecodeError, EventDecoder, LocationFault, located_time, source_of};
 use ordain_config::{
-    AmqpSourceConfig, EventLocations, KeyLocation, MESSAGE_EVENTS_LIMIT, MessageProperty, Place,
-    ResourceName, StreamConfig,
+    AmqpSourceConfig, EventLocations, KeyLocation, MESSAGE_EVENTS_LIMIT, Place, ResourceName,
+    StreamConfig,
 };
-use ordain_store::KEY_SIZE_LIMIT;
+use own::OWN_LOCATIONS;
 use place::MessageReader;
 pub(super) use proposal::{describe_message, propose_settings};
 pub(crate) use structured::BatchEvent;
 use structured::{structured_decoder, structured_mode};
-
-/// The places of the values in an event with the header [`DEFAULT_PLACES_HEADER`], and in a dead letter of the stream.
-static OWN_LOCATIONS: LazyLock<EventLocations> = LazyLock::new(|| EventLocations {
-    key: Some(Place::Header(KEY_HEADER.to_owned()).into()),
-    ..EventLocations::DEFAULT
-});
 
 /// A decoder of a stream's events.
 #[derive(Debug, Clone)]
@@ -93,95 +85,6 @@ type DeliveryResult<T> = Result<T, DeliveryRejection>;
 
 fn reject<T>(cause: Cause, message: impl Into<String>) -> DeliveryResult<T> {
     Err(DeliveryRejection(cause, message.into()))
-}
-
-/// The key of an event, and the place that contains the whole key. The place is `None` if no setting names the place of
-/// the key, or if the key consists of several values.
-struct DeliveryKey<'a> {
-    text: Cow<'a, str>,
-    place: Option<&'a Place>,
-}
-
-/// The id and the source of an event.
-struct OriginalEvent<'a> {
-    id: &'a str,
-    source: &'a str,
-}
-
-/// The values of the headers that have a meaning for Ordain, and all other headers.
-#[derive(Default)]
-struct EventHeaders<'a> {
-    sequence: Option<&'a AMQPValue>,
-    end: Option<&'a AMQPValue>,
-    time_ms: Option<&'a AMQPValue>,
-    id: Option<&'a AMQPValue>,
-    kind: Option<&'a AMQPValue>,
-    source: Option<&'a AMQPValue>,
-    time: Option<&'a AMQPValue>,
-    ce_sequence: Option<&'a AMQPValue>,
-    ce_end: Option<&'a AMQPValue>,
-    content_type: Option<&'a AMQPValue>,
-    store_numbered: Option<&'a AMQPValue>,
-    others: Vec<(&'a str, &'a AMQPValue)>,
-}
-
-impl<'a> EventHeaders<'a> {
-    /// Sorts the headers of a delivery. Omits the header in `key_place`, which contains the key `key`. If a location
-    /// names the places of a value, the default header of this value has no meaning.
-    fn of(
-        delivery: &'a Delivery,
-        locations: &EventLocations,
-        ordering: OrderingMode,
-        key: &str,
-        key_place: Option<&Place>,
-    ) -> Self {
-        let key_header = match key_place {
-            Some(Place::Header(name)) => Some(name.as_str()),
-            _ => None,
-        };
-        let mut headers = Self::default();
-        let has_sequence = ordering == OrderingMode::Sequenced && locations.sequence.is_none();
-        let has_time = locations.time.is_none();
-        let prefixes = attribute_prefixes(delivery);
-        let table = delivery.properties.headers().as_ref();
-        for (name, value) in table.into_iter().flat_map(FieldTable::inner) {
-            let name = name.as_str();
-            if QUEUE_HEADERS.contains(&name) || key_header == Some(name) {
-                continue;
-            }
-            let attribute = prefixes.clone().find_map(|prefix| name.strip_prefix(prefix));
-            if name == SUBJECT_HEADER && is_text(value, key) {
-                // Ordain writes the key of each message into this header. The event already contains the key.
-                continue;
-            }
-            if attribute.is_some() && matches!(value, AMQPValue::Void) {
-                // In CloudEvents, an attribute without a value is missing.
-                continue;
-            }
-            let place = match attribute.unwrap_or(name) {
-                SEQUENCE_HEADER if attribute.is_none() && has_sequence => &mut headers.sequence,
-                END_HEADER if attribute.is_none() => &mut headers.end,
-                TIME_MS_HEADER if attribute.is_none() && has_time => &mut headers.time_ms,
-                "id" if attribute.is_some() && locations.id.is_none() => &mut headers.id,
-                "type" if attribute.is_some() && locations.kind.is_none() => &mut headers.kind,
-                "source" if attribute.is_some() => &mut headers.source,
-                "time" if attribute.is_some() && has_time => &mut headers.time,
-                "datacontenttype" if attribute.is_some() => &mut headers.content_type,
-                "sequence" if attribute.is_some() && has_sequence => &mut headers.ce_sequence,
-                "endofsequence" if attribute.is_some() => &mut headers.ce_end,
-                // `specversion` describes the encoding of the event, not the event.
-                "specversion" if attribute.is_some() => continue,
-                STORE_NUMBERED_HEADER if attribute.is_none() => &mut headers.store_numbered,
-                DEFAULT_PLACES_HEADER if attribute.is_none() => continue,
-                name => {
-                    headers.others.push((name, value));
-                    continue;
-                }
-            };
-            *place = Some(value);
-        }
-        headers
-    }
 }
 
 impl DeliveryDecoder {
@@ -291,52 +194,6 @@ impl DeliveryDecoder {
         })
     }
 
-    /// Returns whether a message is an event that Ordain has published to this stream, with the values in
-    /// [`OWN_LOCATIONS`]. If Ordain writes all values into the places that the stream reads, no message counts as such
-    /// an event.
-    fn is_published(&self, delivery: &Delivery) -> bool {
-        !self.locations.has_only_written_places()
-            && self.has_own_source(delivery, DEFAULT_PLACES_HEADER)
-    }
-
-    /// Returns whether a message is a dead letter of this stream, with the values in [`OWN_LOCATIONS`]. If the stream
-    /// reads the default places, no message counts as such a letter.
-    fn is_letter(&self, delivery: &Delivery) -> bool {
-        !self.locations.is_default() && self.has_own_cause(delivery)
-    }
-
-    /// Returns whether a message has the headers of a dead letter of this stream. In a dead letter in its original form,
-    /// these headers come from the message.
-    fn has_own_cause(&self, delivery: &Delivery) -> bool {
-        has_header(delivery, CAUSE_HEADER)
-            && !has_header(delivery, LETTER_HEADER)
-            && self.has_own_source(delivery, SOURCE_HEADER)
-    }
-
-    /// Returns the id and the source of the event in a returned dead letter of this stream. The letter has an id and a
-    /// source of its own. In a `sequenced` stream, its event must remain a repeat of the first delivery. Returns `None`
-    /// for any other message. Also returns `None` if the letter does not have the sequence of its event, because a
-    /// sequenced sink has numbered the letter.
-    fn returned_identity<'a>(
-        &self,
-        delivery: &'a Delivery,
-        sequence: Option<u64>,
-    ) -> Option<OriginalEvent<'a>> {
-        let text = |name| std::str::from_utf8(header(&delivery.properties, name)).ok();
-        if self.ordering != OrderingMode::Sequenced || !self.has_own_cause(delivery) {
-            return None;
-        }
-        let event_sequence: u64 = text("deadsequence")?.parse().ok()?;
-        let id = text("deadid").filter(|id| !id.is_empty() && sequence == Some(event_sequence))?;
-        Some(OriginalEvent { id, source: text("deadsource")? })
-    }
-
-    /// Returns whether a header contains the CloudEvents source of this stream, and another header contains the key.
-    fn has_own_source(&self, delivery: &Delivery, name: &str) -> bool {
-        has_header(delivery, KEY_HEADER)
-            && header(&delivery.properties, name) == self.letter_source.as_bytes()
-    }
-
     fn event(
         &self,
         reader: &MessageReader<'_>,
@@ -361,16 +218,7 @@ impl DeliveryDecoder {
         };
         let kind = kind(reader, locations, headers)?;
         let content_type = content_type(reader, headers)?;
-        let end = match first_present(END_HEADER, headers.end, CE_END_HEADER, headers.ce_end) {
-            None => false,
-            Some((name, value)) => as_bool(value).map_or_else(
-                || {
-                    let message = format!("{name} must be true or false, found {}", excerpt(value));
-                    reject(Cause::Unreadable, message)
-                },
-                Ok,
-            )?,
-        };
+        let end = ends_key(headers)?;
         let is_store_numbered = self.has_default_numbers(locations)
             && headers.store_numbered.and_then(as_bool) == Some(true);
         let event = Event::new(&EventParts {
@@ -390,310 +238,4 @@ impl DeliveryDecoder {
         });
         Ok(event.with_store_numbered(is_store_numbered))
     }
-
-    /// Returns whether the sequence and the id of an event are in the places into which Ordain writes them. Otherwise,
-    /// the header [`STORE_NUMBERED_HEADER`] has no meaning: a stream that reads the id from another place may read
-    /// another id at each delivery.
-    fn has_default_numbers(&self, locations: &EventLocations) -> bool {
-        self.ordering == OrderingMode::Sequenced
-            && locations.sequence.is_none()
-            && self.locations.id.is_none()
-    }
-
-    fn id<'r>(
-        &self,
-        reader: &'r MessageReader<'_>,
-        locations: &EventLocations,
-        headers: &EventHeaders<'r>,
-        key: &str,
-        sequence: Option<u64>,
-    ) -> DeliveryResult<Cow<'r, str>> {
-        let properties = &reader.delivery.properties;
-        let found = match &locations.id {
-            None => attribute("id", headers.id, properties.message_id().as_ref())?,
-            Some(location) => match located_id(reader, location) {
-                LocatedId::Text(id) => Some(within_limit("id", id)?),
-                LocatedId::Content => {
-                    let kind = kind(reader, locations, headers)?.unwrap_or_default();
-                    Some(content_id(key, &kind, reader.data).into())
-                }
-                LocatedId::Unique => Some(
-                    letter_id(reader.delivery).map_or_else(|| unique_id().into(), Cow::Borrowed),
-                ),
-                LocatedId::Missing => None,
-            },
-        };
-        match (found, sequence, self.ordering) {
-            (Some(id), ..) => Ok(id),
-            (None, Some(sequence), _) => Ok(Cow::Owned(format!("{key}/{sequence}"))),
-            (None, None, OrderingMode::Sequenced) => Ok(Cow::Borrowed("")),
-            (None, None, OrderingMode::Fifo) => {
-                // The message of another stream's dead letter may lack an id, but the letter has one.
-                if let Some(id) = original_letter_id(properties) {
-                    return Ok(Cow::Borrowed(id));
-                }
-                let message = match &locations.id {
-                    Some(location) => describe_missing_id(reader, location, self.ordering),
-                    None => "there is no id, and a fifo stream detects repeats by the id: set the property \
-                             message_id"
-                        .to_owned(),
-                };
-                reject(Cause::NoId, message)
-            }
-        }
-    }
-
-    /// Returns the producer's sequence; `None` if there is no sequence.
-    fn sequence(
-        &self,
-        reader: &MessageReader<'_>,
-        locations: &EventLocations,
-        headers: &EventHeaders<'_>,
-    ) -> DeliveryResult<Option<u64>> {
-        match &locations.sequence {
-            Some(location) if self.ordering == OrderingMode::Sequenced => {
-                located_sequence(reader, location).map_err(DeliveryRejection::of)
-            }
-            _ => Self::default_sequence(headers),
-        }
-    }
-
-    /// Returns the sequence in the default headers; `None` if there is no header with a sequence.
-    fn default_sequence(headers: &EventHeaders<'_>) -> DeliveryResult<Option<u64>> {
-        let found = first_present(
-            SEQUENCE_HEADER,
-            headers.sequence,
-            CE_SEQUENCE_HEADER,
-            headers.ce_sequence,
-        );
-        let Some((name, value)) = found else { return Ok(None) };
-        match as_integer(value) {
-            Some(number) if number < SEQUENCE_END => Ok(Some(number)),
-            _ => {
-                let found = excerpt(value);
-                let message =
-                    format!("{name} must be a whole number below {SEQUENCE_END}, found {found}");
-                reject(Cause::NoSequence, message)
-            }
-        }
-    }
-
-    /// Returns headers without a meaning for Ordain, as texts, and the properties that a handler reads as headers.
-    /// Omits the property in `key_place`, which contains the key. A value that is neither a text, a number nor a
-    /// Boolean becomes JSON. Returns an error if the headers exceed the limit on their number or size, if the headers
-    /// and the body together exceed the size limit of an event, or if the name of a header is not UTF-8.
-    fn other_headers<'a>(
-        &self,
-        reader: &MessageReader<'a>,
-        headers: &[(&'a str, &'a AMQPValue)],
-        key: &str,
-        key_place: Option<&Place>,
-    ) -> DeliveryResult<Vec<(Cow<'a, str>, Cow<'a, str>)>> {
-        let mut size = 0;
-        let mut others = Vec::with_capacity(headers.len() + MessageProperty::HANDLER_HEADERS.len());
-        for (name, value) in headers {
-            let value = as_text(value).unwrap_or_else(|| json(value, usize::MAX).into());
-            // Ordain writes the key of each message into this header. The event already contains the key.
-            if *name == KEY_HEADER && value == key {
-                continue;
-            }
-            if let Some(bytes) = not_utf8(name) {
-                let message =
-                    format!("the name of a header must be UTF-8, found the bytes {bytes}");
-                return reject(Cause::Unreadable, message);
-            }
-            let name = match MessageProperty::of_header(name) {
-                // A header must not replace a property: the broker has checked some properties, but no header.
-                Some(_) => Cow::Owned(format!("{RENAMED_PREFIX}{name}")),
-                None => Cow::Borrowed(*name),
-            };
-            size += name.len() + value.len();
-            others.push((name, value));
-        }
-        for property in MessageProperty::HANDLER_HEADERS {
-            let value = match property {
-                MessageProperty::ContentEncoding => reader.encoding.map(Cow::Borrowed),
-                property => reader.property(property),
-            };
-            let value = value.filter(|_| key_place != Some(&Place::Property(property)));
-            if let Some(value) = value.map(short_text) {
-                size += property.header_name().len() + value.len();
-                others.push((property.header_name().into(), value));
-            }
-        }
-        if others.len() > HEADERS_LIMIT || size > HEADERS_SIZE_LIMIT {
-            let count = others.len();
-            return reject(
-                Cause::Unreadable,
-                format!(
-                    "the message has {count} headers with {size} bytes; at most {HEADERS_LIMIT} headers with \
-                     {HEADERS_SIZE_LIMIT} bytes are allowed"
-                ),
-            );
-        }
-        let whole = reader.data.len() + size;
-        let limit = self.event_size;
-        if whole > limit {
-            let message =
-                format!("the event has {whole} bytes; runtime.event_size allows {limit} bytes");
-            return reject(Cause::Unreadable, message);
-        }
-        Ok(others)
-    }
-}
-
-/// Returns whether the value of a header is this text, as a long string of AMQP.
-fn is_text(value: &AMQPValue, text: &str) -> bool {
-    matches!(value, AMQPValue::LongString(found) if found.as_bytes() == text.as_bytes())
-}
-
-/// Returns the prefixes of the headers of a message that contain attributes of a CloudEvent.
-fn attribute_prefixes(delivery: &Delivery) -> impl Iterator<Item = &'static str> + Clone + use<> {
-    let http_prefix = has_header(delivery, HTTP_VERSION_HEADER).then_some(HTTP_ATTRIBUTE_PREFIX);
-    ATTRIBUTE_PREFIXES.into_iter().chain(http_prefix)
-}
-
-fn has_header(delivery: &Delivery, name: &str) -> bool {
-    let headers = delivery.properties.headers().as_ref().map(FieldTable::inner);
-    headers.is_some_and(|headers| headers.contains_key(name))
-}
-
-/// Returns the key of an event.
-fn read_key<'r>(
-    reader: &'r MessageReader<'_>,
-    locations: &'r EventLocations,
-) -> DeliveryResult<DeliveryKey<'r>> {
-    let Some(location) = &locations.key else {
-        let place = "the routing key";
-        let key = utf8(place, &reader.delivery.routing_key)?;
-        let size = key.len();
-        if size > KEY_SIZE_LIMIT {
-            return reject(
-                Cause::Unreadable,
-                format!("the key has {size} bytes; at most {KEY_SIZE_LIMIT} bytes are allowed"),
-            );
-        }
-        if key.is_empty() {
-            return reject(Cause::NoKey, format!("there is no key: {place} must contain the key"));
-        }
-        return Ok(DeliveryKey { text: key, place: None });
-    };
-    let key = located_key(reader, location).map_err(DeliveryRejection::of)?;
-    Ok(DeliveryKey { text: key.text, place: key.place })
-}
-
-/// Returns the id of a dead letter of any stream; `None` for any other message. With a new id at each delivery, dead
-/// letters could circulate forever between two streams.
-fn letter_id(delivery: &Delivery) -> Option<&str> {
-    let properties = &delivery.properties;
-    let is_letter = !header(properties, CAUSE_HEADER).is_empty();
-    let id = is_letter.then(|| std::str::from_utf8(id(properties)).ok())?;
-    id.filter(|id| !id.is_empty())
-}
-
-/// Returns the type of an event; `None` if the event has no type, or a type that cannot be read.
-fn kind<'r>(
-    reader: &'r MessageReader<'_>,
-    locations: &EventLocations,
-    headers: &EventHeaders<'r>,
-) -> DeliveryResult<Option<Cow<'r, str>>> {
-    match &locations.kind {
-        None => optional_attribute("type", headers.kind, reader.kind),
-        Some(location) => {
-            located_text(reader, location).map(|kind| within_limit("type", kind)).transpose()
-        }
-    }
-}
-
-/// Returns the media type of the data; `None` if the event has none, or one that cannot be read.
-fn content_type<'r>(
-    reader: &'r MessageReader<'_>,
-    headers: &EventHeaders<'r>,
-) -> DeliveryResult<Option<Cow<'r, str>>> {
-    let property = reader.delivery.properties.content_type().as_ref();
-    optional_attribute("datacontenttype", headers.content_type, property)
-}
-
-/// Returns the name and the value of Ordain's header. If Ordain's header is missing, returns the name and the value of
-/// the CloudEvents header.
-fn first_present<'a>(
-    own: &'static str,
-    value: Option<&'a AMQPValue>,
-    of_cloudevents: &'static str,
-    other: Option<&'a AMQPValue>,
-) -> Option<(&'static str, &'a AMQPValue)> {
-    value.map(|value| (own, value)).or(other.map(|value| (of_cloudevents, value)))
-}
-
-/// Returns a CloudEvents attribute, or the AMQP property if the message lacks the attribute. An empty value counts as
-/// missing. If the message has the attribute with an empty value, this function ignores the property, and returns
-/// `None`.
-fn attribute<'a>(
-    name: &str,
-    header: Option<&'a AMQPValue>,
-    property: Option<&'a ShortString>,
-) -> DeliveryResult<Option<Cow<'a, str>>> {
-    let text = match (header, property) {
-        (Some(value), _) => {
-            let Some(text) = as_text(value) else {
-                let found = excerpt(value);
-                let message = format!("cloudEvents:{name} must be a text, found {found}");
-                return reject(Cause::Unreadable, message);
-            };
-            text
-        }
-        (None, Some(property)) => utf8(name, property)?,
-        (None, None) => return Ok(None),
-    };
-    Ok(Some(within_limit(name, text)?).filter(|text| !text.is_empty()))
-}
-
-/// Returns an attribute or property as [`attribute`] does. If its value cannot be read, returns `None`.
-fn optional_attribute<'a>(
-    name: &str,
-    header: Option<&'a AMQPValue>,
-    property: Option<&'a ShortString>,
-) -> DeliveryResult<Option<Cow<'a, str>>> {
-    let is_readable = match (header, property) {
-        (Some(value), _) => as_text(value).is_some(),
-        (None, Some(property)) => not_utf8(property.as_str()).is_none(),
-        (None, None) => true,
-    };
-    if is_readable { attribute(name, header, property) } else { Ok(None) }
-}
-
-/// Returns a value. Rejects a value that is longer than [`ATTRIBUTE_LIMIT`].
-fn within_limit<'a>(name: &str, text: Cow<'a, str>) -> DeliveryResult<Cow<'a, str>> {
-    if text.len() > ATTRIBUTE_LIMIT {
-        let size = text.len();
-        return reject(
-            Cause::Unreadable,
-            format!("the {name} has {size} bytes; at most {ATTRIBUTE_LIMIT} bytes are allowed"),
-        );
-    }
-    Ok(text)
-}
-
-/// Returns the text of a short string. Rejects a text that was not UTF-8 in the message. If the decoder replaced
-/// invalid bytes instead, two different texts could become equal.
-fn utf8<'a>(place: &str, text: &'a ShortString) -> DeliveryResult<Cow<'a, str>> {
-    match not_utf8(text.as_str()) {
-        None => Ok(Cow::Borrowed(text.as_str())),
-        Some(bytes) => {
-            reject(Cause::Unreadable, format!("{place} must be UTF-8, found the bytes {bytes}"))
-        }
-    }
-}
-
-/// Returns the time of the event, in µs since the Unix epoch. The time comes from the CloudEvents attribute `time`,
-/// otherwise from the header `timestamp_in_ms`, otherwise from AMQP's own timestamp. The first of these three that can
-/// be read counts ([`event_time`] for the attribute; a time in ms for the header). Other programs may use these names
-/// for something else, so another value is not an error. AMQP's timestamp is in seconds, but many producers write
-/// another unit.
-fn default_time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> Option<u64> {
-    let attribute = headers.time.and_then(as_text).and_then(|text| event_time(&text));
-    // Ordain and a timestamp plugin of RabbitMQ write this header.
-    let header_us =
-        || headers.time_ms.and_then(as_integer)?.checked_mul(1_000).and_then(in_calendar);
-    attribute.or_else(header_us).or_else(|| timestamp.map(number_time))
 }

@@ -11,10 +11,10 @@
 //! `consumer_tag`. A `subscription` receives deliveries, limited by `prefetch`, and acknowledges them; `queue_monitor`
 //! detects a queue that delivers nothing; `decode` converts deliveries into events, and `unreadable` converts
 //! unreadable deliveries into dead letters, with the message in the form of `raw_message`. `unreadable_run` counts
-//! consecutive unreadable deliveries, which can remain in the queue instead. `event_counts` maps the events of batches
-//! to deliveries. `fifo_queue` detects that the queue of a `fifo` stream is lost. `header` names the headers with a
-//! meaning for Ordain, `value` converts their values, and `weight` estimates the memory that the headers of a delivery
-//! take.
+//! consecutive unreadable deliveries, and `held_messages` decides whether they remain in the queue instead.
+//! `event_counts` maps the events of batches to deliveries. `fifo_queue` detects that the queue of a `fifo` stream is
+//! lost. `header` names the headers with a meaning for Ordain, `value` converts their values, and `weight` estimates
+//! the memory that the headers of a delivery take.
 //!
 //! Publishing: `encode` builds messages, and `publish` sends them to an `exchange`. `original_letter` builds dead
 //! letters in the form in which their messages arrived, and reads the letters that return. `confirm_tracker` tracks
@@ -38,6 +38,7 @@ mod exchange;
 mod fifo_queue;
 mod greeting;
 mod header;
+mod held_messages;
 mod inspect;
 mod original_letter;
 mod prefetch;

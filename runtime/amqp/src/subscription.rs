@@ -14,18 +14,16 @@ use tokio::time::{sleep_until, timeout};
 use super::connect::{BrokerError, is_state_error};
 use super::consumer_options::ConsumerOptions;
 use super::event_counts::EventCounts;
+use super::held_messages::HeldMessages;
 use super::prefetch::AdaptivePrefetch;
 use super::queue_monitor::ConsumerProgress;
-use super::store_timeout::with_store_timeout;
 use super::unreadable::{batch_fault, decode_batch, decode_or_letter, fault};
-use super::unreadable_run::{ContactState, UnreadableRun};
+use super::unreadable_run::ContactState;
 use super::weight::{decoded_memory, memory};
 use ordain_cloudevents::{
     AckProgress, BATCH_BYTES_LIMIT, BATCH_EVENTS_LIMIT, DecodedDelivery, DeliveryBatch,
     FilePosition,
 };
-use ordain_store::StoreError;
-use ordain_util::source_health::SourceState;
 use ordain_util::wait::shortened;
 
 /// Time limit for the acknowledgements of earlier messages when a stream stops because of unreadable messages. Without
@@ -65,10 +63,8 @@ pub(super) struct Subscription<'a> {
     channel: &'a Channel,
     progress: &'a ConsumerProgress,
     prefetch: &'a mut AdaptivePrefetch,
-    contact: &'a mut ContactState,
-    /// The unreadable messages since the last readable message. Those of them that are held back are the last elements
-    /// of `unsent`.
-    run: UnreadableRun,
+    /// The unreadable messages that are held back: the last elements of `unsent`.
+    held: HeldMessages<'a>,
     /// Number of deliveries that have arrived.
     received: u64,
     /// Number of acknowledged deliveries.
@@ -107,8 +103,7 @@ impl<'a> Subscription<'a> {
             channel,
             progress,
             prefetch,
-            contact,
-            run: UnreadableRun::new(options.unreadable_limit),
+            held: HeldMessages::new(options, queue, contact),
             received: 0,
             acknowledged_count: 0,
             acknowledged_events: 0,
@@ -170,7 +165,7 @@ impl<'a> Subscription<'a> {
                             return Ok(SubscriptionEnd::StreamSuspected);
                         }
                         self.buffer(delivery)?;
-                        if self.run.is_at_limit() {
+                        if self.held.is_at_limit() {
                             return self.stop(deliver, acknowledged).await;
                         }
                         // Deliveries above the memory limit reduce the prefetch at once, even before an
@@ -191,7 +186,7 @@ impl<'a> Subscription<'a> {
                         return Ok(end);
                     }
                 }
-                () = wait_until(self.run.decide_at()), if self.run.held_events() > 0 => {
+                () = wait_until(self.held.decide_at()), if self.held.events() > 0 => {
                     if let Some(end) = self.decide_about_held().await {
                         return Ok(end);
                     }
@@ -202,19 +197,19 @@ impl<'a> Subscription<'a> {
 
     /// Returns the number of events that the receiver may get and has not taken.
     fn sendable(&self) -> usize {
-        self.unsent.len() - self.run.held_events()
+        self.unsent.len() - self.held.events()
     }
 
     /// Returns whether the receiver has acknowledged all events before the messages that are held back.
     fn has_settled_earlier(&self) -> bool {
-        let held = self.run.held_events() as u64;
+        let held = self.held.events() as u64;
         self.acknowledged_events + held == self.event_counts.received()
     }
 
     /// Returns whether the prefetch is used up by messages that are held back, so that no further message can arrive.
     fn is_prefetch_held(&self) -> bool {
         let unacknowledged = self.received - self.acknowledged_count;
-        self.run.held_events() > 0
+        self.held.events() > 0
             && self.has_settled_earlier()
             && unacknowledged >= self.prefetch.current().into()
     }
@@ -234,59 +229,13 @@ impl<'a> Subscription<'a> {
     }
 
     /// Decides about the unreadable messages that are held back, if no further message has arrived for a while, or can
-    /// arrive because the held messages use up the prefetch. If the stream has read a message before, the held messages
-    /// become dead letters. Otherwise they remain in the queue: the subscription reports the messages and continues to
-    /// hold them. It ends if the held messages use up the prefetch, or if it has held messages for too long. Returns
-    /// the end of the subscription, if it must end.
+    /// arrive because the held messages use up the prefetch. Returns the end of the subscription, if it must end.
     async fn decide_about_held(&mut self) -> Option<SubscriptionEnd> {
-        if self.is_prefetch_held() && self.prefetch.grow() {
+        let is_prefetch_held = self.is_prefetch_held();
+        if is_prefetch_held && self.prefetch.grow() {
             return Some(SubscriptionEnd::Resized);
         }
-        match self.has_read_before().await {
-            Ok(true) => self.release(),
-            Ok(false) if self.is_prefetch_held() || self.run.is_overdue() => {
-                return Some(self.stopped());
-            }
-            Ok(false) => self.report_holding(),
-            // The next decision requests the data of the store again.
-            Err(_) => self.run.recheck(),
-        }
-        None
-    }
-
-    /// Returns whether the stream has read a message, now or in an earlier process: each event leaves data of the
-    /// stream in the store.
-    async fn has_read_before(&mut self) -> Result<bool, StoreError> {
-        if !self.contact.has_read {
-            let ConsumerOptions { records, stream, .. } = self.options;
-            let streams = with_store_timeout(records.store().streams()).await?;
-            self.contact.has_read = streams.iter().any(|known| known == stream);
-        }
-        Ok(self.contact.has_read)
-    }
-
-    /// Releases the held messages, so that they become dead letters.
-    fn release(&mut self) {
-        if std::mem::take(&mut self.contact.is_holding_logged) {
-            tracing::info!(
-                stream = &*self.options.stream,
-                queue = self.queue,
-                "the stream has read a message; the unreadable messages before it become dead letters"
-            );
-            self.options.health.set(SourceState::Consuming);
-        }
-        self.run.release();
-    }
-
-    /// Reports that the stream has not read any message yet, and leaves all messages in the queue.
-    fn report_holding(&mut self) {
-        let reason = self.run.describe_holding(self.queue, &self.options.decoder);
-        if !std::mem::replace(&mut self.contact.is_holding_logged, true) {
-            let stream = &*self.options.stream;
-            tracing::error!(stream, queue = self.queue, "stream waits: {reason}");
-        }
-        self.options.health.set(SourceState::Unreadable { reason, is_stopped: false });
-        self.run.recheck();
+        self.held.decide(is_prefetch_held).await.map(SubscriptionEnd::Unreadable)
     }
 
     /// Waits for the acknowledgements of the deliveries before the held messages, and ends the subscription.
@@ -301,7 +250,7 @@ impl<'a> Subscription<'a> {
             Ok(Ok(true)) | Err(_) => {}
             Ok(Ok(false)) => return Ok(SubscriptionEnd::Done),
         }
-        Ok(self.stopped())
+        Ok(SubscriptionEnd::Unreadable(self.held.report_stop()))
     }
 
     /// Passes the deliveries before the held messages to their receiver, and acknowledges them. Returns `false` if the
@@ -332,22 +281,6 @@ impl<'a> Subscription<'a> {
         Ok(true)
     }
 
-    /// Reports that the stream stops. Returns the end of the subscription.
-    fn stopped(&mut self) -> SubscriptionEnd {
-        let options = self.options;
-        let reason = self.run.describe_stop(self.queue, &options.stream, &options.decoder);
-        if !std::mem::replace(&mut self.contact.is_stop_logged, true) {
-            tracing::error!(
-                stream = &*options.stream,
-                queue = self.queue,
-                "stream stopped: {reason}"
-            );
-        }
-        let state = SourceState::Unreadable { reason: reason.clone(), is_stopped: true };
-        options.health.set(state);
-        SubscriptionEnd::Unreadable(reason)
-    }
-
     /// Returns whether a delivery shows that a queue of unknown type may be of type stream. The first delivery is
     /// sufficient for this check, because all messages of a queue of type stream have the header.
     fn is_stream_suspected(&self, delivery: &Delivery) -> bool {
@@ -374,8 +307,8 @@ impl<'a> Subscription<'a> {
             self.event_counts.add(self.received, 1);
             self.prefetch.record(bytes, delivery.redelivered);
             match fault(&read) {
-                None => self.end_run(),
-                Some((cause, error)) => self.run.add(cause, error, 1, delivery),
+                None => self.held.end_run(),
+                Some((cause, error)) => self.held.add(cause, error, 1, delivery),
             }
             self.push(read, bytes);
             return Ok(());
@@ -383,9 +316,9 @@ impl<'a> Subscription<'a> {
         self.event_counts.add(self.received, events.len() as u64);
         self.prefetch.record(events.iter().map(decoded_memory).sum(), delivery.redelivered);
         match batch_fault(&events) {
-            Some((cause, error)) => self.run.add(cause, error, events.len(), delivery),
+            Some((cause, error)) => self.held.add(cause, error, events.len(), delivery),
             None if events.is_empty() => {}
-            None => self.end_run(),
+            None => self.held.end_run(),
         }
         for event in events {
             let bytes = decoded_memory(&event);
@@ -397,17 +330,6 @@ impl<'a> Subscription<'a> {
     fn push(&mut self, decoded: DecodedDelivery, bytes: usize) {
         self.unsent.push_back((decoded, bytes));
         self.unsent_bytes += bytes;
-    }
-
-    /// Ends the run of unreadable messages, because a readable message has arrived: the held messages become dead
-    /// letters.
-    fn end_run(&mut self) {
-        self.contact.has_read = true;
-        self.contact.is_stop_logged = false;
-        if !self.run.is_empty() || self.contact.is_holding_logged {
-            self.release();
-            self.run.end();
-        }
     }
 
     /// Logs the first message with a priority that this subscription receives, if the stream is a `fifo` stream

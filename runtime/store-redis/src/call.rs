@@ -78,7 +78,7 @@ impl RedisStore {
             if self.retry_timeout.is_some_and(|patience| started.elapsed() >= patience) {
                 return answer;
             }
-            self.retry_warnings.report(what(), reason);
+            self.retry_warnings.report(&what(), reason);
             tokio::time::sleep(backoff.next_delay()).await;
         }
     }

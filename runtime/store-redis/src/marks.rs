@@ -118,7 +118,7 @@ impl MarkStore for RedisStore {
                 Ok(answer == Some(Value::Int(1)))
             }
             Err(StoreError::Unavailable(reason) | StoreError::Corrupt(reason)) => {
-                self.retry_warnings.report(what(), &reason);
+                self.retry_warnings.report(&what(), &reason);
                 Ok(false)
             }
             Err(error) => Err(error),

@@ -99,7 +99,7 @@ impl RecordStore for RedisStore {
             Ok(None) => format!("fewer than {} replicas have the commit", self.replicas),
             Err(error) => error.to_string(),
         };
-        self.retry_warnings.report(what(), &reason);
+        self.retry_warnings.report(&what(), &reason);
         CommitReply::Unknown
     }
 }

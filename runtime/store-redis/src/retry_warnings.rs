@@ -1,7 +1,7 @@
-//! Logs warnings at intervals while requests to the store fail, and one message when all failed requests have
-//! succeeded.
+//! Logs warnings at intervals while requests to the store fail, and one message when every failed request has succeeded
+//! or was given up by its caller.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,6 +15,11 @@ pub(super) const WARN_INTERVAL: Duration = Duration::from_secs(5);
 /// second, and an attempt takes at most 13 seconds: 3 seconds to connect and 10 seconds for the response. An older
 /// reason therefore usually belongs to an earlier failure.
 const REASON_LIFETIME: Duration = Duration::from_secs(15);
+/// The time since its newest failure after which a request counts as given up by its caller, for example because the
+/// process has lost the partition. Failures of a request that the caller repeats follow each other within 18 seconds:
+/// the sequencer sends a failed commit again after at most 5 seconds, callers repeat all other requests sooner, and an
+/// attempt takes at most 13 seconds. The rest is a reserve for a busy process.
+const GIVE_UP_DELAY: Duration = Duration::from_secs(20);
 
 /// The requests that failed and that their callers repeat, and the throttle for the warnings about them.
 pub(super) struct RetryWarnings {
@@ -25,7 +30,8 @@ pub(super) struct RetryWarnings {
 }
 
 struct RetryingRequests {
-    requests: HashSet<String>,
+    /// The time of the newest failure of each request that has failed and has not succeeded since.
+    failed_at: HashMap<String, Instant>,
     throttle: LogThrottle,
     /// The time and the reason of the newest failure.
     newest: Option<(Instant, String)>,
@@ -34,7 +40,35 @@ struct RetryingRequests {
 impl RetryingRequests {
     fn new() -> Self {
         let throttle = LogThrottle::new(WARN_INTERVAL);
-        Self { requests: HashSet::new(), throttle, newest: None }
+        Self { failed_at: HashMap::new(), throttle, newest: None }
+    }
+
+    /// Records that a request failed at `now`. Returns whether a warning may be logged.
+    fn report(&mut self, question: &str, reason: &str, now: Instant) -> bool {
+        self.failed_at.insert(question.to_owned(), now);
+        self.newest = Some((now, reason.to_owned()));
+        self.throttle.allow_at(now)
+    }
+
+    /// Returns the reason of the newest failure; `None` if this failure is older than [`REASON_LIFETIME`].
+    fn newest_reason(&self, now: Instant) -> Option<&str> {
+        let (failed_at, reason) = self.newest.as_ref()?;
+        (now.duration_since(*failed_at) < REASON_LIFETIME).then_some(reason.as_str())
+    }
+
+    /// Records that a request succeeded at `now`. Also removes the requests that their callers have given up. Returns
+    /// `true` if no failed request remains, and then forgets the earlier failures.
+    fn resolve(&mut self, question: &str, now: Instant) -> bool {
+        if self.failed_at.is_empty() {
+            return false;
+        }
+        self.failed_at.remove(question);
+        self.failed_at.retain(|_, failed_at| now.duration_since(*failed_at) < GIVE_UP_DELAY);
+        let is_recovered = self.failed_at.is_empty();
+        if is_recovered {
+            *self = Self::new();
+        }
+        is_recovered
     }
 }
 
@@ -48,38 +82,122 @@ impl RetryWarnings {
     }
 
     /// Records a request that failed and that its caller will repeat.
-    pub(super) fn report(&self, question: String, reason: &str) {
+    pub(super) fn report(&self, question: &str, reason: &str) {
         let mut open = self.retrying.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.throttle.allow() {
+        if open.report(question, reason, Instant::now()) {
             tracing::warn!(
                 "the store at {} did not complete a request ({question}): \
                  {reason}; retrying",
                 self.address
             );
         }
-        open.requests.insert(question);
-        open.newest = Some((Instant::now(), reason.to_owned()));
         self.has_retrying.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the reason of the newest failed request. Returns `None` if all failed requests have succeeded, or if the
-    /// newest failure is older than [`REASON_LIFETIME`].
+    /// Returns the reason of the newest failed request. Returns `None` if no failed request remains, or if the newest
+    /// failure is older than [`REASON_LIFETIME`].
     pub(super) fn newest_reason(&self) -> Option<String> {
         let open = self.retrying.lock().unwrap_or_else(PoisonError::into_inner);
-        let (at, reason) = open.newest.as_ref()?;
-        (at.elapsed() < REASON_LIFETIME).then(|| reason.clone())
+        open.newest_reason(Instant::now()).map(str::to_owned)
     }
 
-    /// Records that a request has succeeded.
+    /// Records that a request has succeeded. If no failed request remains, logs that the store completes requests
+    /// again.
     pub(super) fn resolve(&self, question: impl FnOnce() -> String) {
         if !self.has_retrying.load(Ordering::Relaxed) {
             return;
         }
         let mut open = self.retrying.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.requests.remove(&question()) && open.requests.is_empty() {
+        if open.resolve(&question(), Instant::now()) {
             self.has_retrying.store(false, Ordering::Relaxed);
-            *open = RetryingRequests::new();
             tracing::info!("the store at {} completes requests again", self.address);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COMMIT: &str = "commit of stream \"s\", partition 0, shard 0";
+    const HEARTBEAT: &str = "beat of {ordain:0}:instances";
+    const MOMENT: Duration = Duration::from_millis(1);
+
+    fn fail(requests: &mut RetryingRequests, question: &str, now: Instant) {
+        requests.report(question, "connection refused", now);
+    }
+
+    #[test]
+    fn success_of_the_failed_request_is_a_recovery_at_once() {
+        let mut requests = RetryingRequests::new();
+        let start = Instant::now();
+        assert!(!requests.resolve(COMMIT, start), "no request has failed");
+        fail(&mut requests, COMMIT, start);
+        fail(&mut requests, HEARTBEAT, start);
+        assert!(!requests.resolve(COMMIT, start), "the heartbeat still fails");
+        assert_eq!(requests.newest_reason(start), Some("connection refused"));
+        assert!(requests.resolve(HEARTBEAT, start));
+        assert_eq!(requests.newest_reason(start), None);
+        assert!(!requests.resolve(HEARTBEAT, start), "the recovery is reported once");
+    }
+
+    #[test]
+    fn request_without_repeats_delays_the_recovery_for_a_limited_time() {
+        let mut requests = RetryingRequests::new();
+        let start = Instant::now();
+        fail(&mut requests, COMMIT, start);
+        fail(&mut requests, HEARTBEAT, start);
+        assert!(!requests.resolve(HEARTBEAT, start + MOMENT));
+        assert!(!requests.resolve(HEARTBEAT, start + GIVE_UP_DELAY.saturating_sub(MOMENT)));
+        assert!(requests.resolve(HEARTBEAT, start + GIVE_UP_DELAY));
+    }
+
+    #[test]
+    fn request_without_repeats_does_not_hide_a_request_that_still_fails() {
+        let mut requests = RetryingRequests::new();
+        let start = Instant::now();
+        fail(&mut requests, "checkpoint of stream \"s\"", start);
+        let repeated_at = start + GIVE_UP_DELAY.saturating_sub(MOMENT);
+        fail(&mut requests, COMMIT, repeated_at);
+        assert!(!requests.resolve(HEARTBEAT, start + GIVE_UP_DELAY));
+        assert!(requests.resolve(COMMIT, start + GIVE_UP_DELAY));
+    }
+
+    /// An attempt takes at most 13 seconds, and the sequencer sends a commit again after at most 5 seconds.
+    #[test]
+    fn commit_that_always_fails_is_never_a_recovery() {
+        let mut requests = RetryingRequests::new();
+        let mut now = Instant::now();
+        for _ in 0..10 {
+            fail(&mut requests, COMMIT, now);
+            for _ in 0..18 {
+                now += Duration::from_secs(1);
+                assert!(!requests.resolve(HEARTBEAT, now));
+            }
+        }
+    }
+
+    #[test]
+    fn reason_is_returned_for_a_limited_time() {
+        let mut requests = RetryingRequests::new();
+        let start = Instant::now();
+        fail(&mut requests, COMMIT, start);
+        let before_end = start + REASON_LIFETIME.saturating_sub(MOMENT);
+        assert_eq!(requests.newest_reason(before_end), Some("connection refused"));
+        assert_eq!(requests.newest_reason(start + REASON_LIFETIME), None);
+    }
+
+    #[test]
+    fn warnings_are_throttled_until_the_recovery() {
+        let mut requests = RetryingRequests::new();
+        let start = Instant::now();
+        let report = |requests: &mut RetryingRequests, now| {
+            requests.report(COMMIT, "connection refused", now)
+        };
+        assert!(report(&mut requests, start));
+        assert!(!report(&mut requests, start + MOMENT));
+        assert!(report(&mut requests, start + WARN_INTERVAL));
+        assert!(requests.resolve(COMMIT, start + WARN_INTERVAL));
+        assert!(report(&mut requests, start + WARN_INTERVAL));
     }
 }

@@ -25,6 +25,7 @@ mod refused;
 mod sink_connections;
 mod stopped;
 mod suite;
+mod support;
 mod timeouts;
 mod topology;
 mod types;

@@ -2,16 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use ordain_config::{LoadedConfig, PartitionParams};
 use ordain_core::{
-    AppliedCommit, Batch, Cause, CommitReply, Effect, Event, EventParts, FileDigest, GapEnd,
-    HandlerOutcome, Input, KeyRecord, KeySnapshot, LetterId, Rollout, Sequencer, StateUpdate,
-    TurnResult, WriteCondition,
+    AppliedCommit, Batch, Cause, CommitReply, Effect, Event, EventParts, GapEnd, Input, KeyRecord,
+    KeySnapshot, LetterId, Sequencer, StateUpdate, TurnResult, WriteCondition,
 };
+
+use super::sequencer_support::{effect_without_messages, event_parts, settings, version};
 
 /// A sequencer, and the answers of its store and its replay source. The store keeps no record before the first call of
 /// [`Rig::remember`], which stores a record. Later commits replace this record.
@@ -37,23 +36,8 @@ struct Rig {
 
 impl Rig {
     fn new(stream: &str) -> Result<Self> {
-        let text = format!(
-            "[streams.cases]\nhandler = \"tally\"\n\
-             source = {{ kind = \"file\", path = \"events.ndjson\" }}\n{stream}\n"
-        );
-        let loaded = LoadedConfig::parse(Path::new("ordain.toml"), &text, &|_| None)?;
-        let stream =
-            loaded.config.streams.values().next().context("the configuration has no stream")?;
-        let share = PartitionParams {
-            partition: 0,
-            stream_partitions: 1,
-            process_partitions: 1,
-            workers: 1,
-            version: Some(version()),
-            seed: 1,
-        };
         Ok(Self {
-            sequencer: Sequencer::new(loaded.config.sequencer_settings(stream, &share), &[0], 0),
+            sequencer: Sequencer::new(settings(stream)?, &[0], 0),
             delivery: 0,
             snapshot: None,
             batches: Vec::new(),
@@ -168,13 +152,7 @@ impl Rig {
 }
 
 fn event(sequence: u64) -> Arc<Event> {
-    let sequence = Some(sequence);
-    let parts = EventParts { key: "a", id: "1", kind: "test", sequence, ..EventParts::default() };
-    Arc::new(Event::new(&parts))
-}
-
-fn effect_without_messages() -> HandlerOutcome {
-    HandlerOutcome::Effect { messages: Vec::new(), complete: false }
+    Arc::new(Event::new(&EventParts { sequence: Some(sequence), ..event_parts() }))
 }
 
 #[test]
@@ -199,9 +177,8 @@ fn conflict_names_the_source_of_the_other_event() -> Result<()> {
     let mut rig = Rig::new("gap = { timeout = \"1h\" }")?;
     let from = |source: &str| {
         let sequence = Some(2);
-        let parts = EventParts { key: "a", id: "1", kind: "test", ..EventParts::default() };
         let data = source.as_bytes();
-        Arc::new(Event::new(&EventParts { source, sequence, data, ..parts }))
+        Arc::new(Event::new(&EventParts { source, sequence, data, ..event_parts() }))
     };
     rig.input(0, Input::Arrived { delivery: 1, event: from("/shop") });
     rig.input(0, Input::Arrived { delivery: 2, event: from("/web") });
@@ -220,11 +197,11 @@ fn other_form_of_json_is_a_repeat() -> Result<()> {
     let mut delivery = 0;
     let mut deliver = |rig: &mut Rig, sequence: u64, data: &str| {
         delivery += 1;
-        let parts = EventParts { key: "a", id: "1", kind: "test", ..EventParts::default() };
         let sequence = Some(sequence);
         let data = data.as_bytes();
         let content_type = "application/json";
-        let event = Arc::new(Event::new(&EventParts { sequence, data, content_type, ..parts }));
+        let parts = EventParts { sequence, data, content_type, ..event_parts() };
+        let event = Arc::new(Event::new(&parts));
         rig.input(0, Input::Arrived { delivery, event });
     };
     let loose = "{ \"b\": 2,\n \"a\": [1, \"\\u0078\"] }";
@@ -287,8 +264,8 @@ fn skipped(rig: &Rig) -> Vec<(u64, u64)> {
 const WIDE: &str = "gap = { timeout = \"1s\", attempts = 2, backoff = \"1s..1s\", \
                     max_width = 1000000000, on_exhausted = \"skip\" }\nspill_after = \"10m\"\n";
 
-/// The producer jumps by 20 million numbers. The key skips them in one commit, with one dead letter, after the rounds of
-/// a single gap.
+/// The producer jumps by 20 million numbers. The key skips them in one commit, with one dead letter, after the rounds
+/// of a single gap.
 #[test]
 fn wide_gap_is_skipped_in_one_step() -> Result<()> {
     let mut rig = Rig::new(WIDE)?;
@@ -704,8 +681,4 @@ fn fifo_key_without_free_numbers_is_damaged() -> Result<()> {
         assert!(letters[0].error.contains("the record is damaged"), "{}", letters[0].error);
     }
     Ok(())
-}
-
-fn version() -> Arc<Rollout> {
-    Rollout::first("tally@1.0.0", FileDigest([0; 32]))
 }

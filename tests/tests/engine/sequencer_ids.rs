@@ -2,16 +2,16 @@
 //! has.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
-use ordain_config::{CHECKPOINT_INTERVAL_EVENTS, LoadedConfig, PartitionParams};
+use anyhow::Result;
+use ordain_config::CHECKPOINT_INTERVAL_EVENTS;
 use ordain_core::{
-    AcceptedId, AppliedCommit, Batch, CommitReply, Effect, Event, EventParts, FileDigest,
-    HandlerOutcome, Input, KeyRecord, KeySnapshot, Rollout, Sequencer, SequencerSettings,
-    StateUpdate, TurnResult,
+    AcceptedId, AppliedCommit, Batch, CommitReply, Effect, Event, EventParts, Input, KeyRecord,
+    KeySnapshot, Sequencer, SequencerSettings, StateUpdate, TurnResult,
 };
+
+use super::sequencer_support::{effect_without_messages, event_parts, settings, version};
 
 const MINUTE_MS: u64 = 60_000;
 /// The time of the store's clock at the sequencer's time 0, in milliseconds.
@@ -35,21 +35,7 @@ struct Rig {
 
 impl Rig {
     fn new() -> Result<Self> {
-        let text = "[streams.clicks]\nhandler = \"tally\"\nordering = \"fifo\"\n\
-                    source = { kind = \"file\", path = \"events.ndjson\" }\n\
-                    id_window = 20_000\nid_ttl = \"1h\"\n";
-        let loaded = LoadedConfig::parse(Path::new("ordain.toml"), text, &|_| None)?;
-        let stream =
-            loaded.config.streams.values().next().context("the configuration has no stream")?;
-        let share = PartitionParams {
-            partition: 0,
-            stream_partitions: 1,
-            process_partitions: 1,
-            workers: 1,
-            version: Some(version()),
-            seed: 1,
-        };
-        let settings = loaded.config.sequencer_settings(stream, &share);
+        let settings = settings("ordering = \"fifo\"\nid_window = 20_000\nid_ttl = \"1h\"")?;
         let sequencer = Sequencer::new(settings.clone(), &[0], 0);
         Ok(Self {
             settings,
@@ -88,7 +74,7 @@ impl Rig {
         let before = self.sequencer.stats().settled;
         self.delivery += 1;
         let id = number.to_string();
-        let parts = EventParts { key: "a", id: &id, source, kind: "test", ..EventParts::default() };
+        let parts = EventParts { id: &id, source, ..event_parts() };
         let event = Arc::new(Event::new(&parts));
         self.sequencer.handle(now, Input::Arrived { delivery: self.delivery, event });
         self.perform(now, store_time);
@@ -155,14 +141,6 @@ impl Rig {
             self.sequencer.handle(now, answer);
         }
     }
-}
-
-fn version() -> Arc<Rollout> {
-    Rollout::first("tally@1.0.0", FileDigest([0; 32]))
-}
-
-fn effect_without_messages() -> HandlerOutcome {
-    HandlerOutcome::Effect { messages: Vec::new(), complete: false }
 }
 
 #[test]

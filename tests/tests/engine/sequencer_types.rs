@@ -1,15 +1,14 @@
 //! Tests of the sequencer with a handler that executes only some types of events.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use ordain_config::{LoadedConfig, PartitionParams};
 use ordain_core::{
-    AppliedCommit, CommitReply, Effect, Event, EventParts, FileDigest, HandlerOutcome, Input,
-    KeyStatus, KeyWrite, Message, MessageParts, OrderingMode, Rollout, Sequencer, StateUpdate,
-    Turn, TurnResult,
+    AppliedCommit, CommitReply, Effect, Event, EventParts, HandlerOutcome, Input, KeyStatus,
+    KeyWrite, Message, MessageParts, OrderingMode, Sequencer, StateUpdate, Turn, TurnResult,
 };
+
+use super::sequencer_support::{event_parts, settings, version};
 
 /// The settings of a stream whose handler executes the types `order.*`.
 const TYPES: &str = "types = [\"order.*\"]";
@@ -30,25 +29,12 @@ struct Rig {
 
 impl Rig {
     fn new(stream: &str) -> Result<Self> {
-        let text = format!(
-            "[streams.cases]\nhandler = \"tally\"\n\
-             source = {{ kind = \"file\", path = \"events.ndjson\" }}\n{stream}\n\
-             [sinks.others]\nkind = \"file\"\npath = \"others.ndjson\"\n"
-        );
-        let loaded = LoadedConfig::parse(Path::new("ordain.toml"), &text, &|_| None)?;
-        let stream =
-            loaded.config.streams.values().next().context("the configuration has no stream")?;
-        let share = PartitionParams {
-            partition: 0,
-            stream_partitions: 1,
-            process_partitions: 1,
-            workers: 1,
-            version: Some(version()),
-            seed: 1,
-        };
+        let settings = settings(&format!(
+            "{stream}\n[sinks.others]\nkind = \"file\"\npath = \"others.ndjson\""
+        ))?;
         Ok(Self {
-            sequencer: Sequencer::new(loaded.config.sequencer_settings(stream, &share), &[0], 0),
-            is_fifo: stream.ordering == OrderingMode::Fifo,
+            is_fifo: settings.ordering == OrderingMode::Fifo,
+            sequencer: Sequencer::new(settings, &[0], 0),
             delivery: 0,
             turns: Vec::new(),
             running: Vec::new(),
@@ -71,14 +57,13 @@ impl Rig {
         self.delivery += 1;
         let id = sequence.to_string();
         let parts = EventParts {
-            key: "a",
             sequence: (!self.is_fifo).then_some(sequence),
             id: &id,
             kind,
             headers: &[("tenant", "blue")],
             data: b"{}",
             end,
-            ..EventParts::default()
+            ..event_parts()
         };
         let event = Arc::new(Event::new(&parts));
         self.sequencer.handle(0, Input::Arrived { delivery: self.delivery, event });
@@ -161,10 +146,6 @@ impl Rig {
     fn last_write(&self) -> Result<&KeyWrite> {
         self.writes.last().context("a write")
     }
-}
-
-fn version() -> Arc<Rollout> {
-    Rollout::first("tally@1.0.0", FileDigest([0; 32]))
 }
 
 #[test]

@@ -13,9 +13,10 @@ use ordain_config::{
 };
 use ordain_core::{Cause, Event, OrderingMode};
 
+use super::DeliveryDecoder;
 use super::encoding::plain_body;
+use super::headers::{attribute_prefixes, has_header};
 use super::place::MessageReader;
-use super::{DeliveryDecoder, attribute_prefixes, has_header};
 use crate::header::{KEY_HEADER, QUEUE_HEADERS, VERSION_HEADER};
 use crate::weight::headers_memory;
 

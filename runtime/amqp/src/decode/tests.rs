@@ -6,13 +6,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lapin::BasicProperties;
-use lapin::types::DecimalValue;
-use ordain_config::{LoadedConfig, RoutingKeyTemplate, SourceConfig};
-use ordain_core::{DeadLetter, LetterContent, LetterId};
+use lapin::message::Delivery;
+use lapin::types::{AMQPValue, DecimalValue, FieldTable, ShortString};
+use ordain_cloudevents::{DecodeError, content_id};
+use ordain_config::{EventLocations, LoadedConfig, RoutingKeyTemplate, SourceConfig};
+use ordain_core::{
+    Cause, DeadLetter, Event, EventParts, LetterContent, LetterId, OrderingMode, SEQUENCE_END,
+};
 use serde_json::json;
 
-use super::*;
+use super::DeliveryDecoder;
 use crate::encode::{self, EventForm};
+use crate::header::TIME_MS_HEADER;
 
 /// Decodes a delivery of a `sequenced` stream.
 fn decode(routing_key: &str, properties: BasicProperties) -> Result<Event, DecodeError> {

@@ -8,9 +8,11 @@ use ordain_servers::Rabbit;
 use ordain_tests::amqp::{Client, Outgoing, from_line};
 use ordain_tests::http::{admin, metric};
 use ordain_tests::log::{by_key, in_turn};
-use ordain_tests::rig::{Rig, config};
+use ordain_tests::rig::Rig;
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service, wait_until};
 use ordain_tests::tally;
+
+use super::support::log_in;
 
 /// Publishes events to three exchanges in turn: the stream's exchange, and two exchanges that forward messages to the
 /// stream's exchange. The exchange `feed` forwards all messages, and the exchange `some` only the messages with the
@@ -213,8 +215,7 @@ fn refused_marker_of_an_exchange_of_bind_is_reported() -> Result<()> {
     let rig = rig_with_feed()?;
     rig.rabbit.add_user("feedless", "guest", ".*")?;
     rig.rabbit.set_rights("feedless", [".*", "^(cases|out)", ".*"])?;
-    let url = rig.rabbit.url().replace("guest:guest", "feedless:guest");
-    rig.home.write("ordain.toml", config(&url, "", "", BIND_FEED))?;
+    log_in(&rig, "feedless", "", "", BIND_FEED)?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     service.until_says("exchange without a marker: the broker refused the marker")?;
     service.until_says("and to write to the exchange \"feed\"")?;

@@ -9,6 +9,8 @@ use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::Service;
 use serde_json::Value;
 
+use super::support::log_in;
+
 /// Runs `ordain check --connect`, which must exit with `code`. Returns its standard output and standard error.
 fn check(home: &Home, code: i32) -> Result<[String; 2]> {
     let output = home.output(&["check", "--connect"])?;
@@ -233,8 +235,7 @@ fn wrong_login_is_unavailable_without_the_password() -> Result<()> {
 fn user_with_narrow_rights_can_check() -> Result<()> {
     let rig = Rig::new()?;
     rig.rabbit.add_narrow_user("checker")?;
-    let url = rig.rabbit.url().replace("guest:guest", "checker:guest");
-    rig.home.write("ordain.toml", config(&url, "", "", ""))?;
+    log_in(&rig, "checker", "", "", "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     service.end()?;

@@ -14,8 +14,7 @@ use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::Service;
 use serde_json::{Value, json};
 
-const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
-const FIFO: &str = "ordering = \"fifo\"";
+use super::support::{ADMIN, FIFO};
 
 /// The number of foreign messages: far more than the limit.
 const FOREIGN_COUNT: usize = 10_000;

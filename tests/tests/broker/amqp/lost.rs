@@ -5,14 +5,15 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use lapin::ExchangeKind;
 use lapin::types::{AMQPValue, FieldTable};
 use ordain_tests::http::{admin, get, metric, ready};
 use ordain_tests::log::{by_key, in_turn, line};
-use ordain_tests::rig::{Rig, config};
+use ordain_tests::rig::Rig;
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service, wait_until};
 use ordain_tests::tally;
 use serde_json::{Value, json};
+
+use super::support::{ADMIN, FIFO, Halves, declare_exchange_and_queue, declare_queue, rig_of_user};
 
 /// Publishes events, disturbs the broker, publishes more, and checks that each event takes effect once.
 fn disturbance_loses_nothing(mut rig: Rig, disturb: impl Fn(&mut Rig) -> Result<()>) -> Result<()> {
@@ -35,12 +36,10 @@ fn describe(rig: &Rig, service: &Service) -> String {
     format!("{:?}\n{}\n{}", rig.rabbit.queues(), service.stderr(), rig.rabbit.log_tail())
 }
 
-/// Creates a user of the broker with all rights, and starts a host with this user. Waits until the queue has its marker.
+/// Creates a user of the broker with all rights, and starts a host with this user. Waits until the queue has its
+/// marker.
 fn start_as(user: &str) -> Result<(Rig, Service)> {
-    let rig = Rig::new()?;
-    rig.rabbit.add_user(user, "guest", ".*")?;
-    let url = rig.rabbit.url().replace("guest:guest", &format!("{user}:guest"));
-    rig.home.write("ordain.toml", config(&url, "", "", ""))?;
+    let rig = rig_of_user(user, "", "")?;
     let service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     rig.until_bound("cases.marker", &["cases"])?;
     Ok((rig, service))
@@ -112,7 +111,7 @@ fn deleted_queue_is_declared_again() -> Result<()> {
 /// broker again before it declares the missing queue.
 #[test]
 fn version_is_tested_again_before_a_missing_queue_is_declared() -> Result<()> {
-    for stream in ["", "ordering = \"fifo\""] {
+    for stream in ["", FIFO] {
         let rig = Rig::with("", stream, "")?;
         let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
         rig.until_bound("cases.marker", &["cases"])?;
@@ -163,8 +162,7 @@ fn replaced_queue_is_consumed() -> Result<()> {
     let mut out = Vec::new();
     for part in lines.chunks(5) {
         rig.client.delete_queue("cases")?;
-        rig.client.queue_with("cases", arguments.clone())?;
-        rig.client.bind("cases", "cases", "")?;
+        declare_queue(&rig, arguments.clone())?;
         rig.publish(part)?;
         let count = out.len() + part.len();
         rig.take(&mut out, count).with_context(|| describe(&rig, &service))?;
@@ -184,8 +182,7 @@ fn loss_is_reported_without_a_new_marker() -> Result<()> {
     rig.client.delete_queue("cases")?;
     let mut arguments = FieldTable::default();
     arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
-    rig.client.queue_with("cases", arguments)?;
-    rig.client.bind("cases", "cases", "")?;
+    declare_queue(&rig, arguments)?;
     service.resume()?;
     service.until_says("queue without a marker")?;
     service.until_says("the events of the old queue are lost")?;
@@ -200,12 +197,7 @@ fn loss_is_reported_without_a_new_marker() -> Result<()> {
 /// next subscription must declare the marker.
 #[test]
 fn replaced_queue_is_consumed_without_the_right_to_a_marker() -> Result<()> {
-    let mut rig = Rig::new()?;
-    rig.rabbit.add_user("withdrawn", "guest", ".*")?;
-    let url = rig.rabbit.url().replace("guest:guest", "withdrawn:guest");
-    rig.home.write("ordain.toml", config(&url, "", "", ""))?;
-    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
-    rig.until_bound("cases.marker", &["cases"])?;
+    let (mut rig, mut service) = start_as("withdrawn")?;
     rig.rabbit.limit_declarations("withdrawn", r"^cases(\.dropped|\.version\..*)?$")?;
     rig.rabbit.close_connections()?;
     rig.reconnect()?;
@@ -214,23 +206,16 @@ fn replaced_queue_is_consumed_without_the_right_to_a_marker() -> Result<()> {
     rig.client.delete_queue("cases")?;
     let mut arguments = FieldTable::default();
     arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
-    rig.client.queue_with("cases", arguments)?;
-    rig.client.bind("cases", "cases", "")?;
+    declare_queue(&rig, arguments)?;
     service.resume()?;
     service.until_says("the events of the old queue are lost")?;
     service.until_says("queue without a marker")?;
-    let lines = in_turn(5, 10);
-    let (first, second) = lines.split_at(25);
-    rig.publish(first)?;
-    let mut out = Vec::new();
-    rig.take(&mut out, 25)?;
+    let halves = Halves::begin(&rig, in_turn(5, 10))?;
     rig.rabbit.limit_declarations("withdrawn", ".*")?;
     rig.rabbit.close_connections()?;
     rig.reconnect()?;
     rig.until_bound("cases.marker", &["cases"])?;
-    rig.publish(second)?;
-    rig.take(&mut out, lines.len()).with_context(|| describe(&rig, &service))?;
-    tally::check(&by_key(&lines)?, &out.join("\n"))?;
+    halves.end(&rig).with_context(|| describe(&rig, &service))?;
     service.end()
 }
 
@@ -252,7 +237,7 @@ fn loss_is_reported_at_the_end_of_the_host() -> Result<()> {
 }
 
 /// Declares the queue `cases` in the form in which the host declares it, and binds the queue to the exchange `cases`.
-fn declare_queue(rig: &Rig) -> Result<()> {
+fn declare_queue_as_host(rig: &Rig) -> Result<()> {
     let mut arguments = FieldTable::default();
     let text = |text: &str| AMQPValue::LongString(text.into());
     arguments.insert("x-queue-type".into(), text("quorum"));
@@ -261,8 +246,7 @@ fn declare_queue(rig: &Rig) -> Result<()> {
     if rig.rabbit.version()? >= (4, 0) {
         arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(-1));
     }
-    rig.client.queue_with("cases", arguments)?;
-    rig.client.bind("cases", "cases", "")
+    declare_queue(rig, arguments)
 }
 
 /// While no host runs, the queue with waiting events is deleted, or also declared again in the same form. The next
@@ -272,30 +256,24 @@ fn declare_queue(rig: &Rig) -> Result<()> {
 fn queue_lost_before_a_start_is_reported() -> Result<()> {
     const LOST: &str = "queue removed while no process of Ordain consumed it";
     for is_replaced in [false, true] {
-        let rig = Rig::with("[admin]\nlisten = \"127.0.0.1:0\"\n", "", "")?;
+        let rig = Rig::with(ADMIN, "", "")?;
         let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
         rig.until_declared()?;
-        let lines = in_turn(3, 10);
-        let (first, rest) = lines.split_at(15);
-        rig.publish(first)?;
-        let mut out = Vec::new();
-        rig.take(&mut out, first.len())?;
+        let halves = Halves::begin(&rig, in_turn(3, 10))?;
         rig.until_empty()?;
         ensure!(!service.stderr().contains(LOST), "{}", service.stderr());
         service.end()?;
 
-        rig.publish(rest)?;
+        rig.publish(halves.second())?;
         rig.client.delete_queue("cases")?;
         if is_replaced {
-            declare_queue(&rig)?;
+            declare_queue_as_host(&rig)?;
         }
         let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
         service.until_lines(1, &[LOST, "stream=\"cases\"", "`ordain keys list cases`"])?;
         let address = ready(&mut service)?;
         rig.until_declared()?;
-        rig.publish(rest)?;
-        rig.take(&mut out, lines.len())?;
-        tally::check(&by_key(&lines)?, &out.join("\n"))?;
+        halves.end(&rig)?;
         let changes = metric(address, "ordain_topology_changes_total")?;
         let log = service.stderr();
         ensure!(changes == Some(1) && log.matches(LOST).count() == 1, "{changes:?}: {log}");
@@ -318,18 +296,12 @@ fn lost_marker_renews_the_subscription() -> Result<()> {
     let rig = Rig::new()?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     rig.until_declared()?;
-    let lines = in_turn(5, 10);
-    let (first, second) = lines.split_at(25);
-    rig.publish(first)?;
-    let mut out = Vec::new();
-    rig.take(&mut out, 25)?;
+    let halves = Halves::begin(&rig, in_turn(5, 10))?;
     rig.client.delete_exchange("cases.marker")?;
     service.until_says("was deleted and declared again")?;
     service.until_says("queue consumed again")?;
     rig.until_bound("cases.marker", &["cases"])?;
-    rig.publish(second)?;
-    rig.take(&mut out, lines.len()).with_context(|| describe(&rig, &service))?;
-    tally::check(&by_key(&lines)?, &out.join("\n"))?;
+    halves.end(&rig).with_context(|| describe(&rig, &service))?;
     service.end()
 }
 
@@ -374,7 +346,7 @@ fn queue_held_by_another_consumer_is_reported() -> Result<()> {
 /// no fault any more.
 #[test]
 fn queue_emptied_by_another_consumer_counts_as_consumed() -> Result<()> {
-    let rig = Rig::with("", "ordering = \"fifo\"", "")?;
+    let rig = Rig::with("", FIFO, "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     service.end()?;
@@ -409,9 +381,7 @@ fn is_consumed(service: &mut Service) -> Result<()> {
 #[test]
 fn another_consumer_of_the_queue_is_reported() -> Result<()> {
     let rig = Rig::with("", "", "declare = false")?;
-    rig.client.exchange("cases", ExchangeKind::Fanout)?;
-    rig.client.queue_with("cases", FieldTable::default())?;
-    rig.client.bind("cases", "cases", "")?;
+    declare_exchange_and_queue(&rig, FieldTable::default())?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     let lines = in_turn(5, 20);
     rig.publish(&lines)?;
@@ -485,7 +455,7 @@ fn changing_sizes_keep_order() -> Result<()> {
 /// prefetch of the next process. A `fifo` stream numbers events by this order.
 #[test]
 fn fifo_stream_keeps_order_after_kills() -> Result<()> {
-    let rig = Rig::with("", "ordering = \"fifo\"", "prefetch = 2000")?;
+    let rig = Rig::with("", FIFO, "prefetch = 2000")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     let lines = in_turn(3, 2_000);

@@ -4,10 +4,11 @@
 use anyhow::{Result, ensure};
 use ordain_servers::{Proxy, Redis};
 use ordain_tests::http::ready;
-use ordain_tests::rig::{Rig, config};
+use ordain_tests::rig::Rig;
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service, wait_until};
 
-const FIFO: &str = "ordering = \"fifo\"";
+use super::support::{FIFO, log_in};
+
 /// The name of the record in the store that lists the exchanges of the stream that have a marker.
 const MARKER_RECORD: &str = "amqp-exchange/cases";
 /// The part of a Redis request that records that the exchange has no marker: the record's name, and an empty value.
@@ -99,8 +100,7 @@ fn missing_exchange_is_reported_despite_lost_replies() -> Result<()> {
     let sections = sections(&redis.url_at(proxy.port()));
     let rig = Rig::with(&sections, "", "")?;
     rig.rabbit.add_user("unmarkable", "guest", ".*")?;
-    let url = rig.rabbit.url().replace("guest:guest", "unmarkable:guest");
-    rig.home.write("ordain.toml", config(&url, &sections, "", ""))?;
+    log_in(&rig, "unmarkable", &sections, "", "")?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     until_marked(&redis)?;
     rig.rabbit.limit_declarations("unmarkable", r"^cases(\.dropped|\.version\..*)?$")?;

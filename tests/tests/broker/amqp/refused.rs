@@ -6,11 +6,14 @@ use lapin::types::FieldTable;
 use ordain_servers::{Rabbit, RabbitOptions};
 use ordain_tests::amqp::from_line;
 use ordain_tests::host::Home;
-use ordain_tests::log::{by_key, in_turn, line};
+use ordain_tests::log::{in_turn, line};
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
-use ordain_tests::tally;
 use serde_json::json;
+
+use super::support::{
+    FIFO, Halves, declare_exchange_and_queue, declare_queue, log_in, rig_of_user,
+};
 
 /// Starts a host. Checks that the start fails with the exit code `code`, and that the log contains each of `parts`.
 /// Returns the log.
@@ -160,7 +163,6 @@ fn delete_exchange(rig: &Rig, _user: &str) -> Result<()> {
 /// stream must run, and the refused stream must continue as soon as the broker accepts it again.
 #[test]
 fn known_stream_that_is_refused_delays_no_other_stream() -> Result<()> {
-    const FIFO: &str = "ordering = \"fifo\"";
     let by_rights: [Change; 2] = [take_rights, give_rights];
     let by_type: [Change; 2] = [replace_exchange, delete_exchange];
     for (user, ordering, [refuse, accept]) in [
@@ -169,19 +171,13 @@ fn known_stream_that_is_refused_delays_no_other_stream() -> Result<()> {
         ("retyped", "", by_type),
         ("retyped-fifo", FIFO, by_type),
     ] {
-        let rig = Rig::new()?;
-        rig.rabbit.add_user(user, "guest", ".*")?;
-        let url = rig.rabbit.url().replace("guest:guest", &format!("{user}:guest"));
+        let rig = rig_of_user(user, "", ordering)?;
         let other = "[streams.other]\nhandler = \"tally\"\n\
                      source = { kind = \"amqp\", exchange = \"other\", queue = \"other\" }\n";
-        rig.home.write("ordain.toml", config(&url, "", ordering, "") + other)?;
+        rig.home.write("ordain.toml", rig.home.read("ordain.toml") + other)?;
         let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
         rig.until_declared()?;
-        let lines = in_turn(3, 10);
-        let (first, rest) = lines.split_at(15);
-        rig.publish(first)?;
-        let mut out = Vec::new();
-        rig.take(&mut out, first.len())?;
+        let halves = Halves::begin(&rig, in_turn(3, 10))?;
         rig.until_empty()?;
         service.end()?;
 
@@ -193,9 +189,7 @@ fn known_stream_that_is_refused_delays_no_other_stream() -> Result<()> {
         rig.client.take("out", 1)?;
         accept(&rig, user)?;
         rig.until_declared()?;
-        rig.publish(rest)?;
-        rig.take(&mut out, lines.len())?;
-        tally::check(&by_key(&lines)?, &out.join("\n"))?;
+        halves.end(&rig)?;
         service.end()?;
     }
     Ok(())
@@ -224,44 +218,31 @@ impl QueueFault {
         match self {
             Self::Stopped => {
                 rig.client.delete_queue("cases")?;
-                declare_classic_queue(rig)
+                declare_queue(rig, FieldTable::default())
             }
             Self::Unresponsive => rig.rabbit.suspend("cases", false),
         }
     }
 }
 
-/// Declares the classic queue `cases`, and binds it to the exchange `cases`.
-fn declare_classic_queue(rig: &Rig) -> Result<()> {
-    rig.client.queue_with("cases", FieldTable::default())?;
-    rig.client.bind("cases", "cases", "")
-}
-
 /// The broker responds at a start, but the queue of one stream cannot be used. The store has data of this stream, so
 /// the process must not end: the other stream must run, and the stream must continue as soon as its queue can be used.
 #[test]
 fn known_stream_whose_queue_cannot_be_used_delays_no_other_stream() -> Result<()> {
-    for (fault, ordering) in [
-        (QueueFault::Stopped, ""),
-        (QueueFault::Stopped, "ordering = \"fifo\""),
-        (QueueFault::Unresponsive, ""),
-    ] {
+    for (fault, ordering) in
+        [(QueueFault::Stopped, ""), (QueueFault::Stopped, FIFO), (QueueFault::Unresponsive, "")]
+    {
         let is_foreign = fault == QueueFault::Stopped;
         let rig = Rig::with("", ordering, if is_foreign { "declare = false" } else { "" })?;
         if is_foreign {
-            rig.client.exchange("cases", ExchangeKind::Fanout)?;
-            declare_classic_queue(&rig)?;
+            declare_exchange_and_queue(&rig, FieldTable::default())?;
         }
         let other = "[streams.other]\nhandler = \"tally\"\n\
                      source = { kind = \"amqp\", exchange = \"other\", queue = \"other\" }\n";
         rig.home.write("ordain.toml", rig.home.read("ordain.toml") + other)?;
         let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
         rig.until_declared()?;
-        let lines = in_turn(3, 10);
-        let (first, rest) = lines.split_at(15);
-        rig.publish(first)?;
-        let mut out = Vec::new();
-        rig.take(&mut out, first.len())?;
+        let halves = Halves::begin(&rig, in_turn(3, 10))?;
         rig.until_empty()?;
         service.end()?;
 
@@ -277,9 +258,7 @@ fn known_stream_whose_queue_cannot_be_used_delays_no_other_stream() -> Result<()
         service.pause()?;
         fault.end(&rig)?;
         service.resume()?;
-        rig.publish(rest)?;
-        rig.take(&mut out, lines.len())?;
-        tally::check(&by_key(&lines)?, &out.join("\n"))?;
+        halves.end(&rig)?;
         service.end()?;
     }
     Ok(())
@@ -308,8 +287,7 @@ fn wrong_login_and_unreachable_broker_are_refused() -> Result<()> {
 fn user_with_narrow_rights_can_run() -> Result<()> {
     let rig = Rig::new()?;
     rig.rabbit.add_narrow_user("narrow")?;
-    let url = rig.rabbit.url().replace("guest:guest", "narrow:guest");
-    rig.home.write("ordain.toml", config(&url, "", "", ""))?;
+    log_in(&rig, "narrow", "", "", "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     service.end()

@@ -8,9 +8,11 @@ use anyhow::{Result, ensure};
 use ordain_tests::amqp::{Outgoing, from_line};
 use ordain_tests::http::{admin, metric};
 use ordain_tests::log::{by_key, in_turn};
-use ordain_tests::rig::{Rig, config};
+use ordain_tests::rig::Rig;
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service, wait_until};
 use ordain_tests::tally;
+
+use super::support::rig_of_user;
 
 /// The name of the sink's connection.
 const SINK: &str = "ordain sink tally";
@@ -48,11 +50,8 @@ fn ensure_not_misleading(service: &Service) -> Result<()> {
 /// its queue, so the host must not log that the broker is unusable.
 #[test]
 fn sink_reports_each_reason_in_the_words_of_the_broker() -> Result<()> {
-    let rig = Rig::new()?;
-    rig.rabbit.add_user("sinker", "guest", ".*")?;
+    let rig = rig_of_user("sinker", "", "")?;
     rig.rabbit.set_rights("sinker", [".*", "^cases", ".*"])?;
-    let url = rig.rabbit.url().replace("guest:guest", "sinker:guest");
-    rig.home.write("ordain.toml", config(&url, "", "", ""))?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     rig.until_declared()?;
     let lines = in_turn(4, 1);

@@ -13,8 +13,7 @@ use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 use serde_json::json;
 
-const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
-const FIFO: &str = "ordering = \"fifo\"";
+use super::support::{ADMIN, FIFO, log_in, rig_of_user};
 
 /// The beginning of the log line of a stream that stops.
 const STOPPED: &str = "stream stopped: the queue \"cases\" was removed";
@@ -249,8 +248,7 @@ fn other_partitions_of_a_fifo_stream_continue() -> Result<()> {
 fn fifo_stream_without_right_to_a_marker_runs() -> Result<()> {
     let rig = rig()?;
     rig.rabbit.add_narrow_user("unmarked")?;
-    let url = rig.rabbit.url().replace("guest:guest", "unmarked:guest");
-    rig.home.write("ordain.toml", config(&url, ADMIN, FIFO, ""))?;
+    log_in(&rig, "unmarked", ADMIN, FIFO, "")?;
     let mut service = start(&rig)?;
     rig.until_declared()?;
     execute_first(&rig)?;
@@ -267,8 +265,7 @@ fn fifo_stream_without_right_to_a_marker_runs() -> Result<()> {
 fn fifo_stream_declares_its_marker_when_the_right_is_granted() -> Result<()> {
     let rig = rig()?;
     rig.rabbit.add_narrow_user("marked-later")?;
-    let url = rig.rabbit.url().replace("guest:guest", "marked-later:guest");
-    rig.home.write("ordain.toml", config(&url, ADMIN, FIFO, ""))?;
+    log_in(&rig, "marked-later", ADMIN, FIFO, "")?;
     let mut service = start(&rig)?;
     service.until_says("queue without a marker")?;
     rig.rabbit.limit_declarations("marked-later", ".*")?;
@@ -283,8 +280,7 @@ fn fifo_stream_declares_its_marker_when_the_right_is_granted() -> Result<()> {
 fn sequenced_stream_without_right_to_a_marker_runs() -> Result<()> {
     let rig = Rig::with(ADMIN, "", "")?;
     rig.rabbit.add_narrow_user("unmarked-too")?;
-    let url = rig.rabbit.url().replace("guest:guest", "unmarked-too:guest");
-    rig.home.write("ordain.toml", config(&url, ADMIN, "", ""))?;
+    log_in(&rig, "unmarked-too", ADMIN, "", "")?;
     let mut service = start(&rig)?;
     rig.until_declared()?;
     let lines = execute_first(&rig)?;
@@ -296,22 +292,13 @@ fn sequenced_stream_without_right_to_a_marker_runs() -> Result<()> {
     service.end()
 }
 
-/// Starts a rig whose host logs in as a new user.
-fn rig_of_user(user: &str, ordering: &str) -> Result<Rig> {
-    let rig = Rig::with(ADMIN, ordering, "")?;
-    rig.rabbit.add_user(user, "guest", ".*")?;
-    let url = rig.rabbit.url().replace("guest:guest", &format!("{user}:guest"));
-    rig.home.write("ordain.toml", config(&url, ADMIN, ordering, ""))?;
-    Ok(rig)
-}
-
 /// The broker refuses new connections because of a connection limit. This condition is temporary: the limit must not
 /// stop a stream, and a start must wait and then end with exit code 75. A running host must not be ready, and must log
 /// the broker's words when the refusal lasts longer than the lease. No other instance can use its embedded store.
 #[test]
 fn connection_limit_stops_no_stream() -> Result<()> {
     for (user, ordering) in [("limited", FIFO), ("limited-too", "")] {
-        let rig = rig_of_user(user, ordering)?;
+        let rig = rig_of_user(user, ADMIN, ordering)?;
         rig.rabbit.limit_connections(user, Some(0))?;
         let ended = rig.home.output(&RUN_WITH_SHORT_WAITS)?;
         let stderr = String::from_utf8_lossy(&ended.stderr).into_owned();
@@ -355,7 +342,7 @@ fn connection_limit_reached_during_a_start_is_temporary() -> Result<()> {
         ("two-links", "", 2),
         ("two-links-fifo", FIFO, 2),
     ] {
-        let rig = rig_of_user(user, ordering)?;
+        let rig = rig_of_user(user, ADMIN, ordering)?;
         let refusal = format!("limit ({limit}) is reached");
         rig.rabbit.limit_connections(user, Some(limit))?;
         let mut service = start(&rig)?;

@@ -1,5 +1,7 @@
 //! Tests of CloudEvents in structured mode.
 
+use ordain_config::MESSAGE_EVENTS_LIMIT;
+
 use super::*;
 
 fn structured(properties: BasicProperties, members: &str) -> Delivery {

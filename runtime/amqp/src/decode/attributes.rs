@@ -1,0 +1,136 @@
+//! Reads the attributes of an event: its type, its media type, its time and its end. Also reads single attributes and
+//! properties.
+
+use std::borrow::Cow;
+
+use lapin::types::{AMQPValue, ShortString};
+use ordain_cloudevents::{ATTRIBUTE_LIMIT, event_time, in_calendar, located_text, number_time};
+use ordain_config::EventLocations;
+use ordain_core::Cause;
+
+use super::headers::EventHeaders;
+use super::place::MessageReader;
+use super::{DeliveryResult, reject};
+use crate::header::{CE_END_HEADER, END_HEADER};
+use crate::value::{as_bool, as_integer, as_text, excerpt, not_utf8};
+
+/// Returns the type of an event; `None` if the event has no type, or a type that cannot be read.
+pub(super) fn kind<'r>(
+    reader: &'r MessageReader<'_>,
+    locations: &EventLocations,
+    headers: &EventHeaders<'r>,
+) -> DeliveryResult<Option<Cow<'r, str>>> {
+    match &locations.kind {
+        None => optional_attribute("type", headers.kind, reader.kind),
+        Some(location) => {
+            located_text(reader, location).map(|kind| within_limit("type", kind)).transpose()
+        }
+    }
+}
+
+/// Returns the media type of the data; `None` if the event has none, or one that cannot be read.
+pub(super) fn content_type<'r>(
+    reader: &'r MessageReader<'_>,
+    headers: &EventHeaders<'r>,
+) -> DeliveryResult<Option<Cow<'r, str>>> {
+    let property = reader.delivery.properties.content_type().as_ref();
+    optional_attribute("datacontenttype", headers.content_type, property)
+}
+
+/// Returns the time of the event, in µs since the Unix epoch. The time comes from the CloudEvents attribute `time`,
+/// otherwise from the header `timestamp_in_ms`, otherwise from AMQP's own timestamp. The first of these three that can
+/// be read counts ([`event_time`] for the attribute; a time in ms for the header). Other programs may use these names
+/// for something else, so another value is not an error. AMQP's timestamp is in seconds, but many producers write
+/// another unit.
+pub(super) fn default_time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> Option<u64> {
+    let attribute = headers.time.and_then(as_text).and_then(|text| event_time(&text));
+    // Ordain and a timestamp plugin of RabbitMQ write this header.
+    let header_us =
+        || headers.time_ms.and_then(as_integer)?.checked_mul(1_000).and_then(in_calendar);
+    attribute.or_else(header_us).or_else(|| timestamp.map(number_time))
+}
+
+/// Returns whether an event ends its key.
+pub(super) fn ends_key(headers: &EventHeaders<'_>) -> DeliveryResult<bool> {
+    match first_present(END_HEADER, headers.end, CE_END_HEADER, headers.ce_end) {
+        None => Ok(false),
+        Some((name, value)) => as_bool(value).map_or_else(
+            || {
+                let message = format!("{name} must be true or false, found {}", excerpt(value));
+                reject(Cause::Unreadable, message)
+            },
+            Ok,
+        ),
+    }
+}
+
+/// Returns the name and the value of Ordain's header. If Ordain's header is missing, returns the name and the value of
+/// the CloudEvents header.
+pub(super) fn first_present<'a>(
+    own: &'static str,
+    value: Option<&'a AMQPValue>,
+    of_cloudevents: &'static str,
+    other: Option<&'a AMQPValue>,
+) -> Option<(&'static str, &'a AMQPValue)> {
+    value.map(|value| (own, value)).or(other.map(|value| (of_cloudevents, value)))
+}
+
+/// Returns a CloudEvents attribute, or the AMQP property if the message lacks the attribute. An empty value counts as
+/// missing. If the message has the attribute with an empty value, this function ignores the property, and returns
+/// `None`.
+pub(super) fn attribute<'a>(
+    name: &str,
+    header: Option<&'a AMQPValue>,
+    property: Option<&'a ShortString>,
+) -> DeliveryResult<Option<Cow<'a, str>>> {
+    let text = match (header, property) {
+        (Some(value), _) => {
+            let Some(text) = as_text(value) else {
+                let found = excerpt(value);
+                let message = format!("cloudEvents:{name} must be a text, found {found}");
+                return reject(Cause::Unreadable, message);
+            };
+            text
+        }
+        (None, Some(property)) => utf8(name, property)?,
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(within_limit(name, text)?).filter(|text| !text.is_empty()))
+}
+
+/// Returns an attribute or property as [`attribute`] does. If its value cannot be read, returns `None`.
+fn optional_attribute<'a>(
+    name: &str,
+    header: Option<&'a AMQPValue>,
+    property: Option<&'a ShortString>,
+) -> DeliveryResult<Option<Cow<'a, str>>> {
+    let is_readable = match (header, property) {
+        (Some(value), _) => as_text(value).is_some(),
+        (None, Some(property)) => not_utf8(property.as_str()).is_none(),
+        (None, None) => true,
+    };
+    if is_readable { attribute(name, header, property) } else { Ok(None) }
+}
+
+/// Returns a value. Rejects a value that is longer than [`ATTRIBUTE_LIMIT`].
+pub(super) fn within_limit<'a>(name: &str, text: Cow<'a, str>) -> DeliveryResult<Cow<'a, str>> {
+    if text.len() > ATTRIBUTE_LIMIT {
+        let size = text.len();
+        return reject(
+            Cause::Unreadable,
+            format!("the {name} has {size} bytes; at most {ATTRIBUTE_LIMIT} bytes are allowed"),
+        );
+    }
+    Ok(text)
+}
+
+/// Returns the text of a short string. Rejects a text that was not UTF-8 in the message. If the decoder replaced
+/// invalid bytes instead, two different texts could become equal.
+pub(super) fn utf8<'a>(place: &str, text: &'a ShortString) -> DeliveryResult<Cow<'a, str>> {
+    match not_utf8(text.as_str()) {
+        None => Ok(Cow::Borrowed(text.as_str())),
+        Some(bytes) => {
+            reject(Cause::Unreadable, format!("{place} must be UTF-8, found the bytes {bytes}"))
+        }
+    }
+}
