@@ -7,8 +7,8 @@
 //! In other rounds, Redis loses the writes of its last seconds while one to four hosts run (`rollbacks.rs`). In some of
 //! these rounds, the test also kills hosts. Each round draws at random how its events reach the hosts: over HTTP,
 //! through the inbox, through a chain of two streams, from a file by `ordain publish`, or from RabbitMQ (`routes.rs`).
-//! On all routes except those of `ordain publish`, the test compares the losses that the hosts report with the events
-//! of each shard (`losses.rs`).
+//! The test compares the losses that the hosts report with the events of each shard (`losses.rs`). On the routes of
+//! `ordain publish`, no event may be lost, and no loss may be reported.
 //!
 //! Six files hold further rounds. In `split.rs`, a network split separates a master from the Sentinel. The events
 //! arrive on all routes of `routes.rs`, and the test compares the reported losses as in `rollbacks.rs`. In

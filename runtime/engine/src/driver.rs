@@ -37,6 +37,7 @@ use ordain_wasm::{ActiveVersion, TurnQueueHandle};
 use parked_search::ParkedSearch;
 use perform::{SpillReadRequest, StoreFuture, StoreReply};
 
+pub use crate::incident::LossCounts;
 pub use config::DriverConfig;
 pub use error::DriverError;
 pub use metrics::{CommitHistograms, PartitionMetrics};
@@ -370,6 +371,7 @@ impl Driver {
                 } = &input
                 {
                     self.handle.rollbacks.fetch_add(1, Ordering::SeqCst);
+                    self.metrics.losses.add_rollback(*shard);
                     let newest = self.handle.last_commit(*shard);
                     let (first, _) = self
                         .rollback_tracker

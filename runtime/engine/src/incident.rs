@@ -1,23 +1,63 @@
-//! Reports that the store lost events which the stream had not read, as far as this process can determine.
+//! Reports that the store lost events which the stream had not read, as far as this process can determine, and counts
+//! the losses of each partition.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ordain_core::QueueLoss;
 use ordain_publish::incident::{EventsLost, IncidentSubject, record, time_text};
 use ordain_store::Partition;
 
-/// Logs that a shard (slice of the store) lost events of a partition, and adds the number of these events to `counter`.
-/// `safe` is the value of [`EventsLost::safe`]. `words` describe the loss and the action that the producers must take.
+/// The losses that this process has found in the store's data of a partition.
+#[derive(Debug, Default)]
+pub struct LossCounts {
+    lost_events: AtomicU64,
+    /// For each shard that has gone back, how often this process has found lost data of the partition in the shard.
+    rollbacks: Mutex<BTreeMap<u32, u64>>,
+}
+
+impl LossCounts {
+    /// Returns the number of events that this process put into the store for the partition, and that the store lost
+    /// before the stream read them, as far as this process can determine. For partition 0, the number includes lost
+    /// events without a known partition.
+    pub fn lost_events(&self) -> u64 {
+        self.lost_events.load(Ordering::Relaxed)
+    }
+
+    /// Returns how often this process has found lost data of the partition in each shard. Omits the shards in which
+    /// this process has found no loss.
+    pub fn rollbacks(&self) -> BTreeMap<u32, u64> {
+        self.lock_rollbacks().clone()
+    }
+
+    /// Records that a shard has gone back in time, and has lost data of the partition.
+    pub(crate) fn add_rollback(&self, shard: u32) {
+        *self.lock_rollbacks().entry(shard).or_default() += 1;
+    }
+
+    fn add_lost_events(&self, shard: u32, events: u64) {
+        self.lost_events.fetch_add(events, Ordering::Relaxed);
+        self.add_rollback(shard);
+    }
+
+    fn lock_rollbacks(&self) -> MutexGuard<'_, BTreeMap<u32, u64>> {
+        self.rollbacks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Logs that a shard (slice of the store) lost events of a partition, and adds the loss to `counts`. `safe` is the value
+/// of [`EventsLost::safe`]. `words` describe the loss and the action that the producers must take.
 pub(crate) fn report_lost_events(
     partition: &Partition,
     shard: u32,
     loss: QueueLoss,
     safe: Option<u64>,
-    counter: &AtomicU64,
+    counts: &LossCounts,
     words: &str,
 ) {
     let QueueLoss { entries, since } = loss;
-    counter.fetch_add(entries, Ordering::Relaxed);
+    counts.add_lost_events(shard, entries);
     let since = time_text(since);
     let incident = EventsLost { shard, events: entries, since: since.clone(), safe };
     tracing::error!(
@@ -30,4 +70,19 @@ pub(crate) fn report_lost_events(
         cloudevent = record(&partition.stream, IncidentSubject::Partition(partition.number), &incident),
         "{words}"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_counted_by_shard() {
+        let counts = LossCounts::default();
+        counts.add_rollback(3);
+        counts.add_lost_events(3, 40);
+        counts.add_lost_events(1, 2);
+        assert_eq!(counts.lost_events(), 42);
+        assert_eq!(counts.rollbacks(), BTreeMap::from([(1, 1), (3, 2)]));
+    }
 }

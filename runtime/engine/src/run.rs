@@ -20,7 +20,6 @@ use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, LocalBoxFuture};
@@ -35,7 +34,7 @@ use ordain_wasm::{HandlerRegistry, LoadError, WorkerPool};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinSet};
 
-use crate::driver::DriverError;
+use crate::driver::{DriverError, LossCounts};
 use crate::membership::{Heartbeat, release_leases_of_dead_processes};
 use crate::replay;
 use crate::sink::{OutboxPublisher, PublisherError, Sinks};
@@ -263,7 +262,7 @@ impl<'a> PreparedRun<'a> {
         let Self { status, notifiers, .. } = self;
         let accepted = Arc::clone(&notifiers);
         let partition_counts = loaded.config.partition_counts();
-        let lost_events = |queue: &Partition| lost_events_of(queue, &partition_counts, status);
+        let losses = |queue: &Partition| losses_of(queue, &partition_counts, status);
         let broker_timeout =
             if end_intake.is_some() { None } else { Some(shortened(broker::BROKER_START_TIMEOUT)) };
         let consumer_tag = tokio::select! {
@@ -330,7 +329,7 @@ impl<'a> PreparedRun<'a> {
             error = versions.run(once) => Err(error),
             () = watch_store_servers(store) => Ok(0),
             () = policies::watch(policies, status) => Ok(0),
-            () = watch_accepted_events(store, &accepted, lost_events) => Ok(0),
+            () = watch_accepted_events(store, &accepted, losses) => Ok(0),
         };
         if unpublished.is_err() {
             // This instance drives no partition any more. The next owner of each partition publishes the messages that
@@ -393,17 +392,17 @@ fn failure_text<T>(result: &Result<T, RunError>) -> Option<String> {
     Some(text)
 }
 
-/// Returns the counter of the lost events of a queue. The queue of events without a known partition has the number
-/// after the last partition. The metrics of partition 0 count the lost events of this queue.
-fn lost_events_of(
+/// Returns the counts of the losses of a queue. The queue of events without a known partition has the number after the
+/// last partition. The metrics of partition 0 count the losses of this queue.
+fn losses_of(
     queue: &Partition,
     partition_counts: &BTreeMap<String, u32>,
     status: &RunStatus,
-) -> Arc<AtomicU64> {
+) -> Arc<LossCounts> {
     let is_unrouted = partition_counts.get(&*queue.stream) == Some(&queue.number);
     let number = if is_unrouted { 0 } else { queue.number };
     let partition = Partition { number, ..queue.clone() };
-    Arc::clone(&status.partition(&partition).lost_events)
+    Arc::clone(&status.partition(&partition).losses)
 }
 
 /// Logs the settings of the store's servers that can make the store lose data. Checks these settings regularly, and

@@ -30,6 +30,10 @@ pub enum Action {
     Arrive(usize, usize),
     /// The owner's commit of a shard arrives, for the first time or again, and the owner receives the answer.
     Answer(usize, usize),
+    /// The owner checks whether a shard has all of its commits, and finds that the shard lacks commits.
+    Check(usize, usize),
+    /// The owner repeats the next lost commit of a shard.
+    Repeat(usize, usize),
     /// The owner sends its commit again. One of the two copies may arrive at any later time
     /// ([`Action::LateCommit`]).
     Resend(usize, usize),
@@ -146,12 +150,22 @@ impl World {
 
     fn commit_actions(&self, scope: &Scope, id: usize, shard: usize, actions: &mut Vec<Action>) {
         let owner = &self.owners[id];
+        if owner.shards[shard].next_to_repeat.is_some() {
+            actions.push(Action::Repeat(id, shard));
+            return;
+        }
         if owner.shards[shard].in_flight.is_some() {
             actions.extend([Action::Arrive(id, shard), Action::Answer(id, shard)]);
             if self.remaining.late_commits > 0 {
                 actions.push(Action::Resend(id, shard));
             }
             return;
+        }
+        if scope.repeats_commits
+            && owner.shards[shard].claimed
+            && !self.has_commits(scope.leases[id], owner, shard)
+        {
+            actions.push(Action::Check(id, shard));
         }
         let plain = owner.batch(scope, shard, false);
         let spill = owner.batch(scope, shard, true).filter(|_| scope.spills);

@@ -115,8 +115,8 @@ impl Lane {
         self.held = self.held.without(write.spilled).from(write.next);
     }
 
-    /// Records that the store refused the lane's write: keeps the held events, drops all results, and requests the
-    /// stored key record again.
+    /// Records that the store refused the lane's write, or that the lane read its key record before the owner repeated
+    /// lost commits: keeps the held events, drops all results, and requests the stored key record again.
     pub(crate) fn refused(&mut self) {
         *self = Self { held: self.held, ..Self::new(Load::Wanted) };
     }

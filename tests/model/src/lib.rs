@@ -79,6 +79,7 @@ pub enum StorePart {
 
 /// The size of a model, the possible steps, and the limits of the rare steps.
 #[derive(Debug, Clone, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "the flags are independent of each other")]
 pub struct Scope {
     /// Number of keys. A key is in the shard whose number is the key modulo the number of shards.
     pub keys: u8,
@@ -106,6 +107,9 @@ pub struct Scope {
     pub evicts_lanes: bool,
     /// True if settled events have messages to publish.
     pub publishes: bool,
+    /// True if an owner repeats its lost commits from memory. An owner ends nevertheless if a shard has lost its claim.
+    /// Each partition then has one lease, because a later owner would not know the lost commits of the earlier owner.
+    pub repeats_commits: bool,
     /// The rule that is broken on purpose; `None` in a correct model.
     pub fault: Option<Fault>,
 }
@@ -153,11 +157,23 @@ pub enum Fault {
     RemoveUnpublished,
     /// The store removes entries from the outbox at the request of any owner, even if the owner's claim is outdated.
     RemoveWithoutClaim,
+    /// A repeated commit has its number, but does not write the key records.
+    RecordNotRepeated,
+    /// A repeated commit writes the key records without their spilled events.
+    SpilledNotRepeated,
+    /// A repeated commit adds no key to the due index.
+    DueNotRepeated,
+    /// After an owner has repeated lost commits, its lanes keep the data that they read before.
+    OldReadsKept,
+    /// An owner discards what it has read when it finds lost commits, instead of after it has repeated them.
+    ReadsDiscardedEarly,
+    /// After an owner has repeated lost commits, it sends its unanswered commit again without a change.
+    OldCommitKept,
 }
 
 impl Fault {
     /// All faults.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 26] = [
         Self::CommitWithoutClaim,
         Self::ClaimWithoutRandom,
         Self::EpochFromFence,
@@ -178,7 +194,27 @@ impl Fault {
         Self::PublishNewestFirst,
         Self::RemoveUnpublished,
         Self::RemoveWithoutClaim,
+        Self::RecordNotRepeated,
+        Self::SpilledNotRepeated,
+        Self::DueNotRepeated,
+        Self::OldReadsKept,
+        Self::ReadsDiscardedEarly,
+        Self::OldCommitKept,
     ];
+
+    /// Returns whether the fault breaks a rule of the repetition of lost commits. Only an owner that repeats commits
+    /// ([`Scope::repeats_commits`]) can break such a rule.
+    pub fn is_of_repetition(self) -> bool {
+        matches!(
+            self,
+            Self::RecordNotRepeated
+                | Self::SpilledNotRepeated
+                | Self::DueNotRepeated
+                | Self::OldReadsKept
+                | Self::ReadsDiscardedEarly
+                | Self::OldCommitKept
+        )
+    }
 }
 
 impl Scope {

@@ -52,6 +52,10 @@ pub(crate) struct OwnerShard {
     pub(crate) outbox: Vec<Entry>,
     /// The number of the last commit whose outbox entries are all published.
     pub(crate) published: u8,
+    /// The owner's commits, if the owner repeats lost commits ([`Scope::repeats_commits`]).
+    pub(crate) history: Vec<Batch>,
+    /// The number of the next lost commit to repeat; `None` if the owner knows of no lost commit.
+    pub(crate) next_to_repeat: Option<u8>,
     /// The last commit that the owner knows. Only the checks of the properties read this field.
     last: CommitId,
 }
@@ -140,6 +144,9 @@ impl Owner {
             shard_state.number = batch.number;
             shard_state.last = batch.commit_id();
         }
+        if scope.repeats_commits {
+            shard_state.history.push(batch.clone());
+        }
         for write in &batch.writes {
             if scope.publishes && !refused.has(write.key) {
                 shard_state.outbox.extend(write.entry(batch.number));
@@ -148,6 +155,58 @@ impl Owner {
                 Some(lane) if refused.has(write.key) => lane.refused(),
                 Some(lane) => lane.written(write, batch.commit_id()),
                 None => {}
+            }
+        }
+    }
+
+    /// Begins to repeat the commits after the shard's last commit, whose number is `stored`.
+    pub(crate) fn begin_repetition(&mut self, scope: &Scope, shard: usize, stored: u8) {
+        self.shards[shard].next_to_repeat = Some(stored + 1);
+        if scope.is(Fault::ReadsDiscardedEarly) {
+            self.discard_reads(scope, shard);
+        }
+    }
+
+    /// Returns the next lost commit to repeat; `None` if the owner does not have it in memory.
+    pub(crate) fn commit_to_repeat(&self, scope: &Scope, shard: usize) -> Option<Batch> {
+        let OwnerShard { history, next_to_repeat, .. } = &self.shards[shard];
+        let is_next = |batch: &&Batch| Some(batch.number) == *next_to_repeat;
+        let mut batch = history.iter().find(is_next)?.clone();
+        match scope.fault {
+            Some(Fault::RecordNotRepeated) => batch.writes.clear(),
+            Some(Fault::SpilledNotRepeated) => {
+                batch.writes.iter_mut().for_each(|write| write.spilled = Set::default());
+            }
+            _ => {}
+        }
+        Some(batch)
+    }
+
+    /// Records that the store has the commit with this number again. After the last lost commit, discards what the
+    /// owner has read from the shard, and its unanswered commit, which depends on these reads.
+    pub(crate) fn repeated(&mut self, scope: &Scope, shard: usize, number: u8) {
+        let shard_state = &mut self.shards[shard];
+        if number < shard_state.number {
+            shard_state.next_to_repeat = Some(number + 1);
+            return;
+        }
+        shard_state.next_to_repeat = None;
+        if !scope.is(Fault::OldCommitKept) {
+            shard_state.in_flight = None;
+        }
+        if !scope.is(Fault::OldReadsKept) && !scope.is(Fault::ReadsDiscardedEarly) {
+            self.discard_reads(scope, shard);
+        }
+    }
+
+    /// Removes the lanes of a shard without held events from memory. The other lanes keep their held events, drop all
+    /// results, and load their key records again.
+    fn discard_reads(&mut self, scope: &Scope, shard: usize) {
+        let lanes = (0..).zip(&mut self.lanes).filter(|(key, _)| scope.shard_of(*key) == shard);
+        for (_, lane) in lanes {
+            *lane = lane.take().filter(|lane| !lane.held.is_empty());
+            if let Some(lane) = lane {
+                lane.refused();
             }
         }
     }

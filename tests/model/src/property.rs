@@ -2,7 +2,7 @@
 
 use stateright::Property;
 
-use crate::owner::Phase;
+use crate::owner::{Owner, Phase};
 use crate::store::{KeyRecord, Shard};
 use crate::world::{DeliveryState, World};
 use crate::{Event, Scope};
@@ -31,16 +31,20 @@ pub(crate) struct Findings {
     pub(crate) lost_leases: bool,
     /// True if a shard went back.
     pub(crate) lost_commits: bool,
+    /// True if owners repeat lost commits.
+    pub(crate) repeats_commits: bool,
     /// The first broken rule.
     pub(crate) broken: Option<Violation>,
 }
 
 impl Findings {
     /// Records a broken rule. After leases or shards went back, ignores the rules that even a correct owner may then
-    /// break. For example, the owner may have read or published commits before the store lost them.
+    /// break. For example, the owner may have read or published commits before the store lost them. An owner that
+    /// repeats lost commits discards what it has read, so its writes must never depend on lost data.
     pub(crate) fn report(&mut self, broken: Violation) {
         let applies = match broken {
-            Violation::StaleWrite | Violation::PublishedUncommitted => !self.lost_commits,
+            Violation::StaleWrite => !self.lost_commits || self.repeats_commits,
+            Violation::PublishedUncommitted => !self.lost_commits,
             Violation::FencedWithoutNewerOwner | Violation::StoppedWithoutRollback => {
                 !self.lost_commits && !self.lost_leases
             }
@@ -107,6 +111,10 @@ fn sometimes() -> Vec<Property<Scope>> {
             world.has_owner(Phase::Fenced)
         }),
         Property::sometimes("an owner stops", |_, world: &World| world.has_owner(Phase::Stopped)),
+        Property::sometimes("an owner repeats a lost commit", |_, world: &World| {
+            let mut shards = world.owners.iter().flat_map(|owner| &owner.shards);
+            shards.any(|shard_state| shard_state.next_to_repeat.is_some())
+        }),
     ]
 }
 
@@ -119,8 +127,8 @@ impl World {
         self.owners.iter().any(|owner| owner.phase == phase)
     }
 
-    /// Returns whether an event is acknowledged, but neither settled nor spilled. Always returns false after a shard
-    /// went back, because the shard may have lost any event.
+    /// Returns whether an event is acknowledged, but neither settled nor spilled. Always returns false while a shard
+    /// may lack commits, because the shard may have lost any event.
     fn has_lost(&self, scope: &Scope) -> bool {
         let lost = |(delivery, event): (&DeliveryState, &Event)| {
             let sequence = event.sequence;
@@ -129,7 +137,24 @@ impl World {
             *delivery == DeliveryState::Acknowledged
                 && !self.store.record(scope, event.key).is_some_and(durable)
         };
-        !self.findings.lost_commits && self.queue.iter().zip(&scope.queue).any(lost)
+        !self.may_lack_commits(scope) && self.queue.iter().zip(&scope.queue).any(lost)
+    }
+
+    /// Returns whether a shard may lack commits: a shard went back, and no owner has repeated the lost commits.
+    fn may_lack_commits(&self, scope: &Scope) -> bool {
+        let is_whole = |(owner, partition): (&Owner, &u8)| {
+            owner.phase == Phase::Alive
+                && (0..owner.shards.len()).all(|shard| self.has_commits(*partition, owner, shard))
+        };
+        self.findings.lost_commits
+            && !(scope.repeats_commits && self.owners.iter().zip(&scope.leases).all(is_whole))
+    }
+
+    /// Returns whether a shard has the owner's claim, and all commits of which the owner knows that they were applied.
+    pub(crate) fn has_commits(&self, partition: u8, owner: &Owner, shard: usize) -> bool {
+        let fence = &self.store.shards[shard].fences[usize::from(partition)];
+        let known = &owner.shards[shard];
+        fence.claim == owner.claim && fence.number >= known.number && known.next_to_repeat.is_none()
     }
 
     fn is_done(&self) -> bool {
@@ -147,7 +172,7 @@ impl World {
             |id: &usize| scope.leases[*id] == partition && self.owners[*id].phase != Phase::Waiting;
         let Some(id) = (0..self.owners.len()).rfind(started) else { return false };
         if self.findings.broken.is_some()
-            || self.findings.lost_commits
+            || self.may_lack_commits(scope)
             || self.owners[id].is_disconnected
             || !self.owners[id].has_claimed_all()
             || !self.has_work(scope, id)

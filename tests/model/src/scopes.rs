@@ -164,6 +164,26 @@ impl Scope {
         Self { run_ahead: 2, goes_back, publishes: true, ..Self::goes_back() }
     }
 
+    /// Returns a scope in which the shard may go back once, and the only owner repeats the lost commits. The third
+    /// event of the key arrives before the second event, so the owner may spill it.
+    pub fn repeats_commits() -> Self {
+        Self {
+            leases: vec![0],
+            queue: events(&[1, 3, 2]),
+            goes_back: vec![StorePart::Shard(0)],
+            spills: true,
+            evicts_lanes: true,
+            repeats_commits: true,
+            ..Self::goes_back()
+        }
+    }
+
+    /// Returns [`Scope::repeats_commits`] with a shard that may go back twice, also while the owner repeats commits.
+    pub fn repeats_commits_twice() -> Self {
+        let goes_back = vec![StorePart::Shard(0), StorePart::Shard(0)];
+        Self { goes_back, ..Self::repeats_commits() }
+    }
+
     /// Returns a scope in which the shard may go back once, and a repeated commit may arrive late.
     pub fn goes_back_with_late_commit() -> Self {
         let goes_back = vec![StorePart::Shard(0)];

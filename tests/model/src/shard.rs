@@ -77,6 +77,15 @@ impl Shard {
         Reply::Done(refused)
     }
 
+    /// Removes the keys of a commit from the due index.
+    pub(crate) fn remove_due(&mut self, batch: &Batch) {
+        for write in &batch.writes {
+            if let Some(record) = &mut self.records[usize::from(write.key)] {
+                record.due = None;
+            }
+        }
+    }
+
     fn apply_all(
         &mut self,
         scope: &Scope,

@@ -60,7 +60,7 @@ impl World {
                 late_commits: scope.late_commits,
                 goes_back: scope.goes_back.clone(),
             },
-            findings: Findings::default(),
+            findings: Findings { repeats_commits: scope.repeats_commits, ..Findings::default() },
         }
     }
 
@@ -85,9 +85,11 @@ impl World {
             Action::Answer(id, shard) => match self.arrive(scope, id, shard) {
                 Some(Reply::Done(refused)) => self.owners[id].applied(scope, shard, refused),
                 Some(Reply::Fenced) => self.fenced(scope, id),
-                Some(Reply::RolledBack) => self.rolled_back(id),
+                Some(Reply::RolledBack) => self.rolled_back(scope, id, shard),
                 None => {}
             },
+            Action::Check(id, shard) => self.rolled_back(scope, id, shard),
+            Action::Repeat(id, shard) => self.repeat(scope, id, shard),
             Action::Resend(id, shard) => {
                 let batch = self.owners[id].shards[shard].in_flight.clone();
                 self.late_commits.extend(batch.map(|batch| (id, shard, batch)));
@@ -135,7 +137,7 @@ impl World {
         match stored.claim(scope, partition, owner.claim) {
             Reply::Done(fence) => owner.claimed(shard, &fence, stored.outbox[partition].clone()),
             Reply::Fenced => self.fenced(scope, id),
-            Reply::RolledBack => self.rolled_back(id),
+            Reply::RolledBack => self.rolled_back(scope, id, shard),
         }
     }
 
@@ -164,6 +166,23 @@ impl World {
     fn arrive(&mut self, scope: &Scope, id: usize, shard: usize) -> Option<Reply<Set>> {
         let batch = self.owners[id].shards[shard].in_flight.clone()?;
         Some(self.apply(scope, id, shard, &batch))
+    }
+
+    /// Sends the next lost commit of a shard again. The owner ends if it does not have this commit in memory.
+    fn repeat(&mut self, scope: &Scope, id: usize, shard: usize) {
+        let Some(batch) = self.owners[id].commit_to_repeat(scope, shard) else {
+            return self.end(id, Phase::Stopped);
+        };
+        match self.apply(scope, id, shard, &batch) {
+            Reply::Done(_) => {
+                if scope.is(Fault::DueNotRepeated) {
+                    self.store.shards[shard].remove_due(&batch);
+                }
+                self.owners[id].repeated(scope, shard, batch.number);
+            }
+            Reply::Fenced => self.fenced(scope, id),
+            Reply::RolledBack => self.rolled_back(scope, id, shard),
+        }
     }
 
     fn apply(&mut self, scope: &Scope, id: usize, shard: usize, batch: &Batch) -> Reply<Set> {
@@ -229,11 +248,17 @@ impl World {
         self.end(id, Phase::Fenced);
     }
 
-    /// Ends an owner after the store has answered that the store went back in time. Reports a broken rule if nothing
-    /// went back.
-    fn rolled_back(&mut self, id: usize) {
+    /// Handles the answer that the store went back in time. If the shard still has the owner's claim, and the owner
+    /// repeats commits, the owner begins to repeat the lost commits of the shard. Otherwise, the owner ends. Reports a
+    /// broken rule if nothing went back.
+    fn rolled_back(&mut self, scope: &Scope, id: usize, shard: usize) {
         self.findings.report(Violation::StoppedWithoutRollback);
-        self.end(id, Phase::Stopped);
+        let fence = &self.store.shards[shard].fences[usize::from(scope.leases[id])];
+        if scope.repeats_commits && fence.claim == self.owners[id].claim {
+            self.owners[id].begin_repetition(scope, shard, fence.number);
+        } else {
+            self.end(id, Phase::Stopped);
+        }
     }
 
     fn end(&mut self, id: usize, phase: Phase) {

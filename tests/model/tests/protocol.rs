@@ -12,6 +12,7 @@ const REFUSED: &str = "a write is refused";
 const HANDED_OVER: &str = "an owner hands over";
 const OWNER_FENCED: &str = "an owner is fenced";
 const OWNER_STOPPED: &str = "an owner stops";
+const REPEATED: &str = "an owner repeats a lost commit";
 
 // The properties that must always hold. Each fault must break one of them, and each of them must be broken by a fault.
 // Without a fault, only `moved_outbox` breaks one of them: `PUBLISHED_IN_ORDER`.
@@ -81,6 +82,15 @@ const GOES_BACK: &[Case] = &[
     ),
 ];
 
+const REPEATS_COMMITS: &[Case] = &[
+    ("repeats_commits", Scope::repeats_commits, &[DONE, SPILLED, OWNER_STOPPED, REPEATED]),
+    (
+        "repeats_commits_twice",
+        Scope::repeats_commits_twice,
+        &[DONE, SPILLED, OWNER_STOPPED, REPEATED],
+    ),
+];
+
 const FAULTS: &[Break] = &[
     (Fault::CommitWithoutClaim, Scope::three_events, LOST),
     (Fault::CommitWithoutClaim, Scope::three_events, RIGHT_ANSWER),
@@ -107,6 +117,13 @@ const FAULTS: &[Break] = &[
     (Fault::PublishNewestFirst, Scope::outbox, PUBLISHED_IN_ORDER),
     (Fault::RemoveUnpublished, Scope::outbox, REMOVED_AFTER_PUBLISHING),
     (Fault::RemoveWithoutClaim, Scope::goes_back_with_outbox, REMOVED_AFTER_PUBLISHING),
+    (Fault::RecordNotRepeated, Scope::repeats_commits, LOST),
+    (Fault::SpilledNotRepeated, Scope::repeats_commits, LOST),
+    (Fault::DueNotRepeated, Scope::repeats_commits, STUCK),
+    (Fault::OldReadsKept, Scope::repeats_commits, LOST),
+    (Fault::OldReadsKept, Scope::repeats_commits, CURRENT_RECORD),
+    (Fault::ReadsDiscardedEarly, Scope::repeats_commits, LOST),
+    (Fault::OldCommitKept, Scope::repeats_commits, LOST),
 ];
 
 #[test]
@@ -122,6 +139,11 @@ fn no_run_with_two_partitions_breaks_a_rule_except_in_moved_outbox() {
 #[test]
 fn no_run_with_a_rollback_breaks_a_rule() {
     GOES_BACK.iter().for_each(walk_case);
+}
+
+#[test]
+fn no_run_with_repeated_commits_breaks_a_rule() {
+    REPEATS_COMMITS.iter().for_each(walk_case);
 }
 
 #[test]

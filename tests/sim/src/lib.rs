@@ -34,7 +34,7 @@ pub use checker::Violation;
 pub use checkpoint::run_checkpoint;
 pub use file_producer::run_producer;
 pub use profile::Profile;
-pub use protocol::run_protocol;
+pub use protocol::{run_protocol, run_repetition};
 pub use queue::run_queue;
 pub use rollout::run_rollout;
 pub use seeds::{find_fault, number_in, seed_count};

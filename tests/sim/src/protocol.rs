@@ -13,14 +13,30 @@ use crate::rng::{Rng, mix};
 /// 16, and needs one further number after the last sequence.
 const EVENT_LIMIT: u64 = 14;
 
+/// The names of the notable states and steps of a run, or the broken property.
+type Reached = Result<BTreeSet<&'static str>, Violation>;
+
 /// Plays the random run that the seed determines. Returns the names of the notable states and steps of the run, so that
 /// a test can check that its runs reach all of them.
-pub fn run_protocol(seed: u64, fault: Option<Fault>) -> Result<BTreeSet<&'static str>, Violation> {
+pub fn run_protocol(seed: u64, fault: Option<Fault>) -> Reached {
     let mut rng = Rng::new(mix(&[seed, 0x6f]));
     let scope = Scope { fault, ..scope(&mut rng) };
     let pace = Pace::new(&mut rng);
+    run(&scope, &pace, &mut rng)
+}
+
+/// Plays the random run that the seed determines, with owners that repeat their lost commits. The result is like that
+/// of [`run_protocol`].
+pub fn run_repetition(seed: u64, fault: Option<Fault>) -> Reached {
+    let mut rng = Rng::new(mix(&[seed, 0x72]));
+    let scope = Scope { fault, ..repeating_scope(&mut rng) };
+    let pace = Pace::of_repetition(&mut rng);
+    run(&scope, &pace, &mut rng)
+}
+
+fn run(scope: &Scope, pace: &Pace, rng: &mut Rng) -> Reached {
     let step_limit = rng.between(50, 300) as usize;
-    let played = play(&scope, step_limit, |actions| {
+    let played = play(scope, step_limit, |actions| {
         rng.pick_weighted(actions, |action| pace.weight(*action))
     });
     if let Some(invariant) = played.broken {
@@ -76,7 +92,35 @@ fn scope(rng: &mut Rng) -> Scope {
         evicts_lanes: rng.permille(500),
         // Messages of a key that changes its partition may be published out of order.
         publishes: !moves && rng.permille(600),
+        repeats_commits: false,
         fault: None,
+    }
+}
+
+/// Chooses the size of a run in which owners repeat their lost commits. Each partition has one owner, and no key
+/// changes its partition.
+fn repeating_scope(rng: &mut Rng) -> Scope {
+    let shards = rng.between(1, 2) as u8;
+    let partitions = rng.between(1, 2) as u8;
+    let keys = rng.between(1, 2) as u8;
+    let mut events = queue(rng, keys, partitions, 0);
+    if rng.permille(500) {
+        // The first events of some keys then arrive after later events.
+        let first = rng.below(events.len() as u64) as usize;
+        events.rotate_left(first);
+    }
+    let parts: Vec<StorePart> = (0..shards).map(StorePart::Shard).chain([StorePart::All]).collect();
+    Scope {
+        keys,
+        shards,
+        leases: (0..partitions).collect(),
+        queue: events,
+        run_ahead: rng.between(1, 3) as u8,
+        goes_back: (0..rng.between(1, 5)).map(|_| rng.pick(&parts)).collect(),
+        spills: true,
+        evicts_lanes: true,
+        repeats_commits: true,
+        ..Scope::default()
     }
 }
 
@@ -108,14 +152,30 @@ struct Pace {
     leases: u64,
     losses: u64,
     disturbances: u64,
+    turns: u64,
+    evictions: u64,
+    /// The weight of checks that find lost commits: with a low weight, owners notice a loss late.
+    checks: u64,
 }
 
 impl Pace {
     fn new(rng: &mut Rng) -> Self {
+        let leases = 1 << rng.below(5);
+        let losses = 1 << rng.below(6);
+        let disturbances = 1 << rng.below(6);
+        Self { leases, losses, disturbances, turns: 32, evictions: disturbances, checks: 32 }
+    }
+
+    /// Returns weights for a run in which owners repeat lost commits. Owners often remove lanes from memory, so that
+    /// they load key records while the store lacks commits.
+    fn of_repetition(rng: &mut Rng) -> Self {
         Self {
             leases: 1 << rng.below(5),
-            losses: 1 << rng.below(6),
-            disturbances: 1 << rng.below(6),
+            losses: 1 << rng.below(4),
+            disturbances: 1 << rng.between(3, 5),
+            turns: 1 << rng.below(6),
+            evictions: 200,
+            checks: 1 << rng.below(6),
         }
     }
 
@@ -123,10 +183,12 @@ impl Pace {
         match action {
             Action::Lease(_) => self.leases,
             Action::Remember | Action::GoBack(_) => self.losses,
+            Action::Run(..) => self.turns,
+            Action::Evict(..) => self.evictions,
+            Action::Check(..) => self.checks,
             Action::Spill(..)
             | Action::Arrive(..)
             | Action::Resend(..)
-            | Action::Evict(..)
             | Action::Release(_)
             | Action::Disconnect(_)
             | Action::LateCommit(_)

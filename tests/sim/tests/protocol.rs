@@ -5,10 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ordain_model::{Fault, SharingFault};
-use ordain_sim::{Violation, find_fault, run_protocol, run_sharing, seed_count};
+use ordain_sim::{Violation, find_fault, run_protocol, run_repetition, run_sharing, seed_count};
 
 /// Number of seeds for the runs of owners if `ORDAIN_SIM_SEEDS` is not set.
 const SEEDS: u64 = 30_000;
+/// Number of seeds for the runs of owners that repeat lost commits if `ORDAIN_SIM_SEEDS` is not set.
+const REPETITION_SEEDS: u64 = 20_000;
 /// Number of seeds for the runs of instances if `ORDAIN_SIM_SEEDS` is not set.
 const SHARING_SEEDS: u64 = 20_000;
 /// Number of seeds within which at least one run must detect each fault.
@@ -32,6 +34,17 @@ const STATES: &[&str] = &[
     "an entry leaves an outbox",
 ];
 
+/// Names of the notable states and steps that the runs of owners that repeat lost commits must show.
+const REPETITION_STATES: &[&str] = &[
+    "everything is done",
+    "an event waits in the store",
+    "a write is refused",
+    "an owner stops",
+    "an owner repeats a lost commit",
+    "the whole store goes back",
+    "a shard goes back",
+];
+
 /// Names of the notable states and steps that the runs of instances must show.
 const SHARING_STATES: &[&str] = &[
     "all instances share all partitions",
@@ -49,11 +62,19 @@ fn no_run_breaks_a_property_of_the_protocol() {
     check_runs(SEEDS, STATES, |seed| run_protocol(seed, None));
 }
 
+/// Without a fault, no run of owners that repeat lost commits breaks a property of the protocol, and the runs show all
+/// notable states and steps.
+#[test]
+fn no_run_with_repeated_commits_breaks_a_property() {
+    check_runs(REPETITION_SEEDS, REPETITION_STATES, |seed| run_repetition(seed, None));
+}
+
 /// At least one run detects each deliberately broken rule of owners or the store.
 #[test]
 fn each_fault_of_the_protocol_is_found() {
     for fault in Fault::ALL {
-        find_fault(&fault, SEEDS_OF_FAULT, |seed| run_protocol(seed, Some(fault)));
+        let run = if fault.is_of_repetition() { run_repetition } else { run_protocol };
+        find_fault(&fault, SEEDS_OF_FAULT, |seed| run(seed, Some(fault)));
     }
 }
 

@@ -9,6 +9,7 @@ use anyhow::{Result, bail, ensure};
 use ordain_tests::amqp::{Client, Outgoing, from_line};
 use ordain_tests::host::Home;
 use ordain_tests::http::{self, Answer};
+use ordain_tests::incident::{lost_events, records};
 use ordain_tests::log::text;
 use ordain_tests::rig::Rig;
 use ordain_tests::service::wait_until;
@@ -27,6 +28,9 @@ const REUSE: &str = "--reuse-lost-numbers";
 const NOT_GIVEN: &str = "sequences that the store did not give";
 /// A part of the refusal of an event that is published with the option [`REUSE`].
 const NOT_EXECUTED: &str = "has not executed the event yet";
+/// A publisher keeps at least this number of a round's events in memory. If the store loses events of a larger file,
+/// `ordain publish` may report events that it has dropped from memory.
+const KEPT_EVENTS: usize = 10_000;
 /// The exit code of a command that waited too long for an unavailable server.
 const TEMPFAIL: i32 = 75;
 /// The error code that a new connection to a split-off master gets. The test splits a master off with a password that
@@ -41,8 +45,8 @@ pub(crate) enum EventTarget {
     Exchange(Arc<Rig>),
     /// The exchange `cases` of a broker that may refuse events, and close connections, at any time.
     DisturbedExchange(Box<DisturbedExchange>),
-    /// A file in a home in which `ordain publish` runs.
-    File(Home),
+    /// A file in a home in which `ordain publish` runs, and the number of lines of the file.
+    File(Home, AtomicUsize),
 }
 
 impl Default for EventTarget {
@@ -59,7 +63,7 @@ impl EventTarget {
             _ if kind.route.is_file() => {
                 let home = Home::new(&["tally"], &kind.config(0))?;
                 home.write(FILE, "")?;
-                Ok(Self::File(home))
+                Ok(Self::File(home, AtomicUsize::new(0)))
             }
             Some(rig) if kind.route == Route::Exchange => Ok(Self::Exchange(Arc::clone(rig))),
             _ => {
@@ -92,11 +96,12 @@ impl EventTarget {
             }
             Self::Exchange(rig) => rig.publish(lines).map(|()| true),
             Self::DisturbedExchange(exchange) => exchange.try_publish(lines),
-            Self::File(home) => {
+            Self::File(home, count) => {
                 if attempt == 0 {
                     home.append(FILE, text(lines))?;
+                    count.fetch_add(lines.len(), Ordering::SeqCst);
                 }
-                publish(home)
+                publish(home, count.load(Ordering::SeqCst))
             }
         }
     }
@@ -164,11 +169,25 @@ pub(crate) fn post(address: SocketAddr, body: &str) -> Result<Answer> {
 /// the first of these events. This function follows the advice of the refusal: it publishes the file once more, with
 /// the option that the refusal names. If the store also refuses an event with the option, the stream may not have
 /// executed its event yet. This function then returns false, so that the caller tries again.
-fn publish(home: &Home) -> Result<bool> {
-    let output = home.output(&["publish", "cases", FILE])?;
+///
+/// A run must report no lost event, because it publishes each lost event again: from memory, or by reading the file
+/// again. `lines` is the number of lines of the file. This rule does not apply to a file of more than [`KEPT_EVENTS`]
+/// lines.
+fn publish(home: &Home, lines: usize) -> Result<bool> {
+    let run = |args: &[&str]| -> Result<Output> {
+        let output = home.output(args)?;
+        let log = String::from_utf8_lossy(&output.stderr);
+        let reported = lost_events(&records(&log)?);
+        ensure!(
+            reported == 0 || lines > KEPT_EVENTS,
+            "`ordain publish` reported {reported} lost events of {lines}: {log}"
+        );
+        Ok(output)
+    };
+    let output = run(&["publish", "cases", FILE])?;
     let log = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() && log.contains(NOT_GIVEN) && log.contains(REUSE) {
-        let output = home.output(&["publish", "cases", FILE, REUSE])?;
+        let output = run(&["publish", "cases", FILE, REUSE])?;
         let log = String::from_utf8_lossy(&output.stderr);
         if !output.status.success() && log.contains(NOT_EXECUTED) {
             eprintln!("`ordain publish` refused an event with {REUSE}: {log}");

@@ -129,6 +129,11 @@ impl ReportedLosses {
         Ok(Self(losses))
     }
 
+    /// Returns the number of reported events.
+    pub(crate) fn total(&self) -> u64 {
+        self.0.iter().map(|loss| loss.events).sum()
+    }
+
     /// Checks the time in each report. At this time, the producer must have been sending an event of the shard that the
     /// servers could lose.
     pub(crate) fn check_times(&self, sent: &SentEvents) -> Result<()> {

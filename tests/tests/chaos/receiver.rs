@@ -18,6 +18,9 @@ use super::routes::{PARTITIONS, Route};
 /// store went back in time.
 pub(crate) const WENT_BACK: &str = "the store went back in time";
 
+/// The beginning of the source of a record. The name of the stream follows.
+const SOURCE: &str = "/ordain/";
+
 /// The memory limit of a host. All commits that a store can lose in a round fit into this memory, so a host can repeat
 /// them.
 const MEMORY_BUDGET: &str = "4GiB";
@@ -172,6 +175,36 @@ impl Receiver {
         let stated = lost_events(&records(&self.service.stderr())?);
         ensure!(stated == counted, "the host counted {counted} lost events, but logged {stated}");
         Ok(counted)
+    }
+
+    /// Checks that the metrics of the host show each shard that the records in its log name: each shard that has lost
+    /// events or commits since the last start.
+    pub(crate) fn check_rollbacks(&mut self) -> Result<()> {
+        let address = http::admin(&mut self.service)?;
+        let page = http::get(address, "/metrics")?.body;
+        for record in records(&self.service.stderr())? {
+            let Some(stream) = record["source"].as_str().and_then(|name| name.strip_prefix(SOURCE))
+            else {
+                continue;
+            };
+            let data = &record["data"];
+            let shards = match record["type"].as_str() {
+                Some("ordain.events.lost") => vec![&data["shard"]],
+                Some("ordain.commits.repeated") => data["shards"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .map(|lost| &lost["shard"])
+                    .collect(),
+                _ => Vec::new(),
+            };
+            for shard in shards {
+                let sample =
+                    format!("ordain_rollbacks_total{{stream=\"{stream}\",shard=\"{shard}\"}} ");
+                ensure!(page.contains(&sample), "the metrics lack {sample:?} for {record}");
+            }
+        }
+        Ok(())
     }
 
     /// Returns how many events the host has counted as lost since its start.

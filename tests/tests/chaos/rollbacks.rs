@@ -7,8 +7,13 @@
 //! `sequenced` stream, the later events of the key then wait in the store. The test sends all events again at the end
 //! of the round, as their producer would, and then all of them must have taken effect.
 //!
-//! On all routes except those of `ordain publish`, the test compares the reports of all processes of all hosts with the
-//! events of each shard (`losses.rs`):
+//! `ordain publish` publishes lost events again: a run from its memory, and the next run by reading the file again. On
+//! its two routes, the hosts and the runs of `ordain publish` must therefore report no lost event (except for a file
+//! that is too large for the memory of a run). At the end, each event of the file must have exactly one effect in the
+//! store.
+//!
+//! On all other routes, the test compares the reports of all processes of all hosts with the events of each shard
+//! (`losses.rs`):
 //!
 //! - The hosts must report each event that has no effect and does not wait. This rule does not apply to events that
 //!   were sent before the last end of a host, because the process that accepted such an event may have ended.
@@ -23,7 +28,10 @@
 //!   replay.
 //! - With a `sequenced` stream, each safe event must have an effect or wait before the test sends the events again.
 //!   This rule applies even if hosts end.
-//! - The counter of lost events of each host must equal the number of lost events in the records of this host.
+//! - The counter of lost events of each host must equal the number of lost events in the records of this host. The
+//!   metrics of the host must show each shard that these records name.
+//! - If no host can end, the newest message of each key must show that no event took effect twice. With a chain, this
+//!   is a message of the second stream.
 
 use std::sync::atomic::Ordering;
 

@@ -13,7 +13,9 @@ use ordain_tests::service::wait_until;
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 
-use super::effects::{Counts, Demands, EffectCounts, EffectsWait, SETTLE_TIME, effects_of, taken};
+use super::effects::{
+    Counts, Demands, EffectCounts, Effects, EffectsWait, SETTLE_TIME, effects_of, taken,
+};
 use super::event_target::EventTarget;
 use super::events::{Producer, RunningProducer, SentEvents, unsafe_events};
 use super::fleet::Fleet;
@@ -167,13 +169,18 @@ impl RoundHosts {
     /// them are safe (accepted while the servers could not lose writes), and how many are lost.
     pub(crate) fn check(&mut self, target: &EventTarget, sent: &SentEvents) -> Result<Counts> {
         let Setup { route, is_fifo, .. } = self.setup;
-        if !is_fifo && !route.is_file() {
+        if !is_fifo {
             self.until_explained(sent)?;
+        }
+        if !is_fifo && !route.is_file() {
             sleep(SETTLE_TIME);
             self.until_explained(sent)?;
         }
         self.settle(target, sent, sent)?;
         let taken = self.until_quiet(sent)?;
+        if route.is_file() {
+            self.until_published(sent)?;
+        }
         self.fleet.check_counters()?;
         Ok(Counts::of(sent, &taken))
     }
@@ -184,19 +191,55 @@ impl RoundHosts {
         let mut wait = EffectsWait::start();
         loop {
             let count = taken(&self.fleet.hosts, sent, self.setup.demands())?;
-            let check_balances = || {
+            let check_counts = || {
+                self.check_newest(&count)?;
                 if self.setup.is_fifo {
                     self.check_balances(sent, &fates_of(&count))
                 } else {
                     Ok(())
                 }
             };
-            if wait.is_over(&count, check_balances)? {
+            if wait.is_over(&count, check_counts)? {
                 return Ok(count);
             }
             sleep(SETTLE_TIME);
             self.fleet.restart_ended()?;
         }
+    }
+
+    /// Checks that no event took effect a second time, in a round in which no host ends. The store then has every
+    /// effect whose message was published, also of the second stream of a chain. The highest count in the messages of
+    /// a key is therefore the number of the key's effects, and must equal the number of its events that took effect.
+    /// `taken` contains this number for each key.
+    fn check_newest(&self, taken: &EffectCounts) -> Result<()> {
+        if self.setup.may_end() {
+            return Ok(());
+        }
+        let effects = effects_of(&self.fleet.hosts)?;
+        for (key, taken) in taken {
+            let newest = newest_count(&effects, key);
+            ensure!(
+                newest == *taken as u64,
+                "key {key}: {taken} events took effect, but the newest message counts {newest}"
+            );
+        }
+        Ok(())
+    }
+
+    /// Waits until each event of the file has taken effect once, and checks that no host reports a lost event. The
+    /// hosts accept no events in such a round, and `ordain publish` publishes lost events again.
+    fn until_published(&mut self, sent: &SentEvents) -> Result<()> {
+        let mut last = None;
+        let settled = wait_for_command("one effect of each event of the file", || {
+            self.fleet.restart_ended()?;
+            let fates = stored_fates(&self.fleet.hosts[0].home)?;
+            last = Some(check_all_taken(sent, &fates));
+            Ok(matches!(last, Some(Ok(()))))
+        });
+        settled.with_context(|| format!("{last:?}"))?;
+        let reported = ReportedLosses::of(&self.fleet.hosts)?.total();
+        ensure!(reported == 0, "the hosts reported {reported} lost events of a file");
+        Ok(())
     }
 
     /// Waits until each accepted event of a `sequenced` stream has taken effect, waits in the store because an earlier
@@ -214,10 +257,11 @@ impl RoundHosts {
 
     /// Checks the fates of the events of a `sequenced` stream.
     fn check_stored(&self, sent: &SentEvents, fates: &KeyFates) -> Result<()> {
+        let Setup { route, .. } = self.setup;
         // If no host ends, the store has every effect whose message was published. The highest count in the messages of
         // a key is therefore the number of the key's effects.
-        let effects =
-            if self.setup.may_end() { None } else { Some(effects_of(&self.fleet.hosts)?) };
+        let has_counts = !self.setup.may_end() && !route.is_file();
+        let effects = if has_counts { Some(effects_of(&self.fleet.hosts)?) } else { None };
         for (key, events) in sent {
             let KeyFate { taken, held } = fates.get(key).copied().unwrap_or_default();
             let safe = events.iter().filter(|event| event.is_safe).count() as u64;
@@ -226,12 +270,15 @@ impl RoundHosts {
                 "key {key}: {safe} events are safe, but {taken} took effect and {held} wait"
             );
             let Some(effects) = &effects else { continue };
-            let newest = effects.get(key).and_then(|of_key| of_key.keys().next_back());
-            let published = newest.copied().unwrap_or_default();
+            let published = newest_count(effects, key);
             ensure!(
                 published == taken,
                 "key {key}: {taken} events took effect, but {published} are in the output"
             );
+        }
+        if route.is_file() {
+            // The next run of `ordain publish` publishes the lost events of an earlier run. No process reports them.
+            return Ok(());
         }
         self.check_balances(sent, fates)
     }
@@ -260,6 +307,23 @@ impl RoundHosts {
             ExactReports::None
         }
     }
+}
+
+/// Returns the highest count in the messages of a key; 0 if there is no message.
+fn newest_count(effects: &Effects, key: &str) -> u64 {
+    let newest = effects.get(key).and_then(|of_key| of_key.keys().next_back());
+    newest.copied().unwrap_or_default()
+}
+
+/// Checks that each event of the file has taken effect once. The store numbers these events, so an event that took
+/// effect twice would have two numbers.
+fn check_all_taken(sent: &SentEvents, fates: &KeyFates) -> Result<()> {
+    for (key, events) in sent {
+        let fate = fates.get(key).copied().unwrap_or_default();
+        let right = KeyFate { taken: events.len() as u64, held: 0 };
+        ensure!(fate == right, "key {key} has {} events, but {fate:?} in the store", events.len());
+    }
+    Ok(())
 }
 
 /// Returns the fates of the events of a `fifo` stream. Such a stream does not wait for a lost event.

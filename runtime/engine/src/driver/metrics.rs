@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ordain_core::{Key, KeySnapshot, Stats};
 
 use super::DriverError;
+use crate::incident::LossCounts;
 use ordain_store::{KeyResult, Partition};
 use ordain_util::gauge::BacklogGauge;
 use ordain_util::histogram::{BATCH_EVENTS, COMMIT_SECONDS, Histogram, PUBLISH_TO_COMMIT_SECONDS};
@@ -42,10 +43,8 @@ pub struct PartitionMetrics {
     /// counts the events of this partition; the second number, which only partition 0 has, counts the events without a
     /// known partition.
     pub inbox: [Arc<BacklogGauge>; 2],
-    /// The number of events that this process put into the store for the partition, and that the store lost before the
-    /// stream read them, as far as this process can determine. For partition 0, the number includes lost events without
-    /// a known partition.
-    pub lost_events: Arc<AtomicU64>,
+    /// The losses that this process has found in the store's data of the partition.
+    pub losses: Arc<LossCounts>,
     /// The number of differences that this process found in the broker while the stream ran. The number counts each
     /// missing or replaced exchange or queue, each missing binding, each queue that was possibly replaced, and each
     /// refusal of the broker to declare or bind an exchange or a queue. The number also counts, at each check of the
@@ -113,7 +112,7 @@ impl PartitionMetrics {
             lag: Arc::default(),
             dropped: Arc::default(),
             inbox: Default::default(),
-            lost_events: Arc::default(),
+            losses: Arc::default(),
             topology_changes: Arc::default(),
             moved_keys: Arc::default(),
             moved_throttle: Mutex::new(LogThrottle::new(MOVED_WARN_INTERVAL)),

@@ -162,6 +162,7 @@ impl PartitionFactory<'_> {
             watermarks: (0..self.store.shards()).map(|_| PublishWatermark::default()).collect(),
             durable_commits: claimed.commits.iter().map(|commit| AtomicU64::new(*commit)).collect(),
             rollbacks: AtomicU64::default(),
+            losses: Arc::clone(&metrics.losses),
             driven: AtomicBool::new(false),
         });
         let Some(backlog) = self.publish_backlog(&handle, &claimed, metrics).await? else {

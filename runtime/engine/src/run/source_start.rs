@@ -106,7 +106,7 @@ impl PartitionFactory<'_> {
             backlog_gauge: None,
             counts_delivered: false,
             handle: None,
-            lost_events: Arc::clone(&metrics.lost_events),
+            losses: Arc::clone(&metrics.losses),
             used: None,
         }
     }

@@ -27,6 +27,7 @@ use super::published_counts::PublishedCounts;
 use super::sinks::{SYNC_BYTES, Sinks, WRITE_BYTES, WrittenRun};
 use super::{PublishWatermark, PublisherError};
 use crate::completion::Completion;
+use crate::incident::LossCounts;
 use ordain_amqp::PublishedCount;
 use ordain_store::Ownership;
 use ordain_store::{Claim, OutboxEntry, OutboxMessage, Partition, Store, retry_until_ok};
@@ -58,6 +59,8 @@ pub struct PartitionHandle {
     pub durable_commits: Box<[AtomicU64]>,
     /// The number of times that the store refused a commit of the driver because the store had lost earlier commits.
     pub rollbacks: AtomicU64,
+    /// The losses of the partition.
+    pub losses: Arc<LossCounts>,
     /// True after the driver has started.
     pub driven: AtomicBool,
 }

@@ -29,7 +29,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use super::notifier::{NewQueueRuns, QueueNotifier, ReadingGuard};
-use crate::incident::report_lost_events;
+use crate::incident::{LossCounts, report_lost_events};
 use crate::sink::PartitionHandle;
 use ordain_cloudevents::{
     AckProgress, BATCH_BYTES_LIMIT, BATCH_EVENTS_LIMIT, DeliveryBatch, FilePosition,
@@ -91,9 +91,9 @@ pub struct QueueOptions {
     /// The handle of the owner whose commits settle these events. `None` if the removal of events depends on no commit,
     /// as in the queue of an inbox.
     pub handle: Option<Arc<PartitionHandle>>,
-    /// The counter of lost events: events that this process put into the queue, and that the store lost before the
-    /// reader read them.
-    pub lost_events: Arc<AtomicU64>,
+    /// The losses of the partition. The lost events are events that this process put into the queue, and that the store
+    /// lost before the reader read them.
+    pub losses: Arc<LossCounts>,
     /// The number of deliveries, from the first delivery on, that the receiver has used. The other unacknowledged
     /// entries are unused. When the reader ends, it leaves the positions of the unused entries to the next reader. If
     /// the store loses an unused entry, its event therefore counts as lost. `None` if the receiver uses each delivery.
@@ -472,6 +472,7 @@ impl QueueReader {
                  that this process knows to be delivered"
             );
         }
+        self.options.losses.add_rollback(shard);
         self.cursors[shard as usize].confirm_rollback(0);
         self.cursors[shard as usize].restart();
         self.unread_shards.insert(shard);
@@ -489,8 +490,8 @@ impl QueueReader {
     /// Reports lost events. `safe` is the number of waiting events that this process accepted and that the store still
     /// has; `None` if the reader has not counted them yet.
     fn report_loss(&self, shard: u32, loss: QueueLoss, safe: Option<u64>) {
-        let QueueOptions { partition, lost_events, .. } = &self.options;
-        report_lost_events(partition, shard, loss, safe, lost_events, LOST_EVENTS_MESSAGE);
+        let QueueOptions { partition, losses, .. } = &self.options;
+        report_lost_events(partition, shard, loss, safe, losses, LOST_EVENTS_MESSAGE);
     }
 
     /// Reports the result of a recount after the store went back in time: how many of the waiting events that this

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -12,7 +11,7 @@ use ordain_publish::QueueWriter;
 use tokio::time::{sleep, timeout};
 
 use super::notifier::{QueueNotifier, QueueNotifiers};
-use crate::incident::report_lost_events;
+use crate::incident::{LossCounts, report_lost_events};
 use ordain_store::{AssignRequest, Destination, DestinationRules, Partition, Store, StoreError};
 
 /// Time between two checks whether the store has lost accepted events.
@@ -40,16 +39,16 @@ struct UnreadQueue {
     writer: Arc<QueueWriter>,
     /// The numbers of the calls that added the events to the queue.
     calls: BTreeSet<u64>,
-    /// The counter of the lost events of the partition.
-    lost_events: Arc<AtomicU64>,
+    /// The losses of the partition.
+    losses: Arc<LossCounts>,
 }
 
 /// Checks the accepted events that wait in queues without a reader in this process. Counts and logs the accepted events
-/// that the store has lost. `lost_events` returns the counter of a partition. This function never returns.
+/// that the store has lost. `losses` returns the counts of a partition. This function never returns.
 pub(crate) async fn watch_accepted_events(
     store: &Arc<dyn Store>,
     notifiers: &QueueNotifiers,
-    lost_events: impl Fn(&Partition) -> Arc<AtomicU64>,
+    losses: impl Fn(&Partition) -> Arc<LossCounts>,
 ) {
     if !store.may_roll_back() {
         return std::future::pending().await;
@@ -68,7 +67,7 @@ pub(crate) async fn watch_accepted_events(
                     calls,
                     notifier: Arc::clone(&notifier),
                     writer: notifiers.writer(&partition.stream, store.shards()),
-                    lost_events: lost_events(&partition),
+                    losses: losses(&partition),
                     partition: partition.clone(),
                 });
             }
@@ -114,14 +113,7 @@ impl UnreadQueue {
         let Self { partition, shard, writer, .. } = self;
         let (stored, ends) = store.writer_calls(partition, *shard, writer.id()).await?;
         if let Some(loss) = self.notifier.check_unread(*shard, &self.calls, &stored, ends) {
-            report_lost_events(
-                partition,
-                *shard,
-                loss,
-                None,
-                &self.lost_events,
-                POSSIBLE_LOSS_MESSAGE,
-            );
+            report_lost_events(partition, *shard, loss, None, &self.losses, POSSIBLE_LOSS_MESSAGE);
         }
         Ok(())
     }

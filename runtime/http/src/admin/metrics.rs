@@ -1,7 +1,7 @@
 //! `GET /metrics`: the counts of the partitions, the handlers and the background tasks. Each request reads the current
 //! counts, and the newest results of the background tasks. The values of labels are the names of streams, of handlers
-//! and of replay sources, the versions of handlers, the numbers of partitions, the statuses of responses, and words of
-//! fixed sets. A label must never contain the key of an event.
+//! and of replay sources, the versions of handlers, the numbers of partitions and of shards, the statuses of responses,
+//! and words of fixed sets. A label must never contain the key of an event.
 
 mod process;
 mod write;
@@ -33,7 +33,8 @@ const OPEN_METRICS_TYPE: &str = "application/openmetrics-text";
 struct MetricsSnapshot {
     partitions: Vec<(String, Arc<PartitionMetrics>, Stats)>,
     streams: BTreeMap<Arc<str>, Stats>,
-    totals: Stats,
+    /// How often this process has found lost data of a stream in a shard, by stream and shard.
+    rollbacks: BTreeMap<(Arc<str>, u32), u64>,
     /// The counts of requests for missing events, by stream and the name of the replay source.
     replays: BTreeMap<(Arc<str>, String), ReplayCounts>,
     /// The durations of commits, in seconds, by stream.
@@ -108,7 +109,7 @@ impl MetricsSnapshot {
         let mut snapshot = Self {
             partitions: Vec::new(),
             streams: BTreeMap::new(),
-            totals: Stats::default(),
+            rollbacks: BTreeMap::new(),
             replays: BTreeMap::new(),
             commit_seconds: BTreeMap::new(),
             times: CommitHistograms::default(),
@@ -135,7 +136,9 @@ impl MetricsSnapshot {
             let stream = Arc::clone(&shared.partition().stream);
             let of_stream = snapshot.streams.entry(Arc::clone(&stream)).or_default();
             *of_stream = of_stream.plus(&stats);
-            snapshot.totals = snapshot.totals.plus(&stats);
+            for (shard, count) in shared.losses.rollbacks() {
+                *snapshot.rollbacks.entry((Arc::clone(&stream), shard)).or_default() += count;
+            }
             let times = shared.commit_histograms();
             snapshot.times.merge(&times);
             snapshot

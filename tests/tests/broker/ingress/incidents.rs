@@ -243,8 +243,8 @@ fn records_of_lost_events_are_correct() -> Result<()> {
 }
 
 /// The server loses commits of an idle stream. The host's record must state the first and the last lost commit of each
-/// shard, and the number of all lost commits. The test reads the expected numbers from the fences in the server. The
-/// metric must show the same number of commits.
+/// shard, and the number of all lost commits. The test reads the expected numbers from the fences in the server. One
+/// metric must show the same number of commits, and another metric must show each shard that went back.
 #[test]
 fn record_of_repeated_commits_states_their_numbers() -> Result<()> {
     let mut rig = Rig::start()?;
@@ -275,7 +275,12 @@ fn record_of_repeated_commits_states_their_numbers() -> Result<()> {
         ranges.iter().map(|(shard, first, last)| format!("{shard}: {first} to {last}")).collect();
     let words = format!("commits={lost} shards=\"{}\"", words.join(", "));
     ensure!(rig.service.stderr().contains(&words), "{words}: {}", rig.service.stderr());
-    ensure!(metric(&mut rig.service, "ordain_commits_repeated_total")? == lost);
+    let repeated = "ordain_commits_repeated_total{stream=\"cases\"}";
+    ensure!(metric(&mut rig.service, repeated)? == lost);
+    for (shard, ..) in ranges {
+        let name = format!("ordain_rollbacks_total{{stream=\"cases\",shard=\"{shard}\"}}");
+        ensure!(metric(&mut rig.service, &name)? > 0, "no metric shows the loss of shard {shard}");
+    }
     ensure!(of_type(&all, "ordain.events.lost").is_empty(), "{all:?}");
     rig.service.end()
 }

@@ -19,7 +19,7 @@ use yaml_rust2::YamlLoader;
 use super::support::{EVENTS, GOOD, at_rest, home};
 
 /// The names of all metrics without the prefix `ordain_`, each with the type of the metric.
-const ALL: [(&str, &str); 33] = [
+const ALL: [(&str, &str); 34] = [
     ("build_info", "gauge"),
     ("log_lines_dropped_total", "counter"),
     ("dropped_messages", "gauge"),
@@ -31,6 +31,7 @@ const ALL: [(&str, &str); 33] = [
     ("events_lost_total", "counter"),
     ("messages_lost_total", "counter"),
     ("commits_repeated_total", "counter"),
+    ("rollbacks_total", "counter"),
     ("events_total", "counter"),
     ("partition_lag_events", "gauge"),
     ("ingress_requests_total", "counter"),
@@ -217,6 +218,7 @@ fn metrics_count_the_events_of_a_run() -> Result<()> {
         (r#"ready_keys{stream="cases",partition="0"}"#, 0.0),
         (r#"published_messages_total{sink="faulty"}"#, good),
         (r#"parked_keys{stream="cases"}"#, 2.0),
+        (r#"commits_repeated_total{stream="cases"}"#, 0.0),
         // Besides the good events, the commits settle the event of the key `ODD` and the rejected event.
         ("commit_batch_events_sum", good + 2.0),
         // These events have no time, so the histogram does not count them.

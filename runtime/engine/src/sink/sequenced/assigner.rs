@@ -393,6 +393,7 @@ impl SequenceAssigner {
                         return Ok(true);
                     }
                 }
+                cursor.handle.losses.add_rollback(shard);
                 let Some(messages) = cursor.recover_lost(last) else {
                     cursor.report_lost(&to, last);
                     return Err(PublisherError::StoreRolledBack { stream, to, shard });

@@ -289,6 +289,7 @@ mod tests {
             watermarks: Box::new([of_shard]),
             durable_commits: Box::new([AtomicU64::new(done + 1)]),
             rollbacks: AtomicU64::default(),
+            losses: Arc::default(),
             driven: AtomicBool::new(true),
         })
     }

@@ -107,7 +107,7 @@ async fn reader_continues_when_the_store_answers_again() {
         backlog_gauge: None,
         counts_delivered: false,
         handle: None,
-        lost_events: Arc::default(),
+        losses: Arc::default(),
         used: None,
     });
     let permit = |rule: &str| {

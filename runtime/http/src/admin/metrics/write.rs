@@ -2,7 +2,7 @@
 
 use std::fmt::Result as Written;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use ordain_core::{Cause, FailureKind, LaneState, RecoveryTimes, ReplayCounts, Stats};
 use prometheus_client::collector::Collector;
@@ -101,19 +101,19 @@ impl MetricsEncoder<'_, '_> {
         let requests =
             requests.map(|(status, count)| (vec![("status", status.to_string())], *count));
         self.counters("ingress_requests", "Requests to the ingress, by response status", requests)?;
-        let of_partitions = |count: fn(&PartitionMetrics) -> &AtomicU64| -> Vec<_> {
+        let of_partitions = |count: fn(&PartitionMetrics) -> u64| -> Vec<_> {
             let rows = self.snapshot.partitions.iter().map(|(number, shared, _)| {
                 let labels = vec![
                     ("stream", shared.partition().stream.to_string()),
                     ("partition", number.clone()),
                 ];
-                (labels, count(shared).load(Ordering::Relaxed))
+                (labels, count(shared))
             });
             rows.collect()
         };
-        let lost = of_partitions(|shared| &shared.lost_events);
-        let changes = of_partitions(|shared| &shared.topology_changes);
-        let moved = of_partitions(|shared| &shared.moved_keys);
+        let lost = of_partitions(|shared| shared.losses.lost_events());
+        let changes = of_partitions(|shared| shared.topology_changes.load(Ordering::Relaxed));
+        let moved = of_partitions(|shared| shared.moved_keys.load(Ordering::Relaxed));
         let help = "Events over HTTP that this process accepted, but that the store lost before the stream read \
                     them, because the store went back in time";
         self.counters("events_lost", help, lost)?;
@@ -129,8 +129,7 @@ impl MetricsEncoder<'_, '_> {
         self.counters("topology_changes", help, changes)?;
         let help = "Keys that a partition of this process took over from another partition";
         self.counters("keys_moved", help, moved)?;
-        let help = "Commits that the store lost, and that Ordain then repeated from memory";
-        self.counters("commits_repeated", help, [(Vec::new(), self.snapshot.totals.recommitted)])?;
+        self.rollbacks()?;
         let kinds = self.snapshot.streams.iter().flat_map(|(stream, stats)| {
             FailureKind::ALL.map(|kind| {
                 let name = kind.cause().name().into();
@@ -139,6 +138,22 @@ impl MetricsEncoder<'_, '_> {
             })
         });
         self.counters("handler_failures", "Failed attempts to execute events", kinds)
+    }
+
+    fn rollbacks(&mut self) -> Written {
+        let repeated = self
+            .snapshot
+            .streams
+            .iter()
+            .map(|(stream, stats)| (vec![("stream", stream.to_string())], stats.recommitted));
+        let help = "Commits that the store lost, and that Ordain then repeated from memory";
+        self.counters("commits_repeated", help, repeated)?;
+        let rollbacks = self.snapshot.rollbacks.iter().map(|((stream, shard), count)| {
+            let labels = vec![("stream", stream.to_string()), ("shard", shard.to_string())];
+            (labels, *count)
+        });
+        let help = "How often this process has found that a shard went back in time and lost data of the stream";
+        self.counters("rollbacks", help, rollbacks)
     }
 
     fn gaps(&mut self) -> Written {

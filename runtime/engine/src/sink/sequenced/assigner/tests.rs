@@ -64,6 +64,7 @@ impl Rig {
             watermarks: Box::new([PublishWatermark::default()]),
             durable_commits: Box::new([AtomicU64::new(0)]),
             rollbacks: AtomicU64::default(),
+            losses: Arc::default(),
             driven: AtomicBool::new(is_driven),
         });
         let mut assigner = SequenceAssigner::new(policy, &store, &Arc::default());
