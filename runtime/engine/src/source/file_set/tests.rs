@@ -6,6 +6,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use ordain_store::checkpoint::FilePosition;
 use ordain_util::file_pattern::FilePattern;
 use tempfile::TempDir;
@@ -77,6 +79,30 @@ impl Fixture {
         let modified = std::time::SystemTime::now() - Duration::from_secs(age_secs);
         let file = File::options().write(true).open(self.path(name)).unwrap();
         file.set_modified(modified).unwrap();
+    }
+
+    /// Writes a gzip file with this content.
+    fn gzip(&self, name: &str, content: &str) {
+        let file = File::create(self.path(name)).unwrap();
+        let mut encoder = GzEncoder::new(file, Compression::default());
+        encoder.write_all(content.as_bytes()).unwrap();
+        encoder.finish().unwrap();
+    }
+
+    /// Starts again with the checkpoint of the present state.
+    fn restart(&mut self) {
+        let checkpoint = Checkpoint::new(self.set.progress(), Vec::new())
+            .with_compressed(self.set.known_compressed());
+        let checkpoint = Checkpoint::decode(&checkpoint.encode()).unwrap();
+        let pattern = self.pattern.clone();
+        self.set = FileSet::resume(pattern, "s", OrderingMode::Fifo, &checkpoint);
+    }
+
+    /// Returns the description of the lost rest of a file; an empty text if the set reports no such loss.
+    fn loss(&self, name: &str) -> &str {
+        let mut files = self.set.files.iter();
+        let tracked = files.find(|tracked| Path::new(&tracked.name).ends_with(name));
+        tracked.and_then(|tracked| tracked.loss.as_deref()).unwrap_or_default()
     }
 
     /// Returns the names of the compressed files with lines that were never read.
@@ -569,4 +595,68 @@ fn ignored_file_hides_no_later_compressed_file() {
     fixture.compress("f.1.gz", 4, 0);
     fixture.set.scan().unwrap();
     assert_eq!(fixture.unreported(), ["f.1.gz"]);
+}
+
+/// Log rotation renames a file that the source has read, and creates a new file. The process ends. A program appends
+/// lines to both files, and then compresses both. The letter of each file must name its own compressed file.
+#[test]
+fn lines_appended_to_a_renamed_file_are_named_with_this_file() {
+    let mut fixture = Fixture::new("f");
+    fixture.append("f.1", "one\n");
+    fixture.append("f", "");
+    fixture.set.scan().unwrap();
+    fixture.read(0, 4, 1);
+    fixture.set.scan().unwrap();
+    fixture.gzip("f.3.gz", "one\ntwo\n");
+    fixture.gzip("f.2.gz", "three\n");
+    fs::remove_file(fixture.path("f.1")).unwrap();
+    fs::remove_file(fixture.path("f")).unwrap();
+    // The process ends before the stream has the dead letters, so the next start repeats the reports.
+    for _ in 0..2 {
+        fixture.restart();
+        fixture.set.scan().unwrap();
+        for (name, compressed) in [("f.1", "f.3.gz"), ("f", "f.2.gz")] {
+            assert!(fixture.loss(name).contains(compressed), "{name}: {:?}", fixture.loss(name));
+        }
+        assert_eq!(fixture.unreported(), [""; 0]);
+    }
+}
+
+/// A compressed file has the length of a file that the source has read, but contains lines that the source has never
+/// read. The file that the source has read has grown, and is in another compressed file.
+#[test]
+fn other_content_of_equal_length_is_reported() {
+    let mut fixture = Fixture::new("f");
+    fixture.append("f.1", "one\n");
+    fixture.append("f", "live\n");
+    fixture.set.scan().unwrap();
+    fixture.read(0, 4, 1);
+    fixture.set.scan().unwrap();
+    fixture.gzip("f.2.gz", "one\ntwo\n");
+    fixture.gzip("f.1.gz", "six\n");
+    fs::remove_file(fixture.path("f.1")).unwrap();
+    fixture.restart();
+    fixture.set.scan().unwrap();
+    assert!(fixture.loss("f.1").contains("f.2.gz"), "{:?}", fixture.loss("f.1"));
+    assert_eq!(fixture.unreported(), ["f.1.gz"]);
+}
+
+/// The set remembers a removed file. A compressed file of the same length appears later.
+#[test]
+fn removed_file_hides_no_compressed_file_of_equal_length() {
+    for (content, unreported) in [("six\n", &["f.2.gz"][..]), ("one\n", &[][..])] {
+        let mut fixture = Fixture::new("f");
+        fixture.append("f.1", "one\n");
+        fixture.append("f", "live\n");
+        fixture.set.scan().unwrap();
+        fixture.read(0, 4, 1);
+        fixture.set.scan().unwrap();
+        fs::remove_file(fixture.path("f.1")).unwrap();
+        fixture.restart();
+        fixture.set.scan().unwrap();
+        assert!(!fixture.has_loss());
+        fixture.gzip("f.2.gz", content);
+        fixture.set.scan().unwrap();
+        assert_eq!(fixture.unreported(), unreported);
+    }
 }
