@@ -8,7 +8,7 @@ use std::thread;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use ordain_store::checkpoint::FilePosition;
+use ordain_store::checkpoint::{FilePosition, created_ns};
 use ordain_util::file_pattern::FilePattern;
 use tempfile::TempDir;
 
@@ -659,4 +659,66 @@ fn removed_file_hides_no_compressed_file_of_equal_length() {
         fixture.set.scan().unwrap();
         assert_eq!(fixture.unreported(), unreported);
     }
+}
+
+/// Returns a fixture with the file `f`, and with the compressed file `f.1.gz`. The source had read the content of
+/// 14,000 bytes before a program compressed it. Returns `None` if the file system does not record when a file was created.
+fn with_compressed_file(content: &str) -> Option<Fixture> {
+    let mut fixture = Fixture::new("f");
+    fixture.append("f.1", content);
+    fixture.append("f", "live\n");
+    fixture.set.scan().unwrap();
+    fixture.read(0, 14_000, 2_000);
+    fixture.set.scan().unwrap();
+    fixture.gzip("f.1.gz", content);
+    fs::remove_file(fixture.path("f.1")).unwrap();
+    fixture.restart();
+    fixture.set.scan().unwrap();
+    assert_eq!(fixture.files(), [("f".to_owned(), 0)]);
+    assert!(!fixture.has_loss());
+    let compressed = created_ns(&fs::metadata(fixture.path("f.1.gz")).unwrap());
+    // The clock of the file system has ticks of several milliseconds.
+    loop {
+        fs::write(fixture.path("probe"), "").unwrap();
+        let created = created_ns(&fs::metadata(fixture.path("probe")).unwrap());
+        fs::remove_file(fixture.path("probe")).unwrap();
+        if created == 0 {
+            return None;
+        }
+        if created > compressed {
+            return Some(fixture);
+        }
+    }
+}
+
+/// A program slowly uncompresses a file that the source has read. Scans find the file with few bytes, and with half of
+/// its bytes.
+#[test]
+fn half_uncompressed_file_is_not_read_again() {
+    let content = "a line\n".repeat(2_000);
+    let Some(mut fixture) = with_compressed_file(&content) else { return };
+    for part in [0_usize..0, 0..100, 100..7_000] {
+        fixture.append("f.1", &content[part]);
+        fixture.set.discover().unwrap();
+        assert!(!fixture.set.has_unknown_older_file().unwrap());
+        fixture.set.scan().unwrap();
+        assert_eq!(fixture.files(), [("f".to_owned(), 0)]);
+    }
+    fixture.append("f.1", &content[7_000..]);
+    for _ in 0..2 {
+        fixture.set.scan().unwrap();
+        assert_eq!(fixture.files(), [("f.1".to_owned(), 14_000), ("f".to_owned(), 0)]);
+        let _ = fs::remove_file(fixture.path("f.1.gz"));
+    }
+    assert!(!fixture.has_loss());
+}
+
+/// A new older file has the name of a longer compressed file, but other content.
+#[test]
+fn new_file_beside_a_longer_compressed_file_is_read() {
+    let Some(mut fixture) = with_compressed_file(&"a line\n".repeat(2_000)) else { return };
+    fixture.append("f.1", "another line\n");
+    assert!(fixture.set.has_unknown_older_file().unwrap());
+    fixture.set.scan().unwrap();
+    assert_eq!(fixture.files(), [("f.1".to_owned(), 0), ("f".to_owned(), 0)]);
 }
