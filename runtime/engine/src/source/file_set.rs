@@ -13,6 +13,7 @@
 
 mod comparison;
 mod compressed;
+mod gzip;
 mod identity;
 mod listed_file;
 mod listing;

@@ -2,9 +2,10 @@
 //! file of the set has become this compressed file, or the source has never read its lines. No such lines may be lost
 //! without a report.
 //!
-//! A compressed file does not show which file it was before. The set knows only the length of its content, and only of
-//! a gzip file, whose last bytes contain this length. Several files can have the same length, so the set matches each
-//! of its files with at most one compressed file.
+//! The name of a compressed file does not show which file it was before. The set compares the first bytes of the content
+//! of a gzip file with the first bytes of its own files, and the length of the content, which the last bytes of a gzip
+//! file contain, with their lengths. The set matches each of its files with at most one compressed file. If a compressed
+//! file has another format, the set knows neither the first bytes nor the length.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::Metadata;
@@ -21,15 +22,11 @@ use ordain_util::file_pattern::{FilePattern, FileRole};
 use ordain_util::tail_fingerprint::TailFingerprint;
 
 use super::FileSet;
+use super::gzip::{GZIP_MODULUS, content_bytes, content_head};
 use super::identity::is_denied;
 use super::listed_file::{ListedFile, open_listed};
 use super::loss_report::LOST_FILES_LIMIT;
 use super::tracked_file::TrackedFile;
-
-/// Smallest number of bytes of a gzip file: the header and the trailer.
-const GZIP_BYTES: u64 = 18;
-/// The trailer of a gzip file contains the length of the content modulo this number.
-const GZIP_MODULUS: u64 = 1 << 32;
 
 /// A compressed file of the source.
 #[derive(Debug, Clone)]
@@ -41,6 +38,9 @@ pub(in crate::source) struct CompressedFile {
     /// The length of the content modulo [`GZIP_MODULUS`]. `None` if the format of the file does not state the length,
     /// or if this process cannot read the file.
     content_bytes: Option<u64>,
+    /// The first bytes of the content. `None` if the file needs no report, if its format is not gzip, or if this
+    /// process cannot read the file.
+    head: Option<Vec<u8>>,
     /// `true` if the file needs no report, because it existed before the path of the source led to its folder.
     is_ignored: bool,
     /// `true` if the folder also has the file that a program may be compressing (see [`may_become`]). The program may
@@ -52,6 +52,25 @@ impl CompressedFile {
     /// Returns whether the content has exactly the length of the file `tracked`, as the source last measured it.
     pub(super) fn has_length_of(&self, tracked: &TrackedFile) -> bool {
         self.content_bytes == Some(tracked.progress.length % GZIP_MODULUS)
+    }
+
+    /// Returns whether the content begins with the bytes that the set knows of the file `tracked`. Returns `None` if the
+    /// set does not know the first bytes of both files.
+    fn begins_like(&self, tracked: &TrackedFile) -> Option<bool> {
+        let (beginning, head) = tracked.beginning().zip(self.head.as_deref())?;
+        Some(beginning.begins(head))
+    }
+
+    /// Returns whether nothing shows that the content is from another file than `tracked`.
+    fn may_come_from(&self, tracked: &TrackedFile) -> bool {
+        self.begins_like(tracked) != Some(false)
+    }
+
+    /// Returns whether the file may contain lines that need a report. `known` contains the digests of the files that
+    /// need no report.
+    fn is_new(&self, known: &BTreeSet<u64>) -> bool {
+        let is_empty = self.content_bytes == Some(0);
+        !(self.is_ignored || self.is_incomplete || is_empty || known.contains(&self.digest))
     }
 
     /// Returns whether the content may be longer than the file `tracked`, as the source last measured it.
@@ -142,14 +161,29 @@ impl CompressedFiles {
         }
     }
 
+    /// Returns the digest and the length of the content of a listed file. Returns `None` if the path no longer leads to
+    /// the file, or if a program has truncated the file.
+    pub(super) fn content(&self, found: &ListedFile) -> io::Result<Option<(u64, Option<u64>)>> {
+        let state = state_of(found);
+        if let Some(content) = self.contents.get(&state) {
+            return Ok(Some(*content));
+        }
+        match read_content(found) {
+            Err(error) if is_denied(&error) => Ok(Some((digest_of(state), None))),
+            content => content,
+        }
+    }
+
     /// Searches for the compressed file that `tracked` may have become, also among the files that need no report:
     /// first for a file whose content has the same length, then for the newest file whose name log rotation can derive
-    /// from the path of `tracked`, and then for the newest file.
+    /// from the path of `tracked`, and then for the newest file. Never returns a file whose first bytes show that it is
+    /// from another file.
     pub(super) fn any_rest_of(&self, tracked: &TrackedFile) -> Option<&CompressedFile> {
         let pattern = FilePattern::new(Path::new(&tracked.progress.path));
-        let equal = self.listed.iter().rfind(|file| file.has_length_of(tracked));
-        let derived = || self.listed.iter().rfind(|file| file.is_derived_from(&pattern));
-        equal.or_else(derived).or(self.listed.last())
+        let candidates = || self.listed.iter().rev().filter(|file| file.may_come_from(tracked));
+        let equal = candidates().find(|file| file.has_length_of(tracked));
+        let derived = || candidates().find(|file| file.is_derived_from(&pattern));
+        equal.or_else(derived).or_else(|| candidates().next())
     }
 }
 
@@ -159,8 +193,17 @@ impl FileSet {
         self.compressed.known().map(|known| &**known)
     }
 
-    /// Reads the compressed files of a listing. Sets `is_listing_outdated` if a file is no longer at its path.
+    /// Returns the digests of the compressed files that need no report, or that the next dead letter about a file of
+    /// the set names. Returns `None` if all compressed files of the next scan need no report.
+    fn known_digests(&self) -> Option<BTreeSet<u64>> {
+        let known = self.compressed.known()?.iter().copied();
+        Some(known.chain(self.files.iter().filter_map(TrackedFile::unreported_rest)).collect())
+    }
+
+    /// Reads the compressed files of a listing: the length of the content, and the first bytes of the content of each
+    /// file that may need a report. Sets `is_listing_outdated` if a file is no longer at its path.
     pub(super) fn find_compressed(&mut self, listed: &[ListedFile]) -> io::Result<()> {
+        let known = self.known_digests();
         let mut files = Vec::new();
         let mut contents = BTreeMap::new();
         let has_compressed = listed.iter().any(|found| found.role == FileRole::Compressed);
@@ -174,33 +217,34 @@ impl FileSet {
         let is_replaced = |path: &Path| !gone.is_empty() && gone.contains(&*canonical_path(path));
         for found in listed.iter().filter(|found| found.role == FileRole::Compressed) {
             let metadata = &found.metadata;
-            let state = (metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec());
-            let content = match self.compressed.contents.get(&state) {
-                Some(content) => *content,
-                None => match read_content(found) {
-                    Err(error) if is_denied(&error) => (digest_of(state), None),
-                    content => {
-                        let Some(content) = content? else {
-                            self.is_listing_outdated = true;
-                            continue;
-                        };
-                        content
-                    }
-                },
+            let Some(content) = self.compressed.content(found)? else {
+                self.is_listing_outdated = true;
+                continue;
             };
-            contents.insert(state, content);
+            contents.insert(state_of(found), content);
             let path = found.path.display().to_string();
             let plain = found.path.with_extension("");
             let is_incomplete = siblings
                 .get(&*plain)
                 .is_some_and(|sibling| may_become(sibling, metadata) && !is_replaced(&plain));
-            files.push(CompressedFile {
+            let mut file = CompressedFile {
                 progress: FileProgress::unread(path, metadata),
                 digest: content.0,
                 content_bytes: content.1,
+                head: None,
                 is_ignored: found.is_ignored,
                 is_incomplete,
-            });
+            };
+            if known.as_ref().is_some_and(|known| file.is_new(known)) {
+                match open_listed(found) {
+                    Err(error) if is_denied(&error) => {}
+                    opened => match opened? {
+                        Some(opened) => file.head = content_head(&opened)?,
+                        None => self.is_listing_outdated = true,
+                    },
+                }
+            }
+            files.push(file);
         }
         self.compressed.listed = files;
         self.compressed.contents = contents;
@@ -213,36 +257,46 @@ impl FileSet {
     pub(super) fn match_compressed(&mut self) -> Vec<Option<CompressedFile>> {
         let mut rests = vec![None; self.files.len()];
         self.compressed.unreported.clear();
-        let Some(known) = self.compressed.known() else { return rests };
-        let mut known: BTreeSet<u64> = known.iter().copied().collect();
-        known.extend(self.files.iter().filter_map(TrackedFile::unreported_rest));
-        let is_new = |file: &&CompressedFile| {
-            let is_empty = file.content_bytes == Some(0);
-            !(file.is_ignored || file.is_incomplete || is_empty || known.contains(&file.digest))
-        };
-        let mut new: VecDeque<_> = self.compressed.listed.iter().filter(is_new).cloned().collect();
+        let Some(known) = self.known_digests() else { return rests };
+        let listed = self.compressed.listed.iter();
+        let mut new: VecDeque<_> = listed.filter(|file| file.is_new(&known)).cloned().collect();
         // First match the files that were in the folder at the last scan, because a program has more probably
         // compressed one of these.
         for was_gone in [false, true] {
             for (tracked, rest) in self.files.iter_mut().zip(&mut rests) {
                 if tracked.may_be_compressed() && tracked.was_gone == was_gone {
-                    take(&mut new, tracked, rest, CompressedFile::has_length_of);
+                    take(&mut new, tracked, rest, |file, tracked| {
+                        file.has_length_of(tracked) && file.may_come_from(tracked)
+                    });
                 }
+            }
+        }
+        // A program may have appended lines to a file after the source last measured it, also to a renamed file. Only
+        // the first bytes show which renamed file this is, so these matches precede the matches without such evidence.
+        for (tracked, rest) in self.files.iter_mut().zip(&mut rests) {
+            if tracked.may_be_compressed() && !tracked.was_gone {
+                take(&mut new, tracked, rest, |file, tracked| {
+                    file.begins_like(tracked) == Some(true) && file.may_be_longer_than(tracked)
+                });
             }
         }
         for (tracked, rest) in self.files.iter_mut().zip(&mut rests) {
             if !tracked.may_be_compressed() || tracked.was_gone {
                 continue;
             }
-            // A program may have appended lines to the file after the source last measured it.
             if tracked.may_have_unknown_rest() {
                 let pattern = FilePattern::new(Path::new(&tracked.progress.path));
+                let may_be_rest = |file: &CompressedFile, tracked: &TrackedFile| {
+                    file.may_come_from(tracked) && file.may_be_longer_than(tracked)
+                };
                 take(&mut new, tracked, rest, |file, tracked| {
-                    file.is_derived_from(&pattern) && file.may_be_longer_than(tracked)
+                    file.is_derived_from(&pattern) && may_be_rest(file, tracked)
                 });
-                take(&mut new, tracked, rest, CompressedFile::may_be_longer_than);
+                take(&mut new, tracked, rest, may_be_rest);
             } else {
-                take(&mut new, tracked, rest, |file, _| file.content_bytes.is_none());
+                take(&mut new, tracked, rest, |file, tracked| {
+                    file.content_bytes.is_none() && file.may_come_from(tracked)
+                });
             }
         }
         self.compressed.unreported = new;
@@ -322,6 +376,11 @@ fn may_become(sibling: &Metadata, compressed: &Metadata) -> bool {
     !(is_known && compressed_created <= created && changed < u128::from(created))
 }
 
+fn state_of(found: &ListedFile) -> FileState {
+    let metadata = &found.metadata;
+    (metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec())
+}
+
 fn digest_of((inode, length, seconds, nanoseconds): FileState) -> u64 {
     let numbers = [inode, length, seconds.cast_unsigned(), nanoseconds.cast_unsigned()];
     digest(numbers.map(u64::to_be_bytes).as_flattened())
@@ -335,7 +394,5 @@ fn read_content(found: &ListedFile) -> io::Result<Option<(u64, Option<u64>)>> {
     let length = found.metadata.len();
     let Some(tail) = TailFingerprint::read_if_whole(&file, length)? else { return Ok(None) };
     let digest = digest(&[&length.to_be_bytes()[..], tail.bytes()].concat());
-    let is_gzip = found.path.extension().is_some_and(|extension| extension == "gz");
-    let bytes = tail.bytes().last_chunk::<4>().filter(|_| is_gzip && length >= GZIP_BYTES);
-    Ok(Some((digest, bytes.map(|bytes| u32::from_le_bytes(*bytes).into()))))
+    Ok(Some((digest, content_bytes(&found.path, &tail))))
 }

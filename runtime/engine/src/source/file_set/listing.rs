@@ -1,24 +1,29 @@
 //! The listing of the folders of a source. A listing never contains a file from another device that is mounted there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ordain_store::checkpoint::created_ns;
 use ordain_util::file_pattern::{FilePattern, FileRole};
 
 use super::FileSet;
-use super::identity::{is_denied, is_gone};
-use super::listed_file::{ListedFile, matching_files, open_listed, sort_in_reading_order};
+use super::gzip::content_head;
+use super::identity::{head, is_denied, is_gone};
+use super::listed_file::{
+    ListedFile, is_rotated, matching_files, open_listed, sort_in_reading_order,
+};
 use super::tracked_file::TrackedFile;
 
 impl FileSet {
     /// Returns the files of the folder that match the pattern and have a wanted role, in reading order. If the path of
-    /// the source is a link, also returns the older files of the file to which the link leads. Returns `None` if a
-    /// folder is missing, or if another device is mounted there. Also returns `None`, and sets `is_listing_outdated`,
-    /// if programs rename the files of a folder without a pause.
+    /// the source is a link, also returns the older files of the file to which the link leads. Leaves out a file to
+    /// which a program is still writing the content of a compressed file, if the wanted roles include compressed files.
+    /// Returns `None` if a folder is missing, or if another device is mounted there. Also returns `None`, and sets
+    /// `is_listing_outdated`, if programs rename the files of a folder without a pause.
     pub(super) fn list(
         &mut self,
         pattern: &FilePattern,
@@ -62,8 +67,56 @@ impl FileSet {
         let live = listed.iter().filter(|found| found.role == FileRole::Live);
         let live: BTreeSet<_> = live.map(ListedFile::identity).collect();
         listed.retain(|found| found.role == FileRole::Live || !live.contains(&found.identity()));
+        self.remove_unfinished(&mut listed)?;
         sort_in_reading_order(&mut listed, pattern);
         Ok(Some(listed))
+    }
+
+    /// Removes the older files to which a program is still writing the content of a compressed file. The set recognises
+    /// such a file only when the file is complete: before that, the file may lack bytes that were read, and the source
+    /// would read these bytes again.
+    fn remove_unfinished(&self, listed: &mut Vec<ListedFile>) -> io::Result<()> {
+        let is_compressed = |found: &&ListedFile| found.role == FileRole::Compressed;
+        let compressed: BTreeMap<PathBuf, &ListedFile> = listed
+            .iter()
+            .filter(is_compressed)
+            .map(|found| (found.path.with_extension(""), found))
+            .collect();
+        let mut unfinished = BTreeSet::new();
+        for found in listed.iter().filter(|found| is_rotated(found.role) && !found.is_ignored) {
+            if let Some(compressed) = compressed.get(&found.path)
+                && self.is_unfinished(found, compressed)?
+            {
+                unfinished.insert(found.path.clone());
+            }
+        }
+        listed.retain(|found| !unfinished.contains(&found.path));
+        Ok(())
+    }
+
+    /// Returns whether a program is still writing the content of the file `compressed` to the file `found`: `found` is
+    /// a new file, was created after `compressed`, and has only the beginning of the content. A creation time of 0 is
+    /// unknown; the result is then `false`, because a program may instead be compressing `found`.
+    fn is_unfinished(&self, found: &ListedFile, compressed: &ListedFile) -> io::Result<bool> {
+        let compressed_created = created_ns(&compressed.metadata);
+        let is_newer = compressed_created > 0 && created_ns(&found.metadata) > compressed_created;
+        if !is_newer || self.files.iter().any(|tracked| tracked.is(&found.metadata)) {
+            return Ok(false);
+        }
+        // If a path no longer leads to its file, leave the decision to the next listing.
+        let Some((_, length)) = self.compressed.content(compressed)? else { return Ok(true) };
+        if length.is_none_or(|length| found.metadata.len() >= length) {
+            return Ok(false);
+        }
+        match (open_listed(found), open_listed(compressed)) {
+            (Ok(Some(file)), Ok(Some(compressed))) => {
+                let written = head(&file)?;
+                Ok(content_head(&compressed)?.is_some_and(|content| content.starts_with(&written)))
+            }
+            (Err(error), _) | (_, Err(error)) if is_denied(&error) => Ok(false),
+            (Err(error), _) | (_, Err(error)) => Err(error),
+            _ => Ok(true),
+        }
     }
 
     /// Returns whether a folder exists and is still on the device of the first call. Otherwise logs a warning.

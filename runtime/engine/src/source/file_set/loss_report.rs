@@ -19,10 +19,11 @@ const IGNORED_FILES_LIMIT: usize = 256;
 
 impl FileSet {
     /// Handles the files that have become missing. `rests` contains, for each file of the set, the new compressed file
-    /// that this file may have become. Reports the unread rest of a file as lost. Also reports a loss if the path of
-    /// the source named the file, and the content of the compressed file is longer than the bytes that were read. Marks
-    /// each other file that was read to its end or ignored as lost, so that the source does not read it again if it
-    /// returns. Removes the remaining missing files from the set.
+    /// that this file may have become. Reports the unread rest of a file as lost. Also reports a loss if the content of
+    /// the compressed file does not have the length of the file: a program has then appended lines after the source
+    /// last measured the file, possibly after log rotation had renamed it. Marks each other file that was read to its
+    /// end or ignored as lost, so that the source does not read it again if it returns. Removes the remaining missing
+    /// files from the set.
     pub(super) fn report_missing(&mut self, rests: Vec<Option<CompressedFile>>) {
         let mut kept = Vec::with_capacity(self.files.len());
         for (mut tracked, rest) in std::mem::take(&mut self.files).into_iter().zip(rests) {
@@ -34,7 +35,10 @@ impl FileSet {
             }
             let unread = progress.unread_bytes();
             let is_begun = progress.is_begun();
-            if progress.is_ignored || unread == 0 && !progress.is_live {
+            let has_other_length =
+                rest.as_ref().is_some_and(|rest| rest.has_other_length_than(&tracked));
+            let has_rest = unread > 0 || has_other_length;
+            if progress.is_ignored || !has_rest && !progress.is_live {
                 // Another program has removed, moved or compressed an old file.
                 if is_begun {
                     tracked.progress.is_lost = true;
@@ -42,9 +46,7 @@ impl FileSet {
                 }
                 continue;
             }
-            let has_other_length =
-                rest.as_ref().is_some_and(|rest| rest.has_other_length_than(&tracked));
-            if unread > 0 || has_other_length {
+            if has_rest {
                 let any_rest = rest.as_ref().or_else(|| self.compressed.any_rest_of(&tracked));
                 let loss = describe_loss(&tracked, any_rest);
                 tracing::error!(stream = self.stream, "unread lines lost: {loss}");

@@ -61,8 +61,10 @@ impl FileSet {
     /// then wait for a complete scan. If a program truncates the file that the caller reads, the result may be wrong.
     pub(in crate::source) fn has_unknown_older_file(&mut self) -> io::Result<bool> {
         let Some(pattern) = self.pattern.clone() else { return Ok(false) };
-        let Some(listed) = self.list(&pattern, is_rotated)? else { return Ok(true) };
-        for found in listed.iter().filter(|found| !found.is_ignored) {
+        let Some(listed) = self.list(&pattern, |role| role != FileRole::Live)? else {
+            return Ok(true);
+        };
+        for found in listed.iter().filter(|found| is_rotated(found.role) && !found.is_ignored) {
             if self.is_known(found)? {
                 continue;
             }

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use ordain_store::checkpoint::FilePosition;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use ordain_store::checkpoint::{FilePosition, created_ns};
 use ordain_util::file_pattern::FilePattern;
 use tempfile::TempDir;
 
@@ -77,6 +79,30 @@ impl Fixture {
         let modified = std::time::SystemTime::now() - Duration::from_secs(age_secs);
         let file = File::options().write(true).open(self.path(name)).unwrap();
         file.set_modified(modified).unwrap();
+    }
+
+    /// Writes a gzip file with this content.
+    fn gzip(&self, name: &str, content: &str) {
+        let file = File::create(self.path(name)).unwrap();
+        let mut encoder = GzEncoder::new(file, Compression::default());
+        encoder.write_all(content.as_bytes()).unwrap();
+        encoder.finish().unwrap();
+    }
+
+    /// Starts again with the checkpoint of the present state.
+    fn restart(&mut self) {
+        let checkpoint = Checkpoint::new(self.set.progress(), Vec::new())
+            .with_compressed(self.set.known_compressed());
+        let checkpoint = Checkpoint::decode(&checkpoint.encode()).unwrap();
+        let pattern = self.pattern.clone();
+        self.set = FileSet::resume(pattern, "s", OrderingMode::Fifo, &checkpoint);
+    }
+
+    /// Returns the description of the lost rest of a file; an empty text if the set reports no such loss.
+    fn loss(&self, name: &str) -> &str {
+        let mut files = self.set.files.iter();
+        let tracked = files.find(|tracked| Path::new(&tracked.name).ends_with(name));
+        tracked.and_then(|tracked| tracked.loss.as_deref()).unwrap_or_default()
     }
 
     /// Returns the names of the compressed files with lines that were never read.
@@ -569,4 +595,130 @@ fn ignored_file_hides_no_later_compressed_file() {
     fixture.compress("f.1.gz", 4, 0);
     fixture.set.scan().unwrap();
     assert_eq!(fixture.unreported(), ["f.1.gz"]);
+}
+
+/// Log rotation renames a file that the source has read, and creates a new file. The process ends. A program appends
+/// lines to both files, and then compresses both. The letter of each file must name its own compressed file.
+#[test]
+fn lines_appended_to_a_renamed_file_are_named_with_this_file() {
+    let mut fixture = Fixture::new("f");
+    fixture.append("f.1", "one\n");
+    fixture.append("f", "");
+    fixture.set.scan().unwrap();
+    fixture.read(0, 4, 1);
+    fixture.set.scan().unwrap();
+    fixture.gzip("f.3.gz", "one\ntwo\n");
+    fixture.gzip("f.2.gz", "three\n");
+    fs::remove_file(fixture.path("f.1")).unwrap();
+    fs::remove_file(fixture.path("f")).unwrap();
+    // The process ends before the stream has the dead letters, so the next start repeats the reports.
+    for _ in 0..2 {
+        fixture.restart();
+        fixture.set.scan().unwrap();
+        for (name, compressed) in [("f.1", "f.3.gz"), ("f", "f.2.gz")] {
+            assert!(fixture.loss(name).contains(compressed), "{name}: {:?}", fixture.loss(name));
+        }
+        assert_eq!(fixture.unreported(), [""; 0]);
+    }
+}
+
+/// A compressed file has the length of a file that the source has read, but contains lines that the source has never
+/// read. The file that the source has read has grown, and is in another compressed file.
+#[test]
+fn other_content_of_equal_length_is_reported() {
+    let mut fixture = Fixture::new("f");
+    fixture.append("f.1", "one\n");
+    fixture.append("f", "live\n");
+    fixture.set.scan().unwrap();
+    fixture.read(0, 4, 1);
+    fixture.set.scan().unwrap();
+    fixture.gzip("f.2.gz", "one\ntwo\n");
+    fixture.gzip("f.1.gz", "six\n");
+    fs::remove_file(fixture.path("f.1")).unwrap();
+    fixture.restart();
+    fixture.set.scan().unwrap();
+    assert!(fixture.loss("f.1").contains("f.2.gz"), "{:?}", fixture.loss("f.1"));
+    assert_eq!(fixture.unreported(), ["f.1.gz"]);
+}
+
+/// The set remembers a removed file. A compressed file of the same length appears later.
+#[test]
+fn removed_file_hides_no_compressed_file_of_equal_length() {
+    for (content, unreported) in [("six\n", &["f.2.gz"][..]), ("one\n", &[][..])] {
+        let mut fixture = Fixture::new("f");
+        fixture.append("f.1", "one\n");
+        fixture.append("f", "live\n");
+        fixture.set.scan().unwrap();
+        fixture.read(0, 4, 1);
+        fixture.set.scan().unwrap();
+        fs::remove_file(fixture.path("f.1")).unwrap();
+        fixture.restart();
+        fixture.set.scan().unwrap();
+        assert!(!fixture.has_loss());
+        fixture.gzip("f.2.gz", content);
+        fixture.set.scan().unwrap();
+        assert_eq!(fixture.unreported(), unreported);
+    }
+}
+
+/// Returns a fixture with the file `f`, and with the compressed file `f.1.gz`. The source had read the content of
+/// 14,000 bytes before a program compressed it. Returns `None` if the file system does not record when a file was created.
+fn with_compressed_file(content: &str) -> Option<Fixture> {
+    let mut fixture = Fixture::new("f");
+    fixture.append("f.1", content);
+    fixture.append("f", "live\n");
+    fixture.set.scan().unwrap();
+    fixture.read(0, 14_000, 2_000);
+    fixture.set.scan().unwrap();
+    fixture.gzip("f.1.gz", content);
+    fs::remove_file(fixture.path("f.1")).unwrap();
+    fixture.restart();
+    fixture.set.scan().unwrap();
+    assert_eq!(fixture.files(), [("f".to_owned(), 0)]);
+    assert!(!fixture.has_loss());
+    let compressed = created_ns(&fs::metadata(fixture.path("f.1.gz")).unwrap());
+    // The clock of the file system has ticks of several milliseconds.
+    loop {
+        fs::write(fixture.path("probe"), "").unwrap();
+        let created = created_ns(&fs::metadata(fixture.path("probe")).unwrap());
+        fs::remove_file(fixture.path("probe")).unwrap();
+        if created == 0 {
+            return None;
+        }
+        if created > compressed {
+            return Some(fixture);
+        }
+    }
+}
+
+/// A program slowly uncompresses a file that the source has read. Scans find the file with few bytes, and with half of
+/// its bytes.
+#[test]
+fn half_uncompressed_file_is_not_read_again() {
+    let content = "a line\n".repeat(2_000);
+    let Some(mut fixture) = with_compressed_file(&content) else { return };
+    for part in [0_usize..0, 0..100, 100..7_000] {
+        fixture.append("f.1", &content[part]);
+        fixture.set.discover().unwrap();
+        assert!(!fixture.set.has_unknown_older_file().unwrap());
+        fixture.set.scan().unwrap();
+        assert_eq!(fixture.files(), [("f".to_owned(), 0)]);
+    }
+    fixture.append("f.1", &content[7_000..]);
+    for _ in 0..2 {
+        fixture.set.scan().unwrap();
+        assert_eq!(fixture.files(), [("f.1".to_owned(), 14_000), ("f".to_owned(), 0)]);
+        let _ = fs::remove_file(fixture.path("f.1.gz"));
+    }
+    assert!(!fixture.has_loss());
+}
+
+/// A new older file has the name of a longer compressed file, but other content.
+#[test]
+fn new_file_beside_a_longer_compressed_file_is_read() {
+    let Some(mut fixture) = with_compressed_file(&"a line\n".repeat(2_000)) else { return };
+    fixture.append("f.1", "another line\n");
+    assert!(fixture.set.has_unknown_older_file().unwrap());
+    fixture.set.scan().unwrap();
+    assert_eq!(fixture.files(), [("f.1".to_owned(), 0), ("f".to_owned(), 0)]);
 }

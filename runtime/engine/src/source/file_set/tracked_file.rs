@@ -299,8 +299,16 @@ impl TrackedFile {
         self.is_gone() && !is_forgotten && !self.progress.is_compressed && self.loss.is_none()
     }
 
-    /// Returns whether the file has become missing, and has an unread rest or may have had one: only a file that the
-    /// path of the source named can have grown.
+    /// Returns the fingerprint of the first bytes that the set knows of the file: of the bytes that were read, or of
+    /// the first bytes if nothing was read. Returns `None` if the set knows no byte of the file.
+    pub(super) fn beginning(&self) -> Option<&ReadFingerprint> {
+        let FileProgress { print, first_bytes, .. } = &self.progress;
+        [print, first_bytes].into_iter().find(|known| known.end() > 0)
+    }
+
+    /// Returns whether the file has become missing, and has an unread rest, or probably had one: the path of the source
+    /// named the file, so programs may have appended lines to it. A program seldom appends lines to a file that log
+    /// rotation has renamed; only a compressed file with the same first bytes shows such lines.
     pub(super) fn may_have_unknown_rest(&self) -> bool {
         let is_reported = self.progress.is_lost || self.loss.is_some();
         let may_have_grown = self.progress.unread_bytes() > 0 || self.progress.is_live;
