@@ -71,6 +71,12 @@ async fn run(
     deliver: &mpsc::Sender<DeliveryBatch>,
     acknowledged: latest::Receiver<AckProgress>,
 ) {
+    let mut gate = options.gate.clone();
+    let report = |reason| options.health.set(SourceState::Retrying { reason });
+    tokio::select! {
+        () = gate.wait_open(report) => {}
+        () = deliver.closed() => return,
+    }
     let mut known = KnownQueue::default();
     consume(options, deliver, acknowledged, &mut known).await;
     // Report the loss now. The next owner of the partition may find a queue that this process has declared, and then

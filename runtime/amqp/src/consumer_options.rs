@@ -9,6 +9,7 @@ use super::connect::BrokerEndpoint;
 use super::decode::DeliveryDecoder;
 use super::prefetch::LastPrefetch;
 use super::topology::{BindingList, Topology};
+use super::topology_gate::TopologyGate;
 use ordain_core::OrderingMode;
 use ordain_store::{Ownership, QueueRecords};
 use ordain_util::gauge::BacklogGauge;
@@ -45,6 +46,8 @@ pub struct ConsumerOptions {
     pub consumer_tag: Arc<str>,
     /// The decoder from deliveries to events.
     pub decoder: DeliveryDecoder,
+    /// The gate that holds the consumer back while the broker refuses the topology of a new stream.
+    pub gate: TopologyGate,
     /// The right of this process to consume the queue. While the ownership is suspended, the consumer releases the
     /// queue.
     pub ownership: Arc<Ownership>,

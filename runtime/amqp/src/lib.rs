@@ -3,7 +3,8 @@
 //! Connections: `connect` opens connections and classifies their errors. `attempt` closes the sockets of attempts that
 //! do not succeed. `broker_health` monitors whether the broker responds. `topology` declares or checks the exchanges,
 //! queues and bindings (the topology) of a stream, and `topology_record` records the bindings. `prepare` prepares and
-//! records the topology when a process starts. `store_timeout` limits the time of the requests to the store. `inspect`
+//! records the topology when a process starts. `topology_gate` holds back the consumers of a new stream that the broker
+//! refuses. `store_timeout` limits the time of the requests to the store. `inspect`
 //! reports the state of the broker and changes nothing; `sample` shows how messages of the queues would be read;
 //! `greeting` reads the product and version of the broker.
 //!
@@ -53,6 +54,7 @@ mod sample;
 mod store_timeout;
 mod subscription;
 mod topology;
+mod topology_gate;
 mod topology_record;
 mod unreadable;
 mod unreadable_run;
@@ -74,4 +76,5 @@ pub use produce::{ExchangeProducer, SequencedEvent};
 pub use publish::{ExchangeSink, PublishedCount};
 pub use sample::{SampledMessage, sample_queues};
 pub use topology::{BindingList, Topology, no_delivery_limit_command};
+pub use topology_gate::TopologyGate;
 pub use topology_record::{Binding, BindingKind, TopologyRecord, unbind};

@@ -15,6 +15,7 @@ mod spread;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use lapin::options::{
@@ -25,7 +26,6 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ErrorKind, ExchangeKind, Queue};
 
 use super::connect::{BrokerEndpoint, BrokerError, RefusalCause};
-use super::prepare::{KNOWN_QUEUE_TIMEOUT, PREPARE_TIMEOUT};
 use super::topology_record::{Binding, BindingKind};
 use form::{QueueArguments, QueueForm};
 pub use missing_bindings::BindingList;
@@ -144,16 +144,16 @@ impl Topology {
     /// RabbitMQ, and that now have the default limit of the present version. `is_known` states whether the stream has
     /// run before. If the stream has run before, a queue may exist in another form, so that the broker refuses its
     /// declaration. This method then nevertheless binds the queues, so that no message is lost, and returns the last
-    /// such refusal as the second value. Any other refusal, such as a missing permission, is an error, as is a queue of
-    /// a known stream that does not answer.
+    /// such refusal as the second value. Any other refusal, such as a missing permission, is an error, as is a queue that
+    /// does not answer within `queue_limit`.
     pub async fn prepare(
         &self,
         broker: &BrokerEndpoint,
         connection: &Connection,
         is_known: bool,
+        queue_limit: Duration,
     ) -> Result<(Vec<String>, Option<BrokerError>), BrokerError> {
         let mut limited = Vec::new();
-        let queue_limit = if is_known { KNOWN_QUEUE_TIMEOUT } else { PREPARE_TIMEOUT };
         if !self.declare {
             for partition in 0..self.partitions {
                 let checked = self.check_queue(broker, connection, partition);

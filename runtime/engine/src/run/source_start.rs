@@ -172,7 +172,8 @@ impl PartitionFactory<'_> {
         let window = stream.id_window.max(repeats);
         let early_limit = (window / 2).min(window - stream.source.prefetch());
         let early_limit = if in_order { early_limit } else { usize::MAX };
-        Ok(Some(Inbox::start(routed, unrouted_options, early_limit, producer)))
+        let gate = self.gate(stream_name);
+        Ok(Some(Inbox::start(routed, unrouted_options, early_limit, &gate, producer)))
     }
 
     /// Starts the consumer of a broker's queue. The broker itself tracks acknowledgements.
@@ -207,6 +208,7 @@ impl PartitionFactory<'_> {
                 config,
                 self.loaded.config.runtime.event_size.bytes(),
             ),
+            gate: self.gate(name),
             ownership: Arc::clone(ownership),
             lag: Arc::clone(&metrics.lag),
             dropped: Arc::clone(&metrics.dropped),
