@@ -60,7 +60,12 @@ pub fn start(options: ConsumerOptions) -> SourceHandle {
     let (_, failure) = oneshot::channel();
     let (acknowledge, acknowledged) = latest::channel(AckProgress::default());
     options.health.set(SourceState::Retrying { reason: "not subscribed yet".to_owned() });
-    let task = tokio::spawn(async move { run(&options, &deliver, acknowledged).await });
+    let task = tokio::spawn(async move {
+        tokio::select! {
+            () = run(&options, &deliver, acknowledged) => {}
+            () = options.exchange_fault.apply_to(&options.health) => {}
+        }
+    });
     let acknowledge = Some(acknowledge);
     let task = Some(task);
     SourceHandle { deliveries, failure, acknowledge, task, is_fed_locally: false }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::connect::BrokerEndpoint;
 use super::decode::DeliveryDecoder;
+use super::exchange_fault::ExchangeFault;
 use super::prefetch::LastPrefetch;
 use super::topology::{BindingList, Topology};
 use super::topology_gate::TopologyGate;
@@ -48,6 +49,8 @@ pub struct ConsumerOptions {
     pub decoder: DeliveryDecoder,
     /// The gate that holds the consumer back while the broker refuses the topology of a new stream.
     pub gate: TopologyGate,
+    /// The fault of the stream's exchange, which all consumers of the stream in this process share.
+    pub exchange_fault: Arc<ExchangeFault>,
     /// The right of this process to consume the queue. While the ownership is suspended, the consumer releases the
     /// queue.
     pub ownership: Arc<Ownership>,

@@ -4,7 +4,7 @@
 //! do not succeed. `broker_health` monitors whether the broker responds. `topology` declares or checks the exchanges,
 //! queues and bindings (the topology) of a stream, and `topology_record` records the bindings. `prepare` prepares and
 //! records the topology when a process starts. `topology_gate` holds back the consumers of a new stream that the broker
-//! refuses. `store_timeout` limits the time of the requests to the store. `inspect`
+//! refuses. `exchange_fault` shares the fault of an exchange among the consumers of its stream. `store_timeout` limits the time of the requests to the store. `inspect`
 //! reports the state of the broker and changes nothing; `sample` shows how messages of the queues would be read;
 //! `greeting` reads the product and version of the broker.
 //!
@@ -36,6 +36,7 @@ mod decode;
 mod encode;
 mod event_counts;
 mod exchange;
+mod exchange_fault;
 mod fifo_queue;
 mod greeting;
 mod header;
@@ -67,6 +68,7 @@ pub use consumer::start;
 pub use consumer_options::{ConsumerOptions, topology_throttle};
 pub use consumer_tag::{CONSUMER_TAG_PREFIX, consumer_tag};
 pub use decode::DeliveryDecoder;
+pub use exchange_fault::ExchangeFault;
 pub use inspect::inspect_broker;
 pub use prefetch::LastPrefetch;
 pub use prepare::{

@@ -316,6 +316,38 @@ impl Topology {
         Ok(missing)
     }
 
+    /// Returns the description of the fault if the stream's exchange has another type than the stream needs; `None` if
+    /// the exchange has the right type, is missing, or cannot be compared, for example because the user lacks a
+    /// permission. Uses a connection of its own, because a refused exchange type closes the connection.
+    pub(super) async fn other_exchange_type(
+        &self,
+        broker: &BrokerEndpoint,
+        stream: &str,
+    ) -> Result<Option<String>, BrokerError> {
+        let Some(exchange) = &self.exchange else { return Ok(None) };
+        let connection = broker.connect(&format!("ordain {stream} topology")).await?;
+        let compared = async {
+            // The comparison would declare a missing exchange without its bindings.
+            check_exchange(broker, &connection, exchange).await?;
+            let failed = |error| broker.error(&error);
+            let channel = connection.create_channel().await.map_err(failed)?;
+            self.declare_exchange_only(&channel, exchange).await.map_err(failed)
+        };
+        let fault = match compared.await.map_err(|error| self.exchange_refusal(error, exchange)) {
+            Ok(()) => None,
+            Err(error) => {
+                let is_other_type = error.is_other_exchange_type();
+                match error {
+                    BrokerError::Refused { reason, .. } => is_other_type.then_some(reason),
+                    error => return Err(error),
+                }
+            }
+        };
+        // The comparison is done, so an error of the connection does not matter.
+        let _ = connection.close(200, "done".into()).await;
+        Ok(fault)
+    }
+
     /// Returns the exchanges that the broker lacks: the stream's exchange, and the exchanges of `bind`.
     pub(super) async fn missing_exchanges(
         &self,
@@ -518,10 +550,8 @@ impl Topology {
     /// Declares the exchange, then binds its queues to the exchange, and last binds the exchange to the exchanges of
     /// `bind`, from which messages arrive.
     async fn declare_exchange(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
-        let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let nothing = FieldTable::default;
-        let arguments = self.exchange_arguments();
-        channel.exchange_declare(exchange.into(), self.exchange_kind(), durable, arguments).await?;
+        self.declare_exchange_only(channel, exchange).await?;
         self.bind_queues(channel, exchange).await?;
         for ExchangeBinding { exchange: from, routing_key } in &self.bind {
             let from = from.0.as_str().into();
@@ -530,6 +560,13 @@ impl Topology {
             channel.exchange_bind(exchange.into(), from, key, options, nothing()).await?;
         }
         Ok(())
+    }
+
+    /// Declares the exchange without bindings.
+    async fn declare_exchange_only(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
+        let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+        let arguments = self.exchange_arguments();
+        channel.exchange_declare(exchange.into(), self.exchange_kind(), durable, arguments).await
     }
 
     /// Binds all queues to the exchange.

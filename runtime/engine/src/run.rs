@@ -291,7 +291,7 @@ impl<'a> PreparedRun<'a> {
             replay_limits: replay::ReplayLimits::of(&loaded.config),
             notifiers,
             may_end: watch::Sender::new(!once || !has_stream_source(loaded)),
-            last_windows: RefCell::default(),
+            consumers: RefCell::default(),
             gates,
             committed_batches: committed,
             publisher_commands: commands,

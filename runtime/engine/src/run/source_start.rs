@@ -7,7 +7,7 @@ use std::time::Duration;
 use ordain_core::{OrderingMode, SequencerSettings};
 
 use super::RunError;
-use super::partition_factory::PartitionFactory;
+use super::partition_factory::{PartitionFactory, StreamConsumers};
 use crate::driver::PartitionMetrics;
 use crate::sink::PartitionHandle;
 use crate::source::{self, FileOptions, FileSet, Inbox, QueueOptions, ScanResult, unrouted_queue};
@@ -190,6 +190,8 @@ impl PartitionFactory<'_> {
             "the check of the configuration requires [broker] for a source of \
                                                   kind `amqp`",
         );
+        let StreamConsumers { last_prefetch, exchange_fault } =
+            self.consumers.borrow_mut().entry(name.shared()).or_default().clone();
         ordain_amqp::start(ConsumerOptions {
             broker: Arc::clone(broker),
             topology: Topology::of(config),
@@ -197,9 +199,7 @@ impl PartitionFactory<'_> {
             stream: name.shared(),
             prefetch: settings.prefetch.try_into().unwrap_or(u16::MAX),
             memory: settings.memory_budget / PREFETCH_MEMORY_DIVISOR,
-            last_prefetch: Arc::clone(
-                self.last_windows.borrow_mut().entry(name.shared()).or_default(),
-            ),
+            last_prefetch,
             consumer_tag: Arc::clone(&self.consumer_tag),
             unreadable_limit: config.unreadable_limit,
             decoder: ordain_amqp::DeliveryDecoder::of_stream(
@@ -209,6 +209,7 @@ impl PartitionFactory<'_> {
                 self.loaded.config.runtime.event_size.bytes(),
             ),
             gate: self.gate(name),
+            exchange_fault,
             ownership: Arc::clone(ownership),
             lag: Arc::clone(&metrics.lag),
             dropped: Arc::clone(&metrics.dropped),

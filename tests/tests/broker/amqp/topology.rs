@@ -197,6 +197,53 @@ fn exchange_of_another_type_is_reported_repeatedly() -> Result<()> {
     Ok(())
 }
 
+/// An exchange of another type routes the events of all partitions wrongly, although only the consumer of partition 0
+/// checks the exchange. No partition may therefore count as consuming, and no partition may give up a missing event.
+#[test]
+fn exchange_of_another_type_concerns_all_partitions() -> Result<()> {
+    const GAPS: &str = "spill_after = \"100ms\"\ngap = { timeout = \"50ms\", attempts = 2, \
+                        backoff = \"10ms..20ms\", on_exhausted = \"skip\" }";
+    const DIFFERENCE: &str = "inequivalent arg 'type' for exchange 'cases'";
+    let rig = Rig::with(ADMIN, GAPS, "partitions = 4")?;
+    // This host checks the topology every three seconds.
+    let mut service = Service::start(&rig.home, &["--wait-divisor=20", "run"])?;
+    rig.until_declared()?;
+    rig.until_marked("cases")?;
+    let address = ready(&mut service)?;
+    ensure!(metric(address, "ordain_stream_consuming")? == Some(4), "{}", service.stderr());
+    // The test pauses the host, because a check between the two steps would find the exchange missing.
+    service.pause()?;
+    rig.client.delete_exchange("cases")?;
+    rig.client.exchange("cases", ExchangeKind::Topic)?;
+    for partition in 0..4 {
+        rig.client.bind(&format!("cases.{partition}"), "cases", &format!("key-{partition}"))?;
+    }
+    service.resume()?;
+    service.until_lines(1, &["topology not as configured", DIFFERENCE])?;
+    service.until("no partition that consumes", || {
+        metric(address, "ordain_stream_consuming").is_ok_and(|consuming| consuming == Some(0))
+    })?;
+    // Each partition receives the second event of a key, and the first event is missing.
+    let keys: Vec<String> = (0..4).map(|partition| format!("key-{partition}")).collect();
+    let of_keys = |sequence: u64| -> Vec<String> {
+        keys.iter().map(|key| line(key, sequence, &json!({ "n": sequence }))).collect()
+    };
+    rig.publish(&of_keys(2))?;
+    // The events wait in the store.
+    rig.until_empty()?;
+    // Between two checks of the topology, a key could give up its first event many times.
+    let reported = service.stderr().matches(DIFFERENCE).count();
+    service.until_lines(reported + 2, &["topology not as configured", DIFFERENCE])?;
+    ensure!(metric(address, "ordain_dead_letters_total")?.unwrap_or(0) == 0);
+    rig.publish(&of_keys(1))?;
+    rig.check(&[of_keys(1), of_keys(2)].concat())?;
+    rig.client.delete_exchange("cases")?;
+    service.until_says("exchange missing: declared again")?;
+    ready(&mut service)?;
+    ensure!(metric(address, "ordain_stream_consuming")? == Some(4), "{}", service.stderr());
+    service.end()
+}
+
 /// With `declare = false`, the exchange is missing at the start of a stream that has run before. The start must report
 /// an error, because Ordain does not declare the exchange.
 #[test]
