@@ -12,7 +12,7 @@
 //!
 //! Six files hold further rounds. In `split.rs`, a network split separates a master from the Sentinel. The events
 //! arrive on all routes of `routes.rs`, and the test compares the reported losses as in `rollbacks.rs`. In
-//! `removed.rs`, single keys of Redis are removed. In `folder.rs`, the folder of an embedded store is moved away and
+//! `removed.rs`, single keys or all keys of Redis are removed. In `folder.rs`, the folder of an embedded store is moved away and
 //! restored. In `names.rs`, the host name of the servers does not resolve. In the rounds of `removed.rs`, `folder.rs`
 //! and `names.rs`, the events arrive on all routes except those of `ordain publish`. In `operator.rs`, the operator of
 //! RabbitMQ makes mistakes: the broker loses exchanges, bindings, queues or its virtual host, drops messages, refuses

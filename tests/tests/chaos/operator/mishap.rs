@@ -15,12 +15,21 @@ pub(super) const USER: &str = "host";
 pub(super) enum Mishap {
     /// The operator deletes the exchange, and a producer declares the exchange again without bindings.
     ExchangeReplaced,
+    /// The operator deletes the exchange, and another program declares it with another type. Later the operator deletes
+    /// the exchange again.
+    ExchangeRetyped,
     /// The operator removes the binding of a queue.
     BindingRemoved,
+    /// For a while, another program consumes one of the queues, and acknowledges nothing. The broker returns the
+    /// messages of the program to the queue at the end of the program.
+    ConsumerAdded,
     /// The operator deletes some queues.
     QueuesDeleted,
     /// The operator deletes some queues, declares them again as classic queues, and later deletes the classic queues.
     QueuesReplaced,
+    /// For a while, the hosts consume nothing, and a policy (`expires`) makes the broker delete all queues that no
+    /// program consumes.
+    QueuesExpired,
     /// The operator deletes the virtual host with its entire content, and creates the virtual host again.
     VirtualHostReplaced,
     /// For a while, the broker refuses all connections of the hosts.
@@ -29,6 +38,9 @@ pub(super) enum Mishap {
     ConnectionsClosed,
     /// For a while, a policy with this definition makes the queues of the stream drop messages.
     MessagesDropped(&'static str),
+    /// For a while, a policy (`delivery-limit`) makes the queues drop each message that has been delivered several
+    /// times, and the operator closes all connections again and again.
+    RedeliveriesLimited,
     /// For a while, the broker accepts no messages, because it has too little memory.
     MemoryExhausted,
     /// The operator stops the broker and starts it again.
@@ -49,18 +61,25 @@ pub(super) enum Refusal {
 }
 
 /// The mishaps from which a round draws.
-const MISHAPS: [Mishap; 14] = [
+const MISHAPS: [Mishap; 20] = [
     Mishap::ExchangeReplaced,
+    Mishap::ExchangeRetyped,
     Mishap::BindingRemoved,
+    Mishap::ConsumerAdded,
     Mishap::QueuesDeleted,
     Mishap::QueuesReplaced,
+    Mishap::QueuesExpired,
     Mishap::VirtualHostReplaced,
     Mishap::HostsRefused(Refusal::Rights),
     Mishap::HostsRefused(Refusal::Password),
     Mishap::HostsRefused(Refusal::Limit),
     Mishap::ConnectionsClosed,
     Mishap::MessagesDropped(r#"{"max-length":10}"#),
+    Mishap::MessagesDropped(r#"{"max-length-bytes":2000}"#),
+    // With this policy, the queues refuse further messages instead of dropping earlier messages.
+    Mishap::MessagesDropped(r#"{"max-length":10,"overflow":"reject-publish"}"#),
     Mishap::MessagesDropped(r#"{"message-ttl":50}"#),
+    Mishap::RedeliveriesLimited,
     Mishap::MemoryExhausted,
     Mishap::BrokerStopped,
     Mishap::BrokerKilled,
@@ -87,8 +106,10 @@ impl Mishap {
             self,
             Self::QueuesDeleted
                 | Self::QueuesReplaced
+                | Self::QueuesExpired
                 | Self::VirtualHostReplaced
                 | Self::MessagesDropped(_)
+                | Self::RedeliveriesLimited
         )
     }
 
@@ -98,9 +119,11 @@ impl Mishap {
         matches!(
             self,
             Self::ExchangeReplaced
+                | Self::ExchangeRetyped
                 | Self::BindingRemoved
                 | Self::QueuesDeleted
                 | Self::QueuesReplaced
+                | Self::QueuesExpired
                 | Self::VirtualHostReplaced
         )
     }
