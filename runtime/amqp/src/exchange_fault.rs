@@ -1,6 +1,6 @@
 //! The fault that a stream's exchange has another type than the stream needs. Such an exchange routes events of each
-//! partition wrongly, so the fault concerns all partitions of the stream, although only one consumer of a process checks
-//! the exchange.
+//! partition wrongly, so the fault concerns all partitions of the stream, although only one consumer of a process
+//! checks the exchange.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,9 +10,9 @@ use tokio::sync::watch;
 use ordain_util::source_health::{RoutingFault, SourceHealth};
 use ordain_util::wait::shortened;
 
-/// Minimum time between two checks by consumers of other partitions than 0: shorter than the interval between two checks
-/// of a consumer, so that each check of such a consumer is due if no other consumer of the process has checked the
-/// exchange since.
+/// Minimum time between two checks by consumers of other partitions than 0: shorter than the interval between two
+/// checks of a consumer, so that each check of such a consumer is due if no other consumer of the process has checked
+/// the exchange since.
 const CHECK_INTERVAL: Duration = Duration::from_secs(45);
 
 /// The fault of a stream's exchange. All consumers of the stream in a process share this value. The consumer of
@@ -26,8 +26,8 @@ pub struct ExchangeFault {
 }
 
 impl ExchangeFault {
-    /// Returns whether the exchange needs a check by a consumer of another partition than 0, because no consumer of this
-    /// process has begun a check at the time `now` or shortly before. If so, records the beginning of a check.
+    /// Returns whether the exchange needs a check by a consumer of another partition than 0, because no consumer of
+    /// this process has begun a check at the time `now` or shortly before. If so, records the beginning of a check.
     pub(super) fn begin_due_check(&self, now: Instant) -> bool {
         let mut checked_at = self.checked_at.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = checked_at.is_none_or(|checked_at| {
@@ -44,8 +44,8 @@ impl ExchangeFault {
         *self.checked_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
-    /// Sets the description of the fault; `None` if the exchange has the right type. Returns whether the exchange had no
-    /// fault before and has a fault now.
+    /// Sets the description of the fault; `None` if the exchange has the right type. Returns whether the exchange had
+    /// no fault before and has a fault now.
     pub(super) fn set(&self, fault: Option<String>) -> bool {
         let is_faulty = fault.is_some();
         let before = self.fault.send_replace(fault);
@@ -78,7 +78,9 @@ mod tests {
     fn fault_concerns_the_sources_of_all_partitions() {
         let fault = ExchangeFault::default();
         let sources = [SourceHealth::default(), SourceHealth::default()];
-        sources.iter().for_each(|health| health.set(SourceState::Consuming));
+        for health in &sources {
+            health.set(SourceState::Consuming);
+        }
         let mut updates = sources.each_ref().map(|health| Box::pin(fault.apply_to(health)));
         let mut context = Context::from_waker(Waker::noop());
         let mut after = |reason: Option<&str>| {

@@ -20,8 +20,8 @@ pub const PREPARE_TIMEOUT: Duration = Duration::from_mins(2);
 /// so a stream with the maximum number of partitions needs thousands of round trips.
 const PARTITION_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time limit for the requests about one queue of a stream at a start. After this time, the start continues without the
-/// queue, because the queue may never answer. The limit concerns only one queue, so that it never ends the preparation of
-/// a stream with a large number of partitions whose queues answer.
+/// queue, because the queue may never answer. The limit concerns only one queue, so that it never ends the preparation
+/// of a stream with a large number of partitions whose queues answer.
 pub(super) const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the time limit for the preparation of a stream's topology.
@@ -68,10 +68,10 @@ pub struct PreparedTopology {
 /// Declares or checks the exchange, queues and bindings of a stream. With `is_fifo`, first records which queues are
 /// lost (removed since the stream consumed them). Logs if a marked exchange of the stream is missing, and if the
 /// exchange or an exchange of `bind` was removed and declared again since the last check. `is_known` states whether the
-/// stream has run before. A refusal of the broker, such as a missing permission or a queue in another form, is a finding
-/// ([`PreparedTopology::error`]) and not an error, as is a queue that cannot be used now, for example because its node
-/// has stopped. For a new stream, a refused connection is an error, because the refusal concerns the whole process. If
-/// the stream has run before, also logs the bindings of earlier runs that are missing according to `list`.
+/// stream has run before. A refusal of the broker, such as a missing permission or a queue in another form, is a
+/// finding ([`PreparedTopology::error`]) and not an error, as is a queue that cannot be used now, for example because
+/// its node has stopped. For a new stream, a refused connection is an error, because the refusal concerns the whole
+/// process. If the stream has run before, also logs the bindings of earlier runs that are missing according to `list`.
 pub async fn prepare_topology(
     topology: &Topology,
     broker: &BrokerEndpoint,
@@ -95,8 +95,8 @@ pub async fn prepare_topology(
         }
     });
     let record = with_store_timeout(recorded).await?;
-    // The consumers of a known stream repeat the preparation, so the stream can start without it. The caller repeats the
-    // preparation of a new stream.
+    // The consumers of a known stream repeat the preparation, so the stream can start without it. The caller repeats
+    // the preparation of a new stream.
     let is_finding = |error: &BrokerError| {
         concerns_only_stream(error, &connection) && (is_known || !error.is_connection_refused())
     };

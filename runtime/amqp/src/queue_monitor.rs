@@ -303,8 +303,8 @@ fn no_queue_answer(queue: &str) -> BrokerError {
 
 /// Restores the exchange and its bindings, and updates the records of the markers. Logs and counts each difference,
 /// even if a later step fails or exceeds the time limit. Records for all partitions of the stream in this process
-/// whether the exchange has another type than the stream needs. Returns a binding whose queue or exchange is missing. With `declare = false`,
-/// only checks that the exchanges exist.
+/// whether the exchange has another type than the stream needs. Returns a binding whose queue or exchange is missing.
+/// With `declare = false`, only checks that the exchanges exist.
 pub(super) async fn restore_exchange(
     options: &ConsumerOptions,
 ) -> Result<Option<MissingBinding>, TopologyError> {

@@ -144,8 +144,8 @@ impl Topology {
     /// RabbitMQ, and that now have the default limit of the present version. `is_known` states whether the stream has
     /// run before. If the stream has run before, a queue may exist in another form, so that the broker refuses its
     /// declaration. This method then nevertheless binds the queues, so that no message is lost, and returns the last
-    /// such refusal as the second value. Any other refusal, such as a missing permission, is an error, as is a queue that
-    /// does not answer within `queue_limit`.
+    /// such refusal as the second value. Any other refusal, such as a missing permission, is an error, as is a queue
+    /// that does not answer within `queue_limit`.
     pub async fn prepare(
         &self,
         broker: &BrokerEndpoint,

@@ -6,9 +6,9 @@
 //! queue receives. An event counts as accepted only if the broker has confirmed the event and has not returned it.
 //!
 //! - Some mishaps destroy accepted events that wait in the broker: the removal of a queue or of the virtual host, a
-//!   policy that makes queues expire, and a policy that makes queues drop messages. Shortly before such a mishap, the producer pauses until the hosts have
-//!   acknowledged all events, so that all earlier events are safe. The events that the producer then publishes until
-//!   the end of the remedy are at risk.
+//!   policy that makes queues expire, and a policy that makes queues drop messages. Shortly before such a mishap, the
+//!   producer pauses until the hosts have acknowledged all events, so that all earlier events are safe. The events that
+//!   the producer then publishes until the end of the remedy are at risk.
 //! - All other mishaps must lose nothing, so the events that are accepted meanwhile are safe. The hosts must not report
 //!   the loss of a queue.
 //!
@@ -339,16 +339,17 @@ impl Round {
         self.rig.connect()?.delete_exchange(EXCHANGE)
     }
 
-    /// Lets another program consume one of the queues. When the test closes the connection of the host, the broker makes
-    /// the program the only active consumer of the queue. Waits until a host has reported that the queue delivers no
-    /// messages to it, and then ends the program.
+    /// Lets another program consume one of the queues. When the test closes the connection of the host, the broker
+    /// makes the program the only active consumer of the queue. Waits until a host has reported that the queue delivers
+    /// no messages to it, and then ends the program.
     fn add_consumer(&self, random: &mut ChaCha8Rng) -> Result<()> {
         let queues = self.settings.queues();
         let number = random.random_range(0..queues.len());
         let name = format!("{:?}", queues[number]);
         let before = self.lines_with(NOTHING_DELIVERED, &name);
-        // The broker puts the messages of an ended consumer behind other returned messages. A consumer with the prefetch
-        // of the host receives all messages that the host has returned, so the queue of a `fifo` stream keeps its order.
+        // The broker puts the messages of an ended consumer behind other returned messages. A consumer with the
+        // prefetch of the host receives all messages that the host has returned, so the queue of a `fifo` stream keeps
+        // its order.
         let prefetch =
             if self.settings.is_fifo { self.settings.prefetch()? } else { SMALL_PREFETCH };
         let client = self.rig.connect()?;

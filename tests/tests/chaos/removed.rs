@@ -70,8 +70,8 @@ struct Settings {
 /// The possible consequences of the removals so far.
 #[derive(Debug, Default)]
 struct Consequences {
-    /// The number of removed Redis keys that held key records, plus the number of removals of all Redis keys. After each
-    /// such removal, each key of the shard, or each key of the store, may begin anew once.
+    /// The number of removed Redis keys that held key records, plus the number of removals of all Redis keys. After
+    /// each such removal, each key of the shard, or each key of the store, may begin anew once.
     resets: u32,
     /// True if hosts may have ended and restarted, so that their counters are incomplete.
     was_restarted: bool,

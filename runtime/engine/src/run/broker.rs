@@ -69,10 +69,10 @@ pub(super) struct RefusedStream {
 
 /// Declares or checks the exchanges and queues of streams, and opens the exchange sinks, as soon as the broker is
 /// available. Prepares all streams concurrently, so that a queue that does not answer delays no other stream. After an
-/// error that concerns the whole process, waits for the broker for at most `BROKER_START_TIMEOUT`, or without a limit if
-/// the process accepts events over HTTP. Records this wait in `status`. A stream or a sink that the broker refuses does
-/// not end the start: the stream or the sink waits, and Ordain retries. But in a run with `once`, which ends when all
-/// messages are published, a refused sink ends the start after the wait.
+/// error that concerns the whole process, waits for the broker for at most `BROKER_START_TIMEOUT`, or without a limit
+/// if the process accepts events over HTTP. Records this wait in `status`. A stream or a sink that the broker refuses
+/// does not end the start: the stream or the sink waits, and Ordain retries. But in a run with `once`, which ends when
+/// all messages are published, a refused sink ends the start after the wait.
 pub(super) async fn prepare(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
@@ -132,7 +132,7 @@ pub(super) async fn retry_refused(
     if let Some(broker) = broker {
         join_all(refused.into_iter().map(|stream| stream.retry(loaded, broker))).await;
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// A stream with a source in the broker, and its topology.
@@ -235,8 +235,8 @@ pub async fn inspect(
     Some((inspected, samples))
 }
 
-/// Logs the problems that were found while a stream's topology (exchange, queues and bindings) was prepared. The retries
-/// of a new stream log its refusal.
+/// Logs the problems that were found while a stream's topology (exchange, queues and bindings) was prepared. The
+/// retries of a new stream log its refusal.
 fn report_prepared(
     loaded: &LoadedConfig,
     broker: &BrokerEndpoint,

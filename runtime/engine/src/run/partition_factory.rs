@@ -44,8 +44,8 @@ pub(super) struct PartitionFactory<'a> {
     pub(super) may_end: watch::Sender<bool>,
     /// The values that the consumers of each stream share.
     pub(super) consumers: RefCell<BTreeMap<Arc<str>, StreamConsumers>>,
-    /// The gates of the streams with a source in the broker. A gate is closed while the broker refuses the topology of a
-    /// new stream.
+    /// The gates of the streams with a source in the broker. A gate is closed while the broker refuses the topology of
+    /// a new stream.
     pub(super) gates: BTreeMap<Arc<str>, TopologyGate>,
     pub(super) committed_batches: mpsc::Sender<CommittedBatch>,
     pub(super) publisher_commands: mpsc::Sender<PublisherCommand>,

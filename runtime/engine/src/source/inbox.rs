@@ -51,9 +51,10 @@ impl Inbox {
     /// Starts to publish the events of a partition's queue (`routed`), and of the queue of events without a known
     /// partition (`unrouted`). While the broker does not accept events, passes at most `early_limit` events of the
     /// partition's queue to the driver early. The limit exists because the sequencer must recognise the copies of these
-    /// events when the broker delivers them. Never passes events without a known partition early. While `gate` is closed,
-    /// neither publishes events nor passes them early: the exchange of a new stream may belong to another program, and
-    /// early events would give the stream data in the store, so that the next start would not hold the stream back.
+    /// events when the broker delivers them. Never passes events without a known partition early. While `gate` is
+    /// closed, neither publishes events nor passes them early: the exchange of a new stream may belong to another
+    /// program, and early events would give the stream data in the store, so that the next start would not hold the
+    /// stream back.
     pub fn start(
         routed: QueueOptions,
         unrouted: Option<QueueOptions>,

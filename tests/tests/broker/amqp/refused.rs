@@ -1,5 +1,5 @@
-//! Tests of refusals at a start. A refused stream or sink waits, and delays no other stream. A refusal that concerns the
-//! whole process ends the start with the exit code for this kind of cause.
+//! Tests of refusals at a start. A refused stream or sink waits, and delays no other stream. A refusal that concerns
+//! the whole process ends the start with the exit code for this kind of cause.
 
 use std::net::SocketAddr;
 
@@ -87,9 +87,9 @@ fn new_stream_with_mismatched_objects_waits() -> Result<()> {
     Ok(())
 }
 
-/// The exchange of a sink belongs to another program, which may declare the exchange later. A start must not end because
-/// of the missing exchange: the stream consumes its queue, its messages wait in the store, and the stream is not ready.
-/// When the exchange exists, the host must publish all messages without a new start.
+/// The exchange of a sink belongs to another program, which may declare the exchange later. A start must not end
+/// because of the missing exchange: the stream consumes its queue, its messages wait in the store, and the stream is
+/// not ready. When the exchange exists, the host must publish all messages without a new start.
 #[test]
 fn sink_without_its_exchange_waits() -> Result<()> {
     let words = ["exchange \"none\"", "sink tally", "no exchange", "Declare it first"];

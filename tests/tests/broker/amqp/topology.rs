@@ -823,8 +823,8 @@ fn missing_exchange_is_reported_without_a_declaration() -> Result<()> {
     Ok(())
 }
 
-/// With `declare = false`, the exchange and an exchange of `bind` are missing at the same time. One line of the log must
-/// name both.
+/// With `declare = false`, the exchange and an exchange of `bind` are missing at the same time. One line of the log
+/// must name both.
 #[test]
 fn all_missing_exchanges_are_named_without_a_declaration() -> Result<()> {
     const MISSING: &str = "exchange missing: Ordain does not declare it";

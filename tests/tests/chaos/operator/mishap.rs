@@ -86,14 +86,14 @@ const MISHAPS: [Mishap; 20] = [
 ];
 
 impl Mishap {
-    /// Draws the mishaps of a round. A start of the broker takes about ten seconds, so a round restarts the broker at
-    /// most once.
+    /// Draws the mishaps of a round. A start of the broker, and the expiry of queues, take up to ten seconds, so a round
+    /// has at most one such mishap.
     pub(super) fn draw(random: &mut ChaCha8Rng) -> Result<Vec<Self>> {
         let count = random.random_range(3..=6);
         let mut mishaps: Vec<Self> = Vec::new();
         while mishaps.len() < count {
             let mishap = *MISHAPS.choose(random).context("a mishap")?;
-            if !mishap.restarts_broker() || !mishaps.iter().any(|other| other.restarts_broker()) {
+            if !mishap.is_slow() || !mishaps.iter().any(|other| other.is_slow()) {
                 mishaps.push(mishap);
             }
         }
@@ -128,9 +128,9 @@ impl Mishap {
         )
     }
 
-    /// Returns whether the mishap ends the broker and starts it again.
-    fn restarts_broker(self) -> bool {
-        matches!(self, Self::BrokerStopped | Self::BrokerKilled)
+    /// Returns whether the mishap takes up to ten seconds.
+    fn is_slow(self) -> bool {
+        matches!(self, Self::BrokerStopped | Self::BrokerKilled | Self::QueuesExpired)
     }
 }
 

@@ -70,8 +70,8 @@ impl RoutingFaults {
     /// that no longer exist. A partition that has received deliveries since the last check has no missing binding:
     /// events reach its queue on a way that the management API does not show, for example through a shovel. Only the
     /// process that drives a partition can see these deliveries. A missing binding that concerns the whole stream is
-    /// therefore a fault of the other partitions only in this process. Leaves the faults for which `is_unchecked` returns
-    /// `true` unchanged, but removes them after [`FAILED_CHECKS_LIMIT`] such checks.
+    /// therefore a fault of the other partitions only in this process. Leaves the faults for which `is_unchecked`
+    /// returns `true` unchanged, but removes them after [`FAILED_CHECKS_LIMIT`] such checks.
     pub(super) fn update(
         &mut self,
         status: &RunStatus,
@@ -184,24 +184,24 @@ mod tests {
         let is_consuming = |partition: &Partition| {
             status.partition(partition).health().state() == SourceState::Consuming
         };
-        let states = || [&first, &second, &other].map(is_consuming);
+        let consuming = || [&first, &second, &other].map(is_consuming);
         let missing = finding(&second, RoutingFault::MissingBinding);
         let found = [TopologyFinding { concerns_stream: true, ..missing.clone() }];
         let mut tracker = RoutingFaults::default();
         tracker.update(&status, &found, checked);
-        assert_eq!(states(), [false, false, true]);
+        assert_eq!(consuming(), [false, false, true]);
         // Deliveries to the partition show that its events arrive on another way.
         status.partition(&second).set_stats(&Stats { delivered: 1, ..Stats::default() });
         tracker.update(&status, &found, checked);
-        assert_eq!(states(), [true, true, true]);
-        // Another process drives the partition, and can tell whether the partition receives deliveries.
+        assert_eq!(consuming(), [true, true, true]);
+        // Another process drives the partition, and knows whether the partition receives deliveries.
         status.partition(&second).health().set(SourceState::Inactive);
         tracker.update(&status, &found, checked);
-        assert_eq!(states(), [true, false, true]);
+        assert_eq!(consuming(), [true, false, true]);
         // Another type of exchange sends the events of the other partitions to their queues nevertheless.
         status.partition(&second).health().set(SourceState::Consuming);
         tracker.update(&status, &[missing], checked);
-        assert_eq!(states(), [true, false, true]);
+        assert_eq!(consuming(), [true, false, true]);
     }
 
     #[test]
