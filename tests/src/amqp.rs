@@ -318,7 +318,12 @@ impl Client {
 
     /// Consumes a queue with a prefetch of 1: receives one message, if the queue has one, and does not acknowledge it.
     pub fn hold(&self, queue: &str) -> Result<(Channel, Consumer)> {
-        self.runtime.block_on(self.consume(queue, Some(1)))
+        self.hold_up_to(queue, 1)
+    }
+
+    /// Consumes a queue with this prefetch: receives at most as many messages, and does not acknowledge them.
+    pub fn hold_up_to(&self, queue: &str, prefetch: u16) -> Result<(Channel, Consumer)> {
+        self.runtime.block_on(self.consume(queue, Some(prefetch)))
     }
 
     /// Returns the number of messages in a queue that no consumer has received.
@@ -343,7 +348,7 @@ impl Client {
         Ok((channel, consumer))
     }
 
-    /// Closes the channel of [`Self::hold`], so that the broker requeues the message.
+    /// Closes the channel of [`Self::hold`] or [`Self::hold_up_to`], so that the broker requeues the messages.
     pub fn release(&self, (channel, _): (Channel, Consumer)) -> Result<()> {
         Ok(self.runtime.block_on(channel.close(200, "done".into()))?)
     }

@@ -12,12 +12,12 @@
 //!
 //! Six files hold further rounds. In `split.rs`, a network split separates a master from the Sentinel. The events
 //! arrive on all routes of `routes.rs`, and the test compares the reported losses as in `rollbacks.rs`. In
-//! `removed.rs`, single keys of Redis are removed. In `folder.rs`, the folder of an embedded store is moved away and
-//! restored. In `names.rs`, the host name of the servers does not resolve. In the rounds of `removed.rs`, `folder.rs`
-//! and `names.rs`, the events arrive on all routes except those of `ordain publish`. In `operator.rs`, the operator of
-//! RabbitMQ makes mistakes: the broker loses exchanges, bindings, queues or its virtual host, drops messages, refuses
-//! the hosts, or ends. The events arrive from RabbitMQ. In `rotation.rs`, the events arrive from a file, and the files
-//! of the source and the sink are rotated.
+//! `removed.rs`, single keys or all keys of Redis are removed. In `folder.rs`, the folder of an embedded store is moved
+//! away and restored. In `names.rs`, the host name of the servers does not resolve. In the rounds of `removed.rs`,
+//! `folder.rs` and `names.rs`, the events arrive on all routes except those of `ordain publish`. In `operator.rs`, the
+//! operator of RabbitMQ makes mistakes: the broker loses exchanges, bindings, queues or its virtual host, drops
+//! messages, refuses the hosts, or ends. The events arrive from RabbitMQ. In `rotation.rs`, the events arrive from a
+//! file, and the files of the source and the sink are rotated.
 //!
 //! Three environment variables control the test. `ORDAIN_CHAOS_SEED` sets the seed, and `ORDAIN_CHAOS_ROUND` sets the
 //! first round. The test plays rounds until `ORDAIN_CHAOS_SECONDS` seconds have passed, and at least one round. The

@@ -60,7 +60,12 @@ pub fn start(options: ConsumerOptions) -> SourceHandle {
     let (_, failure) = oneshot::channel();
     let (acknowledge, acknowledged) = latest::channel(AckProgress::default());
     options.health.set(SourceState::Retrying { reason: "not subscribed yet".to_owned() });
-    let task = tokio::spawn(async move { run(&options, &deliver, acknowledged).await });
+    let task = tokio::spawn(async move {
+        tokio::select! {
+            () = run(&options, &deliver, acknowledged) => {}
+            () = options.exchange_fault.apply_to(&options.health) => {}
+        }
+    });
     let acknowledge = Some(acknowledge);
     let task = Some(task);
     SourceHandle { deliveries, failure, acknowledge, task, is_fed_locally: false }
@@ -71,6 +76,12 @@ async fn run(
     deliver: &mpsc::Sender<DeliveryBatch>,
     acknowledged: latest::Receiver<AckProgress>,
 ) {
+    let mut gate = options.gate.clone();
+    let report = |reason| options.health.set(SourceState::Retrying { reason });
+    tokio::select! {
+        () = gate.wait_open(report) => {}
+        () = deliver.closed() => return,
+    }
     let mut known = KnownQueue::default();
     consume(options, deliver, acknowledged, &mut known).await;
     // Report the loss now. The next owner of the partition may find a queue that this process has declared, and then

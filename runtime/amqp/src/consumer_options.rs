@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use super::connect::BrokerEndpoint;
 use super::decode::DeliveryDecoder;
+use super::exchange_fault::ExchangeFault;
 use super::prefetch::LastPrefetch;
 use super::topology::{BindingList, Topology};
+use super::topology_gate::TopologyGate;
 use ordain_core::OrderingMode;
 use ordain_store::{Ownership, QueueRecords};
 use ordain_util::gauge::BacklogGauge;
@@ -45,6 +47,10 @@ pub struct ConsumerOptions {
     pub consumer_tag: Arc<str>,
     /// The decoder from deliveries to events.
     pub decoder: DeliveryDecoder,
+    /// The gate that holds the consumer back while the broker refuses the topology of a new stream.
+    pub gate: TopologyGate,
+    /// The fault of the stream's exchange, which all consumers of the stream in this process share.
+    pub exchange_fault: Arc<ExchangeFault>,
     /// The right of this process to consume the queue. While the ownership is suspended, the consumer releases the
     /// queue.
     pub ownership: Arc<Ownership>,

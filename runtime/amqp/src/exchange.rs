@@ -96,11 +96,20 @@ pub(super) async fn check_sink_exchange(
 }
 
 impl Exchange {
-    /// Opens a connection for publishing. Fails if the exchange does not exist.
-    pub(super) async fn open(&self) -> Result<SinkConnection, BrokerError> {
-        let link = self.connection().await?;
-        check_sink_exchange(&self.broker, &link.connection, &self.sink, &self.name).await?;
-        Ok(link)
+    /// Checks that the exchange exists.
+    pub(super) async fn check(&self, link: &SinkConnection) -> Result<(), BrokerError> {
+        check_sink_exchange(&self.broker, &link.connection, &self.sink, &self.name).await
+    }
+
+    /// Opens a connection for publishing, or returns the previous connection if it is open.
+    pub(super) async fn link(
+        &self,
+        previous: Option<SinkConnection>,
+    ) -> Result<SinkConnection, BrokerError> {
+        match previous {
+            Some(link) if link.connection.status().connected() => Ok(link),
+            _ => self.connection().await,
+        }
     }
 
     async fn connection(&self) -> Result<SinkConnection, BrokerError> {
@@ -116,10 +125,7 @@ impl Exchange {
         &self,
         previous: Option<SinkConnection>,
     ) -> Result<ConfirmChannel, BrokerError> {
-        let link = match previous {
-            Some(link) if link.connection.status().connected() => link,
-            _ => self.connection().await?,
-        };
+        let link = self.link(previous).await?;
         match self.channel(&link.connection).await {
             Ok(channel) => Ok(ConfirmChannel { link, channel }),
             // If the connection has ended, the error that ended the connection states the cause.

@@ -8,7 +8,7 @@ use ordain_store::{QueueRecord, QueueRecords, SharedRecord, StoreError};
 
 use super::connect::{BrokerEndpoint, BrokerError, RefusalCause};
 use super::consumer_options::ConsumerOptions;
-use super::prepare::{KNOWN_QUEUE_TIMEOUT, TopologyError};
+use super::prepare::{QUEUE_TIMEOUT, TopologyError};
 use super::queue_monitor::record_change;
 use super::store_timeout::with_store_timeout;
 use super::topology::{MissingBinding, Topology, TopologyChange};
@@ -49,7 +49,7 @@ pub(super) async fn record_lost_queues(
         loop {
             let stored = with_store_timeout(records.get(partition)).await?;
             let checked = is_lost(topology, broker, connection, partition, stored.record.as_ref());
-            if !broker.within(KNOWN_QUEUE_TIMEOUT, checked).await? {
+            if !broker.within(QUEUE_TIMEOUT, checked).await? {
                 break;
             }
             let queue = topology.queue(partition);

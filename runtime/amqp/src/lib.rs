@@ -3,9 +3,10 @@
 //! Connections: `connect` opens connections and classifies their errors. `attempt` closes the sockets of attempts that
 //! do not succeed. `broker_health` monitors whether the broker responds. `topology` declares or checks the exchanges,
 //! queues and bindings (the topology) of a stream, and `topology_record` records the bindings. `prepare` prepares and
-//! records the topology when a process starts. `store_timeout` limits the time of the requests to the store. `inspect`
-//! reports the state of the broker and changes nothing; `sample` shows how messages of the queues would be read;
-//! `greeting` reads the product and version of the broker.
+//! records the topology when a process starts. `topology_gate` holds back the consumers of a new stream that the broker
+//! refuses. `exchange_fault` shares the fault of an exchange among the consumers of its stream. `store_timeout` limits
+//! the time of the requests to the store. `inspect` reports the state of the broker and changes nothing; `sample` shows
+//! how messages of the queues would be read; `greeting` reads the product and version of the broker.
 //!
 //! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options` and the tag of
 //! `consumer_tag`. A `subscription` receives deliveries, limited by `prefetch`, and acknowledges them; `queue_monitor`
@@ -35,6 +36,7 @@ mod decode;
 mod encode;
 mod event_counts;
 mod exchange;
+mod exchange_fault;
 mod fifo_queue;
 mod greeting;
 mod header;
@@ -54,6 +56,7 @@ mod sample;
 mod store_timeout;
 mod subscription;
 mod topology;
+mod topology_gate;
 mod topology_record;
 mod unreadable;
 mod unreadable_run;
@@ -66,6 +69,7 @@ pub use consumer::start;
 pub use consumer_options::{ConsumerOptions, topology_throttle};
 pub use consumer_tag::{CONSUMER_TAG_PREFIX, consumer_tag};
 pub use decode::DeliveryDecoder;
+pub use exchange_fault::ExchangeFault;
 pub use inspect::inspect_broker;
 pub use prefetch::LastPrefetch;
 pub use prepare::{
@@ -75,4 +79,5 @@ pub use produce::{ExchangeProducer, SequencedEvent};
 pub use publish::{ExchangeSink, PublishedCount};
 pub use sample::{SampledMessage, sample_queues};
 pub use topology::{BindingList, Topology, no_delivery_limit_command};
+pub use topology_gate::TopologyGate;
 pub use topology_record::{Binding, BindingKind, TopologyRecord, unbind};

@@ -19,10 +19,10 @@ pub const PREPARE_TIMEOUT: Duration = Duration::from_mins(2);
 /// Additional time limit for each partition of a stream. A preparation needs about ten round trips for each partition,
 /// so a stream with the maximum number of partitions needs thousands of round trips.
 const PARTITION_TIMEOUT: Duration = Duration::from_millis(500);
-/// Time limit for the requests about one queue of a stream that has run before. After this time, the stream starts
-/// nevertheless, because the queue may never answer. The limit concerns only one queue, so that it never ends the
-/// preparation of a stream with a large number of partitions whose queues answer.
-pub(super) const KNOWN_QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit for the requests about one queue of a stream at a start. After this time, the start continues without the
+/// queue, because the queue may never answer. The limit concerns only one queue, so that it never ends the preparation
+/// of a stream with a large number of partitions whose queues answer.
+pub(super) const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the time limit for the preparation of a stream's topology.
 pub fn prepare_timeout(topology: &Topology) -> Duration {
@@ -58,19 +58,20 @@ pub struct PreparedTopology {
     pub limited_queues: Vec<String>,
     /// The bindings of earlier configurations that may still deliver messages.
     pub former_bindings: BTreeSet<Binding>,
-    /// The error because of which the topology was not prepared, if the stream has run before: the broker refused a
-    /// declaration or check, or a queue cannot be used now. The stream starts nevertheless, and its consumers retry: an
-    /// operator may be about to restore the queue or exchange.
+    /// The error because of which the topology was not prepared: the broker refused a declaration or check, or a queue
+    /// cannot be used now. The error concerns only this stream. If the stream has run before, it starts nevertheless,
+    /// and its consumers retry: an operator may be about to restore the queue or exchange. A new stream must consume
+    /// nothing until a later preparation succeeds.
     pub error: Option<BrokerError>,
 }
 
 /// Declares or checks the exchange, queues and bindings of a stream. With `is_fifo`, first records which queues are
 /// lost (removed since the stream consumed them). Logs if a marked exchange of the stream is missing, and if the
 /// exchange or an exchange of `bind` was removed and declared again since the last check. `is_known` states whether the
-/// stream has run before. If the stream has run before, a refusal of the broker, such as a missing permission or a
-/// queue in another form, is a finding ([`PreparedTopology::error`]) and not an error, as is a queue that cannot be
-/// used now, for example because its node has stopped. In this case, also logs the bindings of earlier runs that are
-/// missing according to `list`.
+/// stream has run before. A refusal of the broker, such as a missing permission or a queue in another form, is a
+/// finding ([`PreparedTopology::error`]) and not an error, as is a queue that cannot be used now, for example because
+/// its node has stopped. For a new stream, a refused connection is an error, because the refusal concerns the whole
+/// process. If the stream has run before, also logs the bindings of earlier runs that are missing according to `list`.
 pub async fn prepare_topology(
     topology: &Topology,
     broker: &BrokerEndpoint,
@@ -94,8 +95,11 @@ pub async fn prepare_topology(
         }
     });
     let record = with_store_timeout(recorded).await?;
-    // The consumers of a known stream repeat the preparation, so the stream can start without it.
-    let is_finding = |error: &BrokerError| is_known && concerns_only_stream(error, &connection);
+    // The consumers of a known stream repeat the preparation, so the stream can start without it. The caller repeats
+    // the preparation of a new stream.
+    let is_finding = |error: &BrokerError| {
+        concerns_only_stream(error, &connection) && (is_known || !error.is_connection_refused())
+    };
     if is_fifo {
         match record_lost_queues(topology, broker, &connection, records).await {
             // Without this check, the declarations below could hide the loss of a queue.
@@ -121,7 +125,8 @@ pub async fn prepare_topology(
         needed.retain(|binding| !is_exchange_missing && earlier.contains(binding));
         log_missing_bindings(topology, broker, &connection, stream, list, needed).await;
     }
-    let (limited_queues, error) = match topology.prepare(broker, &connection, is_known).await {
+    let prepared = topology.prepare(broker, &connection, is_known, QUEUE_TIMEOUT).await;
+    let (limited_queues, error) = match prepared {
         Ok(prepared) => prepared,
         Err(error) if is_finding(&error) => (Vec::new(), Some(error)),
         Err(error) => return Err(error.into()),

@@ -6,7 +6,7 @@
 //! message made the broker close the channel, or if the broker neither confirmed nor refused a message, the sink
 //! retries the message in isolation on another connection.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -27,6 +27,7 @@ use ordain_config::{AmqpSinkConfig as Config, RoutingKeyTemplate};
 use ordain_store::OutboxMessage;
 use ordain_store::Ownership;
 use ordain_util::backoff::Backoff;
+use ordain_util::sink_health::SinkHealth;
 use ordain_util::wait::shortened;
 
 /// Delays after connections that fail.
@@ -75,22 +76,37 @@ pub struct ExchangeSink {
     /// The in-memory channel to the task. This channel needs no limit of its own, because its messages come from the
     /// outbox (committed messages that are not published yet), and the outbox has a limit.
     input: UnboundedSender<ExchangeBatch>,
+    health: Arc<SinkHealth>,
+    /// The streams whose names `health` already has. This copy needs no lock.
+    streams: BTreeSet<Arc<str>>,
     unstarted: Option<(ExchangePublisher, SinkConnection, UnboundedReceiver<ExchangeBatch>)>,
 }
 
 impl ExchangeSink {
-    /// Connects to the broker and checks that the exchange exists.
+    /// Connects to the broker and checks that the exchange exists. If the broker refuses the exchange, for example
+    /// because the exchange is missing, the task of the sink checks the exchange again and again, and publishes nothing
+    /// meanwhile. But with `requires_exchange`, such a refusal is an error.
     pub async fn open(
         name: &str,
         config: &Config,
         broker: &Arc<BrokerEndpoint>,
+        requires_exchange: bool,
     ) -> Result<Self, BrokerError> {
         let exchange = Exchange {
             sink: name.to_owned(),
             broker: Arc::clone(broker),
             name: config.exchange.0.clone(),
         };
-        let connection = exchange.open().await?;
+        let connection = exchange.link(None).await?;
+        let is_exchange_refused = match exchange.check(&connection).await {
+            Err(BrokerError::Refused { .. }) if !requires_exchange => true,
+            checked => {
+                checked?;
+                false
+            }
+        };
+        let health = Arc::<SinkHealth>::default();
+        health.set_refused(is_exchange_refused);
         let publisher = ExchangePublisher {
             warnings: PublishWarnings::new(exchange.clone()),
             exchange,
@@ -101,6 +117,8 @@ impl ExchangeSink {
             confirm_limit: CONFIRM_LIMIT,
             backoff: CONNECT_BACKOFF,
             was_last_refused: false,
+            is_exchange_refused,
+            health: Arc::clone(&health),
             confirm_timeout: shortened(CONFIRM_TIMEOUT),
         };
         let (input, receiver) = mpsc::unbounded_channel();
@@ -109,8 +127,15 @@ impl ExchangeSink {
             routing_key,
             collected: Vec::new(),
             input,
+            health,
+            streams: BTreeSet::new(),
             unstarted: Some((publisher, connection, receiver)),
         })
+    }
+
+    /// Returns the state of the sink.
+    pub fn health(&self) -> Arc<SinkHealth> {
+        Arc::clone(&self.health)
     }
 
     /// Returns the future of the exchange's task. Until this sink is dropped, the task publishes the messages and
@@ -135,10 +160,14 @@ impl ExchangeSink {
         self.collected.push(encode::letter(stream, letter, sequence, template, now_seconds()));
     }
 
-    /// Sends the added messages to the task as the messages of the run `run`. The task may publish them under
-    /// `ownership`.
-    pub fn send(&mut self, run: u64, ownership: &Arc<Ownership>) {
+    /// Sends the added messages of `stream` to the task as the messages of the run `run`. The task may publish them
+    /// under `ownership`.
+    pub fn send(&mut self, run: u64, stream: &Arc<str>, ownership: &Arc<Ownership>) {
         if !self.collected.is_empty() {
+            if !self.streams.contains(stream) {
+                self.streams.insert(Arc::clone(stream));
+                self.health.add_stream(stream);
+            }
             let ownership = Arc::clone(ownership);
             let messages = std::mem::take(&mut self.collected);
             // The send fails only if the task has panicked, which the task's owner notices.
@@ -173,6 +202,10 @@ struct ExchangePublisher {
     /// True if the broker has closed a channel because of one message, and has accepted no message since then. Messages
     /// that the broker accepted in isolated retries do not count.
     was_last_refused: bool,
+    /// True if the broker has refused the exchange, for example because the exchange is missing, and no later check has
+    /// found the exchange.
+    is_exchange_refused: bool,
+    health: Arc<SinkHealth>,
     /// Time limit for the next confirm.
     confirm_timeout: Duration,
 }
@@ -215,6 +248,14 @@ impl ExchangePublisher {
             }
             self.drop_disowned(&published);
             let limit = shortened(CONFIRM_TIMEOUT);
+            if self.is_exchange_refused {
+                let broker = Arc::clone(&self.exchange.broker);
+                let checked = self.check_refused_exchange(&mut connection);
+                if let Err(error) = broker.within(limit, checked).await {
+                    self.wait_before_reconnect(&error.to_string()).await;
+                    continue;
+                }
+            }
             let connected = self.exchange.connect(connection.take());
             let link = match self.exchange.broker.within(limit, connected).await {
                 Ok(link) => link,
@@ -236,7 +277,11 @@ impl ExchangePublisher {
             match ended {
                 Ok(()) => return,
                 Err(ChannelEnd::Failed(error)) => {
-                    let mut reason = self.exchange.broker.error(&error).to_string();
+                    let described = self.exchange.broker.error(&error);
+                    if described.is_not_found() {
+                        self.set_exchange_refused(true);
+                    }
+                    let mut reason = described.to_string();
                     if is_state_error(&error)
                         && let Some(end) = link.link.end().await
                     {
@@ -264,6 +309,25 @@ impl ExchangePublisher {
                 }
             }
         }
+    }
+
+    /// Checks the exchange again after the broker has refused it.
+    async fn check_refused_exchange(
+        &mut self,
+        connection: &mut Option<SinkConnection>,
+    ) -> Result<(), BrokerError> {
+        let link = self.exchange.link(connection.take()).await?;
+        let checked = self.exchange.check(&link).await;
+        *connection = Some(link);
+        checked?;
+        self.set_exchange_refused(false);
+        self.backoff.reset();
+        Ok(())
+    }
+
+    fn set_exchange_refused(&mut self, is_refused: bool) {
+        self.is_exchange_refused = is_refused;
+        self.health.set_refused(is_refused);
     }
 
     /// Publishes on a channel until the sink is dropped or the channel fails.

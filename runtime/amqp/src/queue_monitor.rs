@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lapin::options::QueueDeclareOptions;
 use lapin::types::FieldTable;
@@ -20,7 +20,7 @@ use super::store_timeout::with_store_timeout;
 use super::topology::{MissingBinding, TopologyChange};
 use super::topology_record::ExchangeMarkers;
 use ordain_util::log_throttle::LogThrottle;
-use ordain_util::source_health::{RoutingFault, SourceState};
+use ordain_util::source_health::SourceState;
 use ordain_util::wait::shortened;
 
 /// Interval between two checks of the deliveries. A quorum queue updates its message count every five seconds.
@@ -200,6 +200,7 @@ async fn restore_topology(
     let ConsumerOptions { broker, topology, partition, .. } = options;
     let limit = shortened(CHECK_TIMEOUT);
     let mut missing = None;
+    check_exchange_type(options).await;
     if *partition == 0 {
         // The owner of partition 0 restores the exchange, which all partitions share. If the restoration fails, the
         // next check repeats it.
@@ -301,9 +302,9 @@ fn no_queue_answer(queue: &str) -> BrokerError {
 }
 
 /// Restores the exchange and its bindings, and updates the records of the markers. Logs and counts each difference,
-/// even if a later step fails or exceeds the time limit. Records in the state of the source whether the exchange has
-/// another type than the stream needs. Returns a binding whose queue or exchange is missing. With `declare = false`,
-/// only checks that the exchanges exist.
+/// even if a later step fails or exceeds the time limit. Records for all partitions of the stream in this process
+/// whether the exchange has another type than the stream needs. Returns a binding whose queue or exchange is missing.
+/// With `declare = false`, only checks that the exchanges exist.
 pub(super) async fn restore_exchange(
     options: &ConsumerOptions,
 ) -> Result<Option<MissingBinding>, TopologyError> {
@@ -312,6 +313,7 @@ pub(super) async fn restore_exchange(
         check_exchanges(options).await?;
         return Ok(None);
     }
+    options.exchange_fault.begin_check(Instant::now());
     let markers = ExchangeMarkers::new(records.store(), stream, topology);
     let before = with_store_timeout(markers.read()).await?;
     let mut marked = before.clone();
@@ -326,14 +328,36 @@ pub(super) async fn restore_exchange(
     let list = options.binding_list.as_ref();
     let steps = topology.restore_exchange(broker, stream, &mut marked, list, report);
     let restored = broker.within(shortened(CHECK_TIMEOUT), steps).await;
-    // A failed restoration has possibly not declared the exchange, so it does not change the state of the source.
+    // A failed restoration has possibly not declared the exchange, so it does not change the state of the sources.
     if restored.is_ok() {
-        options.health.set_routing_fault(RoutingFault::OtherExchangeType, other_type.into_inner());
+        options.exchange_fault.set(other_type.into_inner());
     }
     if marked != before {
         with_store_timeout(markers.write(&marked)).await?;
     }
     restored.map_err(TopologyError::from)
+}
+
+/// In the consumer of another partition than 0, checks whether the exchange has the type that the stream needs, unless
+/// another consumer of this process has checked the exchange recently. A missing exchange is no fault, because the
+/// consumer of partition 0 declares it. If the check fails, the next check repeats it.
+async fn check_exchange_type(options: &ConsumerOptions) {
+    let ConsumerOptions { broker, topology, stream, partition, exchange_fault, .. } = options;
+    if *partition == 0 || !topology.is_declared() || !exchange_fault.begin_due_check(Instant::now())
+    {
+        return;
+    }
+    let checked = topology.other_exchange_type(broker, stream);
+    let Ok(fault) = broker.within(shortened(CHECK_TIMEOUT), checked).await else { return };
+    let reason = fault.clone();
+    if exchange_fault.set(fault)
+        && let Some(reason) = reason
+    {
+        tracing::error!(
+            stream = &**stream,
+            "topology not as configured: {reason}; the stream continues, but events may be lost or out of order"
+        );
+    }
 }
 
 /// Checks that the exchanges exist, which another program declares. Logs all missing exchanges in one line, and counts

@@ -15,6 +15,7 @@ mod spread;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use lapin::options::{
@@ -25,7 +26,6 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ErrorKind, ExchangeKind, Queue};
 
 use super::connect::{BrokerEndpoint, BrokerError, RefusalCause};
-use super::prepare::{KNOWN_QUEUE_TIMEOUT, PREPARE_TIMEOUT};
 use super::topology_record::{Binding, BindingKind};
 use form::{QueueArguments, QueueForm};
 pub use missing_bindings::BindingList;
@@ -144,16 +144,16 @@ impl Topology {
     /// RabbitMQ, and that now have the default limit of the present version. `is_known` states whether the stream has
     /// run before. If the stream has run before, a queue may exist in another form, so that the broker refuses its
     /// declaration. This method then nevertheless binds the queues, so that no message is lost, and returns the last
-    /// such refusal as the second value. Any other refusal, such as a missing permission, is an error, as is a queue of
-    /// a known stream that does not answer.
+    /// such refusal as the second value. Any other refusal, such as a missing permission, is an error, as is a queue
+    /// that does not answer within `queue_limit`.
     pub async fn prepare(
         &self,
         broker: &BrokerEndpoint,
         connection: &Connection,
         is_known: bool,
+        queue_limit: Duration,
     ) -> Result<(Vec<String>, Option<BrokerError>), BrokerError> {
         let mut limited = Vec::new();
-        let queue_limit = if is_known { KNOWN_QUEUE_TIMEOUT } else { PREPARE_TIMEOUT };
         if !self.declare {
             for partition in 0..self.partitions {
                 let checked = self.check_queue(broker, connection, partition);
@@ -314,6 +314,38 @@ impl Topology {
         // The declarations are done, so an error of the connection does not matter.
         let _ = connection.close(200, "done".into()).await;
         Ok(missing)
+    }
+
+    /// Returns the description of the fault if the stream's exchange has another type than the stream needs; `None` if
+    /// the exchange has the right type, is missing, or cannot be compared, for example because the user lacks a
+    /// permission. Uses a connection of its own, because a refused exchange type closes the connection.
+    pub(super) async fn other_exchange_type(
+        &self,
+        broker: &BrokerEndpoint,
+        stream: &str,
+    ) -> Result<Option<String>, BrokerError> {
+        let Some(exchange) = &self.exchange else { return Ok(None) };
+        let connection = broker.connect(&format!("ordain {stream} topology")).await?;
+        let compared = async {
+            // The comparison would declare a missing exchange without its bindings.
+            check_exchange(broker, &connection, exchange).await?;
+            let failed = |error| broker.error(&error);
+            let channel = connection.create_channel().await.map_err(failed)?;
+            self.declare_exchange_only(&channel, exchange).await.map_err(failed)
+        };
+        let fault = match compared.await.map_err(|error| self.exchange_refusal(error, exchange)) {
+            Ok(()) => None,
+            Err(error) => {
+                let is_other_type = error.is_other_exchange_type();
+                match error {
+                    BrokerError::Refused { reason, .. } => is_other_type.then_some(reason),
+                    error => return Err(error),
+                }
+            }
+        };
+        // The comparison is done, so an error of the connection does not matter.
+        let _ = connection.close(200, "done".into()).await;
+        Ok(fault)
     }
 
     /// Returns the exchanges that the broker lacks: the stream's exchange, and the exchanges of `bind`.
@@ -518,10 +550,8 @@ impl Topology {
     /// Declares the exchange, then binds its queues to the exchange, and last binds the exchange to the exchanges of
     /// `bind`, from which messages arrive.
     async fn declare_exchange(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
-        let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let nothing = FieldTable::default;
-        let arguments = self.exchange_arguments();
-        channel.exchange_declare(exchange.into(), self.exchange_kind(), durable, arguments).await?;
+        self.declare_exchange_only(channel, exchange).await?;
         self.bind_queues(channel, exchange).await?;
         for ExchangeBinding { exchange: from, routing_key } in &self.bind {
             let from = from.0.as_str().into();
@@ -530,6 +560,13 @@ impl Topology {
             channel.exchange_bind(exchange.into(), from, key, options, nothing()).await?;
         }
         Ok(())
+    }
+
+    /// Declares the exchange without bindings.
+    async fn declare_exchange_only(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
+        let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+        let arguments = self.exchange_arguments();
+        channel.exchange_declare(exchange.into(), self.exchange_kind(), durable, arguments).await
     }
 
     /// Binds all queues to the exchange.

@@ -263,11 +263,10 @@ impl<'a> PreparedRun<'a> {
         let accepted = Arc::clone(&notifiers);
         let partition_counts = loaded.config.partition_counts();
         let losses = |queue: &Partition| losses_of(queue, &partition_counts, status);
-        let broker_timeout =
-            if end_intake.is_some() { None } else { Some(shortened(broker::BROKER_START_TIMEOUT)) };
-        let consumer_tag = tokio::select! {
+        let mode = broker::StartMode { once, accepts_events: end_intake.is_some() };
+        let broker::PreparedBroker { consumer_tag, gates, refused } = tokio::select! {
             prepared = broker::prepare(
-                loaded, store, broker.as_ref(), broker_timeout, status, &notifiers, &mut sinks
+                loaded, store, broker.as_ref(), mode, status, &notifiers, &mut sinks
             ) => prepared?,
             () = shutdown_requested(&mut shutdown) => return Ok(RunReport::default()),
         };
@@ -291,7 +290,8 @@ impl<'a> PreparedRun<'a> {
             replay_limits: replay::ReplayLimits::of(&loaded.config),
             notifiers,
             may_end: watch::Sender::new(!once || !has_stream_source(loaded)),
-            last_windows: RefCell::default(),
+            consumers: RefCell::default(),
+            gates,
             committed_batches: committed,
             publisher_commands: commands,
         };
@@ -329,6 +329,7 @@ impl<'a> PreparedRun<'a> {
             error = versions.run(once) => Err(error),
             () = watch_store_servers(store) => Ok(0),
             () = policies::watch(policies, status) => Ok(0),
+            () = broker::retry_refused(loaded, factory.broker.as_ref(), refused) => Ok(0),
             () = watch_accepted_events(store, &accepted, losses) => Ok(0),
         };
         if unpublished.is_err() {

@@ -525,7 +525,8 @@ async fn open_producer(
     );
     let connection = broker.connect(&format!("ordain publish {stream}")).await?;
     let topology = Topology::of(source);
-    broker.within(PREPARE_TIMEOUT, topology.prepare(&broker, &connection, false)).await?;
+    let prepared = topology.prepare(&broker, &connection, false, PREPARE_TIMEOUT);
+    broker.within(PREPARE_TIMEOUT, prepared).await?;
     // The exchange and the queues exist now, so an error on close does not matter.
     let _ = timeout(CLOSE_TIMEOUT, connection.close(200, "done".into())).await;
     let exchange = source.exchange.as_ref().map_or("", |exchange| exchange.0.as_str());

@@ -18,6 +18,7 @@ pub mod io_error;
 pub mod log_throttle;
 pub mod refreshed_url;
 pub mod shutdown;
+pub mod sink_health;
 pub mod source_health;
 pub mod standard_error;
 pub mod standard_output;

@@ -5,10 +5,10 @@
 //! The producer publishes with confirms and with the flag `mandatory`, which makes the broker return an event that no
 //! queue receives. An event counts as accepted only if the broker has confirmed the event and has not returned it.
 //!
-//! - Some mishaps destroy accepted events that wait in the broker: the removal of a queue or of the virtual host, and a
-//!   policy that makes queues drop messages. Shortly before such a mishap, the producer pauses until the hosts have
-//!   acknowledged all events, so that all earlier events are safe. The events that the producer then publishes until
-//!   the end of the remedy are at risk.
+//! - Some mishaps destroy accepted events that wait in the broker: the removal of a queue or of the virtual host, a
+//!   policy that makes queues expire, and a policy that makes queues drop messages. Shortly before such a mishap, the
+//!   producer pauses until the hosts have acknowledged all events, so that all earlier events are safe. The events that
+//!   the producer then publishes until the end of the remedy are at risk.
 //! - All other mishaps must lose nothing, so the events that are accepted meanwhile are safe. The hosts must not report
 //!   the loss of a queue.
 //!
@@ -75,6 +75,18 @@ const STREAM_STOPPED: &str = "stream stopped: the queue";
 /// declared the exchange again.
 const EXCHANGE_REMOVED: [&str; 2] =
     ["exchange missing: declared again", "exchange removed and declared again by another program"];
+/// A part of the log line about an exchange of another type.
+const OTHER_TYPE: &str = "inequivalent arg 'type' for exchange 'cases'";
+/// A part of the log line about a queue whose messages another program receives. The line also names the queue.
+const NOTHING_DELIVERED: &str = "and delivers none to this process";
+/// The policy with which the broker deletes a queue that no program has consumed for half a second.
+const EXPIRY: &str = r#"{"expires":500}"#;
+/// The policy with which the broker drops a message that it has delivered twice without an acknowledgement.
+const REDELIVERY_LIMIT: &str = r#"{"delivery-limit":1}"#;
+/// The number of times that the operator closes all connections while [`REDELIVERY_LIMIT`] applies.
+const REDELIVERIES: usize = 4;
+/// The prefetch of another program that consumes a queue of a `sequenced` stream.
+const SMALL_PREFETCH: u16 = 1;
 /// The beginning of the log line about the messages in the queue [`DROPPED_QUEUE`].
 const MESSAGES_DROPPED: &str = "broker has dropped messages of this stream";
 
@@ -117,6 +129,11 @@ impl Settings {
         } else {
             ExchangeKind::Custom("x-modulus-hash".to_owned())
         }
+    }
+
+    /// Returns the prefetch of the hosts.
+    fn prefetch(&self) -> Result<u16> {
+        Ok(self.backlog.prefetch(ROUTE).try_into()?)
     }
 
     /// Returns a part of the log line that names a lost queue.
@@ -240,6 +257,13 @@ impl Round {
     fn perform(&mut self, mishap: Mishap, random: &mut ChaCha8Rng) -> Result<()> {
         match mishap {
             Mishap::ExchangeReplaced => self.replace_exchange(),
+            Mishap::ExchangeRetyped => self.retype_exchange(),
+            Mishap::ConsumerAdded => self.add_consumer(random),
+            Mishap::QueuesExpired => {
+                let queues = self.settings.queues();
+                self.lose(&queues, |rig| expire(rig, &queues))
+            }
+            Mishap::RedeliveriesLimited => self.limit_redeliveries(random),
             Mishap::BindingRemoved => {
                 let queues = self.settings.queues();
                 let queue = queues.choose(random).context("a queue")?;
@@ -293,6 +317,48 @@ impl Round {
         client.delete_exchange(EXCHANGE)?;
         client.exchange(EXCHANGE, self.settings.exchange_kind())?;
         wait_for_command("a report of the removed exchange", || Ok(reports() > before))
+    }
+
+    /// Deletes the exchange, and declares it with another type. Waits until a host has reported the type, and until no
+    /// partition of any host counts as consuming. Then deletes the exchange, as the guide advises.
+    fn retype_exchange(&mut self) -> Result<()> {
+        let before = self.lines_with(OTHER_TYPE, "");
+        // A host may declare the exchange again between the two steps.
+        wait_until("an exchange of another type", || {
+            let client = self.rig.connect()?;
+            client.delete_exchange(EXCHANGE)?;
+            Ok(client.exchange(EXCHANGE, ExchangeKind::Topic).is_ok())
+        })?;
+        wait_for_command("a report of the other type", || {
+            Ok(self.lines_with(OTHER_TYPE, "") > before)
+        })?;
+        let hosts = &mut self.fleet.hosts;
+        wait_for_command("partitions that do not count as consuming", || {
+            Ok(consumed_queues(hosts)? == 0)
+        })?;
+        self.rig.connect()?.delete_exchange(EXCHANGE)
+    }
+
+    /// Lets another program consume one of the queues. When the test closes the connection of the host, the broker
+    /// makes the program the only active consumer of the queue. Waits until a host has reported that the queue delivers
+    /// no messages to it, and then ends the program.
+    fn add_consumer(&self, random: &mut ChaCha8Rng) -> Result<()> {
+        let queues = self.settings.queues();
+        let number = random.random_range(0..queues.len());
+        let name = format!("{:?}", queues[number]);
+        let before = self.lines_with(NOTHING_DELIVERED, &name);
+        // The broker puts the messages of an ended consumer behind other returned messages. A consumer with the
+        // prefetch of the host receives all messages that the host has returned, so the queue of a `fifo` stream keeps
+        // its order.
+        let prefetch =
+            if self.settings.is_fifo { self.settings.prefetch()? } else { SMALL_PREFETCH };
+        let client = self.rig.connect()?;
+        let program = client.hold_up_to(&queues[number], prefetch)?;
+        self.rig.rabbit.close_connection(&format!("ordain cases {number}"))?;
+        wait_for_command("a report of the other consumer", || {
+            Ok(self.lines_with(NOTHING_DELIVERED, &name) > before)
+        })?;
+        client.release(program)
     }
 
     /// Replaces some queues by classic queues, and lets the stream use the classic queues for a while. Then deletes the
@@ -350,6 +416,26 @@ impl Round {
         pause(random, 1_500);
         rabbit.clear_policy()?;
         Refusal::Limit.end(rabbit)?;
+        self.until_drops_are_reported(dropped, reports)
+    }
+
+    /// Sets a policy that makes the queues drop messages that were delivered several times, and closes all connections
+    /// repeatedly. Waits until a host has reported the dropped messages.
+    fn limit_redeliveries(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
+        let dropped = self.dropped()?;
+        let reports = self.lines_with(MESSAGES_DROPPED, "");
+        self.rig.rabbit.set_policy(STREAM_QUEUES, REDELIVERY_LIMIT)?;
+        for _ in 0..REDELIVERIES {
+            self.rig.rabbit.close_connections()?;
+            pause(random, 600);
+        }
+        self.rig.rabbit.clear_policy()?;
+        self.until_drops_are_reported(dropped, reports)
+    }
+
+    /// Waits until the hosts consume all queues, and until a host has reported the dropped messages if the broker has
+    /// dropped messages. `dropped` and `reports` are the numbers of dropped messages and of reports before the mishap.
+    fn until_drops_are_reported(&mut self, dropped: u64, reports: usize) -> Result<()> {
         self.until_whole()?;
         if self.dropped()? > dropped {
             wait_for_command("a report of the dropped messages", || {
@@ -403,6 +489,21 @@ impl Round {
         })?;
         self.fleet.until_ready()
     }
+}
+
+/// Makes the broker delete the queues because no program consumes them. Meanwhile the broker refuses the hosts.
+fn expire(rig: &Rig, queues: &[String]) -> Result<()> {
+    let rabbit = &rig.rabbit;
+    rabbit.set_policy(STREAM_QUEUES, EXPIRY)?;
+    Refusal::Limit.begin(rabbit)?;
+    rabbit.close_connections()?;
+    // A queue checks every five seconds whether it has expired.
+    wait_for_command("the end of the queues", || {
+        let left = rabbit.queues()?;
+        Ok(!queues.iter().any(|queue| left.contains_key(queue)))
+    })?;
+    rabbit.clear_policy()?;
+    Refusal::Limit.end(rabbit)
 }
 
 /// Deletes queues over a new connection.

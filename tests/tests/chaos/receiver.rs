@@ -68,6 +68,11 @@ impl Backlog {
             _ => Self::None,
         }
     }
+
+    /// Returns the prefetch of a host whose events arrive on this route.
+    pub(crate) fn prefetch(self, route: Route) -> u32 {
+        if self == Self::LowPrefetch { route.low_prefetch() } else { 500 }
+    }
 }
 
 /// The properties of a host, from which [`Kind::config`] makes the configuration of the host.
@@ -222,8 +227,7 @@ impl Kind {
 
     /// Returns the configuration of a host that accepts events over HTTP at `port`.
     pub(crate) fn config(&self, port: u16) -> String {
-        let prefetch =
-            if self.backlog == Backlog::LowPrefetch { self.route.low_prefetch() } else { 500 };
+        let prefetch = self.backlog.prefetch(self.route);
         let workers = if self.backlog == Backlog::SlowHandler { "workers = 1\n" } else { "" };
         let ordering = if self.is_fifo { "fifo" } else { "sequenced" };
         let partitions = self.partitions.unwrap_or(PARTITIONS);

@@ -1,5 +1,5 @@
-//! A round in which keys of a Redis server are removed one by one, as an operator or an eviction would do, while events
-//! arrive over HTTP, through the inbox, through a chain, or from RabbitMQ.
+//! A round in which keys of a Redis server are removed, one by one or all together, as an operator or an eviction would
+//! do, while events arrive over HTTP, through the inbox, through a chain, or from RabbitMQ.
 //!
 //! The consequences of a removal depend on the data of the Redis key (`docs/guide/redis.md`). If a queue is removed,
 //! its waiting events are lost, and the host counts them. If the key records of a shard are removed, the stream stops
@@ -7,12 +7,17 @@
 //! start is refused. The removal of other Redis keys loses no event. All events that are accepted after a
 //! removal and its consequences take effect once and in order.
 //!
+//! If all Redis keys are removed (`FLUSHALL`), each host must stop accepting events within [`ACCEPT_LIMIT`], name the
+//! loss, and end. The test then starts the hosts again, which is the step that the guide describes if no copy of the
+//! data exists. The hosts must create a new store. All keys begin anew. The events that a host accepted after the
+//! removal are in the new store, so they must take effect even if the host accepted them before its end.
+//!
 //! In a third of the rounds, the handler is slow, so that keys have spilled events in the store. In these rounds, the
 //! test does not remove the due index: without the index, these keys would wait for their next event.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -26,7 +31,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::effects::{Counts, Demands, EffectsWait, SETTLE_TIME, taken};
 use super::event_target::EventTarget;
-use super::events::{Producer, SentEvents, while_producing};
+use super::events::{Producer, SentEvents, now, while_producing};
 use super::receiver::{Backlog, Kind, Receiver, WENT_BACK, explain, redis};
 use super::routes::Route;
 
@@ -38,6 +43,15 @@ const SHAPE: &str = "ordain:{0}:store";
 const REFUSED: &str = "which has the number of shards, is missing";
 /// A part of the error of a host that takes over a partition while the Redis key [`SHAPE`] is missing.
 const LOST_RECORD: &str = "the store lost everything, or another program removed";
+/// The kind of the removal of all Redis keys.
+const EVERYTHING: &str = "everything";
+/// The probability that a removal concerns all Redis keys.
+const EVERYTHING_PROBABILITY: f64 = 0.15;
+/// The beginning of the log line of a start that found no data.
+const NEW_STORE: &str = "created a new store at ";
+/// The time within which hosts must stop accepting events over HTTP after the removal of all Redis keys. The documented
+/// limit is one second. The test allows two further seconds for a busy machine.
+const ACCEPT_LIMIT: Duration = Duration::from_secs(3);
 /// How long the effects of the sent events may take. With a slow handler, the events of the last removal may wait for
 /// half a minute.
 const EFFECTS_TIMEOUT: Duration = Duration::from_mins(2);
@@ -56,8 +70,8 @@ struct Settings {
 /// The possible consequences of the removals so far.
 #[derive(Debug, Default)]
 struct Consequences {
-    /// The number of removed Redis keys that held key records. After each such removal, each key of the shard may begin
-    /// anew once.
+    /// The number of removed Redis keys that held key records, plus the number of removals of all Redis keys. After
+    /// each such removal, each key of the shard, or each key of the store, may begin anew once.
     resets: u32,
     /// True if hosts may have ended and restarted, so that their counters are incomplete.
     was_restarted: bool,
@@ -149,7 +163,7 @@ impl Round {
     /// Sends events, removes a Redis key, and sends further events.
     fn remove_one(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
         let calm = Duration::from_millis(random.random_range(100..1_500));
-        self.produce(0, random.random(), |round| round.watch(calm))?;
+        self.produce(0, random.random(), |round, _| round.watch(calm))?;
         let is_quiet = random.random_bool(0.4);
         if is_quiet {
             self.until_settled()?;
@@ -162,22 +176,37 @@ impl Round {
         let (kind, name) = self.choose(random)?;
         let words = if is_quiet { "at rest" } else { "under load" };
         self.done.removed.push(format!("{name} {words}"));
-        let is_lossy = kind == "data" || kind == "log";
+        let is_lossy = ["data", "log", EVERYTHING].contains(&&*kind);
         let takes_waiting = is_lossy && !is_quiet;
         let before = Duration::from_millis(random.random_range(0..1_000));
         let after = Duration::from_millis(random.random_range(200..2_000));
-        self.produce(u32::from(is_lossy), random.random(), |round| {
+        let mut removed_at = i64::MAX;
+        self.produce(u32::from(is_lossy), random.random(), |round, producer| {
             if !is_quiet {
                 round.watch(before)?;
             }
-            round.redis.command(&["DEL", &name])?;
             round.done.is_lossy |= is_lossy;
-            round.done.resets += u32::from(kind == "data");
+            if kind == EVERYTHING {
+                round.done.resets += 1;
+                round.redis.command(&["FLUSHALL"])?;
+                let flushed_at = Instant::now();
+                removed_at = now();
+                // The servers lose none of the events that arrive from now on.
+                producer.phase.fetch_add(1, Ordering::SeqCst);
+                round.until_ended(producer, flushed_at)?;
+                round.start_new_store()?;
+            } else {
+                round.redis.command(&["DEL", &name])?;
+                round.done.resets += u32::from(kind == "data");
+            }
             round.watch(after)
         })?;
         if takes_waiting {
-            // Each event that was sent until now, or its message, may have been waiting in the removed Redis key.
-            self.sent.values_mut().flatten().for_each(|event| event.is_safe = false);
+            // Each event that was sent until the removal, or its message, may have been waiting in the removed Redis
+            // key. If only one Redis key was removed, this applies to all events that were sent until now.
+            let earlier = self.sent.values_mut().flatten();
+            let earlier = earlier.filter(|event| event.sent_at <= removed_at);
+            earlier.for_each(|event| event.is_safe = false);
         }
         if kind == "store" {
             self.refuse_start()?;
@@ -190,7 +219,7 @@ impl Round {
         &mut self,
         phase: u32,
         seed: u64,
-        meanwhile: impl FnOnce(&mut Self) -> Result<()>,
+        meanwhile: impl FnOnce(&mut Self, &Producer) -> Result<()>,
     ) -> Result<()> {
         let producer = Producer {
             target: self.target()?,
@@ -202,7 +231,7 @@ impl Round {
         };
         let mut sent = std::mem::take(&mut self.sent);
         let done = while_producing(&producer, &mut sent, seed, |producing| {
-            let done = meanwhile(self);
+            let done = meanwhile(self, &producer);
             producing.end();
             // Only `watch` restarts hosts that end. Without this call, the producer could wait for a host that never
             // starts.
@@ -219,8 +248,14 @@ impl Round {
         EventTarget::new(&self.kind, self.rig.as_ref(), &self.hosts)
     }
 
-    /// Draws a Redis key of a random kind. Returns the kind and the name of the Redis key.
+    /// Draws a Redis key of a random kind, or the removal of all Redis keys. Returns the kind and the name of the Redis
+    /// key.
     fn choose(&self, random: &mut ChaCha8Rng) -> Result<(String, String)> {
+        // Before its end, a host sends lost messages of a chain again from memory. After the removal of all Redis keys,
+        // the second stage no longer knows these messages, so they could take effect again.
+        if self.settings.route != CHAIN && random.random_bool(EVERYTHING_PROBABILITY) {
+            return Ok((EVERYTHING.to_owned(), EVERYTHING.to_owned()));
+        }
         let reply = self.redis.command(&["KEYS", "*"])?;
         let mut kinds: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         let is_chain = self.settings.route == CHAIN;
@@ -270,6 +305,37 @@ impl Round {
             }
             sleep(POLL_INTERVAL);
         }
+    }
+
+    /// Waits until all hosts have ended after the removal of all Redis keys at `flushed_at`. Checks that each host has
+    /// named the loss, and that the hosts accepted no events after [`ACCEPT_LIMIT`].
+    fn until_ended(&mut self, producer: &Producer, flushed_at: Instant) -> Result<()> {
+        for host in &mut self.hosts {
+            let status = host.service.wait()?;
+            let log = host.service.stderr();
+            let is_named = log.contains(WENT_BACK) || log.contains(LOST_RECORD);
+            ensure!(!status.success() && is_named, "a host ended with {status}: {log}");
+        }
+        // On this route, the broker accepts the events.
+        if self.settings.route != Route::Exchange
+            && let Some(accepted_at) = producer.accepted_at()
+        {
+            let after = accepted_at.saturating_duration_since(flushed_at);
+            ensure!(after < ACCEPT_LIMIT, "a host accepted events {after:?} after the loss");
+        }
+        Ok(())
+    }
+
+    /// Starts all hosts on the empty server, and checks that they create a new store.
+    fn start_new_store(&mut self) -> Result<()> {
+        self.done.was_restarted = true;
+        self.hosts.iter_mut().try_for_each(Receiver::begin_again)?;
+        for host in &mut self.hosts {
+            http::ready(&mut host.service)?;
+        }
+        let creates = |host: &Receiver| host.service.stderr().contains(NEW_STORE);
+        ensure!(self.hosts.iter().any(creates), "no host has created a new store");
+        Ok(())
     }
 
     /// Checks that the host refuses to start without the record of the store's shape. Then writes the record, and

@@ -1,12 +1,13 @@
 //! Prepares the broker of a configuration: declares or checks the exchanges and queues of streams and sinks, before the
 //! process drives any partition.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use ordain_core::OrderingMode;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::management::ManagementApi;
@@ -15,76 +16,200 @@ use crate::sink::Sinks;
 use crate::source::QueueNotifiers;
 use ordain_amqp::{
     Binding, BindingList, BrokerEndpoint, BrokerError, ExchangeSink, PREPARE_TIMEOUT,
-    PreparedTopology, SampledMessage, Topology, TopologyError, TopologyRecord, consumer_tag,
-    inspect_broker, no_delivery_limit_command, prepare_timeout, prepare_topology, sample_queues,
-    unbind,
+    PreparedTopology, SampledMessage, Topology, TopologyError, TopologyGate, TopologyRecord,
+    consumer_tag, inspect_broker, no_delivery_limit_command, prepare_timeout, prepare_topology,
+    sample_queues, unbind,
 };
 use ordain_config::NumberingPolicy;
 use ordain_config::{LoadedConfig, SinkConfig, SourceConfig};
 use ordain_store::{InstanceInfo, QueueRecords, Store};
+use ordain_util::backoff::Backoff;
 use ordain_util::finding::InspectedServer;
 use ordain_util::log_throttle::LogThrottle;
+use ordain_util::wait::shortened;
 
 /// Maximum time that a start waits for a broker that is unavailable, if the process does not accept events over HTTP
 /// during this wait.
-pub(super) const BROKER_START_TIMEOUT: Duration = Duration::from_secs(30);
+const BROKER_START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Delay before the process retries an action that failed because of the broker or the store.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Time between two warnings about an action that the process retries during its start.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
+/// Delays between two preparations of a new stream that the broker refuses.
+const REFUSED_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
+/// Time between two errors about a new stream that the broker refuses.
+const REFUSED_WARN_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The properties of a run on which the start depends.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StartMode {
+    /// True if the run ends when every source has ended.
+    pub(super) once: bool,
+    /// True if the process accepts events over HTTP during the start.
+    pub(super) accepts_events: bool,
+}
+
+/// The broker of a configuration after the preparation.
+#[derive(Default)]
+pub(super) struct PreparedBroker {
+    /// The tag of the consumers of this process; an empty text without a broker.
+    pub(super) consumer_tag: Arc<str>,
+    /// The gates of the streams with a source in the broker.
+    pub(super) gates: BTreeMap<Arc<str>, TopologyGate>,
+    /// The new streams whose topology the broker has refused. Their gates are closed.
+    pub(super) refused: Vec<RefusedStream>,
+}
+
+/// A new stream (a stream without data in the store) whose topology the broker has refused.
+pub(super) struct RefusedStream {
+    stream: StreamTopology,
+    reason: String,
+    gate: watch::Sender<Option<String>>,
+}
 
 /// Declares or checks the exchanges and queues of streams, and opens the exchange sinks, as soon as the broker is
-/// available. Prepares all streams concurrently, so that a queue that does not answer delays no other stream. Waits for
-/// the broker for at most `patience` after the first error of a stream or sink, or without a limit if `patience` is
-/// `None`. Records this wait in `status`. Returns the tag of the consumers of this process; without a broker, an empty
-/// text.
+/// available. Prepares all streams concurrently, so that a queue that does not answer delays no other stream. After an
+/// error that concerns the whole process, waits for the broker for at most `BROKER_START_TIMEOUT`, or without a limit
+/// if the process accepts events over HTTP. Records this wait in `status`. A stream or a sink that the broker refuses
+/// does not end the start: the stream or the sink waits, and Ordain retries. But in a run with `once`, which ends when
+/// all messages are published, a refused sink ends the start after the wait.
 pub(super) async fn prepare(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
     broker: Option<&Arc<BrokerEndpoint>>,
-    patience: Option<Duration>,
+    mode: StartMode,
     status: &RunStatus,
     notifiers: &Arc<QueueNotifiers>,
     sinks: &mut Sinks,
-) -> Result<Arc<str>, RunError> {
-    let Some(broker) = broker else { return Ok(Arc::default()) };
+) -> Result<PreparedBroker, RunError> {
+    let Some(broker) = broker else { return Ok(PreparedBroker::default()) };
     let known_streams = store.streams().await?;
     let list = ManagementApi::of(loaded, broker).map(|api| api as Arc<dyn BindingList>);
     let throttle = Mutex::new(LogThrottle::new(WARN_INTERVAL));
+    let patience = (!mode.accepts_events).then(|| shortened(BROKER_START_TIMEOUT));
     let retries = StartRetries { broker, patience, status, throttle };
-    let streams = loaded.config.streams.iter().filter_map(|(name, stream)| match &stream.source {
-        SourceConfig::Amqp(source) => Some((name, stream.ordering, Topology::of(source))),
-        _ => None,
+    let streams = StreamTopology::all(loaded, store, &known_streams, list.as_ref());
+    let preparations = streams.into_iter().map(async |stream| {
+        let prepare = async || stream.prepare(broker).await;
+        let prepared = retries.run(prepare_timeout(&stream.topology), prepare).await?;
+        report_prepared(loaded, broker, stream.name(), &prepared, stream.is_known);
+        let refusal = prepared.error.filter(|_| !stream.is_known).map(|error| error.to_string());
+        Ok::<_, TopologyError>((stream, refusal))
     });
-    let preparations = streams.map(|(name, ordering, topology)| {
-        let records = QueueRecords::new(store, &name.shared());
-        let is_known = known_streams.iter().any(|stream| **stream == **name);
-        let (retries, list) = (&retries, list.as_ref());
-        async move {
-            let is_fifo = ordering == OrderingMode::Fifo;
-            let prepare = async || {
-                prepare_topology(&topology, broker, &records, is_fifo, is_known, list).await
-            };
-            let prepared = retries.run(prepare_timeout(&topology), prepare).await?;
-            report_prepared(loaded, broker, name, &prepared);
-            Ok::<(), TopologyError>(())
+    let mut prepared = PreparedBroker::default();
+    for (stream, refusal) in try_join_all(preparations).await? {
+        let (sender, gate) = TopologyGate::new(refusal.clone());
+        prepared.gates.insert(Arc::clone(stream.records.stream()), gate);
+        if let Some(reason) = refusal {
+            prepared.refused.push(RefusedStream { stream, reason, gate: sender });
         }
-    });
-    try_join_all(preparations).await?;
+    }
     for (name, sink) in &loaded.config.sinks {
         let SinkConfig::Amqp(config) = sink else { continue };
-        let open =
-            async || ExchangeSink::open(name, config, broker).await.map_err(TopologyError::from);
+        let open = async || {
+            ExchangeSink::open(name, config, broker, mode.once).await.map_err(TopologyError::from)
+        };
         let opened = retries.run(PREPARE_TIMEOUT, open).await?;
+        status.add_sink(name, opened.health());
         match NumberingPolicy::for_sink(&loaded.config, name, sink, store.shards()) {
             Some(policy) => sinks.add_sequenced(name, policy, Some(opened), store, notifiers),
             None => sinks.add_exchange(name, opened),
         }
     }
     let tag = async || consumer_tag(store).await.map_err(TopologyError::from);
-    let tag = retries.run(PREPARE_TIMEOUT, tag).await?;
+    prepared.consumer_tag = retries.run(PREPARE_TIMEOUT, tag).await?;
     status.end_broker_wait();
-    Ok(tag)
+    Ok(prepared)
+}
+
+/// Repeats the preparation of the refused streams until the broker accepts each of them, and then opens their gates.
+/// This function never returns.
+pub(super) async fn retry_refused(
+    loaded: &LoadedConfig,
+    broker: Option<&Arc<BrokerEndpoint>>,
+    refused: Vec<RefusedStream>,
+) {
+    if let Some(broker) = broker {
+        join_all(refused.into_iter().map(|stream| stream.retry(loaded, broker))).await;
+    }
+    std::future::pending::<()>().await;
+}
+
+/// A stream with a source in the broker, and its topology.
+struct StreamTopology {
+    ordering: OrderingMode,
+    topology: Topology,
+    records: QueueRecords,
+    /// True if the store has data of the stream.
+    is_known: bool,
+    list: Option<Arc<dyn BindingList>>,
+}
+
+impl StreamTopology {
+    /// Returns the streams of a configuration that have a source in the broker.
+    fn all(
+        loaded: &LoadedConfig,
+        store: &Arc<dyn Store>,
+        known_streams: &[Arc<str>],
+        list: Option<&Arc<dyn BindingList>>,
+    ) -> Vec<Self> {
+        let mut streams = Vec::new();
+        for (name, stream) in &loaded.config.streams {
+            if let SourceConfig::Amqp(source) = &stream.source {
+                streams.push(Self {
+                    ordering: stream.ordering,
+                    topology: Topology::of(source),
+                    records: QueueRecords::new(store, &name.shared()),
+                    is_known: known_streams.iter().any(|known| **known == **name),
+                    list: list.cloned(),
+                });
+            }
+        }
+        streams
+    }
+
+    fn name(&self) -> &str {
+        self.records.stream()
+    }
+
+    async fn prepare(&self, broker: &BrokerEndpoint) -> Result<PreparedTopology, TopologyError> {
+        let Self { ordering, topology, records, is_known, list } = self;
+        let is_fifo = *ordering == OrderingMode::Fifo;
+        prepare_topology(topology, broker, records, is_fifo, *is_known, list.as_ref()).await
+    }
+}
+
+impl RefusedStream {
+    /// Repeats the preparation until the broker accepts the topology. Meanwhile, logs the refusal at intervals.
+    async fn retry(mut self, loaded: &LoadedConfig, broker: &BrokerEndpoint) {
+        let mut backoff = REFUSED_BACKOFF;
+        let mut throttle = LogThrottle::new(shortened(REFUSED_WARN_INTERVAL));
+        loop {
+            if throttle.allow() {
+                tracing::error!(
+                    stream = self.stream.name(),
+                    "new stream not consumed: {}; the other streams continue. Ordain tries again",
+                    self.reason
+                );
+            }
+            tokio::time::sleep(shortened(backoff.next_jittered())).await;
+            // The operator may have upgraded the broker.
+            broker.forget_version();
+            let limit = prepare_timeout(&self.stream.topology);
+            self.reason = match broker.within(limit, self.stream.prepare(broker)).await {
+                Err(error) => error.to_string(),
+                Ok(PreparedTopology { error: Some(error), .. }) => error.to_string(),
+                Ok(prepared) => {
+                    let name = self.stream.name();
+                    report_prepared(loaded, broker, name, &prepared, false);
+                    tracing::info!(stream = name, "new stream accepted by the broker");
+                    self.gate.send_replace(None);
+                    return;
+                }
+            };
+            self.gate.send_replace(Some(self.reason.clone()));
+        }
+    }
 }
 
 /// Inspects the broker of a configuration, at most for the time `limit`, and changes nothing in the broker. If `sample`
@@ -110,15 +235,17 @@ pub async fn inspect(
     Some((inspected, samples))
 }
 
-/// Logs the problems that were found while a stream's topology (exchange, queues and bindings) was prepared.
+/// Logs the problems that were found while a stream's topology (exchange, queues and bindings) was prepared. The
+/// retries of a new stream log its refusal.
 fn report_prepared(
     loaded: &LoadedConfig,
     broker: &BrokerEndpoint,
     stream: &str,
     prepared: &PreparedTopology,
+    is_known: bool,
 ) {
     let PreparedTopology { limited_queues, former_bindings, error } = prepared;
-    match error {
+    match error.as_ref().filter(|_| is_known) {
         None => {}
         Some(BrokerError::Unavailable(reason)) => tracing::error!(
             stream,

@@ -10,10 +10,19 @@ use super::management::ManagementApi;
 use crate::replay;
 use crate::sink::{CommittedBatch, PublisherCommand};
 use crate::source::QueueNotifiers;
-use ordain_amqp::{BrokerEndpoint, LastPrefetch};
+use ordain_amqp::{BrokerEndpoint, ExchangeFault, LastPrefetch, TopologyGate};
 use ordain_config::LoadedConfig;
 use ordain_store::Store;
 use ordain_wasm::{HandlerRegistry, WorkerPool};
+
+/// The values that the consumers of a stream in this process share.
+#[derive(Debug, Default, Clone)]
+pub(super) struct StreamConsumers {
+    /// The last prefetch (maximum number of unacknowledged deliveries) of the consumers.
+    pub(super) last_prefetch: LastPrefetch,
+    /// The fault of the stream's exchange.
+    pub(super) exchange_fault: Arc<ExchangeFault>,
+}
 
 /// The parts of the process that all partitions share.
 pub(super) struct PartitionFactory<'a> {
@@ -33,8 +42,20 @@ pub(super) struct PartitionFactory<'a> {
     pub(super) notifiers: Arc<QueueNotifiers>,
     /// Becomes true when idle partitions are allowed to end; used only with `once`.
     pub(super) may_end: watch::Sender<bool>,
-    /// The last prefetch (maximum number of unacknowledged deliveries) of each stream's consumers.
-    pub(super) last_windows: RefCell<BTreeMap<Arc<str>, LastPrefetch>>,
+    /// The values that the consumers of each stream share.
+    pub(super) consumers: RefCell<BTreeMap<Arc<str>, StreamConsumers>>,
+    /// The gates of the streams with a source in the broker. A gate is closed while the broker refuses the topology of
+    /// a new stream.
+    pub(super) gates: BTreeMap<Arc<str>, TopologyGate>,
     pub(super) committed_batches: mpsc::Sender<CommittedBatch>,
     pub(super) publisher_commands: mpsc::Sender<PublisherCommand>,
+}
+
+impl PartitionFactory<'_> {
+    /// Returns the gate of a stream with a source in the broker.
+    pub(super) fn gate(&self, stream: &str) -> TopologyGate {
+        // The preparation of the broker creates the gate of each stream with a source in the broker.
+        let accepted = || TopologyGate::new(None).1;
+        self.gates.get(stream).cloned().unwrap_or_else(accepted)
+    }
 }

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::management::{ConsumerAnswer, ManagementApi, WARN_INTERVAL};
 use super::{RunStatus, SERVER_CHECK_INTERVAL};
-use dividing_exchange::{PartitionedExchange, unneeded_bindings};
+use dividing_exchange::{PartitionedExchange, divides_messages, unneeded_bindings};
 use foreign_consumer::{OwnConsumers, foreign_consumer};
 use ordain_amqp::BrokerEndpoint;
 use ordain_config::{LoadedConfig, SourceConfig, partition_queue};
@@ -26,7 +26,7 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_util::source_health::RoutingFault;
 use ordain_util::text::{escape_invisible, truncated};
 use ordain_util::wait::shortened;
-use routes::{RouteCheck, Routes};
+use routes::{ExchangeAnswer, RouteCheck, Routes};
 use topology_finding::{RoutingFaults, TopologyFinding, partition_of};
 
 /// Interval between two checks while a stream receives no events because of a finding.
@@ -329,7 +329,11 @@ impl ConsumedQueue {
             self.name
         );
         let warning = QueueWarning { effect: SettingEffect::Loss, text };
-        Some(TopologyFinding { partition: self.partition.clone(), warning, fault, is_error: false })
+        let divides =
+            |answer: &ExchangeAnswer| answer.name == *exchange && divides_messages(answer);
+        let concerns_stream = routes.exchanges.iter().any(divides);
+        let partition = self.partition.clone();
+        Some(TopologyFinding { partition, warning, fault, concerns_stream, is_error: false })
     }
 }
 

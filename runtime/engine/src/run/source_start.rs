@@ -7,7 +7,7 @@ use std::time::Duration;
 use ordain_core::{OrderingMode, SequencerSettings};
 
 use super::RunError;
-use super::partition_factory::PartitionFactory;
+use super::partition_factory::{PartitionFactory, StreamConsumers};
 use crate::driver::PartitionMetrics;
 use crate::sink::PartitionHandle;
 use crate::source::{self, FileOptions, FileSet, Inbox, QueueOptions, ScanResult, unrouted_queue};
@@ -172,7 +172,8 @@ impl PartitionFactory<'_> {
         let window = stream.id_window.max(repeats);
         let early_limit = (window / 2).min(window - stream.source.prefetch());
         let early_limit = if in_order { early_limit } else { usize::MAX };
-        Ok(Some(Inbox::start(routed, unrouted_options, early_limit, producer)))
+        let gate = self.gate(stream_name);
+        Ok(Some(Inbox::start(routed, unrouted_options, early_limit, &gate, producer)))
     }
 
     /// Starts the consumer of a broker's queue. The broker itself tracks acknowledgements.
@@ -189,6 +190,8 @@ impl PartitionFactory<'_> {
             "the check of the configuration requires [broker] for a source of \
                                                   kind `amqp`",
         );
+        let StreamConsumers { last_prefetch, exchange_fault } =
+            self.consumers.borrow_mut().entry(name.shared()).or_default().clone();
         ordain_amqp::start(ConsumerOptions {
             broker: Arc::clone(broker),
             topology: Topology::of(config),
@@ -196,9 +199,7 @@ impl PartitionFactory<'_> {
             stream: name.shared(),
             prefetch: settings.prefetch.try_into().unwrap_or(u16::MAX),
             memory: settings.memory_budget / PREFETCH_MEMORY_DIVISOR,
-            last_prefetch: Arc::clone(
-                self.last_windows.borrow_mut().entry(name.shared()).or_default(),
-            ),
+            last_prefetch,
             consumer_tag: Arc::clone(&self.consumer_tag),
             unreadable_limit: config.unreadable_limit,
             decoder: ordain_amqp::DeliveryDecoder::of_stream(
@@ -207,6 +208,8 @@ impl PartitionFactory<'_> {
                 config,
                 self.loaded.config.runtime.event_size.bytes(),
             ),
+            gate: self.gate(name),
+            exchange_fault,
             ownership: Arc::clone(ownership),
             lag: Arc::clone(&metrics.lag),
             dropped: Arc::clone(&metrics.dropped),

@@ -14,6 +14,7 @@ use crate::sink::PublishedCounts;
 use ordain_store::ownership::MembershipExpiry;
 use ordain_store::{InstanceReport, PendingWork};
 use ordain_store::{Partition, Store};
+use ordain_util::sink_health::SinkHealth;
 use ordain_wasm::HandlerRegistry;
 
 /// The phase of a run.
@@ -68,6 +69,8 @@ struct RunState {
     /// For each stream, the number of messages that sink files contained at the start and that the store lacked.
     lost_messages: BTreeMap<String, u64>,
     published: Arc<PublishedCounts>,
+    /// The states of the sinks of kind `amqp`, by the name of the sink.
+    sinks: BTreeMap<String, Arc<SinkHealth>>,
 }
 
 impl RunStatus {
@@ -139,6 +142,16 @@ impl RunStatus {
     /// Returns the counts to which the outbox publisher adds.
     pub(super) fn published_counts(&self) -> Arc<PublishedCounts> {
         Arc::clone(&self.lock().published)
+    }
+
+    /// Returns the states of the sinks of kind `amqp`, by the name of the sink.
+    pub fn sinks(&self) -> BTreeMap<String, Arc<SinkHealth>> {
+        self.lock().sinks.clone()
+    }
+
+    /// Adds the state of a sink of kind `amqp`.
+    pub(super) fn add_sink(&self, name: &str, health: Arc<SinkHealth>) {
+        self.lock().sinks.insert(name.to_owned(), health);
     }
 
     /// Adds the number of a stream's messages that a sink file contains and that the store lacks.

@@ -260,7 +260,9 @@ impl Sinks {
         shard: u32,
     ) -> Result<WrittenRun, PublisherError> {
         let run = runs.number();
-        self.exchanges.values_mut().for_each(|exchange| exchange.send(run, &handle.ownership));
+        let stream = &handle.partition.stream;
+        let exchanges = self.exchanges.values_mut();
+        exchanges.for_each(|exchange| exchange.send(run, stream, &handle.ownership));
         self.sequenced.iter_mut().for_each(|sink| sink.send(run, handle, shard));
         let mut marks = Vec::new();
         let mut replaced = Vec::new();

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::unconfirmed::UnconfirmedEvents;
 use crate::source::{QueueOptions, read_queue};
-use ordain_amqp::{BrokerError, ExchangeProducer};
+use ordain_amqp::{BrokerError, ExchangeProducer, TopologyGate};
 use ordain_cloudevents::{AckProgress, DecodedDelivery, SourceHandle};
 use ordain_store::Partition;
 use ordain_util::backoff::Backoff;
@@ -51,11 +51,15 @@ impl Inbox {
     /// Starts to publish the events of a partition's queue (`routed`), and of the queue of events without a known
     /// partition (`unrouted`). While the broker does not accept events, passes at most `early_limit` events of the
     /// partition's queue to the driver early. The limit exists because the sequencer must recognise the copies of these
-    /// events when the broker delivers them. Never passes events without a known partition early.
+    /// events when the broker delivers them. Never passes events without a known partition early. While `gate` is
+    /// closed, neither publishes events nor passes them early: the exchange of a new stream may belong to another
+    /// program, and early events would give the stream data in the store, so that the next start would not hold the
+    /// stream back.
     pub fn start(
         routed: QueueOptions,
         unrouted: Option<QueueOptions>,
         early_limit: usize,
+        gate: &TopologyGate,
         producer: impl Fn() -> ExchangeProducer,
     ) -> Self {
         let (early_sender, early_events) = mpsc::channel(EARLY_EVENT_LIMIT);
@@ -63,6 +67,7 @@ impl Inbox {
         let relay = |queue, early_limit| {
             let relay = IngressRelay {
                 queue,
+                gate: gate.clone(),
                 producer: producer(),
                 early_sender: early_sender.clone(),
                 early_limit,
@@ -102,6 +107,7 @@ impl Inbox {
 
 struct IngressRelay {
     queue: QueueOptions,
+    gate: TopologyGate,
     producer: ExchangeProducer,
     early_sender: mpsc::Sender<Arc<Event>>,
     /// Maximum number of events that the inbox may pass early. The count begins again when the broker has confirmed all
@@ -119,6 +125,11 @@ impl IngressRelay {
     async fn run(mut self) {
         let early_sender = self.early_sender.clone();
         let mut backoff = RETRY_BACKOFF;
+        tokio::select! {
+            // The retries of the start log each refusal.
+            () = self.gate.wait_open(drop) => {}
+            () = early_sender.closed() => return,
+        }
         while !early_sender.is_closed() {
             let (published, reason) = self.publish().await;
             if let Some(reason) = reason {

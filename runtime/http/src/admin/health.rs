@@ -1,7 +1,7 @@
 //! The readiness of the process: whether the process can use its store, has a valid lease, owns all partitions that it
 //! should own, and receives and executes the events of its streams.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::AdminState;
 use crate::problem::ProblemDetails;
-use ordain_config::SourceConfig;
+use ordain_config::{LoadedConfig, ResourceName, SourceConfig};
 use ordain_engine::run::{BrokerWait, RunPhase};
 use ordain_store::{HEALTH_MARK, Store};
 use ordain_util::source_health::{RoutingFault, SourceState};
@@ -194,6 +194,13 @@ fn stream_problems(app: &AdminState) -> StreamProblems {
         let reason = no_events_reason(timestamp(interruption.since), words);
         problems.entry(stream).or_insert(reason);
     }
+    for (sink, health) in app.figures.sinks() {
+        let Some(since) = health.refused_since(INTERRUPTION_LIMIT) else { continue };
+        let reason = sink_reason(&sink, timestamp(since));
+        for stream in publishing_streams(&app.loaded, &sink, health.streams()) {
+            problems.entry(stream).or_insert_with(|| reason.clone());
+        }
+    }
     // Before the process drives its partitions, the versions of the handlers may not be chosen yet.
     if app.figures.phase() == RunPhase::Running
         && let Some(handlers) = app.figures.handlers()
@@ -225,6 +232,36 @@ fn routing_reason(fault: RoutingFault) -> &'static str {
             "another program consumes a queue of the stream, and receives its events; see the log"
         }
     }
+}
+
+/// Returns the reason why a stream is not ready if the broker refuses the exchange of one of its sinks.
+fn sink_reason(sink: &str, since: Timestamp) -> String {
+    format!(
+        "the broker has refused the exchange of the sink {sink} since {since:.0}, so its messages wait in the store; \
+         see the log"
+    )
+}
+
+/// Returns the streams that publish to a sink: the streams whose settings name the sink, and `known`, the streams that
+/// have published to the sink in this process. If there is no such stream, returns all streams, because the handler of
+/// each stream may publish to each sink.
+fn publishing_streams(
+    loaded: &LoadedConfig,
+    sink: &str,
+    known: BTreeSet<Arc<str>>,
+) -> BTreeSet<Arc<str>> {
+    let streams = &loaded.config.streams;
+    let mut publishing = known;
+    for (name, stream) in streams {
+        if [&stream.dead_letter, &stream.other_types].into_iter().flatten().any(|to| **to == *sink)
+        {
+            publishing.insert(name.shared());
+        }
+    }
+    if publishing.is_empty() {
+        publishing.extend(streams.keys().map(ResourceName::shared));
+    }
+    publishing
 }
 
 /// Returns the part of a reason that names a refused login; an empty text if the broker does not refuse the login.
@@ -324,7 +361,6 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use ordain_config::LoadedConfig;
     use ordain_engine::run::RunStatus;
 
     /// The nodes of a Cluster end one after the other. At first, the store still answers reads.
@@ -382,6 +418,37 @@ mod tests {
             wait_reason(&wait),
             "the broker has refused a request of the start since 1970-01-01T00:01:00Z; see the log"
         );
+    }
+
+    /// A sink concerns the streams that publish to it. Before the first message, the streams of a sink that no setting
+    /// names are unknown, so the sink concerns all streams.
+    #[test]
+    fn refused_sink_concerns_the_streams_that_publish_to_it() {
+        let stream = |name: &str, settings: &str| {
+            format!(
+                "[streams.{name}]\nhandler = \"tally\"\n{settings}\n\
+                 source = {{ kind = \"file\", path = \"{name}.ndjson\" }}\n"
+            )
+        };
+        let sink = |name: &str| format!("[sinks.{name}]\nkind = \"amqp\"\nexchange = \"{name}\"\n");
+        let text = [
+            "[broker]\nurl = \"amqp://localhost\"\n".to_owned(),
+            stream("a", "dead_letter = \"dead\""),
+            stream("b", ""),
+            sink("dead"),
+            sink("tally"),
+        ]
+        .concat();
+        let loaded = LoadedConfig::parse(Path::new("ordain.toml"), &text, &|_| None);
+        let loaded = loaded.expect("a configuration");
+        let streams = |sink: &str, known: &[&str]| -> Vec<String> {
+            let known = known.iter().map(|name| Arc::from(*name)).collect();
+            publishing_streams(&loaded, sink, known).iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(streams("dead", &[]), ["a"]);
+        assert_eq!(streams("dead", &["b"]), ["a", "b"]);
+        assert_eq!(streams("tally", &[]), ["a", "b"]);
+        assert_eq!(streams("tally", &["b"]), ["b"]);
     }
 
     #[test]

@@ -57,6 +57,8 @@ struct MetricsSnapshot {
     is_store_writable: bool,
     /// True if the broker responds. `None` without a broker, and before the first check of the broker.
     is_broker_connected: Option<bool>,
+    /// For each sink of kind `amqp`, true unless the broker refuses the exchange of the sink.
+    accepted_sinks: BTreeMap<String, bool>,
 }
 
 /// Handles `GET /metrics`.
@@ -130,6 +132,12 @@ impl MetricsSnapshot {
             dropped_lines: dropped_lines(),
             is_store_writable: app.figures.store().is_some() && app.health.is_writable(),
             is_broker_connected: app.figures.is_broker_connected(),
+            accepted_sinks: app
+                .figures
+                .sinks()
+                .into_iter()
+                .map(|(sink, health)| (sink, health.is_accepted()))
+                .collect(),
         };
         for shared in app.figures.partitions() {
             let stats = shared.stats();

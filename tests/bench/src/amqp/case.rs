@@ -16,7 +16,7 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ExchangeKind};
-use ordain_amqp::{BrokerEndpoint, Topology};
+use ordain_amqp::{BrokerEndpoint, PREPARE_TIMEOUT, Topology};
 use ordain_config::{LoadedConfig, SourceConfig};
 use ordain_servers::{Rabbit, Redis};
 use tempfile::TempDir;
@@ -76,7 +76,7 @@ impl Case {
         loaded.check_supported()?;
         let (broker, topology) = broker(&loaded)?;
         let connection = broker.connect("bench").await?;
-        topology.prepare(&broker, &connection, false).await?;
+        topology.prepare(&broker, &connection, false, PREPARE_TIMEOUT).await?;
         let publishing = connection.create_channel().await?;
         publishing.confirm_select(ConfirmSelectOptions::default()).await?;
         let watching = connection.create_channel().await?;

@@ -1,4 +1,7 @@
-//! Tests of starts that fail. Each start must report its reason, and end with the exit code for this kind of cause.
+//! Tests of refusals at a start. A refused stream or sink waits, and delays no other stream. A refusal that concerns
+//! the whole process ends the start with the exit code for this kind of cause.
+
+use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
 use lapin::ExchangeKind;
@@ -6,13 +9,14 @@ use lapin::types::FieldTable;
 use ordain_servers::{Rabbit, RabbitOptions};
 use ordain_tests::amqp::from_line;
 use ordain_tests::host::Home;
+use ordain_tests::http::{admin, get, metric, ready};
 use ordain_tests::log::{in_turn, line};
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 use serde_json::json;
 
 use super::support::{
-    FIFO, Halves, declare_exchange_and_queue, declare_queue, log_in, rig_of_user,
+    ADMIN, FIFO, Halves, declare_exchange_and_queue, declare_queue, log_in, rig_of_user,
 };
 
 /// Starts a host. Checks that the start fails with the exit code `code`, and that the log contains each of `parts`.
@@ -27,51 +31,68 @@ fn ensure_refused(home: &Home, code: i32, parts: &[&str]) -> Result<String> {
     Ok(stderr)
 }
 
+/// Starts a host whose new stream `cases` the broker refuses. The host must log the refusal with each of `parts`, and
+/// must not be ready. Returns the host and the address of its admin listener.
+fn start_refused(home: &Home, parts: &[&str]) -> Result<(Service, SocketAddr)> {
+    let mut service = Service::start(home, &RUN_WITH_SHORT_WAITS)?;
+    let line = [&["new stream not consumed", "stream=\"cases\""], parts].concat();
+    service.until_lines(1, &line)?;
+    let address = admin(&mut service)?;
+    service.until("unreadiness because of the stream", || {
+        get(address, "/readyz")
+            .is_ok_and(|page| page.body.contains("stream cases: no events arrive"))
+    })?;
+    ensure!(
+        metric(address, "ordain_stream_consuming{stream=\"cases\",partition=\"0\"}")? == Some(0)
+    );
+    Ok((service, address))
+}
+
 #[test]
-fn missing_plugin_is_refused() -> Result<()> {
+fn new_stream_without_its_plugin_waits() -> Result<()> {
     let rabbit = Rabbit::with(&RabbitOptions::new().without_plugins())?;
-    let rig = Rig::on(rabbit, "", "", "partitions = 4")?;
+    let rig = Rig::on(rabbit, ADMIN, "", "partitions = 4")?;
     if rig.rabbit.has_hash_exchange()? {
         let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
         rig.until_declared()?;
         return service.end();
     }
-    ensure_refused(
-        &rig.home,
-        78,
-        &["rabbitmq-plugins enable rabbitmq_sharding", "exchange \"cases\""],
-    )
-    .map(drop)
+    let parts = ["rabbitmq-plugins enable rabbitmq_sharding", "exchange \"cases\""];
+    start_refused(&rig.home, &parts)?.0.end()
 }
 
+/// The broker refuses a new stream, because a queue or an exchange exists in another form. The log must describe the
+/// form that the stream needs.
 #[test]
-fn mismatched_objects_are_refused() -> Result<()> {
-    let rig = Rig::new()?;
+fn new_stream_with_mismatched_objects_waits() -> Result<()> {
+    let rig = Rig::with(ADMIN, "", "")?;
     rig.client.queue_with("cases", FieldTable::default())?;
-    ensure_refused(&rig.home, 78, &["queue \"cases\"", "inequivalent arg", "declare = false"])?;
     rig.client.exchange("other", ExchangeKind::Fanout)?;
     let url = rig.rabbit.url();
-    let other = config(&url, "", "", "partitions = 4");
+    let other = config(&url, ADMIN, "", "partitions = 4");
     let other = other
         .replace("exchange = \"cases\", queue = \"cases\"", "exchange = \"other\", queue = \"q\"");
-    rig.home.write("ordain.toml", &other)?;
-    ensure_refused(&rig.home, 78, &["exchange \"other\"", "inequivalent arg", "declare = false"])?;
     let hashed = other.replace("partitions = 4", "partitions = 4, key = \"header:case\"");
-    rig.home.write("ordain.toml", hashed)?;
     let form = "type x-consistent-hash with the argument hash-header = \"case\"";
-    ensure_refused(&rig.home, 78, &["exchange \"other\"", "inequivalent arg", form])?;
-
-    // A start must fail with exit code 78 if the form of a queue differs from the configuration, even if the exchange
-    // of a sink is missing too.
-    let other = config(&url, "", "", "").replace("exchange = \"out\"", "exchange = \"none\"");
-    rig.home.write("ordain.toml", other)?;
-    ensure_refused(&rig.home, 78, &["queue \"cases\"", "inequivalent arg"]).map(drop)
+    let without_sink = config(&url, ADMIN, "", "").replace("\"out\"", "\"none\"");
+    for (text, parts) in [
+        (config(&url, ADMIN, "", ""), ["queue \"cases\"", "declare = false"]),
+        (other, ["exchange \"other\"", "declare = false"]),
+        (hashed, ["exchange \"other\"", form]),
+        (without_sink, ["queue \"cases\"", "declare = false"]),
+    ] {
+        rig.home.write("ordain.toml", text)?;
+        let parts = [&parts[..], &["inequivalent arg"]].concat();
+        start_refused(&rig.home, &parts)?.0.end()?;
+    }
+    Ok(())
 }
 
-/// The exchange of a sink belongs to another program, which may declare the exchange later. A start therefore waits for
-/// the exchange, and then ends with exit code 75, after which a supervisor starts the host again.
+/// The exchange of a sink belongs to another program, which may declare the exchange later. A start must not end
+/// because of the missing exchange: the stream consumes its queue, its messages wait in the store, and the stream is
+/// not ready. When the exchange exists, the host must publish all messages without a new start.
 #[test]
-fn missing_exchange_of_a_sink_is_a_temporary_failure() -> Result<()> {
+fn sink_without_its_exchange_waits() -> Result<()> {
     let words = ["exchange \"none\"", "sink tally", "no exchange", "Declare it first"];
     for (ordering, sink) in [
         ("", "[sinks.undelivered]\nkind = \"amqp\"\nexchange = \"out\"\n"),
@@ -81,45 +102,81 @@ fn missing_exchange_of_a_sink_is_a_temporary_failure() -> Result<()> {
         ),
     ] {
         let rig = Rig::new()?;
-        let text = config(&rig.rabbit.url(), "", ordering, "") + sink;
+        let text = config(&rig.rabbit.url(), ADMIN, ordering, "") + sink;
         rig.home.write("ordain.toml", text.replace("exchange = \"out\"", "exchange = \"none\""))?;
-        let stderr = ensure_refused(&rig.home, 75, &words)?;
-        ensure!(stderr.contains("request refused by the broker"), "{stderr}");
-        // The start succeeds as soon as the exchanges exist.
         let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
-        service.until_says("sink tally cannot be used")?;
+        service.until_lines(1, &words)?;
+        rig.until_declared()?;
+        let lines = in_turn(3, 5);
+        rig.publish(&lines)?;
+        // The stream consumes its queue.
+        rig.until_empty()?;
+        let address = admin(&mut service)?;
+        let reason = "stream cases: the broker has refused the exchange of the sink tally since";
+        service.until("unreadiness because of the sink", || {
+            get(address, "/readyz").is_ok_and(|page| page.body.contains(reason))
+        })?;
+        let accepted = "ordain_sink_accepted{sink=\"tally\"}";
+        ensure!(metric(address, accepted)? == Some(0), "{}", service.stderr());
+
         for exchange in ["none", "more"] {
             rig.client.exchange(exchange, ExchangeKind::Topic)?;
             rig.client.bind("out", exchange, "#")?;
         }
-        let lines = in_turn(3, 5);
-        rig.until_declared()?;
-        rig.publish(&lines)?;
         rig.check(&lines)?;
+        ready(&mut service)?;
+        ensure!(metric(address, accepted)? == Some(1), "{}", service.stderr());
+
+        // The exchange can also disappear while the host runs, even without a message.
+        rig.client.delete_exchange("none")?;
+        rig.publish(&[line("z", 1, &json!({ "n": 1 }))])?;
+        service.until("unreadiness because of the sink", || {
+            get(address, "/readyz").is_ok_and(|page| page.body.contains(reason))
+        })?;
+        rig.client.exchange("none", ExchangeKind::Topic)?;
+        rig.client.bind("out", "none", "#")?;
+        rig.client.take("out", 1)?;
+        ready(&mut service)?;
         service.end()?;
     }
     Ok(())
 }
 
-/// Other programs declare the exchanges that `bind` names and, with `declare = false`, the queues and the exchange of a
-/// stream. If such a queue or exchange is missing, a start therefore waits in the same way as for the exchange of a
-/// sink.
+/// A run with `--once` ends when all messages are published, so a missing exchange must end the run instead of delaying
+/// its end for ever.
 #[test]
-fn missing_objects_of_other_programs_are_a_temporary_failure() -> Result<()> {
+fn missing_exchange_of_a_sink_ends_a_run_with_once() -> Result<()> {
+    let rig = Rig::new()?;
+    let text = format!(
+        "[broker]\nurl = \"{}\"\n[streams.cases]\nhandler = \"tally\"\n\
+         source = {{ kind = \"file\", path = \"lines.ndjson\" }}\n\
+         [sinks.tally]\nkind = \"amqp\"\nexchange = \"none\"\n",
+        rig.rabbit.url()
+    );
+    rig.home.write("ordain.toml", text)?;
+    rig.home.write("lines.ndjson", line("a", 1, &json!({ "n": 1 })) + "\n")?;
+    let output = rig.home.output(&[&RUN_WITH_SHORT_WAITS[..], &["--once"]].concat())?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(75), "{}: {log}", output.status);
+    ensure!(log.contains("exchange \"none\" of the sink tally cannot be used"), "{log}");
+    Ok(())
+}
+
+/// Other programs declare the exchanges that `bind` names and, with `declare = false`, the queues and the exchange of a
+/// stream. If such a queue or exchange is missing, a new stream waits for it.
+#[test]
+fn new_stream_waits_for_objects_of_other_programs() -> Result<()> {
     const FOREIGN: &str = "declare = false";
     for (source, has_queue, words) in [
         ("bind = [{ exchange = \"feed\" }]", false, "no exchange 'feed'"),
         (FOREIGN, false, "the queue \"cases\" is required"),
         (FOREIGN, true, "the exchange \"cases\" is required"),
     ] {
-        let rig = Rig::with("", "", source)?;
+        let rig = Rig::with(ADMIN, "", source)?;
         if has_queue {
             rig.client.queue("cases")?;
         }
-        ensure_refused(&rig.home, 75, &[words])?;
-        // The start succeeds as soon as the queue and the exchanges exist.
-        let mut service = Service::start(&rig.home, &["run"])?;
-        service.until_says("request refused by the broker")?;
+        let (mut service, _) = start_refused(&rig.home, &[words])?;
         rig.client.exchange("feed", ExchangeKind::Topic)?;
         if source == FOREIGN {
             rig.client.queue("cases")?;
@@ -132,6 +189,7 @@ fn missing_objects_of_other_programs_are_a_temporary_failure() -> Result<()> {
         rig.until_declared()?;
         rig.publish(&lines)?;
         rig.check(&lines)?;
+        ready(&mut service)?;
         service.end()?;
     }
     Ok(())
@@ -190,6 +248,61 @@ fn known_stream_that_is_refused_delays_no_other_stream() -> Result<()> {
         accept(&rig, user)?;
         rig.until_declared()?;
         halves.end(&rig)?;
+        service.end()?;
+    }
+    Ok(())
+}
+
+/// Another program declares the queue of the stream `cases` as a classic queue, and publishes a message of its own to
+/// the queue.
+fn declare_other_queue(rig: &Rig, _user: &str) -> Result<()> {
+    rig.client.queue_with("cases", FieldTable::default())?;
+    rig.client.exchange("foreign", ExchangeKind::Fanout)?;
+    rig.client.bind("cases", "foreign", "")?;
+    rig.client.publish("foreign", &[from_line(&line("foreign", 1, &json!({ "n": 1 })))?])
+}
+
+fn delete_queue(rig: &Rig, _user: &str) -> Result<()> {
+    rig.client.delete_queue("cases")
+}
+
+fn declare_other_exchange(rig: &Rig, _user: &str) -> Result<()> {
+    rig.client.exchange("cases", ExchangeKind::Topic)
+}
+
+/// The broker refuses a stream at its first start. The process must not end: the other stream must run. The refused
+/// stream must consume nothing, not even a queue that belongs to another program, and must begin as soon as the broker
+/// accepts it, without a new start.
+#[test]
+fn new_stream_that_is_refused_delays_no_other_stream() -> Result<()> {
+    let cases: [(&str, &str, [Change; 2]); 4] = [
+        ("new-denied", "", [take_rights, give_rights]),
+        ("new-denied-fifo", "ordering = \"fifo\"", [take_rights, give_rights]),
+        ("new-queue", "ordering = \"fifo\"", [declare_other_queue, delete_queue]),
+        ("new-exchange", "", [declare_other_exchange, delete_exchange]),
+    ];
+    for (user, ordering, [refuse, accept]) in cases {
+        let rig = Rig::new()?;
+        rig.rabbit.add_user(user, "guest", ".*")?;
+        let url = rig.rabbit.url().replace("guest:guest", &format!("{user}:guest"));
+        let other = "[streams.other]\nhandler = \"tally\"\n\
+                     source = { kind = \"amqp\", exchange = \"other\", queue = \"other\" }\n";
+        rig.home.write("ordain.toml", config(&url, ADMIN, ordering, "") + other)?;
+        refuse(&rig, user)?;
+        let (mut service, address) = start_refused(&rig.home, &[])?;
+        let other = from_line(&line("a", 1, &json!({ "n": 1 })))?;
+        rig.client.publish("other", &[other])?;
+        rig.client.take("out", 1)?;
+        let queue = rig.rabbit.queues()?.get("cases").copied();
+        ensure!(user != "new-queue" || queue == Some((1, 0)), "{queue:?}: {}", service.stderr());
+        accept(&rig, user)?;
+        service.until_says("new stream accepted by the broker")?;
+        rig.until_declared()?;
+        let lines = in_turn(3, 5);
+        rig.publish(&lines)?;
+        rig.check(&lines)?;
+        service
+            .until("readiness", || get(address, "/readyz").is_ok_and(|page| page.status == 200))?;
         service.end()?;
     }
     Ok(())

@@ -15,12 +15,21 @@ pub(super) const USER: &str = "host";
 pub(super) enum Mishap {
     /// The operator deletes the exchange, and a producer declares the exchange again without bindings.
     ExchangeReplaced,
+    /// The operator deletes the exchange, and another program declares it with another type. Later the operator deletes
+    /// the exchange again.
+    ExchangeRetyped,
     /// The operator removes the binding of a queue.
     BindingRemoved,
+    /// For a while, another program consumes one of the queues, and acknowledges nothing. The broker returns the
+    /// messages of the program to the queue at the end of the program.
+    ConsumerAdded,
     /// The operator deletes some queues.
     QueuesDeleted,
     /// The operator deletes some queues, declares them again as classic queues, and later deletes the classic queues.
     QueuesReplaced,
+    /// For a while, the hosts consume nothing, and a policy (`expires`) makes the broker delete all queues that no
+    /// program consumes.
+    QueuesExpired,
     /// The operator deletes the virtual host with its entire content, and creates the virtual host again.
     VirtualHostReplaced,
     /// For a while, the broker refuses all connections of the hosts.
@@ -29,6 +38,9 @@ pub(super) enum Mishap {
     ConnectionsClosed,
     /// For a while, a policy with this definition makes the queues of the stream drop messages.
     MessagesDropped(&'static str),
+    /// For a while, a policy (`delivery-limit`) makes the queues drop each message that has been delivered several
+    /// times, and the operator closes all connections again and again.
+    RedeliveriesLimited,
     /// For a while, the broker accepts no messages, because it has too little memory.
     MemoryExhausted,
     /// The operator stops the broker and starts it again.
@@ -49,32 +61,39 @@ pub(super) enum Refusal {
 }
 
 /// The mishaps from which a round draws.
-const MISHAPS: [Mishap; 14] = [
+const MISHAPS: [Mishap; 20] = [
     Mishap::ExchangeReplaced,
+    Mishap::ExchangeRetyped,
     Mishap::BindingRemoved,
+    Mishap::ConsumerAdded,
     Mishap::QueuesDeleted,
     Mishap::QueuesReplaced,
+    Mishap::QueuesExpired,
     Mishap::VirtualHostReplaced,
     Mishap::HostsRefused(Refusal::Rights),
     Mishap::HostsRefused(Refusal::Password),
     Mishap::HostsRefused(Refusal::Limit),
     Mishap::ConnectionsClosed,
     Mishap::MessagesDropped(r#"{"max-length":10}"#),
+    Mishap::MessagesDropped(r#"{"max-length-bytes":2000}"#),
+    // With this policy, the queues refuse further messages instead of dropping earlier messages.
+    Mishap::MessagesDropped(r#"{"max-length":10,"overflow":"reject-publish"}"#),
     Mishap::MessagesDropped(r#"{"message-ttl":50}"#),
+    Mishap::RedeliveriesLimited,
     Mishap::MemoryExhausted,
     Mishap::BrokerStopped,
     Mishap::BrokerKilled,
 ];
 
 impl Mishap {
-    /// Draws the mishaps of a round. A start of the broker takes about ten seconds, so a round restarts the broker at
-    /// most once.
+    /// Draws the mishaps of a round. A start of the broker, and the expiry of queues, take up to ten seconds, so a round
+    /// has at most one such mishap.
     pub(super) fn draw(random: &mut ChaCha8Rng) -> Result<Vec<Self>> {
         let count = random.random_range(3..=6);
         let mut mishaps: Vec<Self> = Vec::new();
         while mishaps.len() < count {
             let mishap = *MISHAPS.choose(random).context("a mishap")?;
-            if !mishap.restarts_broker() || !mishaps.iter().any(|other| other.restarts_broker()) {
+            if !mishap.is_slow() || !mishaps.iter().any(|other| other.is_slow()) {
                 mishaps.push(mishap);
             }
         }
@@ -87,8 +106,10 @@ impl Mishap {
             self,
             Self::QueuesDeleted
                 | Self::QueuesReplaced
+                | Self::QueuesExpired
                 | Self::VirtualHostReplaced
                 | Self::MessagesDropped(_)
+                | Self::RedeliveriesLimited
         )
     }
 
@@ -98,16 +119,18 @@ impl Mishap {
         matches!(
             self,
             Self::ExchangeReplaced
+                | Self::ExchangeRetyped
                 | Self::BindingRemoved
                 | Self::QueuesDeleted
                 | Self::QueuesReplaced
+                | Self::QueuesExpired
                 | Self::VirtualHostReplaced
         )
     }
 
-    /// Returns whether the mishap ends the broker and starts it again.
-    fn restarts_broker(self) -> bool {
-        matches!(self, Self::BrokerStopped | Self::BrokerKilled)
+    /// Returns whether the mishap takes up to ten seconds.
+    fn is_slow(self) -> bool {
+        matches!(self, Self::BrokerStopped | Self::BrokerKilled | Self::QueuesExpired)
     }
 }
 

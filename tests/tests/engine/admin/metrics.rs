@@ -26,6 +26,7 @@ const ALL: [(&str, &str); 34] = [
     ("store_writable", "gauge"),
     ("broker_connected", "gauge"),
     ("stream_consuming", "gauge"),
+    ("sink_accepted", "gauge"),
     ("keys_moved_total", "counter"),
     ("topology_changes_total", "counter"),
     ("events_lost_total", "counter"),
@@ -85,7 +86,7 @@ fn alerting_rules_name_existing_metrics() -> Result<()> {
     let known: BTreeSet<&str> = ALL.into_iter().map(|(name, _)| name).collect();
     let unknown: Vec<_> = named.difference(&known).collect();
     ensure!(unknown.is_empty(), "no metrics of Ordain: {unknown:?}");
-    for name in ["store_writable", "broker_connected", "stream_consuming"] {
+    for name in ["store_writable", "broker_connected", "stream_consuming", "sink_accepted"] {
         ensure!(named.contains(name), "no rule for {name}");
     }
     Ok(())

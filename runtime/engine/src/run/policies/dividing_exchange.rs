@@ -76,6 +76,7 @@ impl PartitionedExchange {
                 partition: partition_of(stream, 0),
                 warning: QueueWarning { effect: SettingEffect::Reordering, text },
                 fault: None,
+                concerns_stream: true,
                 is_error: true,
             }
         };
@@ -109,11 +110,17 @@ impl PartitionedExchange {
                 partition: partition_of(stream, 0),
                 warning: QueueWarning { effect: SettingEffect::Loss, text },
                 fault: None,
+                concerns_stream: true,
                 is_error: true,
             }
         };
         bindings.iter().filter(is_foreign).map(describe).collect()
     }
+}
+
+/// Returns whether an exchange sends each message to only one of its destinations.
+pub(super) fn divides_messages(exchange: &ExchangeAnswer) -> bool {
+    DIVIDING_TYPES.contains(&&*exchange.kind)
 }
 
 /// Returns the bindings that must not lead from `exchanges`: bindings to foreign destinations, and, from an exchange of
@@ -130,7 +137,7 @@ pub(super) fn unneeded_bindings(
     for exchange in exchanges {
         let is_same = |answer: &&ExchangeAnswer| answer.name == exchange.name;
         let Some(answer) = routes.exchanges.iter().find(is_same) else { continue };
-        if DIVIDING_TYPES.contains(&&*answer.kind) {
+        if divides_messages(answer) {
             found.extend(exchange.foreign_destinations(&routes.bindings, command));
         }
         if answer.kind == MODULUS_TYPE {

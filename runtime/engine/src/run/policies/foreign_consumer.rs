@@ -105,6 +105,7 @@ pub(super) fn foreign_consumer(
         partition: queue.partition.clone(),
         warning: QueueWarning { effect: SettingEffect::Loss, text },
         fault: (activity == Activity::Single).then_some(RoutingFault::ForeignConsumer),
+        concerns_stream: false,
         is_error: false,
     })
 }

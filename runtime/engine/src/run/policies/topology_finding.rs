@@ -1,13 +1,13 @@
 //! A difference between the broker and a stream's topology that only the management API shows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{QueueWarning, RunStatus};
 use ordain_store::Partition;
 use ordain_util::finding::Finding;
-use ordain_util::source_health::RoutingFault;
+use ordain_util::source_health::{RoutingFault, SourceState};
 
 /// The routing faults that only the management API shows.
 const FAULTS: [RoutingFault; 2] = [RoutingFault::MissingBinding, RoutingFault::ForeignConsumer];
@@ -24,11 +24,24 @@ pub(super) struct TopologyFinding {
     pub(super) warning: QueueWarning,
     /// The fault because of which the partition receives no events; `None` if the partition still receives events.
     pub(super) fault: Option<RoutingFault>,
+    /// `true` if the fault concerns all partitions of the stream, because the exchange divides its messages among the
+    /// queues that are bound to it: without the queue of this partition, the exchange routes events of other partitions
+    /// to other queues too.
+    pub(super) concerns_stream: bool,
     /// `true` if `ordain check --connect` reports the finding as an error.
     pub(super) is_error: bool,
 }
 
 impl TopologyFinding {
+    /// Returns whether the fault of the finding concerns a partition.
+    fn concerns(&self, partition: &Partition) -> bool {
+        if self.concerns_stream {
+            self.partition.stream == partition.stream
+        } else {
+            self.partition == *partition
+        }
+    }
+
     /// Logs the finding, and counts it as a change of the stream's topology.
     pub(super) fn report(&self, status: &RunStatus) {
         self.warning.log(Some(&self.partition.stream));
@@ -55,19 +68,28 @@ pub(super) struct RoutingFaults {
 impl RoutingFaults {
     /// Records the routing faults of `findings` in the states of the sources of this process, and removes the faults
     /// that no longer exist. A partition that has received deliveries since the last check has no missing binding:
-    /// events reach its queue on a way that the management API does not show, for example through a shovel. Leaves the
-    /// faults for which `is_unchecked` returns `true` unchanged, but removes them after [`FAILED_CHECKS_LIMIT`] such
-    /// checks.
+    /// events reach its queue on a way that the management API does not show, for example through a shovel. Only the
+    /// process that drives a partition can see these deliveries. A missing binding that concerns the whole stream is
+    /// therefore a fault of the other partitions only in this process. Leaves the faults for which `is_unchecked`
+    /// returns `true` unchanged, but removes them after [`FAILED_CHECKS_LIMIT`] such checks.
     pub(super) fn update(
         &mut self,
         status: &RunStatus,
         findings: &[TopologyFinding],
         is_unchecked: impl Fn(RoutingFault, &Partition) -> bool,
     ) {
-        for metrics in status.partitions() {
-            let partition = metrics.partition();
+        let all = status.partitions();
+        // The driven partitions that have received nothing since the last check.
+        let mut silent = BTreeSet::new();
+        for metrics in &all {
             let delivered = metrics.stats().delivered;
-            let before = self.delivered.insert(partition.clone(), delivered).unwrap_or(0);
+            let before = self.delivered.insert(metrics.partition().clone(), delivered).unwrap_or(0);
+            if metrics.health().state() != SourceState::Inactive && delivered <= before {
+                silent.insert(metrics.partition().clone());
+            }
+        }
+        for metrics in &all {
+            let partition = metrics.partition();
             for fault in FAULTS {
                 let failed_checks =
                     self.failed_checks.entry((fault, partition.clone())).or_default();
@@ -79,9 +101,11 @@ impl RoutingFaults {
                 } else {
                     *failed_checks = 0;
                 }
-                let receives = fault == RoutingFault::MissingBinding && delivered > before;
                 let is_found = |finding: &&TopologyFinding| {
-                    finding.fault == Some(fault) && finding.partition == *partition && !receives
+                    finding.fault == Some(fault)
+                        && finding.concerns(partition)
+                        && (fault != RoutingFault::MissingBinding
+                            || silent.contains(&finding.partition))
                 };
                 let found = findings.iter().find(is_found);
                 let reason = found.map(|finding| finding.warning.text.clone());
@@ -99,7 +123,6 @@ pub(super) fn partition_of(stream: &Arc<str>, number: u32) -> Partition {
 #[cfg(test)]
 mod tests {
     use ordain_core::Stats;
-    use ordain_util::source_health::SourceState;
 
     use super::super::SettingEffect;
     use super::*;
@@ -109,6 +132,7 @@ mod tests {
             partition: partition.clone(),
             warning: QueueWarning { effect: SettingEffect::Loss, text: "a fault".to_owned() },
             fault: Some(fault),
+            concerns_stream: false,
             is_error: false,
         }
     }
@@ -147,6 +171,37 @@ mod tests {
         }
         tracker.update(&status, &[], unchecked);
         assert_eq!(state(&faulty), SourceState::Consuming);
+    }
+
+    #[test]
+    fn missing_binding_of_a_dividing_exchange_concerns_all_partitions_of_the_stream() {
+        let status = RunStatus::default();
+        let [first, second] = [0, 1].map(|number| partition_of(&"orders".into(), number));
+        let other = partition_of(&"returns".into(), 0);
+        for partition in [&first, &second, &other] {
+            status.partition(partition).health().set(SourceState::Consuming);
+        }
+        let is_consuming = |partition: &Partition| {
+            status.partition(partition).health().state() == SourceState::Consuming
+        };
+        let consuming = || [&first, &second, &other].map(is_consuming);
+        let missing = finding(&second, RoutingFault::MissingBinding);
+        let found = [TopologyFinding { concerns_stream: true, ..missing.clone() }];
+        let mut tracker = RoutingFaults::default();
+        tracker.update(&status, &found, checked);
+        assert_eq!(consuming(), [false, false, true]);
+        // Deliveries to the partition show that its events arrive on another way.
+        status.partition(&second).set_stats(&Stats { delivered: 1, ..Stats::default() });
+        tracker.update(&status, &found, checked);
+        assert_eq!(consuming(), [true, true, true]);
+        // Another process drives the partition, and knows whether the partition receives deliveries.
+        status.partition(&second).health().set(SourceState::Inactive);
+        tracker.update(&status, &found, checked);
+        assert_eq!(consuming(), [true, false, true]);
+        // Another type of exchange sends the events of the other partitions to their queues nevertheless.
+        status.partition(&second).health().set(SourceState::Consuming);
+        tracker.update(&status, &[missing], checked);
+        assert_eq!(consuming(), [true, false, true]);
     }
 
     #[test]

@@ -458,7 +458,8 @@ impl SequenceAssigner {
                 unconfirmed -= 1;
                 content.put(&mut self.exchanges[*exchange_index], stream, Some(number));
             }
-            self.exchanges.iter_mut().for_each(|exchange| exchange.send(run, &handle.ownership));
+            let exchanges = self.exchanges.iter_mut();
+            exchanges.for_each(|exchange| exchange.send(run, stream, &handle.ownership));
         }
         if unconfirmed > 0 {
             // The receiver may have ended; the report does not matter then.

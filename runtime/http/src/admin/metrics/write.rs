@@ -61,6 +61,12 @@ impl MetricsEncoder<'_, '_> {
         let help = "1 while the broker responds to this process, 0 otherwise";
         let connected = self.snapshot.is_broker_connected.map(gauge);
         self.samples("broker_connected", help, MetricType::Gauge, connected)?;
+        let sinks = self.snapshot.accepted_sinks.iter().map(|(sink, is_accepted)| {
+            (vec![("sink", sink.clone())], SampleValue::Gauge(u64::from(*is_accepted)))
+        });
+        let help = "For each sink of kind `amqp`: 0 while the broker refuses the exchange of the sink, for example \
+                    because the exchange is missing; 1 otherwise";
+        self.samples("sink_accepted", help, MetricType::Gauge, sinks)?;
         let help = "For each partition that this process owns: 1 while the partition's source can deliver events, \
             even if it has none to deliver; 0 otherwise, also while a stopped key with `spill_limit` events in the \
             store blocks the partition";

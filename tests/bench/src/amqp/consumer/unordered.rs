@@ -11,7 +11,9 @@ use crate::open::open_store;
 use anyhow::{Context, Result, bail, ensure};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use ordain_amqp::{self, BrokerEndpoint, ConsumerOptions, DeliveryDecoder, LastPrefetch};
+use ordain_amqp::{
+    self, BrokerEndpoint, ConsumerOptions, DeliveryDecoder, LastPrefetch, TopologyGate,
+};
 use ordain_cloudevents::{AckProgress, DeliveryBatch, SourceHandle};
 use ordain_config::{LoadedConfig, SourceConfig, StreamConfig};
 use ordain_core::{
@@ -115,6 +117,8 @@ fn consumer(
         last_prefetch: LastPrefetch::default(),
         consumer_tag: "ordain-bench".into(),
         decoder,
+        gate: TopologyGate::new(None).1,
+        exchange_fault: Arc::default(),
         lag: Arc::default(),
         dropped: Arc::default(),
         records: QueueRecords::new(store, &partition.stream),

@@ -7,10 +7,11 @@ use lapin::ExchangeKind;
 use ordain_servers::{Mode, Proxy};
 use ordain_tests::alerts;
 use ordain_tests::amqp::from_line;
-use ordain_tests::http::{admin, get, ready};
-use ordain_tests::log::in_turn;
+use ordain_tests::http::{admin, get, metric, ready};
+use ordain_tests::log::{in_turn, line};
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service, wait_until};
+use serde_json::json;
 
 use super::super::support::{ADMIN, FIFO, Halves, log_in};
 use super::{changes, until_not_ready};
@@ -193,5 +194,48 @@ fn refused_marker_of_the_exchange_is_reported() -> Result<()> {
     )?;
     service.until_says("and to write to the exchange \"cases\"")?;
     ensure!(changes(&mut service)? == 0);
+    service.end()
+}
+
+/// An exchange of another type routes the events of all partitions wrongly, although only the consumer of partition 0
+/// checks the exchange. No partition may therefore count as consuming, and no partition may give up a missing event.
+#[test]
+fn exchange_of_another_type_concerns_all_partitions() -> Result<()> {
+    const GAPS: &str = "spill_after = \"100ms\"\ngap = { timeout = \"50ms\", attempts = 2, \
+                        backoff = \"10ms..20ms\", on_exhausted = \"skip\" }";
+    const DIFFERENCE: &str = "inequivalent arg 'type' for exchange 'cases'";
+    let rig = Rig::with(ADMIN, GAPS, "partitions = 4")?;
+    // This host checks the topology every three seconds.
+    let mut service = Service::start(&rig.home, &["--wait-divisor=20", "run"])?;
+    rig.until_declared()?;
+    rig.until_marked("cases")?;
+    let address = ready(&mut service)?;
+    ensure!(metric(address, "ordain_stream_consuming")? == Some(4), "{}", service.stderr());
+    replace_exchange(&rig, &service, ExchangeKind::Topic)?;
+    for partition in 0..4 {
+        rig.client.bind(&format!("cases.{partition}"), "cases", &format!("key-{partition}"))?;
+    }
+    service.until_lines(1, &["topology not as configured", DIFFERENCE])?;
+    service.until("no partition that consumes", || {
+        metric(address, "ordain_stream_consuming").is_ok_and(|consuming| consuming == Some(0))
+    })?;
+    // Each partition receives the second event of a key, and the first event is missing.
+    let keys: Vec<String> = (0..4).map(|partition| format!("key-{partition}")).collect();
+    let of_keys = |sequence: u64| -> Vec<String> {
+        keys.iter().map(|key| line(key, sequence, &json!({ "n": sequence }))).collect()
+    };
+    rig.publish(&of_keys(2))?;
+    // The events wait in the store.
+    rig.until_empty()?;
+    // Between two checks of the topology, a key could give up its first event many times.
+    let reported = service.stderr().matches(DIFFERENCE).count();
+    service.until_lines(reported + 2, &["topology not as configured", DIFFERENCE])?;
+    ensure!(metric(address, "ordain_dead_letters_total")?.unwrap_or(0) == 0);
+    rig.publish(&of_keys(1))?;
+    rig.check(&[of_keys(1), of_keys(2)].concat())?;
+    rig.client.delete_exchange("cases")?;
+    service.until_says("exchange missing: declared again")?;
+    ready(&mut service)?;
+    ensure!(metric(address, "ordain_stream_consuming")? == Some(4), "{}", service.stderr());
     service.end()
 }

@@ -1,0 +1,124 @@
+//! The fault that a stream's exchange has another type than the stream needs. Such an exchange routes events of each
+//! partition wrongly, so the fault concerns all partitions of the stream, although only one consumer of a process
+//! checks the exchange.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use ordain_util::source_health::{RoutingFault, SourceHealth};
+use ordain_util::wait::shortened;
+
+/// Minimum time between two checks by consumers of other partitions than 0: shorter than the interval between two
+/// checks of a consumer, so that each check of such a consumer is due if no other consumer of the process has checked
+/// the exchange since.
+const CHECK_INTERVAL: Duration = Duration::from_secs(45);
+
+/// The fault of a stream's exchange. All consumers of the stream in a process share this value. The consumer of
+/// partition 0 checks the exchange. In a process without partition 0, the consumers of the other partitions take turns.
+#[derive(Debug, Default)]
+pub struct ExchangeFault {
+    /// The description of the fault; `None` if the exchange has the right type, as far as the last check shows.
+    fault: watch::Sender<Option<String>>,
+    /// The time of the last check.
+    checked_at: Mutex<Option<Instant>>,
+}
+
+impl ExchangeFault {
+    /// Returns whether the exchange needs a check by a consumer of another partition than 0, because no consumer of
+    /// this process has begun a check at the time `now` or shortly before. If so, records the beginning of a check.
+    pub(super) fn begin_due_check(&self, now: Instant) -> bool {
+        let mut checked_at = self.checked_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = checked_at.is_none_or(|checked_at| {
+            now.saturating_duration_since(checked_at) >= shortened(CHECK_INTERVAL)
+        });
+        if is_due {
+            *checked_at = Some(now);
+        }
+        is_due
+    }
+
+    /// Records that the consumer of partition 0 begins a check at the time `now`.
+    pub(super) fn begin_check(&self, now: Instant) {
+        *self.checked_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+    }
+
+    /// Sets the description of the fault; `None` if the exchange has the right type. Returns whether the exchange had
+    /// no fault before and has a fault now.
+    pub(super) fn set(&self, fault: Option<String>) -> bool {
+        let is_faulty = fault.is_some();
+        let before = self.fault.send_replace(fault);
+        is_faulty && before.is_none()
+    }
+
+    /// Keeps the state of a source up to date with the fault. This function never returns.
+    pub(super) async fn apply_to(&self, health: &SourceHealth) {
+        let mut fault = self.fault.subscribe();
+        loop {
+            let reason = fault.borrow_and_update().clone();
+            health.set_routing_fault(RoutingFault::OtherExchangeType, reason);
+            if fault.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use ordain_util::source_health::SourceState;
+
+    use super::*;
+
+    #[test]
+    fn fault_concerns_the_sources_of_all_partitions() {
+        let fault = ExchangeFault::default();
+        let sources = [SourceHealth::default(), SourceHealth::default()];
+        for health in &sources {
+            health.set(SourceState::Consuming);
+        }
+        let mut updates = sources.each_ref().map(|health| Box::pin(fault.apply_to(health)));
+        let mut context = Context::from_waker(Waker::noop());
+        let mut after = |reason: Option<&str>| {
+            let is_new = fault.set(reason.map(str::to_owned));
+            for update in &mut updates {
+                assert_eq!(update.as_mut().poll(&mut context), Poll::Pending);
+            }
+            let is_consuming = |health: &SourceHealth| health.state() == SourceState::Consuming;
+            (is_new, sources.each_ref().map(is_consuming))
+        };
+        assert_eq!(after(Some("topic")), (true, [false, false]));
+        assert_eq!(after(Some("topic")), (false, [false, false]));
+        assert_eq!(after(None), (false, [true, true]));
+    }
+
+    #[test]
+    fn source_that_starts_later_has_the_fault() {
+        let fault = ExchangeFault::default();
+        fault.set(Some("topic".to_owned()));
+        let health = SourceHealth::default();
+        health.set(SourceState::Consuming);
+        let mut update = pin!(fault.apply_to(&health));
+        let mut context = Context::from_waker(Waker::noop());
+        assert_eq!(update.as_mut().poll(&mut context), Poll::Pending);
+        let kind = RoutingFault::OtherExchangeType;
+        let reason = "topic".to_owned();
+        assert_eq!(health.state(), SourceState::RoutingFault { fault: kind, reason });
+    }
+
+    #[test]
+    fn other_partitions_check_only_if_no_check_was_made_recently() {
+        let fault = ExchangeFault::default();
+        let start = Instant::now();
+        let at = |second| start + Duration::from_secs(second);
+        assert!(fault.begin_due_check(at(0)));
+        assert!(!fault.begin_due_check(at(1)));
+        assert!(fault.begin_due_check(at(60)));
+        fault.begin_check(at(110));
+        assert!(!fault.begin_due_check(at(120)));
+    }
+}

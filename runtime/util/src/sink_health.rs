@@ -1,0 +1,74 @@
+//! Shows whether a sink can publish its messages. The sink writes the state; metrics and the readiness of the process
+//! read it.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// The current state of a sink, and the streams that have published messages to the sink in this process.
+#[derive(Debug, Default)]
+pub struct SinkHealth(Mutex<SinkState>);
+
+#[derive(Debug, Default)]
+struct SinkState {
+    /// The time since which the server refuses the messages of the sink; `None` without a refusal.
+    refused_at: Option<(Instant, SystemTime)>,
+    streams: BTreeSet<Arc<str>>,
+}
+
+impl SinkHealth {
+    fn lock(&self) -> MutexGuard<'_, SinkState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that the server refuses the messages of the sink, or accepts them again.
+    pub fn set_refused(&self, is_refused: bool) {
+        let mut state = self.lock();
+        if !is_refused {
+            state.refused_at = None;
+        } else if state.refused_at.is_none() {
+            state.refused_at = Some((Instant::now(), SystemTime::now()));
+        }
+    }
+
+    /// Records that a stream publishes to the sink.
+    pub fn add_stream(&self, stream: &Arc<str>) {
+        self.lock().streams.insert(Arc::clone(stream));
+    }
+
+    /// Returns whether the server accepts the messages of the sink, as far as the last attempt shows.
+    pub fn is_accepted(&self) -> bool {
+        self.lock().refused_at.is_none()
+    }
+
+    /// Returns the time since which the server refuses the messages of the sink, if the refusal has lasted for at least
+    /// `period`. Otherwise returns `None`.
+    pub fn refused_since(&self, period: Duration) -> Option<SystemTime> {
+        let (began, since) = self.lock().refused_at?;
+        (began.elapsed() >= period).then_some(since)
+    }
+
+    /// Returns the streams that have published messages to the sink in this process.
+    pub fn streams(&self) -> BTreeSet<Arc<str>> {
+        self.lock().streams.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusal_counts_from_its_first_error() {
+        let health = SinkHealth::default();
+        assert_eq!((health.is_accepted(), health.refused_since(Duration::ZERO)), (true, None));
+        health.set_refused(true);
+        let since = health.refused_since(Duration::ZERO);
+        assert!(since.is_some() && !health.is_accepted());
+        assert_eq!(health.refused_since(Duration::from_hours(1)), None);
+        health.set_refused(true);
+        assert_eq!(health.refused_since(Duration::ZERO), since);
+        health.set_refused(false);
+        assert_eq!((health.is_accepted(), health.refused_since(Duration::ZERO)), (true, None));
+    }
+}
