@@ -19,7 +19,7 @@ use yaml_rust2::YamlLoader;
 use super::support::{EVENTS, GOOD, at_rest, home};
 
 /// The names of all metrics without the prefix `ordain_`, each with the type of the metric.
-const ALL: [(&str, &str); 34] = [
+const ALL: [(&str, &str); 35] = [
     ("build_info", "gauge"),
     ("log_lines_dropped_total", "counter"),
     ("dropped_messages", "gauge"),
