@@ -290,8 +290,8 @@ impl DeliveryDecoder {
         !self.locations.is_default() && self.has_own_cause(delivery)
     }
 
-    /// Returns whether a message has the headers of a dead letter of this stream. In a dead letter in its original form,
-    /// these headers come from the message.
+    /// Returns whether a message has the headers of a dead letter of this stream. In a dead letter in its original
+    /// form, such headers come from the original message.
     fn has_own_cause(&self, delivery: &Delivery) -> bool {
         has_header(delivery, CAUSE_HEADER)
             && !has_header(delivery, LETTER_HEADER)
@@ -413,7 +413,7 @@ impl DeliveryDecoder {
             (None, Some(sequence), _) => Ok(Cow::Owned(format!("{key}/{sequence}"))),
             (None, None, OrderingMode::Sequenced) => Ok(Cow::Borrowed("")),
             (None, None, OrderingMode::Fifo) => {
-                // The message of another stream's dead letter may lack an id, but the letter has one.
+                // The message in another stream's dead letter may lack an id, but the dead letter itself has an id.
                 if let Some(id) = original_letter_id(properties) {
                     return Ok(Cow::Borrowed(id));
                 }
@@ -465,8 +465,9 @@ impl DeliveryDecoder {
 
     /// Returns headers without a meaning for Ordain, as texts, and the properties that a handler reads as headers.
     /// Omits the property in `key_place`, which contains the key. A value that is neither a text, a number nor a
-    /// Boolean becomes JSON. Returns an error if the headers exceed the limit on their number or size, if the headers
-    /// and the body together exceed the size limit of an event, or if the name of a header is not UTF-8.
+    /// Boolean becomes JSON. Returns an error if the headers exceed the limit on their number or size, or if the name
+    /// of a header is not UTF-8. Also returns an error if the headers and the body together exceed the size limit of an
+    /// event.
     fn other_headers<'a>(
         &self,
         reader: &MessageReader<'a>,
@@ -670,11 +671,10 @@ fn utf8<'a>(place: &str, text: &'a ShortString) -> DeliveryResult<Cow<'a, str>> 
     }
 }
 
-/// Returns the time of the event, in µs since the Unix epoch. The time comes from the CloudEvents attribute `time`,
-/// otherwise from the header `timestamp_in_ms`, otherwise from AMQP's own timestamp. The first of these three that can
-/// be read counts ([`event_time`] for the attribute; a time in ms for the header). Other programs may use these names
-/// for something else, so another value is not an error. AMQP's timestamp is in seconds, but many producers write
-/// another unit.
+/// Returns the time of the event, in µs since the Unix epoch. There are three places, in this order: the CloudEvents
+/// attribute `time` (in a form that [`event_time`] reads), the header `timestamp_in_ms` (a number of ms), and AMQP's
+/// own timestamp. The first place with a readable time counts. Other programs may use these names for something else,
+/// so an unreadable value is not an error. AMQP's timestamp is in seconds, but many producers write another unit.
 fn default_time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> Option<u64> {
     let attribute = headers.time.and_then(as_text).and_then(|text| event_time(&text));
     // Ordain and a timestamp plugin of RabbitMQ write this header.

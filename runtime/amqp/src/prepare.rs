@@ -20,8 +20,8 @@ pub const PREPARE_TIMEOUT: Duration = Duration::from_mins(2);
 /// so a stream with the maximum number of partitions needs thousands of round trips.
 const PARTITION_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time limit for the requests about one queue of a stream that has run before. After this time, the stream starts
-/// nevertheless, because the queue may never answer. The limit concerns only one queue, so that it never ends the
-/// preparation of a stream with a large number of partitions whose queues answer.
+/// nevertheless, because the queue may never answer. The limit applies to each queue separately. If all queues answer,
+/// the limit therefore never ends the preparation, even if the stream has many partitions.
 pub(super) const KNOWN_QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the time limit for the preparation of a stream's topology.
@@ -58,19 +58,19 @@ pub struct PreparedTopology {
     pub limited_queues: Vec<String>,
     /// The bindings of earlier configurations that may still deliver messages.
     pub former_bindings: BTreeSet<Binding>,
-    /// The error because of which the topology was not prepared, if the stream has run before: the broker refused a
-    /// declaration or check, or a queue cannot be used now. The stream starts nevertheless, and its consumers retry: an
-    /// operator may be about to restore the queue or exchange.
+    /// The error because of which the topology of a stream that has run before was not prepared. The broker refused a
+    /// declaration or check, or a queue cannot be used now. The stream starts nevertheless, and its consumers retry,
+    /// because an operator may be about to restore the queue or exchange.
     pub error: Option<BrokerError>,
 }
 
 /// Declares or checks the exchange, queues and bindings of a stream. With `is_fifo`, first records which queues are
-/// lost (removed since the stream consumed them). Logs if a marked exchange of the stream is missing, and if the
-/// exchange or an exchange of `bind` was removed and declared again since the last check. `is_known` states whether the
-/// stream has run before. If the stream has run before, a refusal of the broker, such as a missing permission or a
-/// queue in another form, is a finding ([`PreparedTopology::error`]) and not an error, as is a queue that cannot be
-/// used now, for example because its node has stopped. In this case, also logs the bindings of earlier runs that are
-/// missing according to `list`.
+/// lost (removed since the stream consumed them). Logs if a marked exchange of the stream is missing. Also logs if the
+/// stream's exchange or an exchange of `bind` was removed and declared again since the last check. `is_known` states
+/// whether the stream has run before. If the stream has run before, two faults are findings
+/// ([`PreparedTopology::error`]) and not errors: a refusal of the broker, such as a missing permission or a queue in
+/// another form; and a queue that cannot be used now, for example because its node has stopped. For such a stream, this
+/// function also logs the bindings of earlier runs that are missing according to `list`.
 pub async fn prepare_topology(
     topology: &Topology,
     broker: &BrokerEndpoint,
@@ -155,8 +155,8 @@ pub async fn prepare_topology(
     Ok(PreparedTopology { limited_queues, former_bindings: record.former, error })
 }
 
-/// Returns whether an error concerns only the topology of one stream: the broker has refused a request, or the broker
-/// does not answer a request about a queue or exchange although the connection is open.
+/// Returns whether an error concerns only the topology of one stream. Such an error is a refusal of the broker, or a
+/// missing answer to a request about a queue or exchange although the connection is open.
 fn concerns_only_stream(error: &BrokerError, connection: &Connection) -> bool {
     match error {
         BrokerError::Refused { .. } => true,

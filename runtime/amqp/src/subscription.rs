@@ -37,7 +37,7 @@ pub(super) enum SubscriptionEnd {
     /// The receiver of the deliveries, or the sender of the acknowledgements, was dropped.
     Done,
     /// The prefetch (maximum number of unacknowledged deliveries) has changed. A consumer keeps the prefetch with which
-    /// it started. The broker would send newer messages to a new consumer on the same channel, and would send the
+    /// it started. On the same channel, the broker would send newer messages to a new consumer. The broker sends the
     /// unacknowledged messages of the old consumer again only after the channel is closed. Ordain therefore opens a new
     /// channel, which receives all unacknowledged messages again, in order.
     Resized,
@@ -66,8 +66,8 @@ pub(super) struct Subscription<'a> {
     progress: &'a ConsumerProgress,
     prefetch: &'a mut AdaptivePrefetch,
     contact: &'a mut ContactState,
-    /// The unreadable messages since the last readable message. Those of them that are held back are the last elements
-    /// of `unsent`.
+    /// The unreadable messages since the last readable message. The messages that the run holds back are the last
+    /// elements of `unsent`.
     run: UnreadableRun,
     /// Number of deliveries that have arrived.
     received: u64,
@@ -121,15 +121,16 @@ impl<'a> Subscription<'a> {
         }
     }
 
-    /// Sets whether the queue may be of type stream, because the broker did not show the whole form of the queue.
+    /// Sets whether the type of the queue is unknown, because the broker did not show the whole form of the queue.
     pub(super) fn with_unknown_type(mut self, is_type_unknown: bool) -> Self {
         self.is_type_unknown = is_type_unknown;
         self
     }
 
-    /// Passes deliveries to their receiver until the receiver or the sender of `acknowledged` is dropped, the prefetch
-    /// changes, the broker ends the consumer, the queue seems to be of type stream, or the channel fails. Accepts
-    /// deliveries from the broker even while the receiver takes none, to measure the memory that the deliveries need.
+    /// Passes deliveries to their receiver. Returns when the receiver or the sender of `acknowledged` is dropped, the
+    /// prefetch changes, the broker ends the consumer, the queue seems to be of type stream, or the channel fails.
+    /// Accepts deliveries from the broker even while the receiver takes none, to measure the memory that the deliveries
+    /// need.
     pub(super) async fn run(
         mut self,
         consumer: Consumer,
@@ -174,8 +175,8 @@ impl<'a> Subscription<'a> {
                             return self.stop(deliver, acknowledged).await;
                         }
                         // Deliveries above the memory limit reduce the prefetch at once, even before an
-                        // acknowledgement. The events of the remaining batch may be much larger than its messages, so
-                        // the loop decodes no further message.
+                        // acknowledgement. The events of a batch may need much more memory than its message, so the
+                        // loop decodes no further message.
                         if self.prefetch.shrink_if_over_limit(self.unsent_bytes) {
                             return Ok(SubscriptionEnd::Resized);
                         }
@@ -211,7 +212,7 @@ impl<'a> Subscription<'a> {
         self.acknowledged_events + held == self.event_counts.received()
     }
 
-    /// Returns whether the prefetch is used up by messages that are held back, so that no further message can arrive.
+    /// Returns whether the messages that are held back use up the prefetch, so that no further message can arrive.
     fn is_prefetch_held(&self) -> bool {
         let unacknowledged = self.received - self.acknowledged_count;
         self.run.held_events() > 0
@@ -233,11 +234,11 @@ impl<'a> Subscription<'a> {
         }
     }
 
-    /// Decides about the unreadable messages that are held back, if no further message has arrived for a while, or can
-    /// arrive because the held messages use up the prefetch. If the stream has read a message before, the held messages
-    /// become dead letters. Otherwise they remain in the queue: the subscription reports the messages and continues to
-    /// hold them. It ends if the held messages use up the prefetch, or if it has held messages for too long. Returns
-    /// the end of the subscription, if it must end.
+    /// Decides about the unreadable messages that are held back. The caller calls this method when no further message
+    /// has arrived for a while, or when no further message can arrive, because the held messages use up the prefetch.
+    /// If the stream has read a message before, the held messages become dead letters. Otherwise, the subscription
+    /// reports the held messages and continues to hold them, so that they remain in the queue. If the held messages use
+    /// up the prefetch, or if the subscription has held messages for too long, returns the end of the subscription.
     async fn decide_about_held(&mut self) -> Option<SubscriptionEnd> {
         if self.is_prefetch_held() && self.prefetch.grow() {
             return Some(SubscriptionEnd::Resized);
@@ -254,8 +255,8 @@ impl<'a> Subscription<'a> {
         None
     }
 
-    /// Returns whether the stream has read a message, now or in an earlier process: each event leaves data of the
-    /// stream in the store.
+    /// Returns whether the stream has read a message, in this process or in an earlier one. The store shows this,
+    /// because each event leaves data of the stream in the store.
     async fn has_read_before(&mut self) -> Result<bool, StoreError> {
         if !self.contact.has_read {
             let ConsumerOptions { records, stream, .. } = self.options;

@@ -142,10 +142,10 @@ impl Topology {
     /// Declares the missing exchange, queues and bindings. With `declare = false`, only checks that the queues and the
     /// exchange exist. Returns the queues that were declared without a delivery limit under an earlier version of
     /// RabbitMQ, and that now have the default limit of the present version. `is_known` states whether the stream has
-    /// run before. If the stream has run before, a queue may exist in another form, so that the broker refuses its
-    /// declaration. This method then nevertheless binds the queues, so that no message is lost, and returns the last
-    /// such refusal as the second value. Any other refusal, such as a missing permission, is an error, as is a queue of
-    /// a known stream that does not answer.
+    /// run before. If the stream has run before, a queue may exist in another form, and the broker then refuses its
+    /// declaration. This method nevertheless binds the queues, so that no message is lost, and returns the last such
+    /// refusal as the second value. Any other refusal, such as a missing permission, is an error. A queue of a known
+    /// stream that does not answer is also an error.
     pub async fn prepare(
         &self,
         broker: &BrokerEndpoint,

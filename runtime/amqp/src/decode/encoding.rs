@@ -1,6 +1,6 @@
 //! Returns the data in bodies: undoes the compression that the property `content_encoding` names, and removes the
-//! encoding of an AMQP value. The result must never exceed the size limit of an event, however small the compressed
-//! body is.
+//! encoding of an AMQP value. The result must never exceed the size limit of an event, even if the compressed body is
+//! small.
 
 use std::borrow::Cow;
 use std::io::{self, Read};

@@ -76,7 +76,7 @@ fn is_outside_event(place: &Place) -> bool {
 fn may_share_id(location: &IdLocation) -> bool {
     for place in &location.0 {
         match place {
-            // Each event has an id in these places, so no event reads the later places.
+            // `IdPlace::Content` and `IdPlace::Unique` give every event an id, so no event reads the later places.
             IdPlace::Content | IdPlace::Unique => return false,
             IdPlace::Place(Place::Attribute(name)) if name == "id" => return false,
             IdPlace::Place(place) if is_outside_event(place) => return true,
