@@ -158,7 +158,8 @@ impl ConfigChecker<'_> {
         {
             let message = format!(
                 "must be 0 or 1, because sink \"{sink}\" numbers the events of this stream: each key begins with the \
-                 first number that the sink gives, and with `any` Ordain would not detect the loss of this event"
+                 first number of the sink, and with `any` Ordain would not detect the loss of the event with this \
+                 number"
             );
             self.report(&at("first"), message);
         }

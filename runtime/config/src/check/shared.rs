@@ -1,5 +1,5 @@
-//! Checks that no two streams share a queue, that no two streams share an exchange that divides its messages among
-//! several queues, and finds dead letters and events of other types that return to their stream.
+//! Checks that no two streams share a queue, and that no two streams share an exchange that divides its messages among
+//! several queues. Also finds dead letters and events of other types that can return to their stream.
 
 use std::collections::{BTreeSet, HashSet};
 
