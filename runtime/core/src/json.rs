@@ -1,20 +1,20 @@
-//! Digests of JSON. Two JSON texts have the same digest if they differ only in the white space between their parts, in
-//! the escapes of their strings, and in the order of the members of their objects. A producer, or a library that sends
-//! an event again, may change these three things.
+//! Digests of JSON. Two JSON texts have the same digest if they differ only in three things: the white space between
+//! their parts, the escapes of their strings, and the order of the members of their objects. A producer, or a library
+//! that sends an event again, may change these three things.
 //!
-//! All other differences count. In particular, a number counts as the text that the producer wrote, so `1` and `1.0`
-//! differ: not every reader treats them as the same value. If several members of an object have the same name, the
-//! order of these members does not count either.
+//! All other differences count. In particular, a number counts as the text that the producer wrote. `1` and `1.0`
+//! therefore differ, because some readers treat them as different values. If several members of an object have the same
+//! name, the order of these members does not count either.
 //!
-//! Every JSON event gets such a digest, so the computation must be fast: it reads the text once, from the beginning to
-//! the end, in words of eight bytes, and needs no memory besides the stack. The digest of an object is the sum of the
-//! digests of its members, because a sum does not depend on their order.
+//! Every JSON event gets such a digest, so the computation must be fast. It reads the text once, from the beginning to
+//! the end, in words of eight bytes. It needs no memory besides the stack. The digest of an object is the sum of the
+//! digests of its members, because a sum does not depend on the order of the members.
 //!
 //! The digests are part of the storage format: key records, accepted ids, spilled events and retained messages contain
 //! them.
 
-/// Maximum nesting of arrays and objects. Deeper JSON has no digest. Ordain accepts at most this nesting in CloudEvents
-/// in JSON. The limit also keeps the recursion from overflowing the stack.
+/// Maximum nesting of arrays and objects. Deeper JSON has no digest. A CloudEvent in JSON that Ordain accepts has at
+/// most this nesting. The limit also prevents an overflow of the stack by the recursion.
 const NESTING_LIMIT: u32 = 127;
 
 /// Arbitrary numbers that [`mix`] combines with its arguments.
@@ -49,8 +49,8 @@ pub fn json_digest(text: &[u8]) -> Option<u64> {
     is_valid.then_some(digest)
 }
 
-/// Combines a digest with the next number. The result depends on their order. If `b` is `RIGHT`, the product is 0, but
-/// the result still depends on `a`.
+/// Combines a digest `a` with the next number `b`. The result depends on the order of the two. If `b` is `RIGHT`, the
+/// product is 0, but the result still depends on `a`.
 fn mix(a: u64, b: u64) -> u64 {
     let a = a ^ LEFT;
     let b = b ^ RIGHT;
@@ -107,7 +107,7 @@ fn zero_bytes(word: u64) -> u64 {
 struct JsonReader<'a> {
     text: &'a [u8],
     at: usize,
-    /// All bits of the strings. Some bits may come from bytes after a string.
+    /// All bits of the strings that the reader has read. Some bits may come from bytes after a string.
     bits: u64,
 }
 
@@ -140,7 +140,7 @@ impl JsonReader<'_> {
         Some(byte)
     }
 
-    /// Skips the next byte if it is `byte`. Returns whether it was.
+    /// Skips the next byte if it is `byte`. Returns whether it has skipped the byte.
     fn skip(&mut self, byte: u8) -> bool {
         let is_next = self.text.get(self.at) == Some(&byte);
         self.at += usize::from(is_next);
@@ -456,7 +456,7 @@ mod tests {
         assert!(json_digest(b"\"\xc3\xbc\"").is_some());
     }
 
-    /// No number that is combined with a digest erases the digest.
+    /// The combination with any number still depends on the digest.
     #[test]
     fn digest_depends_on_all_earlier_numbers() {
         for number in [0, LEFT, RIGHT, u64::MAX] {

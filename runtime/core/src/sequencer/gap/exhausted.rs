@@ -106,9 +106,9 @@ impl Sequencer {
                 self.park(index, gap_failure(error));
             }
             ExhaustedPolicy::Skip => {
-                // One dead letter stands for all skipped sequences, so a skip costs the same for each width of the gap.
-                // While the results that wait for a commit have as many dead letters as a commit, the sequencer does
-                // not skip another gap of the key.
+                // One dead letter stands for all skipped sequences, so the cost of a skip does not depend on the width
+                // of the gap. If the results that wait for a commit already have the maximum number of dead letters of
+                // a commit, the sequencer does not skip another gap of the key.
                 let waiting: usize = lane.pending.iter().map(|chunk| chunk.letters.len()).sum();
                 if waiting >= self.settings.batch_events {
                     return;
