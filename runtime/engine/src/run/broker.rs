@@ -34,8 +34,8 @@ const RETRY_DELAY: Duration = Duration::from_millis(500);
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Declares or checks the exchanges and queues of streams, and opens the exchange sinks, as soon as the broker is
-/// available. Prepares all streams concurrently, so that a queue that does not answer delays no other stream. Waits for
-/// the broker for at most `patience` after the first error of a stream or sink, or without a limit if `patience` is
+/// available. Prepares all streams concurrently, so that a queue that does not answer delays no other stream. After the
+/// first error of a stream or sink, waits for the broker for at most `patience`, or without a limit if `patience` is
 /// `None`. Records this wait in `status`. Returns the tag of the consumers of this process; without a broker, an empty
 /// text.
 pub(super) async fn prepare(
@@ -88,9 +88,9 @@ pub(super) async fn prepare(
 }
 
 /// Inspects the broker of a configuration, at most for the time `limit`, and changes nothing in the broker. If `sample`
-/// is a number of messages, also receives this number of messages of each queue, and returns them to the queue. Returns
-/// the findings, and the form in which a stream would read each message. Returns `None` if the configuration has no
-/// broker.
+/// is a number, also receives at most this number of messages of each queue, and returns the messages to the queue. The
+/// result contains the findings, and how the streams would read the messages. Returns `None` if the configuration has
+/// no broker.
 pub async fn inspect(
     loaded: &LoadedConfig,
     limit: Duration,
@@ -158,7 +158,8 @@ struct StartRetries<'a> {
     /// The time for which each action is retried, from its first error on. `None` means no limit.
     patience: Option<Duration>,
     status: &'a RunStatus,
-    /// The limit on warnings that the broker is unavailable: all concurrent actions have this error at the same time.
+    /// Limits the warnings that the broker is unavailable, because all concurrent actions have this error at the same
+    /// time.
     throttle: Mutex<LogThrottle>,
 }
 
@@ -181,13 +182,14 @@ impl StartRetries<'_> {
                 TopologyError::Broker(error) => self.status.begin_broker_wait(error),
                 TopologyError::Store(_) => self.status.end_broker_wait(),
             }
-            // A stream whose queue does not answer can take minutes, so the time begins with the first error.
+            // The preparation of a stream whose queue does not answer can take minutes, so the time limit begins with
+            // the first error.
             let now = Instant::now();
             until = until.or_else(|| Some(now + self.patience?));
             if until.is_some_and(|until| now >= until) {
                 return Err(describe_lasting(error));
             }
-            // The next attempt may reach an upgraded broker.
+            // Before the next attempt, the broker may be upgraded.
             self.broker.forget_version();
             self.warn(&error, &mut throttle);
             tokio::time::sleep(RETRY_DELAY).await;

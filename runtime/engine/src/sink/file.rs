@@ -398,8 +398,8 @@ impl FileSink {
 
     /// Makes all written lines durable. `unsynced` contains the lines that were appended since the last sync. If
     /// another process removed or truncated the file before the sync had ended, writes these lines again. After a
-    /// removal, writes them to the file that is now at the path. Returns a mark for all runs whose messages the store has not marked
-    /// as published, if lines were written again; otherwise returns `None`.
+    /// removal, writes the lines to the file that is now at the path. If lines were written again, returns a mark for
+    /// all runs whose messages the store has not marked as published. Otherwise returns `None`.
     pub(super) fn sync(&mut self, unsynced: &[u8]) -> io::Result<Option<Mark>> {
         if self.is_synced {
             return Ok(None);

@@ -70,9 +70,9 @@ impl UnpublishedMessages {
     }
 
     /// Returns whether a line is equal to the encoded message that has the same id; `None` if the outbox has no message
-    /// with this id. `number` is the number in the line. The outbox does not have the numbers of messages, so the
-    /// function encodes the message with the number in the line. An earlier version of Ordain may have written the line,
-    /// so text may also be base64.
+    /// with this id. `number` is the number in the line. The outbox does not have the numbers of messages, so this
+    /// method encodes the message with the number in the line. An earlier version of Ordain may have written the line,
+    /// and wrote text as base64.
     fn has_line(&self, id: &str, number: Option<u64>, line: &[u8]) -> Option<bool> {
         let (stream, content) = self.0.get(id)?;
         let mut encoded = Vec::with_capacity(line.len());

@@ -46,8 +46,8 @@ impl PartitionedExchange {
         exchanges
     }
 
-    /// Returns the bindings of the stream's queues to the exchange, except one binding of each queue. Keeps the binding
-    /// that Ordain declares, if the queue has it.
+    /// Returns the bindings of the stream's queues to the exchange, except one binding of each queue. The exception is
+    /// the binding that Ordain declares, if the queue has this binding.
     fn repeated_bindings(
         &self,
         bindings: &[BindingAnswer],

@@ -11,8 +11,8 @@ use ordain_util::source_health::RoutingFault;
 
 /// The routing faults that only the management API shows.
 const FAULTS: [RoutingFault; 2] = [RoutingFault::MissingBinding, RoutingFault::ForeignConsumer];
-/// The number of failed checks in a row after which a fault counts as unknown. Otherwise the fault would outlive its
-/// cause as long as the management API does not answer.
+/// After this number of failed checks in a row, a fault counts as unknown. Otherwise, the fault would stay as long as
+/// the management API does not answer, even if its cause has ended.
 const FAILED_CHECKS_LIMIT: u32 = 3;
 
 /// A difference between the broker and a stream's topology because of which the stream loses or reorders events. Each
@@ -54,10 +54,10 @@ pub(super) struct RoutingFaults {
 
 impl RoutingFaults {
     /// Records the routing faults of `findings` in the states of the sources of this process, and removes the faults
-    /// that no longer exist. A partition that has received deliveries since the last check has no missing binding:
-    /// events reach its queue on a way that the management API does not show, for example through a shovel. Leaves the
-    /// faults for which `is_unchecked` returns `true` unchanged, but removes them after [`FAILED_CHECKS_LIMIT`] such
-    /// checks.
+    /// that no longer exist. If a partition has received deliveries since the last check, it has no missing binding:
+    /// events reach its queue in a way that the management API does not show, for example through a shovel. If
+    /// `is_unchecked` returns `true` for a fault, the fault stays unchanged, but ends after [`FAILED_CHECKS_LIMIT`]
+    /// such checks.
     pub(super) fn update(
         &mut self,
         status: &RunStatus,
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(state(&faulty), faulty_state);
         tracker.update(&status, &[], checked);
         assert_eq!(state(&faulty), SourceState::Consuming);
-        // The fault does not outlive its cause for ever while the API does not answer.
+        // If the API does not answer, the fault ends nevertheless after some checks.
         tracker.update(&status, &found, checked);
         for _ in 1..FAILED_CHECKS_LIMIT {
             tracker.update(&status, &[], unchecked);

@@ -517,7 +517,7 @@ fn ignored_file_that_returns_is_not_read() {
     }
 }
 
-/// An ignored file returns under the name of a new file, so the path of the source names it.
+/// An ignored file returns under the name of a new file, so the path of the source names the file.
 #[test]
 fn ignored_file_with_the_name_of_a_new_file_is_read() {
     let mut fixture = with_ignored_file();
@@ -559,8 +559,8 @@ fn number_of_missing_ignored_files_is_limited() {
     assert_eq!(fixture.files(), [("f".to_owned(), 0)]);
 }
 
-/// A file that was ignored left the folder long ago. A new compressed file has the same length, but contains lines that
-/// the source has never read.
+/// An ignored file left the folder long ago. A new compressed file has the same length, but contains lines that the
+/// source has never read.
 #[test]
 fn ignored_file_hides_no_later_compressed_file() {
     let mut fixture = with_ignored_file();

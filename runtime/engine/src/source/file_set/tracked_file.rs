@@ -281,7 +281,7 @@ impl TrackedFile {
         self.is_read() && self.has_no_read_line()
     }
 
-    /// Returns whether the file is missing, and the source had read it to its end or had ignored it.
+    /// Returns whether the file is missing, and the source has read it to its end or ignored it.
     pub(super) fn is_remembered(&self) -> bool {
         self.progress.is_lost && (self.progress.is_ignored || self.progress.unread_bytes() == 0)
     }
@@ -292,8 +292,8 @@ impl TrackedFile {
     }
 
     /// Returns whether the file may have become a compressed file, and the set has not matched it with a compressed
-    /// file yet. An ignored file counts only in the scan that finds it gone: a compressed file that appears later more
-    /// probably contains unread lines, and only has the same length.
+    /// file yet. An ignored file counts only in the scan that finds it missing. A compressed file that appears later
+    /// probably contains unread lines, and has the same length only by chance.
     pub(super) fn may_be_compressed(&self) -> bool {
         let is_forgotten = self.progress.is_ignored && self.was_gone;
         self.is_gone() && !is_forgotten && !self.progress.is_compressed && self.loss.is_none()
