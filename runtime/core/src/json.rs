@@ -107,7 +107,8 @@ fn zero_bytes(word: u64) -> u64 {
 struct JsonReader<'a> {
     text: &'a [u8],
     at: usize,
-    /// All bits of the strings that the reader has read. Some bits may come from bytes after a string.
+    /// The bitwise OR of the words and bytes of all strings that the reader has read. Some bits may come from bytes
+    /// after a string.
     bits: u64,
 }
 

@@ -29,11 +29,11 @@ use ordain_store::{
 
 /// The maximum number of sequences that one call of the script `retained` requests.
 const SEQUENCES_LIMIT: usize = 1_000;
-/// Above this number of wanted sequences, the store may first find the sequences that have retained messages
-/// ([`is_scan_shorter`]). The number of wanted sequences has no limit, because a gap may be wide. The number of retained
-/// messages is limited.
+/// If there are more wanted sequences than this number, the store may first find the sequences that have retained
+/// messages ([`is_scan_shorter`]). The number of wanted sequences has no limit, because a gap may be wide. The number
+/// of retained messages is limited.
 const WANTED_SEQUENCES_LIMIT: u64 = 100 * SEQUENCES_LIMIT as u64;
-/// The approximate number of fields that a scan of the log examines in the time of a search for one sequence.
+/// The approximate number of fields that a scan of the log examines in the time that the search for one sequence takes.
 const SCANNED_FIELDS: u64 = 5;
 
 #[async_trait]
@@ -470,14 +470,19 @@ fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
     call.arg(origin.published_commit);
 }
 
-/// Appends a message to be assigned as three arguments. The first argument is the key. The second argument begins with
-/// two flags. The first flag is 1 if the message has its own number, 2 if it is a producer's message that may get only
-/// the number that it had before a loss, and otherwise 0. The second flag is 1 for the last message of a key. The flags
-/// are followed by the partition, the content digest, the digest of the id (for a producer's message, of source and
-/// id), the bytes of the event up to and including its number, the digest of the id alone, which earlier versions
-/// stored, and all digests except the content digest under which a record may have the message
-/// ([`Event::repeat_digests`](ordain_core::Event::repeat_digests)). The third argument has the bytes of the event after
-/// its number.
+/// Appends a message to be assigned as three arguments. The first argument is the key. The third argument has the bytes
+/// of the event after its number. The second argument begins with two flags. The first flag is 1 if the message has its
+/// own number. The first flag is 2 if the message comes from a producer, and may get only the number that it had before
+/// a loss. Otherwise the first flag is 0. The second flag is 1 for the last message of a key. These parts follow the
+/// flags:
+///
+/// 1. the partition
+/// 2. the content digest
+/// 3. the digest of the id (for a producer's message, of source and id)
+/// 4. the bytes of the event up to and including its number
+/// 5. the digest of the id alone, which earlier versions stored
+/// 6. the other digests under which a record may have the message
+///    ([`Event::repeat_digests`](ordain_core::Event::repeat_digests))
 fn put_item(call: &mut Cmd, item: &AssignItem, is_numbered: bool, has_origin: bool) {
     let event = &item.event;
     let own_number = event.sequence().or((item.number > 0).then_some(item.number));

@@ -83,9 +83,10 @@ pub struct FileProgress {
     /// led to the present file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_ignored: bool,
-    /// `true` if the file is missing and the source has finished with it for now: the source has read the file to its
-    /// end or ignored it, the stream has a dead letter about the unread rest, or a publisher has continued with another
-    /// file. If the file returns, the source reads only the bytes after the position, and no bytes of an ignored file.
+    /// `true` if the file is missing and has no unread bytes that the source waits for. The source has read the file to
+    /// its end or ignored it, the stream has a dead letter about the unread rest, or a publisher has continued with
+    /// another file. If the file returns, the source reads only the bytes after the position. It reads no bytes of an
+    /// ignored file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_lost: bool,
     /// `true` if the source has found a compressed file that this file may have become. A file becomes at most one

@@ -469,9 +469,9 @@ pub trait MessageLog: Send + Sync {
         keys: &[&str],
     ) -> Result<Vec<Option<u32>>, StoreError>;
 
-    /// Returns, for each key, whether the store has a counter of the key in the destination: whether it has accepted a
-    /// message of the key with a number, or has given such a number. A counter that has expired counts until the store
-    /// removes it.
+    /// For each key, returns whether the store has a counter of the key in the destination. The store has a counter if
+    /// it has accepted a message of the key with a number, or has given a message of the key a number. A counter that
+    /// has expired counts until the store removes it.
     async fn has_counters(&self, to: &Destination, keys: &[&str]) -> Result<Vec<bool>, StoreError>;
 
     /// Returns two things about a shard, read at one moment. The first result is about the calls of the writer to the

@@ -211,7 +211,8 @@ fn no_events_reason(since: Timestamp, login_refusal: Option<&str>) -> String {
     format!("no events arrive from its source since {since:.0}{}", login_cause(login_refusal))
 }
 
-/// Returns the reason why a stream is not ready if the broker does not route its events to the stream.
+/// Returns the reason why a stream is not ready, for a fault because of which the broker does not route events to the
+/// stream.
 fn routing_reason(fault: RoutingFault) -> &'static str {
     match fault {
         RoutingFault::OtherExchangeType => {

@@ -52,12 +52,12 @@ local function next_argument()
   return ARGV[argument]
 end
 
--- The description of a message begins with two flags. The first flag is 1 if the message has its own number, and 2 if
--- it is a producer's message that may get only the number that it had before a loss. The second flag is 1 if the
--- message is the last of its key. The flags are followed by the partition, the content digest, the digest of the id
--- (for a producer's message, of source and id), the first bytes of the event, the message's own number, the digest of
--- the id alone, which earlier versions stored, and the other digests under which a record may have the message. These
--- parts have the following offsets:
+-- The description of a message begins with two flags. The first flag is 1 if the message has its own number. The first
+-- flag is 2 if the message comes from a producer, and may get only the number that it had before a loss. The second
+-- flag is 1 if the message is the last message of its key. The other parts are: the partition; the content digest; the
+-- digest of the id (for a producer's message, of source and id); the first bytes of the event; the message's own
+-- number; the digest of the id alone, which earlier versions stored; and the other digests under which a record may
+-- have the message. These parts have the following offsets:
 local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN, EARLIER_ID_IN, DIGESTS_IN = 3, 7, 15, 23, 25, 33, 41
 -- A duration, in ms, that is longer than any retention time.
 local EXPIRY_DELAY_LIMIT_MS = 2 ^ 42
@@ -589,11 +589,12 @@ do
     return at, size
   end
 
-  -- Returns whether each reader that has settled or spilled the sequence of a key, or a later sequence, has under this
-  -- sequence the event with these digests: `long` and, in the form of a key record, `short` (fields of the table
-  -- `digests`). Returns false if no reader has the sequence. With `trusts_lossy`, an event that a reader does not know
-  -- counts as the same event if an owner has repeated lost commits of this reader: the owner knows the digests of more
-  -- events than the record of the key, and recognises a repeat by them.
+  -- Returns whether all readers that have a sequence of a key have the event with these digests under this sequence. A
+  -- reader has a sequence if it has settled or spilled the sequence or a later sequence. The table `digests` contains
+  -- the digests as `long`, and in the form of a key record as `short`. Returns false if no reader has the sequence. A
+  -- reader may not know its event. With `trusts_lossy`, such an event counts as the same event if an owner has repeated
+  -- lost commits of this reader. The reason: the owner knows the digests of more events than the record of the key, and
+  -- recognises a repeat by these digests.
   local function readers_have(key, digests, sequence, trusts_lossy)
     local is_found, is_same = false, true
     each_reader(key, function(data, record, unused, is_lossy)
