@@ -95,8 +95,8 @@ pub(crate) fn behavior(plan: &Plan, event: &Event) -> EventBehavior {
     EventBehavior::Fine
 }
 
-/// Returns the effect of a successful event. An event of a type that the handler does not execute changes no state; its
-/// only message is the event itself, if the settings name a sink for such events.
+/// Returns the effect of a successful event. If the handler does not execute events of the type, the event changes no
+/// state. If the settings also name a sink for such events, the only message passes the event on to this sink.
 pub(crate) fn handle(
     plan: &Plan,
     version: &str,

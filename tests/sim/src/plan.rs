@@ -75,9 +75,9 @@ pub(crate) struct ProducerPlan {
     pub(crate) astray: u32,
 }
 
-/// The handlers' behaviour. The seed, the rates, `blocked`, and the key and the content of an event decide whether the
-/// handler rejects the event, whether executions of the event fail, and whether the event ends its key. The failure of
-/// a single attempt also depends on the number of the attempt and on the handler version.
+/// The handlers' behaviour. The handler may reject an event, executions of the event may fail, and the event may end
+/// its key. The seed, the rates, `blocked`, and the key and the content of the event determine which of these happens.
+/// The failure of a single attempt also depends on the number of the attempt and on the handler version.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HandlerPlan {
     /// Rate of events that the handler rejects.

@@ -211,8 +211,9 @@ fn paged(plan: &mut Plan, rng: &mut Rng) {
 }
 
 /// Plans events of types that the handler does not execute, and owners that crash. The version of the handler never
-/// changes, because the checker could not recognise each guess: a guess (a turn that runs before its key record is
-/// loaded) may begin after events of other types, and the checker expects it at the first event of its key.
+/// changes, because the checker could not recognise each guess. A guess is a turn that runs before its key record is
+/// loaded. A guess may begin after events of other types, but the checker expects the guess at the first event of its
+/// key.
 fn other_types(plan: &mut Plan, rng: &mut Rng) {
     failing(plan, rng);
     if rng.permille(300) {

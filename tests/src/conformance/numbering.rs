@@ -459,8 +459,8 @@ pub async fn repeated_message_of_a_producer_is_recognized(fixture: &mut impl Fix
     assert_eq!(producer.assign(fixture.store(), 0, &[message(&a, "1")]).await, [New(10)]);
 }
 
-/// A producer may publish JSON again in another form. An earlier version of Ordain compared JSON by its bytes, as it
-/// still compares other data.
+/// A producer may publish JSON again in another form. Earlier versions of Ordain compared JSON by its bytes. Ordain
+/// still compares all other data by its bytes.
 pub async fn json_of_a_producer_is_compared_as_json(fixture: &mut impl Fixture) {
     use AssignItemReply::{Conflict, Known, New, UnprovenRepeat};
     const ONE: &str = r#"{"a":[1,"x"],"b":2}"#;
@@ -583,7 +583,8 @@ pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fi
 /// A store that went back in time has lost numbers that it gave, but the reader has settled the events with these
 /// numbers. The store cannot distinguish these numbers from the numbers of another producer, so it refuses to number an
 /// event. If the call publishes lost events again, the store gives the number of a settled event to the same event, but
-/// not to another event, and not if the record of the key no longer has the digest of the settled event.
+/// not to another event. If the record of the key no longer has the digest of the settled event, the store does not
+/// give this number.
 pub async fn lost_numbers_are_given_again_to_the_same_events(fixture: &mut impl Fixture) {
     use AssignItemReply::{AfterConflict, Known, New, NumberedElsewhere, UnprovenRepeat};
     let store = fixture.store();

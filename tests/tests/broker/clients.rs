@@ -115,7 +115,7 @@ fn messages_of_other_clients_are_read() -> Result<()> {
     Ok(())
 }
 
-/// The SDKs publish events with the same attributes in all their forms. Only the id differs.
+/// The SDKs publish events with the same attributes in all forms that they support. Only the id differs.
 #[test]
 fn cloudevents_of_the_sdks_are_read() -> Result<()> {
     let rig = Rig::with("", "ordering = \"fifo\"", "")?;
@@ -158,7 +158,7 @@ fn cloudevents_of_the_sdks_are_read() -> Result<()> {
     Ok(())
 }
 
-/// The SDKs validate the attributes of an event: an event without id, source, type or version is an error.
+/// The SDKs validate the attributes of an event: they report an error if the event has no id, source, type or version.
 #[test]
 fn published_messages_are_read_by_the_sdks() -> Result<()> {
     let rig = Rig::new()?;

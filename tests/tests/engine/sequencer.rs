@@ -308,7 +308,7 @@ fn wide_gap_is_skipped_in_one_step() -> Result<()> {
 }
 
 /// Events of a skipped range arrive late: first one in the middle of the range, then the first one of the range. Each
-/// gets a dead letter of its own, a repeat has no result, and the letter of the range stays.
+/// late event gets its own dead letter, a repeat has no result, and the letter of the range stays.
 #[test]
 fn late_original_of_a_skipped_range_gets_its_own_letter() -> Result<()> {
     let mut rig = Rig::new(WIDE)?;
@@ -336,7 +336,7 @@ fn late_original_of_a_skipped_range_gets_its_own_letter() -> Result<()> {
     Ok(())
 }
 
-/// If the skip has a single number, the letter of the late original replaces the letter of the skip.
+/// If the skip covers a single number, the letter of the late original replaces the letter of the skip.
 #[test]
 fn late_original_replaces_the_letter_of_a_single_skip() -> Result<()> {
     let mut rig = Rig::new(WIDE)?;
@@ -445,7 +445,8 @@ fn events_cut_from_a_full_answer_are_not_skipped() -> Result<()> {
     Ok(())
 }
 
-/// An event that replay found has at most one dead letter to remove, if it is not in the range of the dead letters.
+/// If replay found an event outside the range of the dead letters, at most one dead letter of this event must be
+/// removed.
 #[test]
 fn replayed_event_removes_no_letters_that_cannot_exist() -> Result<()> {
     let mut rig = Rig::new("gap = { timeout = \"1s\" }\nspill_after = \"10m\"\n")?;

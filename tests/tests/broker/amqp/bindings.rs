@@ -87,8 +87,8 @@ fn queue_that_takes_keys_is_reported() -> Result<()> {
 }
 
 /// Another program binds a queue of a stream with several partitions a second time. The exchange divides its messages
-/// among all bindings, so most keys change their partition. The host must report the second binding repeatedly, and the
-/// command that it names must remove this binding.
+/// among all bindings, so most keys change their partition. The host must report the second binding repeatedly. The
+/// command in the report must remove this binding.
 #[test]
 fn second_binding_of_a_queue_is_reported() -> Result<()> {
     let rig = rig("", "partitions = 4", None)?;

@@ -103,7 +103,7 @@ fn consumer_of_another_deployment_is_reported() -> Result<()> {
     owner.end()
 }
 
-/// The host does not report its own consumers, also not the consumer of a killed process with the same store.
+/// The host must report neither its own consumers nor the consumer of a killed process with the same store.
 #[test]
 fn own_consumers_are_not_reported() -> Result<()> {
     for source in ["", "partitions = 4"] {
@@ -119,7 +119,7 @@ fn own_consumers_are_not_reported() -> Result<()> {
         rig.publish(&lines[10..])?;
         rig.take(&mut out, lines.len())?;
         let address = ready(&mut service)?;
-        // A check that finds a policy has also read the consumers.
+        // When the host logs a policy, the same check has also read the consumers.
         rig.rabbit.set_policy("^cases", r#"{"max-length": 1000000}"#)?;
         service.until_says("has max-length = 1000000")?;
         let printed = check(&rig.home)?;

@@ -170,8 +170,8 @@ fn returned_dead_letters_do_not_circulate() -> Result<()> {
 /// the stream must treat the returned dead letter as a repeat.
 #[test]
 fn returned_dead_letters_of_a_sequenced_stream_do_not_circulate() -> Result<()> {
-    // Two events have no sequence, and only the second of them has an id. When their dead letters return, the stream
-    // still cannot read the messages. Their dead letters must not circulate (`returned` twice).
+    // Two events have no sequence, and only the second of them has an id. When the dead letters of these two events
+    // return, the stream still cannot read their messages. The dead letters must not circulate (`returned` twice).
     let expected = ["no-sequence", "no-sequence", "rejected", "returned", "returned"];
     let without_id = from_line(&line("b", 1, &json!({ "do": "ok" })))?;
     let mut with_id = without_properties(from_line(&line("c", 1, &json!({ "do": "ok" })))?);

@@ -1,5 +1,5 @@
-//! Tests of dead letters of messages that are not events: the exchange receives them as they arrived, and the stream
-//! reads them after a correction of its settings.
+//! Tests of dead letters of messages that are not events. The exchange receives these dead letters in their original
+//! form, and the stream reads them after a correction of its settings.
 
 use std::collections::BTreeMap;
 
@@ -60,8 +60,8 @@ fn headers_of_all_types() -> FieldTable {
     ])
 }
 
-/// Returns messages that a stream with default settings cannot read, each with the properties that its dead letter
-/// must have. RabbitMQ interprets some values, which the dead letter therefore contains in other headers.
+/// Returns messages that a stream with default settings cannot read, each with the properties that its dead letter must
+/// have. RabbitMQ interprets some values, so the dead letter must contain these values in other headers.
 fn messages() -> Vec<(Outgoing, BasicProperties)> {
     let base = BasicProperties::default()
         .with_content_type("application/json".into())
@@ -119,7 +119,7 @@ fn without_added(letter: &Delivery) -> BasicProperties {
     letter.properties.clone().with_headers(kept)
 }
 
-/// Returns the data of the message in `out` for each key, with the number of messages.
+/// Returns, for each key, the number of messages in `out`, and the data of such a message.
 fn reports(messages: &[Delivery]) -> Result<BTreeMap<String, (usize, Value)>> {
     let mut reports: BTreeMap<String, (usize, Value)> = BTreeMap::new();
     for message in messages {
@@ -178,7 +178,7 @@ fn letters_as_messages_came_take_effect_when_moved_back() -> Result<()> {
         ensure!(header(letter, "deadorigin").as_deref() == Some("queue cases"), "{letter:?}");
     }
 
-    // The correction of the settings, and each letter twice, as after an interrupted move.
+    // The operator corrects the settings. Each letter arrives twice, as after an interrupted move.
     let places = "key = [\"routing-key\", \"*\"], \
                   id = [\"property:message_id\", \"property:correlation_id\", \"content\"]";
     let source = "queue = \"cases\", ";
@@ -225,7 +225,7 @@ fn letters_as_messages_came_take_effect_when_moved_back() -> Result<()> {
     Ok(())
 }
 
-/// A message that cannot be published as it arrived is published as a JSON document.
+/// If the original form of a dead letter is impossible, the host publishes a JSON document instead.
 #[test]
 fn large_headers_are_published_as_a_document() -> Result<()> {
     let (rig, mut service) = start_with_letters()?;

@@ -157,8 +157,8 @@ fn arguments_that_lose_or_repeat_events_are_reported() -> Result<()> {
 }
 
 /// Another program removes the binding of a queue that Ordain does not declare. The host must repeatedly log and count
-/// that no binding leads from the exchange to the queue, must not be ready meanwhile, and must not log that it cannot
-/// read the bindings.
+/// that no binding leads from the exchange to the queue. Meanwhile, it must not be ready. It must not log that it
+/// cannot read the bindings.
 #[test]
 fn missing_binding_of_another_program_is_reported() -> Result<()> {
     const MISSING: &str =
@@ -199,8 +199,8 @@ fn missing_binding_of_another_program_is_reported() -> Result<()> {
     Ok(())
 }
 
-/// The events reach the queue of the stream from a queue that delays them, and whose expired messages another exchange
-/// routes. The host must be ready, and must not report a missing binding.
+/// A queue delays the events. Another exchange routes the expired messages of this queue to the queue of the stream.
+/// The host must be ready, and must not report a missing binding.
 #[test]
 fn queue_behind_a_delay_queue_has_no_missing_binding() -> Result<()> {
     let rig = rig("", "declare = false", None)?;

@@ -52,8 +52,8 @@ fn expect_refusal_of_unreachable_sequences(store: &str) -> Result<()> {
     ] {
         ensure!(details.contains(words), "{words}: {details}");
     }
-    // One wrong event refuses the whole request, so the right event of another key is not stored: a later event with its
-    // sequence and other content is no conflict.
+    // The host refuses the whole request because of one wrong event, so it does not store the right event of the other
+    // key. A later event with the same sequence and other content is therefore no conflict.
     let event = |key, sequence, data| line(key, sequence, &json!({ "n": data }));
     let mixed = text(&[event("right", 1, 1), event("wrong", 10_002, 1)]);
     let answer = post(address, LINES, &mixed)?;
@@ -95,8 +95,8 @@ fn unreachable_sequence_of_a_new_key_is_refused_over_redis() -> Result<()> {
     ))
 }
 
-/// A key that skips missing events reaches 100 times `gap.max_width`. If a replay server may have the earlier events, or
-/// the stream has a key record without events over HTTP, each sequence can be right.
+/// A key that skips missing events reaches 100 times `gap.max_width`. If a replay server may have the earlier events,
+/// or the store has a key record although no event of the key arrived over HTTP, each sequence can be right.
 #[test]
 fn reachable_sequence_of_a_new_key_is_accepted() -> Result<()> {
     for (gap, sequence, status) in [
