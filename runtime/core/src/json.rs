@@ -18,15 +18,15 @@
 const NESTING_LIMIT: u32 = 127;
 
 /// Arbitrary numbers that [`mix`] combines with its arguments.
-const LEFT: u64 = 0xa076_1d64_78bd_642f;
-const RIGHT: u64 = 0xe703_7ed1_a0b4_28db;
+const LEFT_MASK: u64 = 0xa076_1d64_78bd_642f;
+const RIGHT_MASK: u64 = 0xe703_7ed1_a0b4_28db;
 /// Arbitrary numbers with which the digests of the kinds of values begin, so that for example the number 1 and the
 /// string "1" have different digests.
-const TEXT: u64 = 0x9e37_79b9_7f4a_7c15;
-const NUMBER: u64 = 0xc2b2_ae3d_27d4_eb4f;
-const WORD: u64 = 0x1656_67b1_9e37_79f9;
-const ARRAY: u64 = 0x85eb_ca77_c2b2_ae63;
-const OBJECT: u64 = 0x27d4_eb2f_1656_67c5;
+const TEXT_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+const NUMBER_SEED: u64 = 0xc2b2_ae3d_27d4_eb4f;
+const WORD_SEED: u64 = 0x1656_67b1_9e37_79f9;
+const ARRAY_SEED: u64 = 0x85eb_ca77_c2b2_ae63;
+const OBJECT_SEED: u64 = 0x27d4_eb2f_1656_67c5;
 
 /// Returns whether a media type is JSON: `application/json`, `text/json`, `…+json`.
 pub fn is_json(content_type: &str) -> bool {
@@ -49,11 +49,11 @@ pub fn json_digest(text: &[u8]) -> Option<u64> {
     is_valid.then_some(digest)
 }
 
-/// Combines a digest `a` with the next number `b`. The result depends on the order of the two. If `b` is `RIGHT`, the
-/// product is 0, but the result still depends on `a`.
+/// Combines a digest `a` with the next number `b`. The result depends on the order of the two. If `b` is `RIGHT_MASK`,
+/// the product is 0, but the result still depends on `a`.
 fn mix(a: u64, b: u64) -> u64 {
-    let a = a ^ LEFT;
-    let b = b ^ RIGHT;
+    let a = a ^ LEFT_MASK;
+    let b = b ^ RIGHT_MASK;
     let product = u128::from(a) * u128::from(b);
     a.rotate_left(32) ^ b ^ product as u64 ^ (product >> 64) as u64
 }
@@ -164,7 +164,7 @@ impl JsonReader<'_> {
         let mut sum = 0_u64;
         if self.peek()? == b'}' {
             self.at += 1;
-            return Some(mix(OBJECT, sum));
+            return Some(mix(OBJECT_SEED, sum));
         }
         loop {
             if self.peek()? != b'"' {
@@ -178,7 +178,7 @@ impl JsonReader<'_> {
             sum = sum.wrapping_add(member);
             match self.take()? {
                 b',' => {}
-                b'}' => return Some(mix(OBJECT, sum)),
+                b'}' => return Some(mix(OBJECT_SEED, sum)),
                 _ => return None,
             }
         }
@@ -186,7 +186,7 @@ impl JsonReader<'_> {
 
     fn array(&mut self, levels: u32) -> Option<u64> {
         self.at += 1;
-        let mut digest = ARRAY;
+        let mut digest = ARRAY_SEED;
         if self.peek()? == b']' {
             self.at += 1;
             return Some(digest);
@@ -206,7 +206,7 @@ impl JsonReader<'_> {
         let word =
             [&b"true"[..], b"false", b"null"].into_iter().find(|word| rest.starts_with(word))?;
         self.at += word.len();
-        Some(token_digest(WORD, word))
+        Some(token_digest(WORD_SEED, word))
     }
 
     fn number(&mut self) -> Option<u64> {
@@ -224,7 +224,7 @@ impl JsonReader<'_> {
             }
             self.digits()?;
         }
-        Some(token_digest(NUMBER, &self.text[start..self.at]))
+        Some(token_digest(NUMBER_SEED, &self.text[start..self.at]))
     }
 
     /// Skips one or more digits. Returns `None` if there is no digit.
@@ -240,7 +240,7 @@ impl JsonReader<'_> {
     fn string(&mut self) -> Option<u64> {
         const QUOTES: u64 = u64::from_le_bytes([b'"'; 8]);
         const BACKSLASHES: u64 = u64::from_le_bytes([b'\\'; 8]);
-        let mut digest = ByteDigest::new(TEXT);
+        let mut digest = ByteDigest::new(TEXT_SEED);
         self.at += 1;
         while let Some(bytes) = self.text.get(self.at..).and_then(<[u8]>::first_chunk) {
             let word = u64::from_le_bytes(*bytes);
@@ -448,7 +448,7 @@ mod tests {
 
     #[test]
     fn text_that_is_not_utf_8_has_no_digest() {
-        let right = RIGHT.to_le_bytes();
+        let right = RIGHT_MASK.to_le_bytes();
         for string in [&b"\xfc"[..], b"abcdefg\xc3", b"\xed\xa0\x80 in a longer string", &right] {
             for text in [[b"\"", string, b"\""].concat(), [b"{\"", string, b"\":1}"].concat()] {
                 assert_eq!(json_digest(&text), None, "{text:?}");
@@ -460,8 +460,8 @@ mod tests {
     /// The combination with any number still depends on the digest.
     #[test]
     fn digest_depends_on_all_earlier_numbers() {
-        for number in [0, LEFT, RIGHT, u64::MAX] {
-            let digests = [1, 2, RIGHT].map(|earlier| mix(mix(7, earlier), number));
+        for number in [0, LEFT_MASK, RIGHT_MASK, u64::MAX] {
+            let digests = [1, 2, RIGHT_MASK].map(|earlier| mix(mix(7, earlier), number));
             assert!(digests[0] != digests[1] && digests[1] != digests[2], "{number:x}");
             assert_ne!(mix(mix(7, 1), number), mix(mix(7, number), 1), "{number:x}");
         }
