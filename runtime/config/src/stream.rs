@@ -196,7 +196,7 @@ impl FirstSequence {
 
 impl Scalar for FirstSequence {
     const FORM: &'static str = "0, 1 or \"any\"";
-    const BARE: bool = true;
+    const ALLOWS_BARE: bool = true;
 
     fn parse(text: &str) -> Result<Self, String> {
         match text {
