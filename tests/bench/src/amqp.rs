@@ -91,7 +91,7 @@ const SIDES: [Side; 12] = [
 ];
 
 /// The pairs of sides whose rates the report compares: the rate of the first side divided by the rate of the second.
-const RATIOS: [(&str, &str); 10] = [
+const RATE_RATIOS: [(&str, &str); 10] = [
     ("many_keys", "B0"),
     ("many_keys", "B1"),
     ("many_keys", "B2"),
@@ -129,7 +129,7 @@ pub(crate) fn bench(args: &AmqpArgs) -> Result<Report> {
     let measure = |side| runtime.block_on(measure(args, &side, &rabbit));
     let rows = medians(args.common.runs, &sides, |side| side.name, measure)?;
     let mut report = Report::new("amqp", rows);
-    for (over, under) in RATIOS {
+    for (over, under) in RATE_RATIOS {
         report = report.ratio(over, under);
     }
     Ok(report.note(format!(

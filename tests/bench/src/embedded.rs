@@ -29,7 +29,7 @@ use crate::{Common, events};
 const SIDES: [(&str, u64, u64); 3] =
     [("keys_10k", 10_000, 1_000_000), ("one_key", 1, 1_000_000), ("keys_1m", 1_000_000, 2_000_000)];
 /// The side of the host whose events `bare` reads.
-const BARE: &str = "keys_10k";
+const BARE_SIDE: &str = "keys_10k";
 
 const CONFIG: &str = r#"
 [streams.orders]
@@ -70,7 +70,7 @@ pub(crate) fn bench(common: &Common) -> Result<Report> {
     let mut rows: Vec<Vec<Row>> = vec![Vec::new(); 1 + SIDES.len()];
     for run in 1..=common.runs {
         eprintln!("run {run} of {}: bare", common.runs);
-        rows[0].push(row("bare", SIDES[0].2, bare(&plugins, &file(BARE))?));
+        rows[0].push(row("bare", SIDES[0].2, bare(&plugins, &file(BARE_SIDE))?));
         for (at, (name, keys, number)) in SIDES.into_iter().enumerate() {
             eprintln!("run {run} of {}: {name}", common.runs);
             let home = folder.path().join("home");

@@ -13,7 +13,7 @@ use ordain_servers::Rabbit;
 use tokio::task::JoinHandle;
 
 use crate::amqp::case::OUT;
-use crate::amqp::latency::{STAMP, now_us};
+use crate::amqp::latency::{STAMP_BYTES, now_us};
 
 /// Interval at which [`Watch::until`] counts the messages.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -52,7 +52,7 @@ impl Watch {
             while let Some(message) = messages.next().await {
                 let message = message?;
                 let id = message.properties.message_id().as_ref().map(ToString::to_string);
-                let stamp = message.data.get(STAMP).and_then(|bytes| bytes.try_into().ok());
+                let stamp = message.data.get(STAMP_BYTES).and_then(|bytes| bytes.try_into().ok());
                 let (Some(id), Some(stamp)) = (id, stamp.map(u64::from_le_bytes)) else {
                     anyhow::bail!("a message arrived without an id or a time of publication")
                 };
