@@ -21,7 +21,7 @@ const START_TIMEOUT: Duration = Duration::from_mins(2);
 /// The time limit within which all queues must have elected leaders after a restart.
 const ELECTION_TIMEOUT: Duration = Duration::from_mins(1);
 /// The words in the broker's log that mark the end of a start.
-const STARTED: &str = "Server startup complete";
+const STARTED_WORDS: &str = "Server startup complete";
 const CONFIG: &str = "rabbitmq.conf";
 /// The maximum number of log lines that an error contains.
 const LOG_TAIL_LINES: usize = 30;
@@ -145,7 +145,7 @@ impl Server {
     }
 
     fn launch(&self) -> Result<()> {
-        let before = self.log().matches(STARTED).count();
+        let before = self.log().matches(STARTED_WORDS).count();
         let folder = self.folder.path();
         let log = self.log_file();
         let server = &self.programs.server;
@@ -162,7 +162,7 @@ impl Server {
             if let Some(Some(status)) = self.process.ended().transpose()? {
                 bail!("rabbitmq-server ended ({status})");
             }
-            let is_started = self.log().matches(STARTED).count() > before;
+            let is_started = self.log().matches(STARTED_WORDS).count() > before;
             Ok((is_started && self.evaluate("ok.").is_ok()).then_some(()))
         })
         .with_context(|| format!("the server's log ends:\n{}", self.log_tail()))
