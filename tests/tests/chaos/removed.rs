@@ -33,10 +33,10 @@ use super::routes::Route;
 /// The chain of these rounds. The sink between its two streams does not number the messages.
 const CHAIN: Route = Route::Chain { is_numbered: false };
 /// The Redis key `store`, which records the shape of the store: the schema and the number of shards.
-const SHAPE: &str = "ordain:{0}:store";
-/// A part of the error of a start without the Redis key [`SHAPE`].
-const REFUSED: &str = "which has the number of shards, is missing";
-/// A part of the error of a host that takes over a partition while the Redis key [`SHAPE`] is missing.
+const STORE_KEY: &str = "ordain:{0}:store";
+/// A part of the error of a start without the Redis key [`STORE_KEY`].
+const REFUSAL_WORDS: &str = "which has the number of shards, is missing";
+/// A part of the error of a host that takes over a partition while the Redis key [`STORE_KEY`] is missing.
 const LOST_RECORD: &str = "the store lost everything, or another program removed";
 /// How long the effects of the sent events may take. With a slow handler, the events of the last removal may wait for
 /// half a minute.
@@ -118,7 +118,7 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     if let Some(rig) = &rig {
         rig.until_declared()?;
     }
-    let found = server.command(&["HMGET", SHAPE, "schema", "shards"])?;
+    let found = server.command(&["HMGET", STORE_KEY, "schema", "shards"])?;
     let [schema, shards] = found.parts() else {
         bail!("the store lacks the record of its shape: {found:?}")
     };
@@ -246,7 +246,7 @@ impl Round {
     }
 
     /// Watches the hosts for a while. Restarts hosts that end because the store went back in time, or because the Redis
-    /// key [`SHAPE`] is missing.
+    /// key [`STORE_KEY`] is missing.
     fn watch(&mut self, time: Duration) -> Result<()> {
         let started = Instant::now();
         loop {
@@ -260,7 +260,7 @@ impl Round {
                 self.done.was_restarted = true;
                 host.begin_again()?;
                 if let Err(error) = http::ready(&mut host.service) {
-                    ensure!(host.service.stderr().contains(REFUSED), "{error:?}");
+                    ensure!(host.service.stderr().contains(REFUSAL_WORDS), "{error:?}");
                     mend_shape(&self.redis, &self.shape)?;
                     host.start_again()?;
                 }
@@ -287,7 +287,10 @@ impl Round {
         }
         let status = host.service.wait()?;
         let log = host.service.stderr();
-        ensure!(!status.success() && log.contains(REFUSED), "the start ended with {status}: {log}");
+        ensure!(
+            !status.success() && log.contains(REFUSAL_WORDS),
+            "the start ended with {status}: {log}"
+        );
         mend_shape(&self.redis, &self.shape)?;
         host.start_again()
     }
@@ -354,5 +357,5 @@ impl Round {
 
 /// Writes the record of the store's shape, as the error of the start advises.
 fn mend_shape(redis: &Redis, [schema, shards]: &[String; 2]) -> Result<()> {
-    redis.command(&["HSET", SHAPE, "schema", schema, "shards", shards]).map(drop)
+    redis.command(&["HSET", STORE_KEY, "schema", schema, "shards", shards]).map(drop)
 }
