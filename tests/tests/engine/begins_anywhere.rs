@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use ordain_servers::Redis;
 use ordain_tests::host::Home;
-use ordain_tests::http::{LINES, ingress, post};
+use ordain_tests::http::{LINES_TYPE, ingress, post};
 use ordain_tests::log::{by_key, line, text};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
@@ -31,7 +31,7 @@ fn run(home: &Home, events: &[String], effects: usize) -> Result<String> {
     let mut service = Service::start(home, &["run"])?;
     let address = ingress(&mut service)?;
     for event in events {
-        let answer = post(address, LINES, &text(std::slice::from_ref(event)))?;
+        let answer = post(address, LINES_TYPE, &text(std::slice::from_ref(event)))?;
         ensure!(answer.status == 202, "{event}: {answer:?}");
     }
     service.until("all effects", || home.lines("stdout") == effects)?;

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ordain_tests::host::Home;
-use ordain_tests::http::{LINES, ingress, post};
+use ordain_tests::http::{LINES_TYPE, ingress, post};
 use ordain_tests::log::{by_key, in_turn};
 use ordain_tests::seed::kill_seed;
 use ordain_tests::service::Service;
@@ -184,7 +184,7 @@ fn same_id_from_another_source_is_another_event_over_http() -> Result<()> {
     let last = event("/a", "last", 5);
     // The first two requests contain the same five events. The last event arrives after all repeats.
     for body in [events_of_sources(), events_of_sources(), format!("{last}\n")] {
-        let answer = post(address, LINES, &body)?;
+        let answer = post(address, LINES_TYPE, &body)?;
         ensure!(answer.status == 202, "{answer:?}");
     }
     service.until("all messages", || home.lines("out.ndjson") >= 6)?;

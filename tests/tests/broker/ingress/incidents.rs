@@ -14,7 +14,7 @@ use ordain_tests::service::{Service, wait_until};
 use serde_json::{Value, json};
 
 use super::support::{
-    LINES, ONE, READ_AHEAD, SECTIONS, events, ingress, metric, post, post_all, post_with,
+    LINES_TYPE, ONE, READ_AHEAD, SECTIONS, events, ingress, metric, post, post_all, post_with,
 };
 
 const SHARDS: u32 = 2;
@@ -169,7 +169,7 @@ fn records_of_lost_events_are_correct() -> Result<()> {
     let mut requests = Vec::new();
     for chunk in events("b", LOST_EVENTS).chunks(100) {
         let sent = Timestamp::now();
-        ensure!(post(address, LINES, &text(chunk))?.status == 202);
+        ensure!(post(address, LINES_TYPE, &text(chunk))?.status == 202);
         let answered = Timestamp::now();
         let key = |line: &String| -> Result<String> {
             let event: Value = serde_json::from_str(line)?;

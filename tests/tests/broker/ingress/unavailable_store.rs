@@ -13,7 +13,7 @@ use ordain_tests::log::text;
 use ordain_tests::service::{Service, wait_until};
 use serde_json::Value;
 
-use super::support::{LINES, SECTIONS, events, ingress, post, post_all};
+use super::support::{LINES_TYPE, SECTIONS, events, ingress, post, post_all};
 
 /// A host whose stream receives events over HTTP and has its store in Redis.
 struct Rig {
@@ -62,7 +62,7 @@ impl Rig {
     /// Posts events, which the host must refuse. Returns the events.
     fn post_refused(&mut self) -> Result<Vec<String>> {
         let refused = events("refused", 20);
-        let answer = post(self.address()?, LINES, &text(&refused))?;
+        let answer = post(self.address()?, LINES_TYPE, &text(&refused))?;
         ensure!(answer.status == 503, "{answer:?}");
         Ok(refused)
     }
