@@ -21,7 +21,7 @@ const FIFO: &str = "ordering = \"fifo\"";
 const FOREIGN_COUNT: usize = 10_000;
 
 /// The beginning of the log line of a stream that stops because of its default limit.
-const STOPPED: &str =
+const STOPPED_WORDS: &str =
     "stream stopped: 100 consecutive messages of the queue \"cases\" cannot be read";
 
 /// Returns the properties of a message with these headers.
@@ -105,11 +105,11 @@ fn foreign_messages_stay_in_the_queue_until_the_settings_fit() -> Result<()> {
     rig.client.publish("cases", &messages)?;
     let mut service = Service::start(&rig.home, &["run"])?;
     let address = admin(&mut service)?;
-    service.until_says(STOPPED)?;
+    service.until_says(STOPPED_WORDS)?;
     until_queue(&rig, "cases", FOREIGN_COUNT as u64, 0)?;
 
     let line = service.stderr();
-    let line = line.lines().find(|line| line.contains(STOPPED)).context("the stop")?;
+    let line = line.lines().find(|line| line.contains(STOPPED_WORDS)).context("the stop")?;
     for part in [
         "(no-id: 80, no-key: 20)",
         "the headers id, task",
@@ -205,7 +205,7 @@ fn run_of_unreadable_messages_stops_a_stream_with_data() -> Result<()> {
         rig.client.publish("cases", &bad)?;
         for _ in 0..2 {
             let mut service = Service::start(&rig.home, &["run"])?;
-            service.until_says(STOPPED)?;
+            service.until_says(STOPPED_WORDS)?;
             until_queue(&rig, "cases", 150, 0)?;
             ensure!(reports(&service) == 1, "{}", service.stderr());
             service.end()?;

@@ -35,7 +35,8 @@ fn describe(rig: &Rig, service: &Service) -> String {
     format!("{:?}\n{}\n{}", rig.rabbit.queues(), service.stderr(), rig.rabbit.log_tail())
 }
 
-/// Creates a user of the broker with all rights, and starts a host with this user. Waits until the queue has its marker.
+/// Creates a user of the broker with all rights, and starts a host with this user. Waits until the queue has its
+/// marker.
 fn start_as(user: &str) -> Result<(Rig, Service)> {
     let rig = Rig::new()?;
     rig.rabbit.add_user(user, "guest", ".*")?;
@@ -270,7 +271,7 @@ fn declare_queue(rig: &Rig) -> Result<()> {
 /// not report the loss again.
 #[test]
 fn queue_lost_before_a_start_is_reported() -> Result<()> {
-    const LOST: &str = "queue removed while no process of Ordain consumed it";
+    const LOST_WORDS: &str = "queue removed while no process of Ordain consumed it";
     for is_replaced in [false, true] {
         let rig = Rig::with("[admin]\nlisten = \"127.0.0.1:0\"\n", "", "")?;
         let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
@@ -281,7 +282,7 @@ fn queue_lost_before_a_start_is_reported() -> Result<()> {
         let mut out = Vec::new();
         rig.take(&mut out, first.len())?;
         rig.until_empty()?;
-        ensure!(!service.stderr().contains(LOST), "{}", service.stderr());
+        ensure!(!service.stderr().contains(LOST_WORDS), "{}", service.stderr());
         service.end()?;
 
         rig.publish(rest)?;
@@ -290,7 +291,7 @@ fn queue_lost_before_a_start_is_reported() -> Result<()> {
             declare_queue(&rig)?;
         }
         let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
-        service.until_lines(1, &[LOST, "stream=\"cases\"", "`ordain keys list cases`"])?;
+        service.until_lines(1, &[LOST_WORDS, "stream=\"cases\"", "`ordain keys list cases`"])?;
         let address = ready(&mut service)?;
         rig.until_declared()?;
         rig.publish(rest)?;
@@ -298,14 +299,14 @@ fn queue_lost_before_a_start_is_reported() -> Result<()> {
         tally::check(&by_key(&lines)?, &out.join("\n"))?;
         let changes = metric(address, "ordain_topology_changes_total")?;
         let log = service.stderr();
-        ensure!(changes == Some(1) && log.matches(LOST).count() == 1, "{changes:?}: {log}");
+        ensure!(changes == Some(1) && log.matches(LOST_WORDS).count() == 1, "{changes:?}: {log}");
         rig.until_empty()?;
         service.end()?;
 
         let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
         rig.publish(&[line("later", 1, &json!({ "n": 1 }))])?;
         rig.client.take("out", 1)?;
-        ensure!(!service.stderr().contains(LOST), "{}", service.stderr());
+        ensure!(!service.stderr().contains(LOST_WORDS), "{}", service.stderr());
         service.end()?;
     }
     Ok(())

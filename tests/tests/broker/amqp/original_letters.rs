@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 const GZIP: &[u8] = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff\xab\x56\xca\x53\xb2\x32\xac\x05\
     \x00\x7e\x3b\x4b\xd4\x07\x00\x00\x00";
 /// The headers that Ordain adds to a dead letter of a message that is not an event.
-const ADDED: [&str; 6] = [
+const ADDED_HEADERS: [&str; 6] = [
     "X-Ordain-Letter",
     "deadcause",
     "deaderror",
@@ -112,7 +112,7 @@ fn without_added(letter: &Delivery) -> BasicProperties {
     let headers = letter.properties.headers().clone().unwrap_or_default();
     let mut kept = FieldTable::default();
     for (name, value) in headers.inner() {
-        if !ADDED.contains(&name.as_str()) {
+        if !ADDED_HEADERS.contains(&name.as_str()) {
             kept.insert(name.clone(), value.clone());
         }
     }
@@ -242,8 +242,8 @@ fn large_headers_are_published_as_a_document() -> Result<()> {
     Ok(())
 }
 
-/// A queue of type stream cannot store a header with a decimal number: RabbitMQ closes the channel. The host must publish
-/// the letter as a JSON document, and the later letter must not wait forever.
+/// A queue of type stream cannot store a header with a decimal number: RabbitMQ closes the channel. The host must
+/// publish the letter as a JSON document, and the later letter must not wait forever.
 #[test]
 fn letter_that_a_stream_queue_cannot_store_is_published_as_a_document() -> Result<()> {
     let (rig, mut service) = start_with_letters_and(&RUN_WITH_SHORT_WAITS)?;

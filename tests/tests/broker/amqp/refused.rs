@@ -103,11 +103,11 @@ fn missing_exchange_of_a_sink_is_a_temporary_failure() -> Result<()> {
 /// sink.
 #[test]
 fn missing_objects_of_other_programs_are_a_temporary_failure() -> Result<()> {
-    const FOREIGN: &str = "declare = false";
+    const FOREIGN_SETTING: &str = "declare = false";
     for (source, has_queue, words) in [
         ("bind = [{ exchange = \"feed\" }]", false, "no exchange 'feed'"),
-        (FOREIGN, false, "the queue \"cases\" is required"),
-        (FOREIGN, true, "the exchange \"cases\" is required"),
+        (FOREIGN_SETTING, false, "the queue \"cases\" is required"),
+        (FOREIGN_SETTING, true, "the exchange \"cases\" is required"),
     ] {
         let rig = Rig::with("", "", source)?;
         if has_queue {
@@ -118,7 +118,7 @@ fn missing_objects_of_other_programs_are_a_temporary_failure() -> Result<()> {
         let mut service = Service::start(&rig.home, &["run"])?;
         service.until_says("request refused by the broker")?;
         rig.client.exchange("feed", ExchangeKind::Topic)?;
-        if source == FOREIGN {
+        if source == FOREIGN_SETTING {
             rig.client.queue("cases")?;
             rig.client.exchange("cases", ExchangeKind::Fanout)?;
             rig.client.bind("cases", "cases", "")?;
