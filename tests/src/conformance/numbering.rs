@@ -463,33 +463,33 @@ pub async fn repeated_message_of_a_producer_is_recognized(fixture: &mut impl Fix
 /// still compares all other data by its bytes.
 pub async fn json_of_a_producer_is_compared_as_json(fixture: &mut impl Fixture) {
     use AssignItemReply::{Conflict, Known, New, UnprovenRepeat};
-    const ONE: &str = r#"{"a":[1,"x"],"b":2}"#;
-    const LOOSE: &str = r#"{ "b": 2, "a": [1, "\u0078"] }"#;
-    const OTHER: &str = r#"{"a":["x",1],"b":2}"#;
+    const COMPACT_JSON: &str = r#"{"a":[1,"x"],"b":2}"#;
+    const LOOSE_JSON: &str = r#"{ "b": 2, "a": [1, "\u0078"] }"#;
+    const OTHER_JSON: &str = r#"{"a":["x",1],"b":2}"#;
     let store = fixture.store();
     let [a, b] = keys(store);
     let producer = Sender { readers: vec!["cases".into()], ..Sender::producer(store) };
     let json = |key: &str, data: &str| event(key, data, None, "json", false);
     let numbered = |data: &str| event(&a, data, Some(7), "own", false);
     assert_eq!(
-        producer.assign(store, 0, &[json(&a, ONE), numbered(LOOSE)]).await,
+        producer.assign(store, 0, &[json(&a, COMPACT_JSON), numbered(LOOSE_JSON)]).await,
         [New(1), New(7)]
     );
 
     fixture.reopen().await;
     let store = fixture.store();
-    let items = [json(&a, LOOSE), json(&a, ONE), numbered(ONE)];
+    let items = [json(&a, LOOSE_JSON), json(&a, COMPACT_JSON), numbered(COMPACT_JSON)];
     assert_eq!(producer.assign(store, 0, &items).await, [Known(1), Known(1), Known(7)]);
-    assert_eq!(producer.assign(store, 0, &[json(&a, OTHER)]).await, [Conflict(1)]);
-    assert_eq!(producer.assign(store, 0, &[numbered(OTHER)]).await, [Conflict(7)]);
+    assert_eq!(producer.assign(store, 0, &[json(&a, OTHER_JSON)]).await, [Conflict(1)]);
+    assert_eq!(producer.assign(store, 0, &[numbered(OTHER_JSON)]).await, [Conflict(7)]);
     // The store has lost the number 1 of key `b`, whose event is settled.
     let mut owner = Owner::claim(store, "cases", 0).await;
     let mut record = key_record(2);
-    record.digests.push(json(&b, ONE).repeat_digest(), 4);
+    record.digests.push(json(&b, COMPACT_JSON).repeat_digest(), 4);
     owner.write(store, record_write(&b, WriteCondition::Absent, record)).await;
     let restoring = Sender { reuses_lost_numbers: true, ..producer.clone() };
-    assert_eq!(restoring.assign(store, 0, &[json(&b, OTHER)]).await, [UnprovenRepeat(1)]);
-    assert_eq!(restoring.assign(store, 0, &[json(&b, LOOSE)]).await, [New(1)]);
+    assert_eq!(restoring.assign(store, 0, &[json(&b, OTHER_JSON)]).await, [UnprovenRepeat(1)]);
+    assert_eq!(restoring.assign(store, 0, &[json(&b, LOOSE_JSON)]).await, [New(1)]);
     // Data that is not JSON is compared by its bytes. The content type does not count.
     let text = |data: &str| {
         let parts = EventParts { key: &b, id: "text", kind: "test", ..EventParts::default() };
