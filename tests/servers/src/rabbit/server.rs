@@ -12,7 +12,7 @@ use super::options::RabbitOptions;
 use super::programs::Programs;
 use crate::port::{Port, free_everywhere};
 use crate::process::Process;
-use crate::running::Running;
+use crate::running::ServerProcess;
 use crate::tls::Certificates;
 use crate::wait::wait_within;
 
@@ -31,9 +31,9 @@ const LOG_TAIL_LINES: usize = 30;
 pub(super) struct Server {
     /// Declared before the folder: Rust drops fields in the order of their declaration, so the process ends before its
     /// folder is removed.
-    pub(super) process: Running,
+    pub(super) process: ServerProcess,
     /// The name service that Erlang needs. The broker does not use the machine's own name service.
-    names: Running,
+    names: ServerProcess,
     programs: Programs,
     pub(super) options: RabbitOptions,
     pub(super) port: Port,
@@ -59,8 +59,8 @@ impl Server {
         }
         fs::write(folder.path().join("plugins"), enabled_plugins(options))?;
         let server = Self {
-            process: Running::default(),
-            names: Running::default(),
+            process: ServerProcess::default(),
+            names: ServerProcess::default(),
             programs: Programs::find()?,
             options: options.clone(),
             port: Port::take()?,
