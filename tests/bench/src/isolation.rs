@@ -21,7 +21,7 @@ use tokio::time::sleep;
 use crate::Common;
 use crate::amqp::case::{Case, CaseOptions, STREAM};
 use crate::amqp::load::Load;
-use crate::amqp::side::{Running, SideProgram};
+use crate::amqp::side::{RunningSide, SideProgram};
 use crate::amqp::{SETTLE_DELAY, admin, cpu, until};
 use crate::instances::watch::Watch;
 use crate::process::peak;
@@ -119,7 +119,7 @@ async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Si
     sleep(SETTLE_DELAY).await;
     let total = load.deliveries.len() as u64;
     let counts = (total as usize, 0);
-    let mut running = Running::start(SideProgram::Host, &args.common.ordain, &case, counts)?;
+    let mut running = RunningSide::start(SideProgram::Host, &args.common.ordain, &case, counts)?;
     eprintln!("{name}: {total} deliveries for the process {}", running.id());
     let first = until(&mut running, &case, total, 1).await?;
     let started = Instant::now();
@@ -158,7 +158,7 @@ async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Si
 }
 
 /// Waits until `count` events have taken effect. Returns an error if more than `count` events have taken effect.
-async fn settled(running: &mut Running, case: &Case, count: u64) -> Result<()> {
+async fn settled(running: &mut RunningSide, case: &Case, count: u64) -> Result<()> {
     let started = Instant::now();
     loop {
         let settled = admin::effects(case.admin, STREAM).await?;
@@ -185,7 +185,7 @@ async fn ages(
     let case = case(args, rabbit, true).await?;
     let mut load = Load::beside_one(args.events, args.followers, EMITTING_KEYS);
     let missing = if is_gapped { load.lose_first(GAP_KEY) } else { None };
-    let mut running = Running::on(&args.common.ordain, case.home.path())?;
+    let mut running = RunningSide::on(&args.common.ordain, case.home.path())?;
     while !case.is_consumed().await? {
         running.check()?;
         sleep(POLL_INTERVAL).await;

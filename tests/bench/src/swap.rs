@@ -24,7 +24,7 @@ use crate::Common;
 use crate::amqp::admin;
 use crate::amqp::case::Case;
 use crate::amqp::load::{Keys, Load};
-use crate::amqp::side::Running;
+use crate::amqp::side::RunningSide;
 use crate::instances::fleet;
 use crate::instances::watch::Watch;
 use crate::process::{cpu_seconds, peak};
@@ -160,13 +160,13 @@ async fn measure(
 /// A running host, with the queues and the Redis of its measurement.
 struct Host {
     case: Case,
-    running: Running,
+    running: RunningSide,
     port: u16,
 }
 
 impl Host {
     async fn start(common: &Common, case: Case) -> Result<Self> {
-        let mut running = Running::on(&common.ordain, case.home.path())?;
+        let mut running = RunningSide::on(&common.ordain, case.home.path())?;
         let started = Instant::now();
         while !case.is_consumed().await? {
             running.check()?;

@@ -10,7 +10,7 @@ use tokio::task::spawn_blocking;
 
 use crate::Common;
 use crate::amqp::case::{Case, CaseOptions};
-use crate::amqp::side::Running;
+use crate::amqp::side::RunningSide;
 use crate::process::{cpu_seconds, peak};
 
 const PARTITIONS: u32 = 4;
@@ -36,7 +36,7 @@ pub(crate) async fn case(plugins: &Path, rabbit: &Rabbit) -> Result<Case> {
 
 pub(crate) struct Fleet {
     ordain: PathBuf,
-    hosts: Vec<Running>,
+    hosts: Vec<RunningSide>,
     started: usize,
 }
 
@@ -53,7 +53,7 @@ impl Fleet {
 
     fn add(&mut self, case: &Case) -> Result<()> {
         self.started += 1;
-        self.hosts.push(Running::host(&self.ordain, case, self.started)?);
+        self.hosts.push(RunningSide::host(&self.ordain, case, self.started)?);
         Ok(())
     }
 
