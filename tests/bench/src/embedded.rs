@@ -144,7 +144,7 @@ fn host(
 
 /// Decodes events, calls the handler and encodes messages on one thread, with the states in memory.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Bare {
+pub(crate) struct BareSide {
     #[arg(long)]
     plugins: PathBuf,
     #[arg(long)]
@@ -153,7 +153,7 @@ pub(crate) struct Bare {
     out: PathBuf,
 }
 
-impl Bare {
+impl BareSide {
     pub(crate) fn run(&self) -> Result<()> {
         let settings = HandlerSettings {
             cache: Some(self.plugins.join(".cache")),

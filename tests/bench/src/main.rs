@@ -93,7 +93,7 @@ enum Side {
     /// The sequencer with a number of keys
     Core(core::Side),
     /// The side `bare` of `embedded`: decodes events, calls the handler and encodes messages, on one thread
-    Bare(embedded::Bare),
+    Bare(embedded::BareSide),
     /// A consumer of RabbitMQ
     Amqp(amqp::Consumer),
 }
