@@ -22,7 +22,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use ordain_servers::Rabbit;
 
-use crate::Common;
+use crate::CommonArgs;
 use crate::process::{cpu_seconds, machine_cpu_seconds, peak};
 use crate::report::{Report, Row};
 use crate::sides::{Sides, medians};
@@ -37,7 +37,7 @@ use side::{RunningSide, SideProgram};
 #[derive(Debug, Args)]
 pub(crate) struct AmqpArgs {
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CommonArgs,
     #[command(flatten)]
     sides: Sides,
     /// Number of queues that the events are spread over

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use ordain_core::{Event, EventParts};
 
-use crate::Common;
+use crate::CommonArgs;
 use crate::report::Row;
 
 /// The approximate sizes of the data, in bytes, each with the number of events.
@@ -14,7 +14,7 @@ const SIZES: [(usize, u32); 3] = [(100, 2_000_000), (1_000, 500_000), (64_000, 1
 /// The content types of the data, each with its name.
 const CONTENT_TYPES: [(&str, &str); 2] = [("JSON", "application/json"), ("text", "text/plain")];
 
-pub(crate) fn rows(common: &Common) -> Vec<Row> {
+pub(crate) fn rows(common: &CommonArgs) -> Vec<Row> {
     let mut rows = Vec::new();
     for (size, events) in SIZES {
         let data = json(size);

@@ -23,7 +23,7 @@ use serde_json::Value;
 
 use crate::process::{Usage, measure};
 use crate::report::{Report, Row};
-use crate::{Common, events};
+use crate::{CommonArgs, events};
 
 /// The sides of the host: name, number of keys, number of events.
 const SIDES: [(&str, u64, u64); 3] =
@@ -57,7 +57,7 @@ pub(crate) fn default_settings() -> Result<ordain_core::SequencerSettings> {
     Ok(loaded.config.sequencer_settings(stream, &share))
 }
 
-pub(crate) fn bench(common: &Common) -> Result<Report> {
+pub(crate) fn bench(common: &CommonArgs) -> Result<Report> {
     let folder = tempfile::tempdir()?;
     let file = |name: &str| folder.path().join(format!("{name}.ndjson"));
     for (name, keys, number) in SIDES {
@@ -109,7 +109,7 @@ fn bare(plugins: &Path, events: &Path) -> Result<Usage> {
 }
 
 fn host(
-    common: &Common,
+    common: &CommonArgs,
     plugins: &Path,
     home: &Path,
     events: &Path,

@@ -21,7 +21,7 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::Common;
+use crate::CommonArgs;
 use crate::amqp::admin;
 use crate::amqp::side::RunningSide;
 use crate::process::{cpu_seconds, peak};
@@ -42,7 +42,7 @@ pub(crate) const STREAM: &str = "bench";
 #[derive(Debug, Args)]
 pub(crate) struct IngressArgs {
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CommonArgs,
     #[command(flatten)]
     sides: Sides,
     /// Factor for the number of events

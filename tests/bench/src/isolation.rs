@@ -18,7 +18,7 @@ use clap::Args;
 use ordain_servers::Rabbit;
 use tokio::time::sleep;
 
-use crate::Common;
+use crate::CommonArgs;
 use crate::amqp::case::{Case, CaseOptions, STREAM};
 use crate::amqp::load::Load;
 use crate::amqp::side::{RunningSide, SideProgram};
@@ -45,7 +45,7 @@ const SETTINGS: &str = "gap = { attempts = 1000, backoff = \"200ms..1s\", max_wi
 #[derive(Debug, Args)]
 pub(crate) struct IsolationArgs {
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CommonArgs,
     #[command(flatten)]
     sides: Sides,
     /// Number of events of the key that has a gap

@@ -45,11 +45,11 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// The sequencer alone, and the call of a handler
-    Core(Common),
+    Core(CommonArgs),
     /// Events from file to file through the handler `orders`, on the embedded store
-    Embedded(Common),
+    Embedded(CommonArgs),
     /// Commits into each store, compared with plain writes of the same bytes
-    Store(Common),
+    Store(CommonArgs),
     /// Events from RabbitMQ through a handler, on Redis, compared with handwritten consumers
     Amqp(amqp::AmqpArgs),
     /// Events through streams that feed each other, on each store, and the cost of numbering the events
@@ -73,7 +73,7 @@ enum Command {
 }
 
 #[derive(Debug, Args)]
-struct Common {
+struct CommonArgs {
     /// The folder with the handlers
     #[arg(long)]
     plugins: PathBuf,

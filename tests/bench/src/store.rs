@@ -20,7 +20,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tempfile::TempDir;
 
-use crate::Common;
+use crate::CommonArgs;
 use crate::process::own_cpu_seconds;
 use crate::report::{Report, Row};
 
@@ -37,7 +37,7 @@ const FILL_BATCH: usize = 512;
 /// Default number of shards of a store in Redis.
 const SHARDS: u32 = 16;
 
-pub(crate) fn bench(common: &Common) -> Result<Report> {
+pub(crate) fn bench(common: &CommonArgs) -> Result<Report> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let mut rows: Vec<Vec<Row>> = vec![Vec::new(); 3 * KEYS.len() * COMMIT_SIZES.len()];
     for run in 1..=common.runs {

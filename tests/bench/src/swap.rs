@@ -20,7 +20,7 @@ use wasm_encoder::{
     TypeSection, ValType,
 };
 
-use crate::Common;
+use crate::CommonArgs;
 use crate::amqp::admin;
 use crate::amqp::case::Case;
 use crate::amqp::load::{Keys, Load};
@@ -43,7 +43,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Debug, Args)]
 pub(crate) struct SwapArgs {
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CommonArgs,
     #[command(flatten)]
     sides: Sides,
     /// Number of events per second; docs/internals/performance.md shows the results at the default rate
@@ -165,7 +165,7 @@ struct Host {
 }
 
 impl Host {
-    async fn start(common: &Common, case: Case) -> Result<Self> {
+    async fn start(common: &CommonArgs, case: Case) -> Result<Self> {
         let mut running = RunningSide::on(&common.ordain, case.home.path())?;
         let started = Instant::now();
         while !case.is_consumed().await? {

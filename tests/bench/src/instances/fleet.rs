@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use ordain_servers::{Rabbit, send_signal};
 use tokio::task::spawn_blocking;
 
-use crate::Common;
+use crate::CommonArgs;
 use crate::amqp::case::{Case, CaseOptions};
 use crate::amqp::side::RunningSide;
 use crate::process::{cpu_seconds, peak};
@@ -42,7 +42,7 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// Starts `hosts` hosts, and waits until they share the partitions evenly.
-    pub(crate) async fn start(common: &Common, case: &Case, hosts: usize) -> Result<Self> {
+    pub(crate) async fn start(common: &CommonArgs, case: &Case, hosts: usize) -> Result<Self> {
         let mut fleet = Self { ordain: common.ordain.clone(), hosts: Vec::new(), started: 0 };
         for _ in 0..hosts {
             fleet.add(case)?;

@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
 use super::Plan;
-use crate::Common;
+use crate::CommonArgs;
 use crate::amqp::admin;
 use crate::amqp::side::RunningSide;
 
@@ -33,7 +33,7 @@ const GAPS_TIMEOUT: Duration = Duration::from_mins(1);
 const STREAM: &str = "bench";
 
 /// Returns the mean duration of `gaps` gaps, which the gap histories of the keys record.
-pub(super) async fn mean(plan: &Plan, common: &Common, gaps: usize) -> Result<Duration> {
+pub(super) async fn mean(plan: &Plan, common: &CommonArgs, gaps: usize) -> Result<Duration> {
     let server = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", server.local_addr()?);
     tokio::spawn(serve(server, *plan));
