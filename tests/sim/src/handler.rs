@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use ordain_core::{Event, FailureKind, Message, MessageParts, StateUpdate, digest};
 
-use crate::plan::{Blocked, Plan};
+use crate::plan::{BlockKind, Plan};
 use crate::producer::{BLOCKED_KEY, HANDLED_TYPE};
 use crate::rng::mix;
 
@@ -75,7 +75,7 @@ pub(crate) fn behavior(plan: &Plan, event: &Event) -> EventBehavior {
     if has_other_type(plan, event) {
         return EventBehavior::Fine;
     }
-    if plan.handler.blocked == Some(Blocked::Failing) && event.key() == BLOCKED_KEY {
+    if plan.handler.blocked == Some(BlockKind::Failing) && event.key() == BLOCKED_KEY {
         return EventBehavior::FailsForEver(FailureKind::Retry);
     }
     let chance = mix(&[plan.seed, digest(event.key().as_bytes()), event.content(), 1]);

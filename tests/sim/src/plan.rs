@@ -96,12 +96,12 @@ pub(crate) struct HandlerPlan {
     /// The largest number of bytes that the handler adds to a state and to each message, to make them larger.
     pub(crate) padding: u64,
     /// The way in which one key is blocked; `None` if no key is blocked.
-    pub(crate) blocked: Option<Blocked>,
+    pub(crate) blocked: Option<BlockKind>,
 }
 
 /// The way in which a plan blocks one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Blocked {
+pub(crate) enum BlockKind {
     /// Each turn of the key takes an hour.
     Slow,
     /// Each attempt to execute an event of the key fails.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ordain_core::{ExhaustedPolicy, OrderingMode, OverflowPolicy, TypeFilter, TypePattern};
 
-use crate::plan::{Blocked, DisturbancePlan, Plan};
+use crate::plan::{BlockKind, DisturbancePlan, Plan};
 use crate::producer::HANDLED_TYPE;
 use crate::rng::Rng;
 
@@ -453,7 +453,7 @@ fn windows(plan: &mut Plan, rng: &mut Rng) {
 }
 
 fn isolated(plan: &mut Plan, rng: &mut Rng) {
-    let blocked = rng.pick(&[Blocked::Slow, Blocked::Failing, Blocked::Gap]);
+    let blocked = rng.pick(&[BlockKind::Slow, BlockKind::Failing, BlockKind::Gap]);
     plan.handler.blocked = Some(blocked);
     plan.producer.keys = rng.between(3, 10);
     plan.producer.events = (10, 60);
@@ -473,13 +473,13 @@ fn isolated(plan: &mut Plan, rng: &mut Rng) {
     // These runs may last for days of virtual time, so frequent reads of the due index would only make the runs slow.
     settings.due_poll = 3_600_000;
     match blocked {
-        Blocked::Slow => {}
-        Blocked::Failing => {
+        BlockKind::Slow => {}
+        BlockKind::Failing => {
             settings.retry.attempts = 50;
             settings.retry.backoff.min = 100_000;
             settings.retry.backoff.max = 200_000;
         }
-        Blocked::Gap => {
+        BlockKind::Gap => {
             settings.gap.timeout = 3_600_000;
             settings.gap.max_width = 1_000;
         }
