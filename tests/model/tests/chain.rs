@@ -40,9 +40,9 @@ fn has_late_calls() -> ChainScope {
 }
 
 /// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
-type Break = (ChainFault, fn() -> ChainScope, ChainViolation);
+type FaultCase = (ChainFault, fn() -> ChainScope, ChainViolation);
 
-const FAULTS: &[Break] = &[
+const FAULTS: &[FaultCase] = &[
     (ChainFault::CommitsAreNotAwaited, goes_back, ChainViolation::SentWithoutCommit),
     (ChainFault::LostMessagesAreDropped, goes_back, ChainViolation::WrongResendCount),
     (ChainFault::LostMessagesGetNewNumbers, has_others, ChainViolation::NumberChanged),

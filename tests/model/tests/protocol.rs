@@ -34,7 +34,7 @@ const PUBLISHED_IN_ORDER: &str = "messages of a key are published in order";
 /// they break.
 type Case = (&'static str, fn() -> Scope, &'static [&'static str]);
 /// A fault, a scope, and the property that the fault breaks in the runs of this scope.
-type Break = (Fault, fn() -> Scope, &'static str);
+type FaultCase = (Fault, fn() -> Scope, &'static str);
 
 const ONE_PARTITION: &[Case] = &[
     (
@@ -101,7 +101,7 @@ const GOES_BACK: &[Case] = &[
     ),
 ];
 
-const FAULTS: &[Break] = &[
+const FAULTS: &[FaultCase] = &[
     (Fault::CommitWithoutClaim, Scope::three_events, NOTHING_LOST),
     (Fault::CommitWithoutClaim, Scope::three_events, RIGHT_ANSWER),
     (Fault::ClaimWithoutRandom, Scope::goes_back, ONE_OWNER_PER_EPOCH),
