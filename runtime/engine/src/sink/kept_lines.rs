@@ -362,7 +362,11 @@ mod tests {
 
     /// Opens a file with this content and with a mark whose length is 0. Returns the remaining content, the number of
     /// lost messages, and whether the sink skips message `skipped`.
-    fn recovered(content: &[u8], outbox: &UnpublishedMessages, skipped: &SinkContent) -> Recovered {
+    fn recovered(
+        content: &[u8],
+        outbox: &UnpublishedMessages,
+        skipped: &SinkContent,
+    ) -> RecoveredFile {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("out");
         let open = |mark: Option<&[u8]>| FileSink::open(&path, mark).expect("opened");
@@ -384,7 +388,7 @@ mod tests {
     }
 
     /// The content of a file after a start, the number of lost messages, and whether a message is skipped.
-    type Recovered = (Vec<u8>, Option<u64>, bool);
+    type RecoveredFile = (Vec<u8>, Option<u64>, bool);
 
     #[test]
     fn complete_lines_stay_and_an_incomplete_line_is_removed() {
