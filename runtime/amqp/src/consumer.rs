@@ -281,9 +281,9 @@ impl KnownQueue {
         }
     }
 
-    /// Forgets the possible loss of a queue without a marker in two cases: `error` shows that the queue is lost, and
-    /// the stream has stopped; or `error` shows that the broker still has the queue. RabbitMQ also ends a subscription
-    /// when the node of the queue stops.
+    /// Forgets the possible loss of a queue without a marker if `error` shows that the queue is lost, and the stream
+    /// has stopped. Also forgets the possible loss if `error` shows that the broker still has the queue. RabbitMQ also
+    /// ends a subscription when the node of the queue stops.
     fn clear_possible_loss(&mut self, error: &QueueCheckError) {
         let is_certain = match error {
             QueueCheckError::Lost(_) => true,

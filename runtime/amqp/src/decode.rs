@@ -1,5 +1,6 @@
-//! Converts a delivery into an event: from AMQP's own properties and headers, from CloudEvents in binary mode (a header
-//! `cloudEvents:NAME`, `cloudEvents_NAME` or `ce-NAME` for each attribute), or from CloudEvents in structured mode.
+//! Converts a delivery into an event. The values come from AMQP's own properties and headers, or from CloudEvents in
+//! binary or structured mode. In binary mode, each attribute is a header `cloudEvents:NAME`, `cloudEvents_NAME` or
+//! `ce-NAME`.
 //!
 //! This module validates a delivery before the delivery becomes an event. If this module rejects a delivery, the error
 //! describes the limit or the valid form.

@@ -68,9 +68,10 @@ pub struct PreparedTopology {
 /// lost (removed since the stream consumed them). Logs if a marked exchange of the stream is missing. Also logs if the
 /// stream's exchange or an exchange of `bind` was removed and declared again since the last check. `is_known` states
 /// whether the stream has run before. If the stream has run before, two faults are findings
-/// ([`PreparedTopology::error`]) and not errors: a refusal of the broker, such as a missing permission or a queue in
-/// another form; and a queue that cannot be used now, for example because its node has stopped. For such a stream, this
-/// function also logs the bindings of earlier runs that are missing according to `list`.
+/// ([`PreparedTopology::error`]) and not errors. One fault is a refusal of the broker, such as a missing permission or
+/// a queue in another form. The other fault is a queue that cannot be used now, for example because its node has
+/// stopped. For such a stream, this function also logs the bindings of earlier runs that are missing according to
+/// `list`.
 pub async fn prepare_topology(
     topology: &Topology,
     broker: &BrokerEndpoint,
@@ -139,8 +140,8 @@ pub async fn prepare_topology(
         tracing::warn!(
             stream = &**stream,
             exchange,
-            "another program removed the exchange and declared it again while no process of Ordain checked it: Ordain \
-             declares its bindings again; events published between the removal and now are lost, so publish them again"
+            "another program removed the exchange and declared it again while no process of Ordain checked it. Ordain \
+             declares the bindings again. Events that were published since the removal are lost: publish them again"
         );
     }
     let missing = topology.exchange().filter(|_| is_exchange_missing);

@@ -37,8 +37,8 @@ const CONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Durati
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
 /// Shorter time limit for the next confirm. If no confirm has arrived within [`CONFIRM_TIMEOUT`], this limit replaces
 /// `CONFIRM_TIMEOUT` until the broker accepts an isolated retry, or until `confirm_limit` has its full size again. The
-/// reason for a short limit: a queue without a leader blocks its channel for a minute, and each further key with
-/// messages for that queue causes another wait for the limit.
+/// limit is short, because a queue without a leader blocks its channel for a minute. Each further key with messages for
+/// that queue causes another wait for the limit.
 const SUSPECT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of unconfirmed messages: enough to keep the connection busy for the time of a round trip and of the
 /// broker's write to disk.

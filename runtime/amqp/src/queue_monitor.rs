@@ -27,8 +27,8 @@ use ordain_util::wait::shortened;
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Time limit for each step of a check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(20);
-/// Number of consecutive checks without a new delivery after which the monitor reports that the queue is stalled: it
-/// has messages, the consumer has room for them, and the queue delivers none.
+/// Number of consecutive checks without a new delivery after which the monitor reports a stalled queue. A stalled queue
+/// has messages, and the consumer has room for them, but the queue delivers none.
 const SILENT_CHECK_LIMIT: u32 = 3;
 /// Number of consecutive checks with another consumer after which the monitor reports that consumer. The consumer of
 /// the partition's previous owner may remain for the duration of a lease. RabbitMQ counts only active consumers, so a
@@ -365,7 +365,7 @@ async fn check_exchanges(options: &ConsumerOptions) -> Result<(), BrokerError> {
 
 /// Logs and counts a difference between the broker and the topology, or a refusal of the broker to declare or bind a
 /// part of the topology. A difference or refusal counts even if a throttle suppresses its log line. A refused marker is
-/// logged and does not count. The line "topology not as configured" does not always report a wrong form: the broker may
+/// logged and does not count. The line "topology not as configured" does not always report a wrong form. The broker may
 /// have refused a declaration because the user lacks a permission, although the queue or exchange is as configured.
 pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) {
     let stream = &*options.stream;

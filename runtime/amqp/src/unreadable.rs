@@ -75,7 +75,7 @@ pub(super) fn decode_or_letter(
             .map_err(|error| dead_letter(tag, error.cause, error.message));
     }
     decode(decoder, &original).map_err(|error| {
-        // The tag depends on the message, not on the header with the id of the letter: an operator may have edited the
+        // The tag depends on the message, not on the header with the id of the letter. An operator may have edited the
         // message, and a program may have copied the header from another letter. Each time the letter returns, its
         // message is the same, so the store forwards the letter once.
         let tag = raw().returned_tag();
@@ -189,7 +189,7 @@ impl<'a> RawDelivery<'a> {
     }
 
     /// Returns a digest that identifies the message. If the message has an id of CloudEvents, the digest does not cover
-    /// the timestamp: Ordain writes the time of publishing into the timestamp, so two copies of a message can have two
+    /// the timestamp. Ordain writes the time of publishing into the timestamp, so two copies of a message can have two
     /// timestamps. The digest does not cover the types of the headers either, because the digests of earlier versions
     /// did not.
     fn digest(&self) -> u64 {

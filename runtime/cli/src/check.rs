@@ -42,8 +42,8 @@ pub(crate) struct CheckArgs {
     /// start cannot succeed.
     #[arg(long, conflicts_with = "explain")]
     connect: bool,
-    /// Also receive at most this number of messages of each queue that a stream reads, and print how the stream would
-    /// read each of them, or why it cannot read the message.
+    /// Also receive at most this number of messages of each queue that a stream reads. For each message, print how the
+    /// stream would read it, or why the stream cannot read it.
     ///
     /// The messages remain in their queues. The broker marks them as redelivered, and a quorum queue counts the
     /// delivery towards its delivery limit. The command receives no messages of a queue that has consumers.

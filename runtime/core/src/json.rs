@@ -1,6 +1,6 @@
-//! Digests of JSON. Two JSON texts have the same digest if they differ only in three things: the white space between
-//! their parts, the escapes of their strings, and the order of the members of their objects. A producer, or a library
-//! that sends an event again, may change these three things.
+//! Digests of JSON. Three things do not change the digest of a JSON text: the white space between its parts, the
+//! escapes of its strings, and the order of the members of its objects. A producer, or a library that sends an event
+//! again, may change these three things.
 //!
 //! All other differences count. In particular, a number counts as the text that the producer wrote. `1` and `1.0`
 //! therefore differ, because some readers treat them as different values. If several members of an object have the same

@@ -192,8 +192,8 @@ pub enum LetterContent {
 
 impl DeadLetter {
     /// Returns the sequence of the event, or the first sequence if the letter stands for several skipped sequences.
-    /// Returns `None` if the event has no sequence because its stream is `fifo`, if the delivery is not a valid event,
-    /// or if the letter is about the lost rest of a file.
+    /// Returns `None` if the event has no sequence because its stream is `fifo`, or if the delivery is not a valid
+    /// event. Also returns `None` if the letter is about the lost rest of a file.
     pub fn sequence(&self) -> Option<u64> {
         let is_first = match &self.content {
             LetterContent::Nothing => self.cause != Cause::Unreadable,

@@ -95,8 +95,7 @@ fn unreadable(message: String) -> DecodeError {
 fn shared_value(value: &str, setting: &str) -> String {
     format!(
         "the setting {setting} names a place outside the events of a batch, so all events of the batch would have the \
-         same {value}: publish each event as a message of its own, or name a place in the data of the events \
-         (\"data:/POINTER\")"
+         same {value}: publish each event in its own message, or name a place in the data (\"data:/POINTER\")"
     )
 }
 

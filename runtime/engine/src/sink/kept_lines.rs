@@ -429,7 +429,7 @@ mod tests {
     }
 
     /// A line of another program, and zeros that a power failure may leave, are removed together with the lines after
-    /// them, unless the outbox lacks the message of one of these later lines.
+    /// them. If the outbox lacks the message of one of these later lines, nothing is removed.
     #[test]
     fn foreign_lines_are_removed_if_no_lost_message_follows() {
         let one = content(1, "1");

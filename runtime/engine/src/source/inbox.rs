@@ -1,6 +1,6 @@
 //! Events received over HTTP for a stream whose source reads from the broker. The events wait in queues in the store.
-//! The inbox publishes a copy of each event to the stream's exchange, and removes the event from the store when the
-//! broker has confirmed this copy and the copies of all events that the inbox read earlier. The broker routes the copy
+//! The inbox publishes a copy of each event to the stream's exchange. It removes the event from the store when the
+//! broker has confirmed this copy, and the copies of all events that the inbox read earlier. The broker routes the copy
 //! to its queue for the partition of the event's key. While the broker does not accept events, the inbox passes events
 //! early: directly to the driver of their partition.
 //!

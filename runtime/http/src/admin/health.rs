@@ -1,5 +1,5 @@
-//! The readiness of the process: whether the process can use its store, has a valid lease, owns all partitions that it
-//! should own, and receives and executes the events of its streams.
+//! The readiness of the process. A ready process can use its store, has a valid lease, and owns all partitions that it
+//! should own. It also receives and executes the events of its streams.
 
 use std::collections::BTreeMap;
 use std::pin::pin;

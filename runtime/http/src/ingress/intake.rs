@@ -288,8 +288,8 @@ impl Intake {
         let width = if self.skips { "100 times `gap.max_width`" } else { "`gap.max_width`" };
         format!(
             "sequence {sequence} cannot be right: the key has no events yet, so its sequences begin at {} (`first`), \
-             and {width} allows at most {limit}: number the events of each key without gaps, let each key \
-             begin at the sequence of its first event (`first = \"any\"`), or make the stream `fifo`",
+             and {width} allows at most {limit}. Number the events of each key without gaps, let each key begin at the \
+             sequence of its first event (`first = \"any\"`), or make the stream `fifo`",
             self.first
         )
     }

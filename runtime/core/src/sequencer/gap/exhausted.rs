@@ -31,8 +31,8 @@ fn describe_missing(gaps: &GapHistory, first: u64, last: u64, rounds: u32) -> St
 
 impl Sequencer {
     /// Searches the events with sequence `from` or a higher sequence. Returns the lowest sequence of an event that has
-    /// arrived, but that is neither held nor in a durable dead letter yet: the lane has deferred the event, or the dead
-    /// letter of the event waits for its commit.
+    /// arrived, but that is neither held nor in a durable dead letter yet. The lane has deferred such an event, or the
+    /// dead letter of the event waits for its commit.
     pub(super) fn arriving_from(&self, index: u32, from: u64) -> Option<u64> {
         let lane = &self.lanes[index];
         let deferred = lane.deferred.iter().filter_map(|deferred| deferred.event.sequence());

@@ -54,8 +54,8 @@ pub(super) struct RoutingFaults {
 
 impl RoutingFaults {
     /// Records the routing faults of `findings` in the states of the sources of this process, and removes the faults
-    /// that no longer exist. If a partition has received deliveries since the last check, it has no missing binding:
-    /// events reach its queue in a way that the management API does not show, for example through a shovel. If
+    /// that no longer exist. If a partition has received deliveries since the last check, it has no missing binding.
+    /// The events then reach its queue in a way that the management API does not show, for example through a shovel. If
     /// `is_unchecked` returns `true` for a fault, the fault stays unchanged, but ends after [`FAILED_CHECKS_LIMIT`]
     /// such checks.
     pub(super) fn update(

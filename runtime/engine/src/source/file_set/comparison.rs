@@ -92,11 +92,12 @@ impl FileSet {
         Ok(best.map(|(index, _)| index))
     }
 
-    /// Returns whether another file has the same content as `file`, up to the end of the shorter file: a tracked file,
-    /// or a file that the path of the source names and that is in the listing. Also returns `true` if `file` is empty:
-    /// nothing can be read of it yet, and a later scan compares it again. If a program has truncated a tracked file
-    /// since the scan found this file, `file` may be its copy, but a comparison with the truncated file cannot show
-    /// this. The method then sets `is_listing_outdated` and returns `true`, so that the caller begins another scan.
+    /// Returns whether another file has the same content as `file`, up to the end of the shorter file. The other file
+    /// is a tracked file, or a file in the listing that the path of the source names. Also returns `true` if `file` is
+    /// empty: nothing can be read of it yet, and a later scan compares it again. If a program has truncated a tracked
+    /// file since the scan found this file, `file` may be its copy, but a comparison with the truncated file cannot
+    /// show this. The method then sets `is_listing_outdated` and returns `true`, so that the caller begins another
+    /// scan.
     pub(super) fn is_copy(&mut self, file: &File, listed: &[ListedFile]) -> io::Result<bool> {
         let length = file.metadata()?.len();
         if length == 0 {

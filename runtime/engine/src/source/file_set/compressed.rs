@@ -142,9 +142,9 @@ impl CompressedFiles {
         }
     }
 
-    /// Searches for the compressed file that `tracked` may have become, also among the files that need no report:
-    /// first for a file whose content has the same length, then for the newest file whose name log rotation can derive
-    /// from the path of `tracked`, and then for the newest file.
+    /// Searches for the compressed file that `tracked` may have become, also among the files that need no report. First
+    /// searches for a file whose content has the same length. Then searches for the newest file whose name log rotation
+    /// can derive from the path of `tracked`. Otherwise returns the newest file.
     pub(super) fn any_rest_of(&self, tracked: &TrackedFile) -> Option<&CompressedFile> {
         let pattern = FilePattern::new(Path::new(&tracked.progress.path));
         let equal = self.listed.iter().rfind(|file| file.has_length_of(tracked));

@@ -106,8 +106,8 @@ impl TrackedFile {
     }
 
     /// Opens the file at its last known path. If a program has changed a link of the configured path, only the
-    /// configured path may still lead to the file: then opens the file there, and records the new canonical path.
-    /// Returns `None` if no path leads to the file.
+    /// configured path may still lead to the file. In this case, opens the file at the configured path, and records the
+    /// new canonical path. Returns `None` if no path leads to the file.
     pub(super) fn open_at_its_path(&mut self) -> io::Result<Option<Arc<File>>> {
         if let Some(file) = open_same(&self.progress)? {
             return Ok(Some(file));
@@ -155,8 +155,8 @@ impl TrackedFile {
         self.was_gone = false;
     }
 
-    /// Adapts the entry to a copy that ends before the last byte that was read: the position is then at most the end of
-    /// the copy, and the fingerprint covers only bytes of the copy.
+    /// Adapts the entry to a copy that ends before the last byte that was read. Afterwards, the position is at most the
+    /// end of the copy, and the fingerprint covers only bytes of the copy.
     pub(super) fn end_at(&mut self, copy: &File, length: u64) -> io::Result<()> {
         let position = self.progress.position();
         let offset = position.offset.min(length);
@@ -203,7 +203,7 @@ impl TrackedFile {
     }
 
     /// Returns whether the present length of the file shows that a program truncated the file before any line of it was
-    /// read: the file had bytes after `read_to`, and `length` is below the last known length.
+    /// read. In this case, the file had bytes after `read_to`, and `length` is below the last known length.
     pub(in crate::source) fn is_cut_to(&self, length: u64) -> bool {
         self.may_be_cut() && length < self.progress.length
     }
