@@ -149,8 +149,8 @@ impl MonotonicClock {
         self.newest.fetch_max(now, Ordering::Relaxed).max(now)
     }
 
-    /// Returns whether the store must write the time `now` into the tables: `now` is ahead of the newest time in the
-    /// tables by more than `lead` ms, and the store is open for writing.
+    /// Returns whether the store must write the time `now` into the tables. This is so if `now` is ahead of the newest
+    /// time in the tables by more than `lead` ms, and the store is open for writing.
     pub(super) fn is_unwritten(&self, now: u64, lead: u64) -> bool {
         self.may_jump && now > self.written.load(Ordering::Relaxed).saturating_add(lead)
     }

@@ -156,10 +156,11 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// Connects to the servers and opens the store. If a try fails for a temporary reason, for example because a server
-    /// does not answer or the user lacks a required permission, tries again for about half a minute, or for
-    /// `retry_timeout` if this timeout is shorter. Returns an error without another try if a server is too old or would
-    /// evict Redis keys when its memory is full, or if the store has another schema or number of shards.
+    /// Connects to the servers and opens the store. A try can fail for a temporary reason, for example because a server
+    /// does not answer or the user lacks a required permission. In this case, tries again for about half a minute, or
+    /// for `retry_timeout` if this timeout is shorter. Returns an error without another try if a server is too old, or
+    /// would evict Redis keys when its memory is full. Also returns an error at once if the store has another schema or
+    /// number of shards.
     pub fn open(options: RedisOptions) -> BoxFuture<'static, Result<Self, StoreError>> {
         Box::pin(Self::wait_to_open(options))
     }

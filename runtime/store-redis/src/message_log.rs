@@ -393,7 +393,8 @@ impl RedisStore {
 }
 
 /// Appends the arguments of the script `assign`: the rules of the destination, a random number, the witness, the id of
-/// the writer and the number of its call, whether the call publishes lost events again, and the groups.
+/// the writer, the number of its call, a flag, and the groups. The flag states whether the call publishes lost events
+/// again.
 fn put_request(call: &mut Cmd, assign: &AssignRequest) {
     let rules = assign.rules;
     match rules.numbering {
@@ -433,8 +434,8 @@ fn put_request(call: &mut Cmd, assign: &AssignRequest) {
 /// arguments. The first argument is the kind of the witness. The other three arguments depend on the kind:
 ///
 /// - for a message that the store numbered: the key, the id and the number;
-/// - for a message that its producer numbered: the key, the number, and an argument with two parts: the content digest,
-///   and the number of the later message of the key whose assignment removes this message from the log;
+/// - for a message that its producer numbered: the key, the number, and an argument with two parts. The parts are the
+///   content digest, and the number of the later message of the key whose assignment removes this message from the log;
 /// - for a call: the id of the writer, the number of the call, and an empty argument.
 pub(super) fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
     match witness {

@@ -1,4 +1,4 @@
-//! Tests of large amounts of data, which one call must not read completely.
+//! Tests of large amounts of data. One call must not read all of such data.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,7 +1,7 @@
--- Assigns messages to a destination (an exchange, a stream or a file): numbers them, retains them for replay, and puts
--- them into the queues of a stream, as far as the rules of the destination require these steps. One HSET writes the
--- results of all these steps. After this HSET, the script removes expired fields, and other fields that are no longer
--- needed.
+-- Assigns messages to a destination (an exchange, a stream or a file). As far as the rules of the destination require,
+-- the script numbers the messages, retains them for replay, and puts them into the queues of a stream. One HSET writes
+-- the results of all these steps. After this HSET, the script removes expired fields, and other fields that are no
+-- longer needed.
 --
 -- The origin of messages is the outbox of a stream, partition and shard from which an owner sends them. The messages of
 -- a producer have no origin.
@@ -248,8 +248,8 @@ local function each_block(origin, from, to, visit)
 end
 
 -- Read the record of each origin. The record contains the epoch of the last owner, and the last outbox position whose
--- messages are assigned. Refuse a group in four cases: its epoch is lower than the epoch in the record, the store lacks
--- messages that it has already confirmed to the owner, the group comes from a stale request, or an earlier group of
+-- messages are assigned. Refuse a group in four cases: its epoch is lower than the epoch in the record; the store lacks
+-- messages that it has already confirmed to the owner; the group comes from a stale request; or an earlier group of
 -- this call has the same origin.
 do
   -- Decodes the record of an origin; `found` is false if the origin has no record yet.
@@ -492,10 +492,11 @@ do
     return found and is_unexpired(field, found) and found or nil
   end
 
-  -- Calls `visit` with each record of a key that a reader of the destination has: the Redis key of the reader's data,
-  -- the record, the sequence after all events that the reader has settled or spilled, and whether an owner has repeated
-  -- lost commits of the reader within the last `retain` ms. In that case, the log may have lost numbers that it had
-  -- given. A reader is a stream whose hash of data is one of the Redis keys after the first Redis key of the call.
+  -- Calls `visit` for each record of a key that a reader of the destination has. The arguments are the Redis key of the
+  -- reader's data, the record, the sequence after all events that the reader has settled or spilled, and a flag. The
+  -- flag states whether an owner has repeated lost commits of the reader within the last `retain` ms. In that case, the
+  -- log may have lost numbers that it had given. A reader is a stream whose hash of data is one of the Redis keys after
+  -- the first Redis key of the call.
   local function each_reader(key, visit)
     for i = 2, #KEYS do
       local found = redis.call('HMGET', KEYS[i], 'r', 'j' .. key)
@@ -513,8 +514,8 @@ do
     return byte(record, layout.KEY_RECORD + 1) == layout.COMPLETED
   end
 
-  -- Returns a digest in the form in which a key record keeps the digests of settled events: both halves of the digest
-  -- combined by `xor`, but 1 instead of 0, as four bytes.
+  -- Returns a digest in the form of a key record. A key record keeps both halves of a digest combined by `xor`, but 1
+  -- instead of 0, as four bytes.
   local function short_digest(long)
     local bytes = {}
     for i = 1, 4 do

@@ -36,7 +36,7 @@ const FAILURES_MIN: usize = 10;
 const LARGE_PADDING_BYTES: usize = 48_000;
 /// The number of power cuts with large values.
 const LARGE_CUTS: usize = 3;
-/// The end of the name of a journal's file.
+/// The extension of the files of journals.
 const JOURNAL: &str = ".jnl";
 /// The ends of the paths for which the test makes a sync fail: the journal and the sink's file.
 const FAILING_SYNC_ENDINGS: [&str; 2] = [JOURNAL, "out.ndjson"];
