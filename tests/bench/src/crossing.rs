@@ -1,5 +1,5 @@
-//! Measures the crossing from the host into WebAssembly and back: the cost of a handler call that does nothing, and the
-//! cost of a handler call that parses 1 KB of JSON and returns it as the state.
+//! Measures the crossing from the host into WebAssembly and back. One handler call does nothing. The other handler call
+//! parses 1 KB of JSON and returns it as the state.
 
 use std::sync::Arc;
 use std::time::Instant;

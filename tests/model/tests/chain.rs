@@ -1,5 +1,5 @@
-//! Walks through all runs of the chain model: an owner sends a few messages from its outbox to a destination that
-//! numbers them, and the store goes back in time (loses its newest writes). `docs/internals/protocol.md` describes the
+//! Walks through all runs of the chain model. An owner sends a few messages from its outbox to a destination that
+//! numbers them. The store goes back in time (loses its newest writes). `docs/internals/protocol.md` describes the
 //! scopes.
 
 use ordain_model::{

@@ -104,7 +104,7 @@ impl Proxy {
     }
 
     /// Silences the open connections on which the first 4 KiB of the client, as far as they have passed, contain the
-    /// given bytes: no more bytes pass on these connections, as if a network dropped only their packets. Does not
+    /// given bytes. No more bytes pass on these connections, as if a network dropped only their packets. Does not
     /// affect new connections. Returns the number of silenced connections.
     pub fn silence(&self, containing: impl AsRef<[u8]>) -> usize {
         self.state.change(|inner| inner.silence(containing.as_ref()))

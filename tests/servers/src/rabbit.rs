@@ -512,8 +512,8 @@ impl Rabbit {
         self.opened_connections_since("", name)
     }
 
-    /// Returns the number of connections to the virtual host, according to the broker's log, that clients have opened
-    /// with a name that contains `name`, since the last connection with a name that contains `start`.
+    /// Returns the number of connections to the virtual host whose names contain `name`, according to the broker's log.
+    /// Counts only connections after the last connection whose name contains `start`.
     pub fn opened_connections_since(&self, start: &str, name: &str) -> usize {
         let host = format!("vhost '{}'", self.virtual_host);
         let log = self.server.log();

@@ -728,7 +728,7 @@ pub async fn lost_event_of_a_producer_gets_its_earlier_number_or_none(fixture: &
 }
 
 /// The store lost the numbers of the last events of a key, but still has the numbers of earlier events. When a producer
-/// publishes one of the lost events again, the store writes no event, but from then on, the numbers of the key expire
+/// publishes one of the lost events again, the store writes no event. From then on, the numbers of the key expire
 /// together with the record of the ended key.
 pub async fn numbers_of_an_ended_key_expire_with_its_record(fixture: &mut impl Fixture) {
     use AssignItemReply::{KeyEnded, New, Settled};

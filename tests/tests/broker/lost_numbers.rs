@@ -166,8 +166,8 @@ fn ids(messages: &[String]) -> Result<BTreeSet<String>> {
 }
 
 /// `ordain publish` numbers the events. If another event gets the number of a lost event, the messages of the other
-/// event must have new ids. If the lost event itself is published again, its messages must have the same ids as before,
-/// even if the broker loses this event and the host finds it by replay in the store.
+/// event must have new ids. If the lost event itself is published again, its messages must have the same ids as before.
+/// This is also true if the broker loses this event, and the host finds it by replay in the store.
 #[test]
 fn published_events_with_reused_numbers_have_new_message_ids() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;

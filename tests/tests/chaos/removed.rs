@@ -1,5 +1,5 @@
-//! A round in which keys of a Redis server are removed one by one, as an operator or an eviction would do, while events
-//! arrive over HTTP, through the inbox, through a chain, or from RabbitMQ.
+//! A round in which the test removes keys of a Redis server one by one, as an operator or an eviction would do.
+//! Meanwhile, events arrive over HTTP, through the inbox, through a chain, or from RabbitMQ.
 //!
 //! The consequences of a removal depend on the data of the Redis key (`docs/guide/redis.md`). If a queue is removed,
 //! its waiting events are lost, and the host counts them. If the key records of a shard are removed, the stream stops

@@ -490,7 +490,7 @@ fn process_without_its_broker_is_not_ready_but_accepts_events() -> Result<()> {
     service.end()
 }
 
-/// The host is killed at different times after the removal of the queue: the host may or may not have recorded the
+/// The test kills the host at different times after the removal of the queue. The host may or may not have recorded the
 /// loss, and may or may not have declared the new queue. In each case, the next start must stop the stream.
 #[test]
 fn loss_of_the_queue_stops_the_stream_after_a_kill() -> Result<()> {
