@@ -12,7 +12,7 @@ use lapin::{Connection, ConnectionProperties};
 use ordain_servers::Rabbit;
 use tokio::task::JoinHandle;
 
-use crate::amqp::case::OUT;
+use crate::amqp::case::OUT_NAME;
 use crate::amqp::latency::{STAMP_BYTES, now_us};
 
 /// Interval at which [`Watch::until`] counts the messages.
@@ -43,7 +43,8 @@ impl Watch {
         let channel = connection.create_channel().await?;
         let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
         let nothing = FieldTable::default();
-        let mut messages = channel.basic_consume(OUT.into(), "".into(), options, nothing).await?;
+        let mut messages =
+            channel.basic_consume(OUT_NAME.into(), "".into(), options, nothing).await?;
         let seen = Arc::new(Mutex::new(Arrivals { since: u64::MAX, ..Arrivals::default() }));
         let arrivals = Arc::clone(&seen);
         let consuming = tokio::spawn(async move {

@@ -14,7 +14,8 @@ use ordain_tests::service::{Service, wait_until};
 use serde_json::{Value, json};
 
 use super::support::{
-    LINES_TYPE, ONE, READ_AHEAD, SECTIONS, events, ingress, metric, post, post_all, post_with,
+    EVENT_TYPE, LINES_TYPE, READ_AHEAD, SECTIONS, events, ingress, metric, post, post_all,
+    post_with,
 };
 
 const SHARDS: u32 = 2;
@@ -104,7 +105,7 @@ impl Rig {
     /// event, and each repeated record must have no effect.
     fn send_on(mut self, records: &[Value]) -> Result<()> {
         let address = ingress(&mut self.service)?;
-        let kind = format!("content-type: {ONE}");
+        let kind = format!("content-type: {EVENT_TYPE}");
         for record in records.iter().chain(records) {
             let path = "/v1/streams/incidents/events";
             let answer = post_with(address, path, &[&kind], &record.to_string())?;
