@@ -23,12 +23,12 @@ pub(crate) enum KeysCommand {
     List(KeysListArgs),
     /// Show the whole record of a key, including its state.
     ///
-    /// Events: `next` is the sequence of the event that the key settles next (ends with or without effect). All lower
-    /// sequences are settled. `held` describes the events of the key that wait in the store: their number, and a lower
-    /// and an upper bound of their sequences. `ahead` is a range of sequences: it contains all events of the key that
-    /// wait in dead letters (`far-ahead`, `overflow`) until all earlier events are settled. Without such an event,
-    /// `ahead` is absent. `skipped` lists the ranges of sequences that were skipped because their events never arrived
-    /// (at most the last 64 ranges).
+    /// Events: `next` is the sequence of the event that the key settles next. An event is settled when it has ended
+    /// with or without effect. All lower sequences are settled. `held` describes the events of the key that wait in the
+    /// store: their number, and a lower and an upper bound of their sequences. `ahead` is a range of sequences. It
+    /// contains all events of the key that wait in dead letters (`far-ahead`, `overflow`) until all earlier events are
+    /// settled. Without such an event, `ahead` is absent. `skipped` lists the ranges of sequences that were skipped
+    /// because their events never arrived (at most the last 64 ranges).
     ///
     /// Failures: `trouble` is the reason why the key waits for a retry or is parked (stopped at a failed or missing
     /// event). If a handler exceeded a limit, `trouble` names the `limit`. `attempts` counts the failed attempts to
