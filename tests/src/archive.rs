@@ -17,10 +17,10 @@ use serde_json::Value;
 /// An HTTP server that serves events for replay. The server runs until the process of the test ends.
 pub struct Archive {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ArchiveState>,
 }
 
-struct Shared {
+struct ArchiveState {
     /// The CloudEvents in JSON, by URL path (`/KEY/SEQUENCE`).
     events: Mutex<BTreeMap<String, String>>,
     /// The average number of failures in 1,000 requests.
@@ -58,7 +58,7 @@ impl Archive {
     ) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ArchiveState {
             events: Mutex::default(),
             failing,
             random: Mutex::new(ChaCha8Rng::seed_from_u64(9)),
@@ -118,7 +118,7 @@ impl Archive {
     }
 }
 
-impl Shared {
+impl ArchiveState {
     fn serve(&self, stream: TcpStream) -> Result<()> {
         let mut reader = BufReader::new(stream.try_clone()?);
         let mut stream = stream;

@@ -58,8 +58,8 @@ impl SuiteEvent {
         Ok(self.data.as_str().into())
     }
 
-    /// Checks that `event`, from a listing of dead letters, has the attributes and the data of this event. The two times
-    /// may have different texts.
+    /// Checks that `event`, from a listing of dead letters, has the attributes and the data of this event. The texts of
+    /// the two times may differ.
     pub fn check(&self, event: &Value) -> Result<()> {
         for name in ["id", "type", "source"] {
             ensure!(event[name] == self.attribute(name), "{name}: {event}\n{self:?}");
@@ -106,7 +106,7 @@ pub fn suite_events() -> Result<Vec<SuiteEvent>> {
                 for (name, value) in table.as_hash().into_iter().flatten() {
                     let name = name.as_str().context("a name")?.to_owned();
                     match value {
-                        // The client of the suite trims values, because they become headers.
+                        // The client of the suite trims values, because the values become headers.
                         Yaml::String(text) | Yaml::Real(text) => {
                             attributes.push((name, text.trim().to_owned()));
                         }
@@ -121,7 +121,7 @@ pub fn suite_events() -> Result<Vec<SuiteEvent>> {
     Ok(events)
 }
 
-/// Returns the requests of the suite's feature of HTTP, with the values of all examples.
+/// Returns the requests in the suite's file about HTTP, with the values of all examples.
 pub fn suite_requests() -> Result<Vec<SuiteRequest>> {
     let mut requests = Vec::new();
     for scenario in file("http-protocol-binding.feature")?.split("Scenario Outline:").skip(1) {
@@ -158,7 +158,7 @@ fn request(scenario: &str) -> Result<SuiteRequest> {
     Ok(SuiteRequest { head, body, event })
 }
 
-/// Returns the lines of a text of the feature without their common indentation.
+/// Returns the lines of a text in the suite's file about HTTP, without their common indentation.
 fn text_lines(text: &str) -> Vec<&str> {
     const INDENTATION: &str = "        ";
     let mut lines: Vec<&str> = text

@@ -14,7 +14,7 @@ use crate::service::Service;
 const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The content type of a body with one event per line.
-pub const LINES: &str = "application/x-ndjson";
+pub const LINES_TYPE: &str = "application/x-ndjson";
 
 /// The response to one HTTP request.
 #[derive(Debug)]
@@ -137,13 +137,13 @@ fn connect(address: SocketAddr) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Sends the headers of a request that posts `bytes` bytes of [`LINES`] to the stream `cases`, and waits until the
+/// Sends the headers of a request that posts `bytes` bytes of [`LINES_TYPE`] to the stream `cases`, and waits until the
 /// server requests the body. The request is then in progress. The caller sends the body, and then calls [`receive`].
 pub fn begin_post(address: SocketAddr, bytes: usize) -> Result<TcpStream> {
     const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
     let mut stream = connect(address)?;
     let head = format!(
-        "POST /v1/streams/cases/events HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: {LINES}\r\n\
+        "POST /v1/streams/cases/events HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: {LINES_TYPE}\r\n\
          content-length: {bytes}\r\nexpect: 100-continue\r\n\r\n"
     );
     stream.write_all(head.as_bytes())?;

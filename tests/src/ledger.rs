@@ -131,7 +131,7 @@ fn text(data: &Value, name: &str) -> Result<String> {
 }
 
 /// Checks received messages, each given as key, number and id. The numbers of each key must begin at 1 and have no
-/// holes. A message may arrive several times, but must then have the same key, number and id: each number of a key must
+/// holes. A message may arrive several times, but must then have the same key, number and id. Each number of a key must
 /// belong to one id, and each id to one number of one key. Returns how many different messages each key has.
 ///
 /// The order of arrival does not matter. The messages of a key may arrive out of order if several outboxes send them.

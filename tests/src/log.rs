@@ -75,8 +75,9 @@ pub fn real_or_generated() -> Result<Vec<String>> {
     let text = if let Some(path) = std::env::var_os(REAL_LOG).filter(|path| !path.is_empty()) {
         let text = std::fs::read_to_string(&path)
             .with_context(|| format!("{REAL_LOG} names {}", path.display()))?;
-        fits(&lines_of(&text))
-            .with_context(|| format!("{REAL_LOG} names {}, which {RIGHT}", path.display()))?;
+        fits(&lines_of(&text)).with_context(|| {
+            format!("{REAL_LOG} names {}, which {LOG_REQUIREMENTS}", path.display())
+        })?;
         println!("the test uses the real log {}", path.display());
         text
     } else {
@@ -103,7 +104,7 @@ fn lines_of(text: &str) -> Vec<String> {
 
 /// The requirements on a real log, for an error message. The tests can only compute their expected results from a log
 /// that meets these requirements.
-const RIGHT: &str = "must contain CloudEvents in JSON, one per line, each with a `subject`; each \
+const LOG_REQUIREMENTS: &str = "must contain CloudEvents in JSON, one per line, each with a `subject`; each \
                      subject must have the `sequence`s 1, 2, 3 and so on, each once and without \
                      holes; the last event of each subject, and no other event, must have \
                      `endofsequence`: true";

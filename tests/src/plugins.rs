@@ -11,7 +11,7 @@ use wasm_encoder::{ComponentSection as _, CustomSection};
 const TARGET: &str = "wasm32-wasip2";
 
 /// Folders on which every handler depends: a change in them makes every built handler out of date.
-const SHARED: [&str; 2] = ["sdk/rust", "wit"];
+const SHARED_FOLDERS: [&str; 2] = ["sdk/rust", "wit"];
 
 /// The handlers in `plugins/`. One build makes all of them, because a separate build for each handler would build the
 /// shared libraries again with other features.
@@ -22,13 +22,13 @@ const HANDLERS: [&str; 5] = ["orders", "ledger", "tally", "faulty", "probe"];
 pub fn plugin(name: &str) -> Result<PathBuf> {
     // Only one thread at a time checks and builds. Otherwise, two threads could find the same component out of date and
     // build it twice.
-    static BUILDING: Mutex<()> = Mutex::new(());
-    let _building = BUILDING.lock();
+    static BUILD_LOCK: Mutex<()> = Mutex::new(());
+    let _building = BUILD_LOCK.lock();
     let target = target_dir()?;
     let file = target.join(TARGET).join("plugin").join(format!("{name}.wasm"));
     let source = root().join("plugins").join(name);
     let mut sources = newest(&source)?;
-    for shared in SHARED {
+    for shared in SHARED_FOLDERS {
         sources = sources.max(newest(&root().join(shared))?);
     }
     let built = file.metadata().and_then(|meta| meta.modified()).unwrap_or(SystemTime::UNIX_EPOCH);

@@ -71,7 +71,7 @@ fn commands() -> Vec<(&'static str, Value)> {
 }
 
 /// A behaviour with which the event takes effect, but the log lacks a part of the handler's output.
-const LOGGING: &str = "logs 10,000 lines";
+const LOG_BEHAVIOUR: &str = "logs 10,000 lines";
 
 /// Behaviours of the handler `memories`, which grows its memories and its table. Each row has the behaviour and three
 /// pairs. The first number of a pair names a memory (0 to 2) or the table (3). The second number is the number of pages
@@ -88,7 +88,7 @@ fn home() -> Result<Home> {
     home.write("events.ndjson", text(&others))?;
     let mut lines: Vec<String> =
         commands().iter().map(|(key, command)| line(key, 1, command)).collect();
-    lines.push(line(LOGGING, 1, &json!({ "do": "log", "lines": 10_000, "bytes": 10 })));
+    lines.push(line(LOG_BEHAVIOUR, 1, &json!({ "do": "log", "lines": 10_000, "bytes": 10 })));
     lines.push(line("files", 1, &json!({ "do": "probe", "path": "/etc/passwd" })));
     lines.push(line("sockets", 1, &json!({ "do": "probe", "address": "127.0.0.1:22" })));
     for key in ["clock one", "clock two"] {
@@ -150,10 +150,10 @@ fn executed(home: &Home) -> Result<Vec<Row>> {
     for (key, _) in GROWTHS {
         rows.push(parked(home, "memories", key)?);
     }
-    let logging = home.rows(&["keys", "show", "hostile", LOGGING, "--json"])?;
+    let logging = home.rows(&["keys", "show", "hostile", LOG_BEHAVIOUR, "--json"])?;
     ensure!(logging[0]["status"] == "active" && logging[0]["next"] == 2, "{logging:?}");
     let effect = "the event takes effect; the log has the first 16 KiB (`plugins.log`) and the number of missing bytes";
-    rows.push((LOGGING.to_owned(), effect.to_owned()));
+    rows.push((LOG_BEHAVIOUR.to_owned(), effect.to_owned()));
     let files = message(home, "files")?;
     ensure!(files["arguments"] == json!([]) && files["environment"] == json!([]), "{files}");
     for (what, field) in [("reads a file", "read"), ("writes a file", "write")] {

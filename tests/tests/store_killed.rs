@@ -1,6 +1,6 @@
 //! Tests that kill a process with `kill -9` while the process creates or uses an embedded store. Afterwards the store
 //! must open, and must contain every answered commit completely. These tests form a separate program and run one after
-//! the other: between `fork` and `exec`, a child process holds the file locks of its parent, and an embedded store with
+//! the other. Between `fork` and `exec`, a child process holds the file locks of its parent, and an embedded store with
 //! a held lock cannot be opened.
 
 use std::io::{BufRead, BufReader};

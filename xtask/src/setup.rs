@@ -21,8 +21,8 @@ pub(crate) const PLUGINS: [&str; 5] = ["orders", "ledger", "tally", "faulty", "p
 
 /// Prints the next step, with the minutes and seconds since the first step.
 pub(crate) fn announce(text: &str) {
-    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-    let seconds = START.elapsed().as_secs();
+    static START_TIME: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let seconds = START_TIME.elapsed().as_secs();
     eprintln!("\x1b[1m==>\x1b[0m {}:{:02} {text}", seconds / 60, seconds % 60);
 }
 

@@ -92,8 +92,9 @@ fn quick(args: &TestArgs) -> Result<()> {
     finish(args.filter.as_deref(), "", passed)
 }
 
-/// Announces the number of passed tests. Fails if no test ran: the path of no test contains the filter. `place`
-/// describes the tests among which the command has searched; it is empty if the command has searched among all tests.
+/// Announces the number of passed tests. Fails if no test ran, because the path of no test contains the filter. `place`
+/// describes the tests among which the command has searched. If the command has searched among all tests, `place` is
+/// empty.
 fn finish(filter: Option<&str>, place: &str, passed: u64) -> Result<()> {
     match filter {
         Some(filter) => {

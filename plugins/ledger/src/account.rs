@@ -26,7 +26,7 @@ struct Posting {
 }
 
 #[derive(Serialize)]
-struct Closed<'a> {
+struct MonthClosed<'a> {
     order: &'a str,
     month: &'a str,
 }
@@ -56,7 +56,7 @@ pub(crate) fn post(event: &Event<Raw>, mut account: Account) -> Result<Outcome<S
 
 /// Returns the message that closes a month of an order.
 fn closed(event: &Event<Raw>, month: &str) -> Message {
-    let closed = Closed { order: &event.key, month };
+    let closed = MonthClosed { order: &event.key, month };
     let message = Message::json("postings", "month.closed", &closed);
     message.key(name(&event.key, month)).end_of_sequence(true)
 }

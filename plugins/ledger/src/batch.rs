@@ -28,7 +28,7 @@ pub(crate) struct Ledger {
 
 /// The data of the message that sends a transaction to its order.
 #[derive(Serialize)]
-struct Forwarded<'a> {
+struct TransactionMessage<'a> {
     month: &'a str,
     cents: i64,
 }
@@ -39,7 +39,7 @@ pub(crate) fn walk(event: &Event<Raw>, mut ledger: Ledger) -> Result<Outcome<Sta
     for Transaction { order, month, cents, last } in &batch.transactions {
         ledger.transactions += 1;
         ledger.cents = ledger.cents.checked_add(*cents).or_reject("the ledger is full")?;
-        let forwarded = Forwarded { month, cents: *cents };
+        let forwarded = TransactionMessage { month, cents: *cents };
         let message = Message::json("transactions", "transaction", &forwarded);
         messages.push(message.key(order).end_of_sequence(*last));
     }

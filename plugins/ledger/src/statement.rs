@@ -12,7 +12,7 @@ struct Posting {
 }
 
 #[derive(Deserialize)]
-struct Closed {
+struct MonthClosed {
     order: String,
     month: String,
 }
@@ -61,7 +61,7 @@ pub(crate) fn add(event: &Event<Raw>, statement: Option<Statement>) -> Result<Ou
 }
 
 pub(crate) fn close(event: &Event<Raw>, statement: &Statement) -> Result<Outcome<State>> {
-    let Closed { order, month } = event.data.json()?;
+    let MonthClosed { order, month } = event.data.json()?;
     let statement = Statements { order: &order, month: &month, statement };
     let message = Message::json("statements", "statement", &statement).key(&order);
     Ok(Outcome::delete().emit(message).complete())

@@ -34,7 +34,7 @@ use ordain_sdk::prelude::*;
 const SINK: &str = "receipts";
 
 /// The step that keeps the status of an order.
-const UPDATED: &str = "updated";
+const UPDATED_STEP: &str = "updated";
 
 /// The fields of an event's data that the handler reads.
 #[derive(Deserialize)]
@@ -129,7 +129,7 @@ fn ends(from: Option<Status>, to: Status) -> bool {
 }
 
 fn handle(event: Event<Option<Details>>, order: Option<Order>) -> Result<Outcome<Order>> {
-    if step(&event.kind) == UPDATED {
+    if step(&event.kind) == UPDATED_STEP {
         return update(&event, order);
     }
     let from = order.map(|order| order.status);

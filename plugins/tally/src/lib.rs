@@ -33,7 +33,7 @@ use serde::{Deserializer, Serializer, de};
 /// The sink and the type of all messages.
 const SINK: &str = "tally";
 /// The prefix of the keys whose events need additional processor time.
-const SLOW: &str = "slow-";
+const SLOW_PREFIX: &str = "slow-";
 /// The number of additional hash steps for a slow event.
 const SLOW_STEPS: u64 = 40_000;
 
@@ -60,7 +60,7 @@ fn handle(event: Event<Raw>, tally: Option<Tally>) -> Result<Outcome<Tally>> {
     let Tally { count, hash } = tally.unwrap_or_default();
     let count = count + 1;
     let hash = hash.event(&event);
-    if event.key.starts_with(SLOW) {
+    if event.key.starts_with(SLOW_PREFIX) {
         black_box((0..SLOW_STEPS).fold(hash, |slow, step| slow.bytes(&step.to_le_bytes())));
     }
     let report = Report { key: &event.key, sequence: event.sequence, count, hash };

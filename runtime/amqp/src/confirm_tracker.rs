@@ -260,11 +260,11 @@ impl<'a> ConfirmTracker<'a> {
     /// If all messages are confirmed, all results are known. Otherwise, the result of a message is known if its confirm
     /// had arrived at the last check.
     ///
-    /// Exception: while messages are unconfirmed, this method returns no result if a message R was unconfirmed at the
-    /// last check and the library has reported since then that the broker returned R. A later check returns the
-    /// results. The reason for this exception: each confirm carries at most one returned message, so the library may
-    /// have attached R to the confirm of another returned message S. The library then reports the return of S only with
-    /// a later confirm.
+    /// There is one exception. Suppose that a message R was unconfirmed at the last check, and that the library has
+    /// reported since then that the broker returned R. While messages are unconfirmed, this method then returns no
+    /// result. A later check returns the results. The reason for this exception: each confirm carries at most one
+    /// returned message, so the library may have attached R to the confirm of another returned message S. The library
+    /// then reports the return of S only with a later confirm.
     ///
     /// Fails if the broker returned a message that the tracker does not contain. All results are then unreliable, and
     /// the method removes no message.

@@ -85,9 +85,9 @@ pub enum RefusalCause {
     Access,
     /// The queue or exchange does not exist.
     NotFound,
-    /// The queue or exchange does not exist, and Ordain never declares it: an exchange of a sink or of `bind`, or, with
-    /// `declare = false`, a queue or exchange of a stream. Another program may declare it at any time, for example
-    /// after the broker was rebuilt, so a retry may help.
+    /// The queue or exchange does not exist, and Ordain never declares it. Ordain never declares an exchange of a sink
+    /// or of `bind`. With `declare = false`, Ordain also declares no queue and no exchange of the stream. Another
+    /// program may declare it at any time, for example after the broker was rebuilt, so a retry may help.
     ForeignNotFound,
     /// The queue or exchange exists in another form: it has another type or other arguments.
     OtherForm,

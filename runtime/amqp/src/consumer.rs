@@ -292,9 +292,9 @@ impl KnownQueue {
         }
     }
 
-    /// Forgets the possible loss of a queue without a marker if `error` shows one of two facts: the queue is lost, and
-    /// the stream has stopped; or the broker still has the queue. RabbitMQ also ends a subscription when the node of
-    /// the queue stops.
+    /// Forgets the possible loss of a queue without a marker if `error` shows that the queue is lost, and the stream
+    /// has stopped. Also forgets the possible loss if `error` shows that the broker still has the queue. RabbitMQ also
+    /// ends a subscription when the node of the queue stops.
     fn clear_possible_loss(&mut self, error: &QueueCheckError) {
         let is_certain = match error {
             QueueCheckError::Lost(_) => true,
@@ -335,8 +335,8 @@ async fn wait_for_operator(
     }
 }
 
-/// Restores the exchange at intervals in the consumer of partition 0, while the messages of its queue remain in the
-/// queue: the other partitions of the stream may continue. Never returns.
+/// Restores the exchange at intervals while the consumer of partition 0 leaves its messages in the queue: the other
+/// partitions of the stream may still need the exchange. Never returns.
 async fn restore_until_resumed(options: &ConsumerOptions) {
     let mut schedule = RestoreSchedule::new();
     loop {
@@ -506,11 +506,11 @@ async fn subscribe(
 /// caller subscribes after this call. If the queue is replaced after the declaration of the marker and before the
 /// subscription, the marker disappears with the old queue. If another program has deleted the queue and declared it
 /// again since the last subscription, this function keeps the loss in `known`. The next subscription then reports the
-/// loss, even if a request of this call fails. If the broker refuses the marker, each later subscription tries again to
-/// declare the marker, because an operator may have granted the right.
+/// loss, even if a request of this call fails. If the broker refuses the marker, each later call tries again to declare
+/// the marker, because an operator may have granted the right.
 ///
-/// The first call reads from the store whether an earlier consumer has marked the queue, and reports the loss of a
-/// queue that lacks its marker now. Each declaration of the marker updates the record in the store.
+/// The first call reads from the store whether an earlier consumer has marked the queue. If this queue now lacks its
+/// marker, the call reports the loss of the queue. Each declaration of the marker updates the record in the store.
 async fn mark_queue(
     options: &ConsumerOptions,
     connection: &Connection,

@@ -76,8 +76,8 @@ pub struct ConsumerOptions {
     /// The state of the consumer, for status reports.
     pub health: Arc<SourceHealth>,
     /// The number of differences that this process found in the broker while the stream ran. The number counts each
-    /// missing or replaced exchange or queue, each missing binding, each queue that was possibly replaced, and each
-    /// refusal of the broker to declare or bind an exchange or a queue.
+    /// missing or replaced exchange or queue, each missing binding, and each queue that was possibly replaced. The
+    /// number also counts each refusal of the broker to declare or bind an exchange or a queue.
     pub topology_changes: Arc<AtomicU64>,
 }
 

@@ -1,5 +1,6 @@
-//! Converts a delivery into an event: from AMQP's own properties and headers, from CloudEvents in binary mode (a header
-//! `cloudEvents:NAME`, `cloudEvents_NAME` or `ce-NAME` for each attribute), or from CloudEvents in structured mode.
+//! Converts a delivery into an event. The values come from AMQP's own properties and headers, or from CloudEvents in
+//! binary or structured mode. In binary mode, each attribute is a header `cloudEvents:NAME`, `cloudEvents_NAME` or
+//! `ce-NAME`.
 //!
 //! This module validates a delivery before the delivery becomes an event. If this module rejects a delivery, the error
 //! describes the limit or the valid form.
@@ -146,8 +147,8 @@ impl DeliveryDecoder {
             .with_batch_limit(self.batch_limit)
     }
 
-    /// Returns why the sequence of an event is missing or not valid in the stream; `None` if it is valid. The message of
-    /// an event without a valid sequence becomes a dead letter.
+    /// Returns why the sequence of an event is missing or not valid in the stream; `None` if it is valid. The message
+    /// of an event without a valid sequence becomes a dead letter.
     pub(super) fn sequence_fault(&self, event: &Event) -> Option<String> {
         match self.ordering {
             OrderingMode::Sequenced => sequence_fault(&self.sequences, event.sequence()),

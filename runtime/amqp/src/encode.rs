@@ -56,9 +56,9 @@ pub(super) struct AmqpMessage {
 /// A stream and a key. Messages with the same stream and key must keep their order.
 pub(super) type OrderingKey = (Vec<u8>, Vec<u8>);
 
-/// The second form of a dead letter in its original form. The properties and headers of that form come from a producer,
-/// and a queue may be unable to store some of them. A queue of type stream, for example, cannot convert decimal numbers
-/// to AMQP 1.0, and RabbitMQ closes the channel.
+/// The form in which Ordain publishes a dead letter after the broker has refused the original form. The properties and
+/// headers of the original form come from a producer, and a queue may be unable to store some of them. For example, a
+/// queue of type stream cannot convert decimal numbers to AMQP 1.0, so RabbitMQ closes the channel.
 #[derive(Debug, Default)]
 pub(super) enum LetterFallback {
     /// The message has no second form.
@@ -82,8 +82,8 @@ impl AmqpMessage {
         id(&self.properties)
     }
 
-    /// Returns the CloudEvents source (which names the stream) and the key. Messages with the same source and key must
-    /// keep their order. For a dead letter in its original form, returns the stream and the key in its id instead.
+    /// Returns the CloudEvents source (which names the stream) and the key. For a dead letter in its original form,
+    /// returns the stream and the key in the id of the dead letter instead.
     pub(super) fn ordering_key(&self) -> OrderingKey {
         if let LetterFallback::Used(key) = &self.fallback {
             return key.clone();
@@ -96,7 +96,7 @@ impl AmqpMessage {
         }
     }
 
-    /// Replaces a dead letter in its original form by its second form, with the same ordering key. Returns `false` for
+    /// Replaces the original form of a dead letter by its second form, with the same ordering key. Returns `false` for
     /// any other message.
     pub(super) fn use_fallback(&mut self) -> bool {
         let key = self.ordering_key();
@@ -114,8 +114,8 @@ impl AmqpMessage {
 }
 
 /// Returns the id of a message that Ordain published; empty if the message has no id. The property `message_id` may
-/// contain the key instead of the id. A dead letter in its original form has the id of its message in the usual places,
-/// and its own id in another header.
+/// contain the key instead of the id. In a dead letter in its original form, the usual places contain the id of the
+/// message, and another header contains the id of the dead letter.
 pub(super) fn id(properties: &BasicProperties) -> &[u8] {
     let letter_id = header(properties, LETTER_HEADER);
     match (header(properties, ID_HEADER), properties.message_id()) {
@@ -185,11 +185,12 @@ pub(super) fn message(
     }
 }
 
-/// Encodes a dead letter of `stream`: the headers and data of the event as they were received, and the reason in
-/// additional headers. The letter has an id and a source of its own. A message that is not an event is published in its
-/// original form, if possible; otherwise the letter contains the document of the message. If `sequence` is `None`, the
-/// encoded letter has the event's own sequence. With a sequence, the original form is impossible. `published_at` is the
-/// time of publishing, in seconds since the Unix epoch; a letter of an event with a time has this time instead.
+/// Encodes a dead letter of `stream`. The result has the headers and data of the event as they arrived, and the reason
+/// in additional headers. The letter has its own id and source. If the letter is about a message that is not an event,
+/// the result is the original form of the letter, if possible. Otherwise the result contains the document of the
+/// message. If `sequence` is `None`, the result has the event's own sequence. With a sequence, the original form is
+/// impossible. The AMQP timestamp is the time of the event. For an event without a time, the timestamp is
+/// `published_at`, the time of publishing in seconds since the Unix epoch.
 pub(super) fn letter(
     stream: &str,
     letter: &DeadLetter,
@@ -337,9 +338,9 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, form: &EventForm)
 }
 
 /// Returns the routing key, truncated to AMQP's limit. The routing key of a handler's message is never too long,
-/// because Ordain checks its length before the commit. The routing key of a dead letter, of an event that Ordain passes
-/// on, or of a message committed before a change of the template, may be too long. The key is not lost, because a
-/// header contains the whole key.
+/// because Ordain checks its length before the commit. Other routing keys may be too long: of a dead letter, of an
+/// event that Ordain passes on, or of a message that was committed before a change of the template. The key is not
+/// lost, because a header contains the whole key.
 pub(super) fn routing_key(
     template: &RoutingKeyTemplate,
     stream: &str,

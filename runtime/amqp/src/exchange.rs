@@ -64,7 +64,7 @@ pub(super) enum IsolatedAnswer {
     /// The broker closed the channel or connection, probably because of the message.
     Refused {
         reason: String,
-        /// True if the user of the broker lacks a right, so that the broker would refuse any other form of the message
+        /// True if the user of the broker lacks a right. The broker would then refuse any other form of the message
         /// too.
         is_access: bool,
     },

@@ -1,6 +1,6 @@
 //! The fault that a stream's exchange has another type than the stream needs. Such an exchange routes events of each
-//! partition wrongly, so the fault concerns all partitions of the stream, although only one consumer of a process
-//! checks the exchange.
+//! partition wrongly. The fault therefore concerns all partitions of the stream, although only one consumer of a
+//! process checks the exchange.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,9 +10,9 @@ use tokio::sync::watch;
 use ordain_util::source_health::{RoutingFault, SourceHealth};
 use ordain_util::wait::shortened;
 
-/// Minimum time between two checks by consumers of other partitions than 0: shorter than the interval between two
-/// checks of a consumer, so that each check of such a consumer is due if no other consumer of the process has checked
-/// the exchange since.
+/// Minimum time between two checks by consumers of other partitions than 0. This time is shorter than the interval
+/// between two checks of a consumer. Each check of such a consumer is therefore due, unless another consumer of the
+/// process has checked the exchange meanwhile.
 const CHECK_INTERVAL: Duration = Duration::from_secs(45);
 
 /// The fault of a stream's exchange. All consumers of the stream in a process share this value. The consumer of

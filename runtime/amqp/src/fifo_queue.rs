@@ -157,11 +157,11 @@ pub(super) async fn handle_missing_queue(
     Ok(())
 }
 
-/// Declares the queue of the partition if it is missing, and binds the queue to the exchange. If the broker refuses the
-/// declaration or the binding, for example because of another form of the queue or a missing permission, logs and
-/// counts the refusal and returns no error: the partition can consume the queue nevertheless if the queue exists.
-/// Returns the binding if the exchange is missing. If Ordain does not declare the queues of the stream, only checks that
-/// the queue exists.
+/// Declares the queue of the partition if it is missing, and binds the queue to the exchange. The broker may refuse the
+/// declaration or the binding, for example because of another form of the queue or a missing permission. In this case,
+/// logs and counts the refusal, and returns no error: if the queue exists, the partition can still consume it. Returns
+/// the binding if the exchange is missing. If Ordain does not declare the queues of the stream, only checks that the
+/// queue exists.
 pub(super) async fn restore_own_queue(
     options: &ConsumerOptions,
     connection: &Connection,

@@ -18,13 +18,13 @@ pub(super) const DEFAULT_PLACES_HEADER: &str = "X-Ordain-Event";
 pub(super) const STORE_NUMBERED_HEADER: &str = "X-Ordain-Numbered";
 /// The header that every dead letter has.
 pub(super) const CAUSE_HEADER: &str = "deadcause";
-/// The header with the id of a dead letter that has the form in which its message arrived. The message may have an id
-/// of its own.
+/// The header with the id of a dead letter in its original form. The message in the dead letter may have its own id in
+/// the usual places.
 pub(super) const LETTER_HEADER: &str = "X-Ordain-Letter";
-/// The header of such a dead letter with the routing key with which the message arrived. The dead letter may have
-/// another routing key.
+/// The header with the original routing key of the message, in a dead letter in its original form. The dead letter
+/// itself may have another routing key.
 pub(super) const ORIGINAL_ROUTING_KEY_HEADER: &str = "x-original-routing-key";
-/// The header of such a dead letter with the exchange from which the message arrived.
+/// The header with the original exchange of the message, in a dead letter in its original form.
 pub(super) const ORIGINAL_EXCHANGE_HEADER: &str = "x-original-exchange";
 /// The CloudEvents name of [`SEQUENCE_HEADER`], in binary mode (one header for each CloudEvents attribute).
 pub(super) const CE_SEQUENCE_HEADER: &str = "cloudEvents:sequence";

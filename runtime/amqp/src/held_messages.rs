@@ -1,4 +1,4 @@
-//! Decides what happens to the unreadable messages that a subscription holds back: they become dead letters, or the
+//! Decides about the unreadable messages that a subscription holds back. The messages become dead letters, or the
 //! subscription continues to hold them, or the stream stops and leaves them in the queue. The counts of the messages
 //! are in `unreadable_run`.
 
@@ -52,7 +52,7 @@ impl<'a> HeldMessages<'a> {
         self.run.is_at_limit()
     }
 
-    /// Ends the run of unreadable messages, because a readable message has arrived: the held messages become dead
+    /// Ends the run of unreadable messages, because a readable message has arrived. The held messages become dead
     /// letters.
     pub(super) fn end_run(&mut self) {
         self.contact.has_read = true;
@@ -63,11 +63,12 @@ impl<'a> HeldMessages<'a> {
         }
     }
 
-    /// Decides about the held messages, because no further message has arrived for a while, or can arrive. If the
-    /// stream has read a message before, the held messages become dead letters. Otherwise they remain in the queue:
-    /// this method reports the messages, and the subscription continues to hold them. If the held messages use up the
-    /// prefetch (`is_prefetch_held`), or if the subscription has held messages for too long, the stream stops: returns
-    /// the reason as [`Self::report_stop`] does.
+    /// Decides about the held messages. The caller calls this method when no further message has arrived for a while,
+    /// or when no further message can arrive. If the stream has read a message before, the held messages become dead
+    /// letters. Otherwise, this method reports the held messages, and the subscription continues to hold them, so that
+    /// the messages remain in the queue. If the held messages use up the prefetch (`is_prefetch_held`), or if the
+    /// subscription has held messages for too long, the stream stops. This method then returns the reason, as
+    /// [`Self::report_stop`] does.
     pub(super) async fn decide(&mut self, is_prefetch_held: bool) -> Option<String> {
         match self.has_read_before().await {
             Ok(true) => self.release(),
@@ -97,8 +98,8 @@ impl<'a> HeldMessages<'a> {
         reason
     }
 
-    /// Returns whether the stream has read a message, now or in an earlier process: each event leaves data of the
-    /// stream in the store.
+    /// Returns whether the stream has read a message, in this process or in an earlier one. The store shows this,
+    /// because each event leaves data of the stream in the store.
     async fn has_read_before(&mut self) -> Result<bool, StoreError> {
         if !self.contact.has_read {
             let ConsumerOptions { records, stream, .. } = self.options;

@@ -9,18 +9,18 @@
 //! how messages of the queues would be read; `greeting` reads the product and version of the broker.
 //!
 //! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options` and the tag of
-//! `consumer_tag`. A `subscription` receives deliveries, limited by `prefetch`, and acknowledges them; `queue_monitor`
-//! detects a queue that delivers nothing; `decode` converts deliveries into events, and `unreadable` converts
-//! unreadable deliveries into dead letters, with the message in the form of `raw_message`. `unreadable_run` counts
+//! `consumer_tag`. A `subscription` receives deliveries, limited by `prefetch`, and acknowledges them. `queue_monitor`
+//! detects a queue that delivers nothing. `decode` converts deliveries into events. `unreadable` converts unreadable
+//! deliveries into dead letters, which contain the message in the form of `raw_message`. `unreadable_run` counts
 //! consecutive unreadable deliveries, and `held_messages` decides whether they remain in the queue instead.
 //! `event_counts` maps the events of batches to deliveries. `fifo_queue` detects that the queue of a `fifo` stream is
-//! lost. `header` names the headers with a meaning for Ordain, `value` converts their values, and `weight` estimates
-//! the memory that the headers of a delivery take.
+//! lost. `header` names the headers with a meaning for Ordain. `value` converts the values of headers, and `weight`
+//! estimates their memory.
 //!
 //! Publishing: `encode` builds messages, and `publish` sends them to an `exchange`. `original_letter` builds dead
-//! letters in the form in which their messages arrived, and reads the letters that return. `confirm_tracker` tracks
-//! unconfirmed messages, `retry_queue` keeps messages that the broker did not accept, and `publish_warnings` logs why
-//! messages are not published. `produce` publishes a producer's events.
+//! letters in their original form, and reads the letters that return. `confirm_tracker` tracks unconfirmed messages,
+//! `retry_queue` keeps messages that the broker did not accept, and `publish_warnings` logs why messages are not
+//! published. `produce` publishes a producer's events.
 //!
 //! This crate must never decide what happens to an event: the sequencer decides which deliveries are acknowledged, and
 //! when.

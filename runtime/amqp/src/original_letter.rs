@@ -1,10 +1,10 @@
-//! Dead letters in the form in which their message arrived. Ordain publishes the dead letter of a message that is not
-//! an event in this form: the body, headers, properties and routing key are those of the message, so that an operator
-//! can move the dead letter back to the stream. The values that Ordain adds are in headers with names of their own.
+//! Dead letters in their original form. If a message is not an event, Ordain publishes its dead letter in this form:
+//! with the body, headers, properties and routing key of the message. An operator can therefore move the dead letter
+//! back to the stream. The values that Ordain adds are in separate headers.
 //!
-//! RabbitMQ interprets some values, so a dead letter contains them under other names: the name of a reserved header gets
-//! the prefix `x-original-`, and a property that cannot be set is in the header `x-original-property:NAME`. The dead
-//! letter of a message is always persistent.
+//! RabbitMQ interprets some values, so a dead letter contains these values under other names. The name of a reserved
+//! header gets the prefix `x-original-`. A property that cannot be set becomes the header `x-original-property:NAME`.
+//! The dead letter of a message is always persistent.
 
 use std::borrow::Cow;
 
@@ -33,12 +33,12 @@ use super::value::{field_name, from_json, from_typed_json, table_size};
 const ADDED_HEADERS: [&str; 3] =
     [LETTER_HEADER, ORIGINAL_ROUTING_KEY_HEADER, ORIGINAL_EXCHANGE_HEADER];
 
-/// Encodes a dead letter of `stream` as its message arrived. With the default template, the routing key is that of the
-/// message. Returns `None` if the original form is impossible:
+/// Encodes a dead letter of `stream` in its original form. With the default template, the letter has the routing key of
+/// the message. Returns `None` if the original form is impossible:
 ///
 /// - The letter does not contain a message, or not the whole body.
-/// - The message is itself a dead letter in another form. Its id, which prevents that dead letters circulate, is among
-///   its headers.
+/// - The message is itself a dead letter in another form. Its headers contain the id that prevents the circulation of
+///   dead letters.
 /// - The headers are so large that no header of Ordain fits into the frame.
 pub(super) fn original_letter(
     stream: &str,
@@ -94,9 +94,9 @@ fn original_headers(raw: &RawMessage) -> Option<FieldTable> {
     Some(headers)
 }
 
-/// Returns the properties of a message, without headers. Adds each property that cannot be set to `headers`: with
-/// `expiration`, the broker would drop the letter; it accepts `user_id` only from this user, and the address of a direct
-/// reply only from the client that expects the reply.
+/// Returns the properties of a message, without headers. Adds each property that cannot be set to `headers`. There are
+/// three such properties. With `expiration`, the broker would drop the letter. The broker accepts `user_id` only from
+/// the user with this name, and the address of a direct reply only from the client that expects the reply.
 fn original_properties(raw: &RawProperties, headers: &mut FieldTable) -> BasicProperties {
     type Setter = fn(BasicProperties, ShortString) -> BasicProperties;
     let reply_to: Option<Setter> = match raw.reply_to.as_deref() {
@@ -147,9 +147,9 @@ pub(super) fn original_letter_id(properties: &BasicProperties) -> Option<&str> {
     text_header(properties, LETTER_HEADER).filter(|id| is_letter && !id.is_empty())
 }
 
-/// Returns the message of a dead letter in its original form, as the message first arrived: with the original routing
-/// key, with the properties `expiration` and `reply_to`, and without the headers that Ordain added. The property
-/// `user_id` remains a header: the broker has not checked its value for the dead letter.
+/// Returns the message that first arrived, from its dead letter in the original form. The result has the original
+/// routing key and the properties `expiration` and `reply_to`, but no headers of Ordain. The property `user_id` remains
+/// a header: the broker has not checked its value for the dead letter.
 pub(super) fn original_delivery(delivery: &Delivery) -> Delivery {
     let properties = &delivery.properties;
     let place = |name, current: &ShortString| {

@@ -1,5 +1,5 @@
 //! The prefetch of a consumer: the maximum number of unacknowledged deliveries. The prefetch is the configured
-//! prefetch, or a lower number if that many deliveries do not fit into the memory limit.
+//! prefetch, or a lower number if the configured number of deliveries does not fit into the memory limit.
 //!
 //! The broker counts messages, not bytes, so the consumer computes the prefetch from the sizes of recent deliveries. A
 //! subscription keeps the prefetch with which it started. A new prefetch therefore needs a new subscription. When a
@@ -123,10 +123,10 @@ impl AdaptivePrefetch {
     }
 
     /// Increases the prefetch to the number of messages that fit if each message is as large as the largest message of
-    /// this subscription. Unlike [`Self::adjust`], also grows before a message has arrived that is not a redelivery:
-    /// the consumer calls this method when it can receive no further message, because it holds back all messages of the
-    /// prefetch. After a reduction, the prefetch does not grow for `GROWTH_DELAY`. Returns whether the prefetch
-    /// changed.
+    /// this subscription. The consumer calls this method when it holds back all messages of the prefetch, and therefore
+    /// can receive no further message. Unlike [`Self::adjust`], this method does not wait until a message has arrived
+    /// that is not a redelivery. After a reduction, the prefetch does not grow for `GROWTH_DELAY`. Returns whether the
+    /// prefetch changed.
     pub(super) fn grow(&mut self) -> bool {
         let fitting = messages_that_fit(self.max, self.bytes, self.largest);
         let may_grow = self.shrunk_at.is_none_or(|at| at.elapsed() >= GROWTH_DELAY);
@@ -138,8 +138,8 @@ impl AdaptivePrefetch {
     }
 
     /// Sets the prefetch as if every message were as large as the largest message of this subscription, but to at most
-    /// half of the current prefetch. A prefetch that is still too large would have to change again before all
-    /// redeliveries have arrived, and that change would disturb their order.
+    /// half of the current prefetch. If the new prefetch were still too large, it would have to change again before all
+    /// redeliveries have arrived. That change would disturb the order of the redeliveries.
     fn shrink(&mut self) {
         self.set(messages_that_fit(self.max, self.bytes, self.largest).min(self.current / 2));
         self.shrunk_at = Some(Instant::now());

@@ -20,8 +20,8 @@ pub const PREPARE_TIMEOUT: Duration = Duration::from_mins(2);
 /// so a stream with the maximum number of partitions needs thousands of round trips.
 const PARTITION_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time limit for the requests about one queue of a stream at a start. After this time, the start continues without the
-/// queue, because the queue may never answer. The limit concerns only one queue, so that it never ends the preparation
-/// of a stream with a large number of partitions whose queues answer.
+/// queue, because the queue may never answer. The limit applies to each queue separately. If all queues answer, the
+/// limit therefore never ends the preparation, even if the stream has many partitions.
 pub(super) const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the time limit for the preparation of a stream's topology.
@@ -58,20 +58,21 @@ pub struct PreparedTopology {
     pub limited_queues: Vec<String>,
     /// The bindings of earlier configurations that may still deliver messages.
     pub former_bindings: BTreeSet<Binding>,
-    /// The error because of which the topology was not prepared: the broker refused a declaration or check, or a queue
+    /// The error because of which the topology was not prepared. The broker refused a declaration or check, or a queue
     /// cannot be used now. The error concerns only this stream. If the stream has run before, it starts nevertheless,
-    /// and its consumers retry: an operator may be about to restore the queue or exchange. A new stream must consume
-    /// nothing until a later preparation succeeds.
+    /// and its consumers retry, because an operator may be about to restore the queue or exchange. A new stream must
+    /// consume nothing until a later preparation succeeds.
     pub error: Option<BrokerError>,
 }
 
 /// Declares or checks the exchange, queues and bindings of a stream. With `is_fifo`, first records which queues are
-/// lost (removed since the stream consumed them). Logs if a marked exchange of the stream is missing, and if the
-/// exchange or an exchange of `bind` was removed and declared again since the last check. `is_known` states whether the
-/// stream has run before. A refusal of the broker, such as a missing permission or a queue in another form, is a
-/// finding ([`PreparedTopology::error`]) and not an error, as is a queue that cannot be used now, for example because
-/// its node has stopped. For a new stream, a refused connection is an error, because the refusal concerns the whole
-/// process. If the stream has run before, also logs the bindings of earlier runs that are missing according to `list`.
+/// lost (removed since the stream consumed them). Logs if a marked exchange of the stream is missing. Also logs if the
+/// stream's exchange or an exchange of `bind` was removed and declared again since the last check. `is_known` states
+/// whether the stream has run before. Two faults are findings ([`PreparedTopology::error`]) and not errors. One fault
+/// is a refusal of the broker, such as a missing permission or a queue in another form. The other fault is a queue that
+/// cannot be used now, for example because its node has stopped. If the broker refuses the connection for a new stream,
+/// this function returns an error, because the refusal concerns the whole process. If the stream has run before, this
+/// function also logs the bindings of earlier runs that are missing according to `list`.
 pub async fn prepare_topology(
     topology: &Topology,
     broker: &BrokerEndpoint,
@@ -144,8 +145,8 @@ pub async fn prepare_topology(
         tracing::warn!(
             stream = &**stream,
             exchange,
-            "another program removed the exchange and declared it again while no process of Ordain checked it: Ordain \
-             declares its bindings again; events published between the removal and now are lost, so publish them again"
+            "another program removed the exchange and declared it again while no process of Ordain checked it. Ordain \
+             declares the bindings again. Events that were published since the removal are lost: publish them again"
         );
     }
     let missing = topology.exchange().filter(|_| is_exchange_missing);
@@ -160,8 +161,8 @@ pub async fn prepare_topology(
     Ok(PreparedTopology { limited_queues, former_bindings: record.former, error })
 }
 
-/// Returns whether an error concerns only the topology of one stream: the broker has refused a request, or the broker
-/// does not answer a request about a queue or exchange although the connection is open.
+/// Returns whether an error concerns only the topology of one stream. Such an error is a refusal of the broker, or a
+/// missing answer to a request about a queue or exchange although the connection is open.
 fn concerns_only_stream(error: &BrokerError, connection: &Connection) -> bool {
     match error {
         BrokerError::Refused { .. } => true,

@@ -38,8 +38,8 @@ const CONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Durati
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
 /// Shorter time limit for the next confirm. If no confirm has arrived within [`CONFIRM_TIMEOUT`], this limit replaces
 /// `CONFIRM_TIMEOUT` until the broker accepts an isolated retry, or until `confirm_limit` has its full size again. The
-/// reason for a short limit: a queue without a leader blocks its channel for a minute, and each further key with
-/// messages for that queue causes another wait for the limit.
+/// limit is short, because a queue without a leader blocks its channel for a minute. Each further key with messages for
+/// that queue causes another wait for the limit.
 const SUSPECT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of unconfirmed messages: enough to keep the connection busy for the time of a round trip and of the
 /// broker's write to disk.
@@ -84,7 +84,7 @@ pub struct ExchangeSink {
 
 impl ExchangeSink {
     /// Connects to the broker and checks that the exchange exists. If the broker refuses the exchange, for example
-    /// because the exchange is missing, the task of the sink checks the exchange again and again, and publishes nothing
+    /// because the exchange is missing, the task of the sink checks the exchange repeatedly, and publishes nothing
     /// meanwhile. But with `requires_exchange`, such a refusal is an error.
     pub async fn open(
         name: &str,

@@ -27,8 +27,8 @@ use ordain_util::wait::shortened;
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Time limit for each step of a check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(20);
-/// Number of consecutive checks without a new delivery after which the monitor reports that the queue is stalled: it
-/// has messages, the consumer has room for them, and the queue delivers none.
+/// Number of consecutive checks without a new delivery after which the monitor reports a stalled queue. A stalled queue
+/// has messages, and the consumer has room for them, but the queue delivers none.
 const SILENT_CHECK_LIMIT: u32 = 3;
 /// Number of consecutive checks with another consumer after which the monitor reports that consumer. The consumer of
 /// the partition's previous owner may remain for the duration of a lease. RabbitMQ counts only active consumers, so a
@@ -97,10 +97,10 @@ impl Interruption {
     }
 }
 
-/// Monitors the queue until a fault occurs, and returns the fault. Faults are a missing queue, a queue that was deleted
-/// and declared again, a queue that does not respond, a queue that has messages and delivers none although the consumer
-/// has room, and any other request that fails. `is_marked` is true if the queue of a `sequenced` stream has a marker.
-/// Ends the interruption of a stalled queue at the first delivery, or when the queue is empty.
+/// Monitors the queue until a fault occurs, and returns the fault. These are the faults: the queue is missing; the
+/// queue was deleted and declared again; the queue does not respond; the queue has messages and delivers none, although
+/// the consumer has room; any other request fails. `is_marked` is true if the queue of a `sequenced` stream has a
+/// marker. Ends the interruption of a stalled queue at the first delivery, or when the queue is empty.
 pub(super) async fn monitor_queue(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -389,7 +389,7 @@ async fn check_exchanges(options: &ConsumerOptions) -> Result<(), BrokerError> {
 
 /// Logs and counts a difference between the broker and the topology, or a refusal of the broker to declare or bind a
 /// part of the topology. A difference or refusal counts even if a throttle suppresses its log line. A refused marker is
-/// logged and does not count. The line "topology not as configured" does not always report a wrong form: the broker may
+/// logged and does not count. The line "topology not as configured" does not always report a wrong form. The broker may
 /// have refused a declaration because the user lacks a permission, although the queue or exchange is as configured.
 pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) {
     let stream = &*options.stream;

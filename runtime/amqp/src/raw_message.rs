@@ -1,5 +1,6 @@
-//! The stored form of a message that is not an event: a JSON document, which a dead letter contains and the commands
-//! show. The encoder of letters publishes the message from this form as the message arrived.
+//! The stored form of a message that is not an event: a JSON document. The dead letter of the message contains this
+//! document, and the commands show it. From this document, the encoder of letters restores the message for the original
+//! form of the dead letter.
 //!
 //! In the member `headers`, values have the types of JSON. The member `typed_headers` repeats each header whose AMQP
 //! type is not evident from the JSON value. Documents of earlier versions lack this member.
@@ -19,7 +20,7 @@ const TYPED_HEADERS: &str = "typed_headers";
 
 /// The body of a message, with the properties that describe the body.
 pub(super) struct RawBody<'a> {
-    /// The body, or the part of the body that the document keeps: its beginning.
+    /// The whole body, or only its beginning if the document does not keep the rest.
     pub(super) bytes: &'a [u8],
     /// The size of the whole body, in bytes.
     pub(super) size: usize,
@@ -30,7 +31,7 @@ pub(super) struct RawBody<'a> {
 }
 
 impl<'a> RawBody<'a> {
-    /// Returns the body of a delivery, of which the document keeps the beginning `bytes`.
+    /// Returns the body of a delivery. The document keeps `bytes`, the beginning of this body.
     pub(super) fn of(delivery: &'a Delivery, bytes: &'a [u8]) -> Self {
         let properties = &delivery.properties;
         Self {
@@ -53,8 +54,8 @@ pub(super) fn message_json(delivery: &Delivery, body: &RawBody<'_>) -> Value {
     };
     let mut headers = properties.headers().as_ref().map(table);
     if let Some(headers) = headers.as_mut().and_then(Value::as_object_mut) {
-        // A queue adds these headers to a redelivered message. Remove them, because the same message must always
-        // produce the same letter.
+        // A queue adds these headers to a redelivered message. The same message must always produce the same letter, so
+        // the document does not contain them.
         headers.retain(|name, _| !QUEUE_HEADERS.contains(&name.as_str()));
     }
     json!({
@@ -137,8 +138,8 @@ impl RawMessage {
         self.headers.as_ref().is_some_and(|headers| headers.contains_key(name))
     }
 
-    /// Returns the name of each header with its value as JSON, and with its value and type if JSON does not show the
-    /// type.
+    /// Returns the name of each header with its value as JSON. If JSON does not show the type of the value, also
+    /// returns the value with its type.
     pub(super) fn headers(&self) -> impl Iterator<Item = (&str, &Value, Option<&Value>)> {
         let headers = self.headers.iter().flatten();
         headers.map(|(name, value)| (name.as_str(), value, self.typed_headers.get(name)))

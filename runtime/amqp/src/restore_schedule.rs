@@ -1,5 +1,5 @@
 //! Decides when the topology of a stream is restored again, and when a missing binding is an error. A queue or exchange
-//! of a binding is sometimes missing only for a moment: after an operator has removed the exchange or rebuilt the
+//! of a binding is sometimes missing only for a moment. After an operator has removed the exchange or rebuilt the
 //! broker, the consumers of a stream and other programs declare their queues and exchanges at different times.
 
 use std::time::{Duration, Instant};

@@ -92,7 +92,8 @@ impl KeyRetryQueue {
         backlog.items.insert(item.order, item);
     }
 
-    /// Removes and returns, in order, the messages that waited for `accepted`, a message that the broker has accepted.
+    /// `accepted` is a message that the broker has accepted. Removes the messages that waited for this message, and
+    /// returns them in order.
     pub(super) fn release(
         &mut self,
         accepted: &PendingPublish,

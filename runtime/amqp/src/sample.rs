@@ -56,7 +56,7 @@ pub struct SampledMessage {
     pub cause: Option<&'static str>,
     /// The reason why the message cannot be read.
     pub error: Option<String>,
-    /// The values that a message has that cannot be read, without the values themselves.
+    /// The names of the values in a message that cannot be read, without the values themselves.
     pub values: Option<String>,
     /// Settings with which a message that cannot be read could be read.
     pub proposal: Option<String>,

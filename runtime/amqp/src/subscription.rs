@@ -35,7 +35,7 @@ pub(super) enum SubscriptionEnd {
     /// The receiver of the deliveries, or the sender of the acknowledgements, was dropped.
     Done,
     /// The prefetch (maximum number of unacknowledged deliveries) has changed. A consumer keeps the prefetch with which
-    /// it started. The broker would send newer messages to a new consumer on the same channel, and would send the
+    /// it started. On the same channel, the broker would send newer messages to a new consumer. The broker sends the
     /// unacknowledged messages of the old consumer again only after the channel is closed. Ordain therefore opens a new
     /// channel, which receives all unacknowledged messages again, in order.
     Resized,
@@ -116,15 +116,16 @@ impl<'a> Subscription<'a> {
         }
     }
 
-    /// Sets whether the queue may be of type stream, because the broker did not show the whole form of the queue.
+    /// Sets whether the type of the queue is unknown, because the broker did not show the whole form of the queue.
     pub(super) fn with_unknown_type(mut self, is_type_unknown: bool) -> Self {
         self.is_type_unknown = is_type_unknown;
         self
     }
 
-    /// Passes deliveries to their receiver until the receiver or the sender of `acknowledged` is dropped, the prefetch
-    /// changes, the broker ends the consumer, the queue seems to be of type stream, or the channel fails. Accepts
-    /// deliveries from the broker even while the receiver takes none, to measure the memory that the deliveries need.
+    /// Passes deliveries to their receiver. Returns when the receiver or the sender of `acknowledged` is dropped, the
+    /// prefetch changes, the broker ends the consumer, the queue seems to be of type stream, or the channel fails.
+    /// Accepts deliveries from the broker even while the receiver takes none, to measure the memory that the deliveries
+    /// need.
     pub(super) async fn run(
         mut self,
         consumer: Consumer,
@@ -169,8 +170,8 @@ impl<'a> Subscription<'a> {
                             return self.stop(deliver, acknowledged).await;
                         }
                         // Deliveries above the memory limit reduce the prefetch at once, even before an
-                        // acknowledgement. The events of the remaining batch may be much larger than its messages, so
-                        // the loop decodes no further message.
+                        // acknowledgement. The events of a batch may need much more memory than its message, so the
+                        // loop decodes no further message.
                         if self.prefetch.shrink_if_over_limit(self.unsent_bytes) {
                             return Ok(SubscriptionEnd::Resized);
                         }
@@ -206,7 +207,7 @@ impl<'a> Subscription<'a> {
         self.acknowledged_events + held == self.event_counts.received()
     }
 
-    /// Returns whether the prefetch is used up by messages that are held back, so that no further message can arrive.
+    /// Returns whether the messages that are held back use up the prefetch, so that no further message can arrive.
     fn is_prefetch_held(&self) -> bool {
         let unacknowledged = self.received - self.acknowledged_count;
         self.held.events() > 0
@@ -228,8 +229,9 @@ impl<'a> Subscription<'a> {
         }
     }
 
-    /// Decides about the unreadable messages that are held back, if no further message has arrived for a while, or can
-    /// arrive because the held messages use up the prefetch. Returns the end of the subscription, if it must end.
+    /// Decides about the unreadable messages that are held back. The caller calls this method when no further message
+    /// has arrived for a while, or when no further message can arrive, because the held messages use up the prefetch.
+    /// If the subscription must end, returns the end of the subscription.
     async fn decide_about_held(&mut self) -> Option<SubscriptionEnd> {
         let is_prefetch_held = self.is_prefetch_held();
         if is_prefetch_held && self.prefetch.grow() {

@@ -78,8 +78,8 @@ pub(super) enum TopologyChange {
     /// The stream's exchange exists with another type than the stream needs, so the broker refuses its declaration. The
     /// exchange then routes no events to the queues, or routes them to the wrong queues.
     OtherExchangeType(String),
-    /// The broker refuses a declaration or binding, for example because the queue or exchange exists in another form,
-    /// because the user lacks a permission, or because an exchange of `bind` does not exist.
+    /// The broker refuses a declaration or binding. For example, the queue or exchange exists in another form, the user
+    /// lacks a permission, or an exchange of `bind` does not exist.
     Refused(String),
 }
 
@@ -142,10 +142,10 @@ impl Topology {
     /// Declares the missing exchange, queues and bindings. With `declare = false`, only checks that the queues and the
     /// exchange exist. Returns the queues that were declared without a delivery limit under an earlier version of
     /// RabbitMQ, and that now have the default limit of the present version. `is_known` states whether the stream has
-    /// run before. If the stream has run before, a queue may exist in another form, so that the broker refuses its
-    /// declaration. This method then nevertheless binds the queues, so that no message is lost, and returns the last
-    /// such refusal as the second value. Any other refusal, such as a missing permission, is an error, as is a queue
-    /// that does not answer within `queue_limit`.
+    /// run before. If the stream has run before, a queue may exist in another form, and the broker then refuses its
+    /// declaration. This method nevertheless binds the queues, so that no message is lost, and returns the last such
+    /// refusal as the second value. Any other refusal, such as a missing permission, is an error. A queue that does not
+    /// answer within `queue_limit` is also an error.
     pub async fn prepare(
         &self,
         broker: &BrokerEndpoint,
@@ -248,7 +248,7 @@ impl Topology {
     /// program has removed an exchange and declared it again, the new exchange has no bindings and drops all messages.
     /// The broker does not report this change. `marked` contains the exchanges that had their marker (an exchange that
     /// the broker deletes together with the marked exchange) at the last check. This method updates `marked`. Calls
-    /// `report` with each difference before it declares a new marker: with the new marker, no later check could detect
+    /// `report` with each difference before it declares a new marker. With the new marker, no later check could detect
     /// the difference, and the caller may drop this future at any step. Also calls `report` with each binding that is
     /// missing according to `list`, before it declares the bindings. Returns a binding whose queue or exchange is
     /// missing; later bindings may then be missing too, because the refusal closes their channel. Uses a connection of
@@ -316,9 +316,9 @@ impl Topology {
         Ok(missing)
     }
 
-    /// Returns the description of the fault if the stream's exchange has another type than the stream needs; `None` if
-    /// the exchange has the right type, is missing, or cannot be compared, for example because the user lacks a
-    /// permission. Uses a connection of its own, because a refused exchange type closes the connection.
+    /// Returns the description of the fault if the stream's exchange has another type than the stream needs. Returns
+    /// `None` if the exchange has the right type, is missing, or cannot be compared, for example because the user lacks
+    /// a permission. Uses a connection of its own, because a refused exchange type closes the connection.
     pub(super) async fn other_exchange_type(
         &self,
         broker: &BrokerEndpoint,
@@ -706,12 +706,12 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
             }
             RefusalCause::OtherForm => {
                 if what == "queue" {
-                    "choose another name in the configuration; or move the messages of the queue to another queue \
-                     with a shovel, delete the queue in the broker, and move the messages back; or, if the queue is \
-                     not of type stream, set declare = false to use the queue as it is"
+                    "choose another name in the configuration. Or move the messages of the queue to another queue with \
+                     a shovel, delete the queue in the broker, and move the messages back. Or, if the queue is not of \
+                     type stream, set declare = false to use the queue as it is"
                 } else {
-                    "choose another name in the configuration; or stop the producers and delete the exchange in the \
-                     broker (messages that are published while it is missing are lost); or, if the type of the \
+                    "choose another name in the configuration. Or stop the producers and delete the exchange in the \
+                     broker (messages that are published while it is missing are lost). Or, if the type of the \
                      exchange suits the stream, set declare = false to use the exchange as it is"
                 }
             }

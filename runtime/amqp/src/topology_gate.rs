@@ -17,7 +17,7 @@ impl TopologyGate {
     }
 
     /// Waits until the gate is open. Calls `report` with the reason of each refusal. If the sender is dropped while the
-    /// gate is closed, the wait never ends: the process is about to end.
+    /// gate is closed, the process is about to end, and the wait never ends.
     pub async fn wait_open(&mut self, report: impl Fn(String)) {
         loop {
             let refusal = self.0.borrow_and_update().clone();

@@ -1,7 +1,7 @@
 //! Converts a message that the stream cannot process as an event into a dead letter. The letter contains the
 //! properties, the headers and the body of the message. If the body exceeds the size limit of an event, the letter
 //! contains only the beginning of the body. An event of a batch becomes a dead letter as if the message contained only
-//! this event. A dead letter that an operator moves back to the stream is decoded again.
+//! this event. If an operator moves a dead letter back to the stream, this module decodes its message again.
 
 #[cfg(test)]
 mod tests;
@@ -23,9 +23,9 @@ const QUEUE_ORIGIN: &str = "queue ";
 /// The beginning of the names of headers that a broker adds or changes.
 const BROKER_HEADER_PREFIX: &str = "x-";
 
-/// Decodes each event of a batch into an event, or into a dead letter that contains this event alone. Decodes a dead
-/// letter in its original form as the batch that first arrived. Returns `None` for a message that is not a batch, and
-/// for a batch whose events cannot be separated.
+/// Decodes each event of a batch into an event, or into a dead letter that contains this event alone. If the delivery
+/// is a dead letter in its original form, decodes the batch that first arrived. Returns `None` for a message that is
+/// not a batch, and for a batch whose events cannot be separated.
 pub(super) fn decode_batch(
     decoder: &DeliveryDecoder,
     queue: &str,
@@ -55,8 +55,8 @@ pub(super) fn decode_batch(
     })
 }
 
-/// Decodes a delivery into an event, or into a dead letter whose origin names the queue. Decodes a dead letter in its
-/// original form as the message that first arrived.
+/// Decodes a delivery into an event, or into a dead letter whose origin names the queue. If the delivery is a dead
+/// letter in its original form, decodes the message that first arrived.
 pub(super) fn decode_or_letter(
     decoder: &DeliveryDecoder,
     queue: &str,
@@ -72,15 +72,15 @@ pub(super) fn decode_or_letter(
         letter(queue, id, cause, error, &raw())
     };
     if !is_own(letter_id.as_bytes(), &decoder.letter_source) {
-        // For this stream, the letter is a message like any other, with headers that describe the reason.
+        // A letter of another stream is a message like any other message, with headers that describe the reason.
         let tag = letter_tag(letter_id.as_bytes()).unwrap_or_else(|| digest(letter_id.as_bytes()));
         return decode(decoder, delivery)
             .map_err(|error| dead_letter(tag, error.cause, error.message));
     }
     decode(decoder, &original).map_err(|error| {
-        // The tag depends on the message, not on the header with the id of the letter: an operator may have edited the
-        // message, and a program may have written the header of another letter. The message is the same each time the
-        // letter returns, so the store forwards the letter once.
+        // The tag depends on the message, not on the header with the id of the letter. An operator may have edited the
+        // message, and a program may have copied the header from another letter. Each time the letter returns, its
+        // message is the same, so the store forwards the letter once.
         let tag = raw().returned_tag();
         let error = format!(
             "a dead letter of this stream has returned to the stream, which still cannot read the message: {}. First \
@@ -121,7 +121,7 @@ fn decode_other(decoder: &DeliveryDecoder, queue: &str, delivery: &Delivery) -> 
 }
 
 /// Decodes a delivery into an event. Also rejects an event without a sequence that is valid in the stream, so that its
-/// dead letter contains the message in its original form.
+/// dead letter has the original form.
 fn decode(decoder: &DeliveryDecoder, delivery: &Delivery) -> Result<Event, DecodeError> {
     with_sequence(decoder, decoder.decode(delivery))
 }
@@ -189,9 +189,10 @@ impl<'a> RawDelivery<'a> {
         document.to_string().into()
     }
 
-    /// Returns a digest that identifies the message: without the timestamp if the message has an id of CloudEvents.
-    /// Ordain writes the time of publishing into the timestamp, so a message that Ordain publishes twice can have two
-    /// timestamps. Earlier versions computed the digest without the types of the headers.
+    /// Returns a digest that identifies the message. If the message has an id of CloudEvents, the digest does not cover
+    /// the timestamp. Ordain writes the time of publishing into the timestamp, so two copies of a message can have two
+    /// timestamps. The digest does not cover the types of the headers either, because the digests of earlier versions
+    /// did not.
     fn digest(&self) -> u64 {
         let mut document = self.document.clone();
         if !header(&self.delivery.properties, ID_HEADER).is_empty() {
@@ -212,14 +213,14 @@ impl<'a> RawDelivery<'a> {
     }
 }
 
-/// Returns the cause and the error of a message, or of an event of a batch, that the stream cannot process as an event;
-/// `None` for an event of the stream.
+/// Returns why the stream cannot process a message, or an event of a batch: the cause and the error. Returns `None` for
+/// an event of the stream.
 pub(super) fn fault(message: &DecodedDelivery) -> Option<(Cause, &str)> {
     message.as_ref().err().map(|letter| (letter.cause, &*letter.error))
 }
 
-/// Returns the fault of the first event of a batch if the stream cannot process any event of the batch. Returns `None`
-/// if it can process an event, and for a batch without events.
+/// Returns the fault of the first event of a batch if the stream can process no event of the batch. Returns `None` if
+/// the stream can process an event, and for a batch without events.
 pub(super) fn batch_fault(events: &[DecodedDelivery]) -> Option<(Cause, &str)> {
     let first = fault(events.first()?)?;
     events.iter().all(Result::is_err).then_some(first)
@@ -235,8 +236,8 @@ pub(super) fn first_delivery(decoder: &DeliveryDecoder, delivery: &Delivery) -> 
 /// Returns the tag (the last part of the id) of the new dead letter about a returned delivery. Two kinds of deliveries
 /// count as returned. The first kind is a dead letter of this stream that has no event, or whose event is itself a dead
 /// letter. The second kind is another stream's dead letter about a dead letter of this stream. Returns `None` for any
-/// other delivery. A dead letter of this stream about any other event does not count as returned: the stream can
-/// process the event, and an operator who has corrected the handler may send such a dead letter back to the stream.
+/// other delivery. A dead letter of this stream about any other event does not count as returned. The stream can
+/// process such an event, and an operator who has corrected the handler may send the dead letter back to the stream.
 ///
 /// A letter gets the same tag each time it returns. The store therefore forwards the letter once, and no letter
 /// circulates forever.

@@ -1,7 +1,8 @@
-//! Counts the consecutive unreadable messages of a subscription. The subscription holds the newest of them back: they
-//! become dead letters only if a readable message follows, or if the stream has read a message before and no message
-//! follows for a while. When the number of consecutive unreadable messages reaches a limit, the stream stops, and the
-//! messages remain in the queue. A producer that writes another form can therefore not empty a queue into dead letters.
+//! Counts the consecutive unreadable messages of a subscription. The subscription holds the newest of these messages
+//! back. They become dead letters if a readable message follows. They also become dead letters if no message follows
+//! for a while, and the stream has read a message before. When the number of consecutive unreadable messages reaches a
+//! limit, the stream stops, and the messages remain in the queue. A producer that changes the form of its messages can
+//! therefore not turn a whole queue into dead letters.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,12 +17,12 @@ use ordain_util::wait::shortened;
 
 /// Time without a further message after which the subscription decides about the messages that it holds back.
 const DECISION_DELAY: Duration = Duration::from_secs(1);
-/// Interval between two decisions while a subscription holds messages back, because the stream has never read a
-/// message. Another partition of the stream can read one meanwhile.
+/// Interval between two decisions about held messages while the stream has never read a message. Another partition of
+/// the stream may read a message meanwhile.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// Maximum time for which a subscription holds messages back. By default, RabbitMQ closes a channel that does not
-/// acknowledge a delivery for 30 minutes, and delivers the messages again. After several deliveries, a quorum queue
-/// with a delivery limit would drop the messages.
+/// Maximum time for which a subscription holds messages back. If a delivery is not acknowledged for 30 minutes (the
+/// default), RabbitMQ closes the channel and delivers the messages again. After several deliveries, a quorum queue with
+/// a delivery limit would drop the messages.
 const HOLD_LIMIT: Duration = Duration::from_mins(20);
 /// Maximum size of the error of a message in a description, in bytes.
 const ERROR_BYTES: usize = 500;
@@ -31,9 +32,9 @@ const ERROR_BYTES: usize = 500;
 pub(super) struct ContactState {
     /// True if the stream has read a message, now or in an earlier process.
     pub(super) has_read: bool,
-    /// True if the log contains that the consumer holds messages back. A readable message resets this value.
+    /// True if the consumer has logged that it holds messages back. A readable message resets this value.
     pub(super) is_holding_logged: bool,
-    /// True if the log contains that the stream has stopped. A readable message resets this value.
+    /// True if the consumer has logged that the stream has stopped. A readable message resets this value.
     pub(super) is_stop_logged: bool,
 }
 
@@ -43,7 +44,8 @@ pub(super) struct UnreadableRun {
     /// The number of messages that stops the stream; 0 if no number stops the stream.
     limit: usize,
     length: usize,
-    /// The number of messages at the end of the run that the receiver of the deliveries does not get yet.
+    /// The number of held messages: messages at the end of the run that the receiver of the deliveries does not get
+    /// yet.
     held: usize,
     /// The number of events in the held messages: more than `held` if one of these messages is a batch.
     held_events: usize,
@@ -72,8 +74,8 @@ impl UnreadableRun {
         }
     }
 
-    /// Adds an unreadable message with a number of events (1 unless the message is a batch), and holds it back. Does
-    /// nothing if no number of messages stops the stream.
+    /// Adds an unreadable message and holds it back. `events` is the number of its events: 1 unless the message is a
+    /// batch. Does nothing if no number of messages stops the stream.
     pub(super) fn add(&mut self, cause: Cause, error: &str, events: usize, message: Delivery) {
         if self.limit == 0 {
             return;
@@ -92,15 +94,15 @@ impl UnreadableRun {
         *self = Self::new(self.limit);
     }
 
-    /// Releases the held messages, which become dead letters. They still count.
+    /// Releases the held messages, which become dead letters. The run still counts them.
     pub(super) fn release(&mut self) {
         self.held = 0;
         self.held_events = 0;
         self.decide_at = None;
     }
 
-    /// Postpones the next decision about the held messages: because the stream has never read a message, or because
-    /// the store has not answered.
+    /// Postpones the next decision about the held messages. The caller calls this method if the stream has never read a
+    /// message, or if the store has not answered.
     pub(super) fn recheck(&mut self) {
         self.postpone(RECHECK_INTERVAL);
     }
@@ -124,7 +126,7 @@ impl UnreadableRun {
         self.since.is_some_and(|since| since.elapsed() >= HOLD_LIMIT)
     }
 
-    /// Returns the number of events in the messages that the receiver of the deliveries does not get yet.
+    /// Returns the number of events in the held messages.
     pub(super) fn held_events(&self) -> usize {
         self.held_events
     }
@@ -134,7 +136,7 @@ impl UnreadableRun {
         self.decide_at
     }
 
-    /// Describes for an operator why a stream waits that has never read a message, and holds all messages back.
+    /// Describes for an operator why a stream that has never read a message waits, and holds all messages back.
     pub(super) fn describe_holding(&self, queue: &str, decoder: &DeliveryDecoder) -> String {
         format!(
             "{} {}. The stream has not read any message yet, so it leaves these messages in the queue, without a dead \

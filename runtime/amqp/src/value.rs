@@ -270,8 +270,8 @@ pub(super) fn from_typed_json(typed: &Value) -> Option<AMQPValue> {
     })
 }
 
-/// Returns the name of a field, truncated to the size limit of AMQP. A name that was not UTF-8 is longer in the form
-/// that [`not_utf8`] describes.
+/// Returns the name of a field, truncated to the size limit of AMQP. A name that was not UTF-8 has the longer form that
+/// [`not_utf8`] describes.
 pub(super) fn field_name(name: &str) -> ShortString {
     name[..name.floor_char_boundary(NAME_LIMIT)].into()
 }

@@ -59,11 +59,11 @@ mod tests {
 
     #[test]
     fn compressed_message_counts_with_the_size_of_its_event() {
-        const SIZE: usize = 100_000;
+        const SIZE_BYTES: usize = 100_000;
         let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-        encoder.write_all(&vec![b'x'; SIZE]).expect("memory");
+        encoder.write_all(&vec![b'x'; SIZE_BYTES]).expect("memory");
         let body = encoder.finish().expect("memory");
-        assert!(body.len() < SIZE / 100);
+        assert!(body.len() < SIZE_BYTES / 100);
         let decoder = DeliveryDecoder::new(
             "/ordain/s".to_owned(),
             OrderingMode::Fifo,
@@ -74,10 +74,10 @@ mod tests {
         let mut delivery = Delivery::mock(1, "x".into(), "k".into(), false, body);
         let counted =
             |delivery: &Delivery| memory(delivery, &decode_or_letter(&decoder, "q", delivery));
-        assert!(counted(&delivery) < SIZE / 10, "the body remains compressed");
+        assert!(counted(&delivery) < SIZE_BYTES / 10, "the body remains compressed");
         delivery.properties = BasicProperties::default()
             .with_message_id("1".into())
             .with_content_encoding("gzip".into());
-        assert!(counted(&delivery) >= SIZE);
+        assert!(counted(&delivery) >= SIZE_BYTES);
     }
 }

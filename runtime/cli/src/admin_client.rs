@@ -156,9 +156,9 @@ impl AdminClient {
     pub(crate) fn unexpected_server(&self, found: &str) -> CommandError {
         let found = self.printable(found);
         CommandError::Failed(anyhow!(
-            "the server at {} is not an admin listener of this version of Ordain ({found}): check the URL (the \
-             log of the running process contains the right one after `admin listening on`), and use the same version \
-             of `ordain` as the process",
+            "the server at {} is not an admin listener of this version of Ordain ({found}): check the URL, and use the \
+             same version of `ordain` as the process. The log of the process contains the URL after `admin listening \
+             on`",
             self.url
         ))
     }

@@ -42,11 +42,11 @@ pub(crate) struct CheckArgs {
     /// start cannot succeed.
     #[arg(long, conflicts_with = "explain")]
     connect: bool,
-    /// Also receive at most this number of messages of each queue that a stream reads, and print how the stream would
-    /// read each of them, or why it cannot read the message.
+    /// Also receive at most this number of messages of each queue that a stream reads. For each message, print how the
+    /// stream would read it, or why the stream cannot read it.
     ///
-    /// The messages remain in their queues. The broker marks them as redelivered, and a quorum queue with a delivery
-    /// limit counts the delivery. The command receives no messages of a queue that has consumers.
+    /// The messages remain in their queues. The broker marks them as redelivered, and a quorum queue counts the
+    /// delivery towards its delivery limit. The command receives no messages of a queue that has consumers.
     ///
     /// Exits with 78 if no message of a queue can be read.
     #[arg(long, value_name = "MESSAGES", requires = "connect", value_parser = value_parser!(u16).range(1..=1_000))]
@@ -224,8 +224,8 @@ impl CheckArgs {
     }
 }
 
-/// Inspects the store and the broker at the same time. If `sample` is a number of messages, also returns this number of
-/// messages of each queue, as the streams would read them.
+/// Inspects the store and the broker at the same time. If `sample` is a number, also receives at most this number of
+/// messages of each queue, and returns how the streams would read them.
 fn connect(
     loaded: &LoadedConfig,
     sample: Option<u16>,

@@ -266,8 +266,8 @@ impl DataPlace {
         })
     }
 
-    /// Acknowledges the losses of a stream's queues, and, through a process, resumes the partitions whose messages it
-    /// cannot read. Returns the resumed partitions.
+    /// Acknowledges the losses of a stream's queues. If the command sends its request to a process, also resumes the
+    /// partitions that this process has stopped because it cannot read their messages. Returns the resumed partitions.
     pub(crate) fn resume<F: RowForm<ResumedRow>>(
         &self,
         stream: &str,

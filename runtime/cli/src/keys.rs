@@ -23,12 +23,12 @@ pub(crate) enum KeysCommand {
     List(KeysListArgs),
     /// Show the whole record of a key, including its state.
     ///
-    /// Events: `next` is the sequence of the event that the key settles next (ends with or without effect). All lower
-    /// sequences are settled. `held` describes the events of the key that wait in the store: their number, and a lower
-    /// and an upper bound of their sequences. `ahead` is a range of sequences: it contains all events of the key that
-    /// wait in dead letters (`far-ahead`, `overflow`) until all earlier events are settled. Without such an event,
-    /// `ahead` is absent. `skipped` lists the ranges of sequences that were skipped because their events never arrived
-    /// (at most the last 64 ranges).
+    /// Events: `next` is the sequence of the event that the key settles next. An event is settled when it has ended
+    /// with or without effect. All lower sequences are settled. `held` describes the events of the key that wait in the
+    /// store: their number, and a lower and an upper bound of their sequences. `ahead` is a range of sequences. It
+    /// contains all events of the key that wait in dead letters (`far-ahead`, `overflow`) until all earlier events are
+    /// settled. Without such an event, `ahead` is absent. `skipped` lists the ranges of sequences that were skipped
+    /// because their events never arrived (at most the last 64 ranges).
     ///
     /// Failures: `trouble` is the reason why the key waits for a retry or is parked (stopped at a failed or missing
     /// event). If a handler exceeded a limit, `trouble` names the `limit`. `attempts` counts the failed attempts to
@@ -46,12 +46,13 @@ pub(crate) enum KeysCommand {
     /// this time and other values.
     ///
     /// Gaps (missing events): `gaps` lists the last 16 gaps whose timeout (`gap.timeout`) elapsed. Each entry contains
-    /// the missing sequences, the time at which Ordain found the gap, the number of rounds of requests, the answers of
-    /// each replay source, and the end of the gap.
+    /// the missing sequences, the time at which Ordain found the gap, and the end of the gap. It also contains the
+    /// number of rounds of requests, and the answers of each replay source.
     ///
-    /// The `end` of a gap is `open` (the gap has not ended), `arrived` (the stream's source delivered the event),
-    /// `replayed` (a replay source returned the event), or `passed` (another owner settled the sequences, or the key
-    /// ended). If no round found the event, `gap.on_exhausted` determines the end: `skipped`, `parked` or `waiting`.
+    /// The `end` of a gap is one of these words. `open`: the gap has not ended. `arrived`: the stream's source
+    /// delivered the event. `replayed`: a replay source returned the event. `passed`: another owner settled the
+    /// sequences, or the key ended. If no round found the event, `gap.on_exhausted` determines the end: `skipped`,
+    /// `parked` or `waiting`.
     Show(KeyArgs),
     /// Explain in words the status of a key, the reason for the status, and the remedy.
     Why(KeyArgs),
@@ -183,8 +184,8 @@ async fn show_key(args: KeyArgs, why: bool) -> Result<ExitCode, CommandError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads the row of the key. With `why`, the error for a key without a record also states the number of the key's dead
-/// letters, because a key whose events all became dead letters may have no record.
+/// Reads the row of the key. If all events of a key became dead letters, the key may have no record. With `why`, the
+/// error for a key without a record therefore also states the number of the key's dead letters.
 async fn read_key<F: RowForm<KeyRow>>(
     args: &KeyArgs,
     target: &InspectTarget,

@@ -66,7 +66,7 @@ pub(crate) struct PublishArgs {
     #[arg(long, requires = "key")]
     end: bool,
     /// Let the store give lost numbers again. Use this option only after the store lost data, and only to publish the
-    /// lost events again: all of them, in the same order, with the same ids, before any new event.
+    /// lost events again. Publish all of them, in the same order and with the same ids, before any new event.
     #[arg(long)]
     reuse_lost_numbers: bool,
     #[command(flatten)]

@@ -20,9 +20,9 @@ pub(crate) enum StreamsCommand {
     /// Resume a stream that has stopped because its queue is lost (fifo streams only), or because it cannot read the
     /// messages of its queue.
     ///
-    /// A stream that cannot read its messages is stopped in one process only: name this process with `--admin`. It
-    /// then receives the messages of the queue again, with the same settings. If the settings are wrong, correct them
-    /// and start Ordain again instead.
+    /// If a stream cannot read its messages, only one process has stopped the stream: name this process with `--admin`.
+    /// The process then receives the messages of the queue again, with the same settings. If the settings are wrong,
+    /// correct them and start Ordain again instead.
     ///
     /// If the queue is lost, its messages do not come back. Before you run this command, publish again the events of
     /// the lost queue that have not taken effect. For each key, `ordain keys list STREAM` shows the number of the next

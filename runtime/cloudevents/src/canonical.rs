@@ -1,4 +1,4 @@
-//! The canonical form of JSON, from which the ids of events are computed that are identified by their content.
+//! The canonical form of JSON. Ordain computes the id of an event from this form if the content identifies the event.
 
 use super::compact::string_end;
 use super::decode::json_text;

@@ -323,10 +323,10 @@ impl EventDecoder {
     }
 
     /// Returns the headers of the event: all attributes that [`Self::event`] does not interpret and that are not
-    /// `null`, the headers that [`HEADERS_ATTRIBUTE`] contains, and `outer_headers`, which are headers of the message
-    /// around the event. The attributes `subject` and `partitionkey` are no headers if they contain the key. Any other
-    /// attribute with the key remains a header: a dead letter contains the headers of its event, and can therefore be
-    /// sent to the stream again. Returns an error if the headers exceed the limit on their number or size.
+    /// `null`, the headers in [`HEADERS_ATTRIBUTE`], and `outer_headers`. `outer_headers` are the headers of the
+    /// message around the event. The attributes `subject` and `partitionkey` are no headers if they contain the key.
+    /// Any other attribute with the key remains a header: a dead letter contains the headers of its event, and can
+    /// therefore be sent to the stream again. Returns an error if the headers exceed the limit on their number or size.
     fn headers<'a>(
         &self,
         envelope: &EventEnvelope<'a>,

@@ -24,18 +24,18 @@ pub enum TextForm {
     Base64,
 }
 
-/// The type of a message that passes on an event without a type: a CloudEvent must have a type.
+/// The type of the message if an event without a type is passed on: a CloudEvent must have a type.
 const UNTYPED: &str = "ordain.untyped";
 
 /// Appends a message of `stream` as a line, including its line end.
 ///
 /// `sequence` is the number that a sequenced sink gave to the message. If the data is valid JSON, is nested at most
 /// `NESTING_LIMIT` deep, and has the content type JSON or no content type, the line contains the data as compact JSON.
-/// If the data is UTF-8, and its content type is text, the line contains the data in the form `text_form`, but never as
-/// a string that is longer than base64. Otherwise the line contains the data as base64. If the data is empty, the line
-/// contains no data. Headers become extension attributes. All headers that repeat the name of an earlier header, or
-/// whose name is not allowed, are combined in one attribute, which [`EventDecoder`](super::EventDecoder) splits into
-/// headers again.
+/// If the data is UTF-8, and its content type is text, the line contains the data in the form `text_form`. If the
+/// string would be longer than base64, the line contains base64 instead. All other data is base64 too. If the data is
+/// empty, the line contains no data. Headers become extension attributes. One attribute contains all headers that
+/// repeat the name of an earlier header, or whose name is not allowed. [`EventDecoder`](super::EventDecoder) splits
+/// this attribute into headers again.
 pub fn encode(
     stream: &str,
     message: &OutboxMessage,

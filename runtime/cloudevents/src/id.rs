@@ -29,9 +29,9 @@ pub fn message_id(stream: &str, message: &OutboxMessage) -> String {
     id
 }
 
-/// Returns the id of an event that is identified by its content: the first 128 bits of a SHA-256 digest of key, type
-/// and data, in hexadecimal digits. If the data is JSON, its canonical form stands for the data, so that two forms of
-/// the same JSON result in the same id.
+/// Returns the id of an event whose content identifies the event: the first 128 bits of a SHA-256 digest of key, type
+/// and data, in hexadecimal digits. If the data is JSON, the digest covers the canonical form of the data, so that two
+/// forms of the same JSON result in the same id.
 pub fn content_id(key: &str, kind: &str, data: &[u8]) -> String {
     let json = canonical_json(data);
     let mut digest = Sha256::new();

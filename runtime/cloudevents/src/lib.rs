@@ -67,9 +67,9 @@ const HEADERS_ATTRIBUTE: &str = "ordainheaders";
 /// The media type of the data of an event that has no `datacontenttype`. In binary mode, such data has no media type.
 const JSON_MEDIA_TYPE: &str = "application/json";
 
-/// Returns whether data of a media type is text in UTF-8: text such as `text/plain`, XML, YAML, JavaScript or a form,
-/// without a parameter `charset` or with the value UTF-8, or any type with the parameter `charset=utf-8`. The type must
-/// not be JSON.
+/// Returns whether data of a media type is text in UTF-8. The type must not be JSON. Any type with the parameter
+/// `charset=utf-8` is such a text. Without a parameter `charset`, these types are: text such as `text/plain`, XML,
+/// YAML, JavaScript, and a form.
 fn is_text(content_type: &str) -> bool {
     let content_type = content_type.to_ascii_lowercase();
     let (kind, parameters) = content_type.split_once(';').unwrap_or((&content_type, ""));

@@ -101,9 +101,9 @@ pub fn located_key<'a, 'l>(
     Ok(key)
 }
 
-/// Returns a composite key; `None` if a part is missing. Percent-encodes `%`, and the first character of each text
-/// between two places, in the values: each value therefore ends at the first character of the next text, and different
-/// values never result in the same key.
+/// Returns a composite key; `None` if a part is missing. Percent-encodes two kinds of characters in the values: `%`,
+/// and the first character of each text between two places. Each value therefore ends at the first character of the
+/// next text, and different values never result in the same key.
 fn composite(reader: &impl PlaceReader, parts: &[KeyPart]) -> Option<String> {
     let mut ends = String::new();
     for part in parts.get(1..parts.len().saturating_sub(1)).unwrap_or_default() {

@@ -20,9 +20,9 @@ const MS_START: u64 = 100_000_000_000;
 const MICROSECONDS_START: u64 = 1_000 * MS_START;
 const NANOSECONDS_START: u64 = 1_000 * MICROSECONDS_START;
 
-/// Reads the time of an event: a time as in RFC 3339 or as NServiceBus writes it, or a number of seconds, ms, µs or ns
-/// since the Unix epoch, also with a fraction. Returns the time in µs since the Unix epoch. Returns `None` if the text
-/// is no time, and for a time before 1970 or after the year 9999.
+/// Reads the time of an event: a time as in RFC 3339, a time as NServiceBus writes it, or a number since the Unix
+/// epoch. The number is in seconds, ms, µs or ns, and can have a fraction. Returns the time in µs since the Unix epoch.
+/// Returns `None` if the text is not a time, or if the time is before 1970 or after the year 9999.
 pub fn event_time(text: &str) -> Option<u64> {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));

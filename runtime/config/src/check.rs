@@ -136,8 +136,8 @@ impl ConfigChecker<'_> {
         let half = runtime.lease.0 / 2;
         if heartbeat > half {
             let message = format!(
-                "must be at most half of runtime.lease, here {half}ms: RabbitMQ detects a dead connection only after \
-                 two to three heartbeats, but other instances take over the partitions as soon as the lease ends"
+                "must be at most half of runtime.lease, here {half}ms: RabbitMQ detects a dead connection after two to \
+                 three heartbeats, but other instances take over the partitions when the lease ends"
             );
             self.report("broker.heartbeat", message);
         }
@@ -157,8 +157,8 @@ impl ConfigChecker<'_> {
             && let Some(sink) = self.numbering_sink(name)
         {
             let message = format!(
-                "must be 0 or 1, because sink \"{sink}\" numbers the events of this stream: each key begins with the \
-                 first number that the sink gives, and with `any` Ordain would not detect the loss of this event"
+                "must be 0 or 1, because sink \"{sink}\" numbers the events of this stream. Each key begins with the \
+                 first number of the sink, and with `any`, Ordain would not detect the loss of the first event"
             );
             self.report(&at("first"), message);
         }

@@ -1,5 +1,5 @@
-//! The formats of messages that well-known libraries write. A format is only a set of default places: the settings of a
-//! source replace each of them. This module must not read any event.
+//! The formats of messages that well-known libraries write. A format is only a set of default places. Each setting of a
+//! source replaces the default places of its value. This module must not read any event.
 
 use std::fmt::Write;
 
@@ -24,7 +24,7 @@ struct FormatPlaces {
     example_key: &'static str,
     id: &'static [&'static str],
     kind: &'static [&'static str],
-    /// Empty if the library writes the time into the default place, or not at all.
+    /// Empty if the library writes the time into the default place, or writes no time.
     time: &'static [&'static str],
     /// Places of which at least one has a value in each message of the library, and in few other messages.
     marks: &'static [&'static str],

@@ -78,7 +78,7 @@ impl ConfigLint<'_> {
         if kept < search && NumberingPolicy::replay_log(name, stream).is_some() {
             let message = format!(
                 "the store keeps an event for replay for only {}, but the last round of requests for a missing event \
-                 can begin {needed} after Ordain detects the gap: the store may remove the event before Ordain \
+                 can begin {needed} after Ordain detects the gap. The store may remove the event before Ordain \
                  requests it; {next_step}",
                 in_words(kept)
             );
@@ -88,7 +88,7 @@ impl ConfigLint<'_> {
         if dead_ttl < search {
             let message = format!(
                 "the store keeps a dead letter for only {}, but the last round of requests for a missing event of \
-                 stream {name} can begin {needed} after Ordain detects the gap: the store may remove a dead letter \
+                 stream {name} can begin {needed} after Ordain detects the gap. The store may remove a dead letter \
                  `far-ahead` or `overflow` before Ordain replays the event in the letter; {next_step}",
                 in_words(dead_ttl)
             );
@@ -106,9 +106,9 @@ impl ConfigLint<'_> {
         }
         let field = if stream.source.locations().id.is_some() { "id" } else { "key" };
         let message = format!(
-            "{place} contains both the key and the id of an event: a fifo stream recognises a repeated event by its \
-             id, so only the first event of each key takes effect; let `id` name a place whose value is another one \
-             in each event, or set id = \"content\""
+            "{place} contains both the key and the id of an event. A fifo stream recognises a repeated event by its \
+             id, so only the first event of each key takes effect: let `id` name a place that has another value in \
+             each event, or set id = \"content\""
         );
         self.report(&format!("streams.{name}.source.{field}"), message);
     }
@@ -122,10 +122,10 @@ impl ConfigLint<'_> {
         if stream.ordering != OrderingMode::Fifo || source.partitions == 1 || hashes_routing_key {
             return;
         }
-        let message = "a restart of RabbitMQ can move keys to other partitions, because the exchange hashes the key \
-                       in another place than the routing key; events of a fifo stream can then be executed out of \
-                       order: use one partition, or key = \"routing-key\", or restart RabbitMQ only while the queues \
-                       of the stream are empty";
+        let message = "a restart of RabbitMQ can move keys to other partitions, because the exchange hashes the key in \
+                       another place than the routing key. Events of a fifo stream can then be executed out of order: \
+                       use one partition, or key = \"routing-key\", or restart RabbitMQ only while the queues of the \
+                       stream are empty";
         self.report(&format!("streams.{name}.source.partitions"), message.to_owned());
     }
 
@@ -139,8 +139,8 @@ impl ConfigLint<'_> {
             if let Some(ttl) = ttl.filter(|ttl| ttl.0 < CONSUMER_TIMEOUT_MS) {
                 let message = format!(
                     "Ordain forgets a key after {}, but RabbitMQ can deliver an event again up to {timeout} after its \
-                     first delivery (the default of RabbitMQ's `consumer_timeout`): the event of a forgotten key takes \
-                     effect a second time; set at least \"{timeout}\"",
+                     first delivery (the default of RabbitMQ's `consumer_timeout`). The event of a forgotten key then \
+                     takes effect a second time: set at least \"{timeout}\"",
                     in_words(ttl.0)
                 );
                 self.report(&format!("streams.{name}.{setting}"), message);
@@ -150,10 +150,10 @@ impl ConfigLint<'_> {
         // The other half of the broker's timeout is left for loads, commits and the processing of other keys.
         if unacknowledged > CONSUMER_TIMEOUT_MS / 2 {
             let message = format!(
-                "an event can stay unacknowledged for {} (`spill_after` plus `plugins.timeout`), which is more than \
-                 half of RabbitMQ's default `consumer_timeout` of {timeout}: the broker can close the AMQP channel and \
-                 deliver all unacknowledged events of the channel again; lower one of the two settings, or raise \
-                 `consumer_timeout` in rabbitmq.conf",
+                "an event can stay unacknowledged for {} (`spill_after` plus `plugins.timeout`). This time is more \
+                 than half of RabbitMQ's default `consumer_timeout` of {timeout}, so the broker can close the AMQP \
+                 channel and deliver all unacknowledged events of the channel again: lower one of the two settings, or \
+                 raise `consumer_timeout` in rabbitmq.conf",
                 in_words(unacknowledged)
             );
             self.report(&format!("streams.{name}.spill_after"), message);

@@ -107,7 +107,8 @@ pub async fn check(
         if let Some(stored) = &stored
             && stored.ordering == configured.ordering
         {
-            // With `first = "any"`, the mark keeps the value under which the store may have data.
+            // With `first = "any"`, the mark keeps the earlier value of `first`, because the store may have data that
+            // was written with this value.
             configured.first = configured.first.or(stored.first);
         }
         let difference = stored.as_ref().and_then(|then| then.difference(&configured));

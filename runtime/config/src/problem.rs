@@ -104,8 +104,8 @@ impl SettingLines {
         self.0.range(prefix.clone()..).next().is_some_and(|(name, _)| name.starts_with(&prefix))
     }
 
-    /// Returns the line of a setting. For a setting that the file leaves out, returns the line of the innermost table
-    /// in the file that would contain the setting, or 0 if the file has no such table.
+    /// Returns the line of a setting. If the file leaves the setting out, returns the line of the innermost table in
+    /// the file that would contain the setting. Returns 0 if the file has no such table.
     pub fn line_of(&self, setting: &str) -> usize {
         let mut name = setting;
         loop {

@@ -398,8 +398,8 @@ impl<'a> ConfigReader<'a> {
 /// Length limit, in characters, of a text that an error shows.
 const SHOWN_TEXT_LIMIT: usize = 60;
 
-/// Describes a value for an error: a short text, a number or a switch as written, and every other value only by its
-/// kind, such as "a long text" or "a table".
+/// Describes a value for an error. The description contains a short text, a number or a switch as written. It contains
+/// only the kind of every other value, such as "a long text" or "a table".
 pub(super) fn describe(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) if text.chars().count() > SHOWN_TEXT_LIMIT => {

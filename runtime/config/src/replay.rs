@@ -137,7 +137,7 @@ impl fmt::Debug for Authorization {
 
 impl Scalar for Authorization {
     const FORM: &'static str = "a text such as \"Bearer ${TOKEN}\"";
-    const SECRET: bool = true;
+    const IS_SECRET: bool = true;
 
     fn parse(text: &str) -> Result<Self, String> {
         let visible = text.bytes().all(|b| b.is_ascii_graphic() || b == b' ');

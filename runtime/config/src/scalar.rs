@@ -13,11 +13,11 @@ pub(super) trait Scalar: Sized {
     const FORM: &'static str;
     /// True if the file writes the value in quotes; false for a number, `true` or `false`. A file may also write a
     /// number or a switch as a text in quotes that contains a variable, such as `"${PORT}"`.
-    const QUOTED: bool = true;
+    const IS_QUOTED: bool = true;
     /// True if the file may also write the value without quotes.
-    const BARE: bool = !Self::QUOTED;
+    const ALLOWS_BARE: bool = !Self::IS_QUOTED;
     /// True if errors must not show the value.
-    const SECRET: bool = false;
+    const IS_SECRET: bool = false;
     /// True if errors must not show the values of variables in the text.
     const HIDES_VARIABLES: bool = false;
 
@@ -49,7 +49,7 @@ impl<T: Scalar> SettingValue for T {
         let (text, shown) = match node.value {
             DeValue::String(text) => {
                 let (expanded, variables) = reader.expand_variables(node, text)?;
-                if !T::QUOTED && !variables {
+                if !T::IS_QUOTED && !variables {
                     reader.report_wrong_form(node, T::FORM);
                     return None;
                 }
@@ -61,15 +61,15 @@ impl<T: Scalar> SettingValue for T {
                 };
                 (expanded.into_owned(), shown)
             }
-            DeValue::Integer(number) if T::BARE => {
+            DeValue::Integer(number) if T::ALLOWS_BARE => {
                 let text = i128::from_str_radix(number.as_str(), number.radix())
                     .map_or_else(|_| number.to_string(), |number| number.to_string());
                 (text, number.to_string())
             }
-            DeValue::Boolean(value) if T::BARE => (value.to_string(), value.to_string()),
+            DeValue::Boolean(value) if T::ALLOWS_BARE => (value.to_string(), value.to_string()),
             // A secret without quotes, such as a token of digits, arrives here as a number. The error must not show
             // that number.
-            _ if T::SECRET => {
+            _ if T::IS_SECRET => {
                 let message = format!("expected {}, found {HIDDEN_VALUE}", T::FORM);
                 reader.report(node.line, &node.name, message);
                 return None;
@@ -86,7 +86,7 @@ impl<T: Scalar> SettingValue for T {
         match value {
             Ok(value) => Some(value),
             Err(hint) => {
-                let found = if T::SECRET { HIDDEN_VALUE } else { &shown };
+                let found = if T::IS_SECRET { HIDDEN_VALUE } else { &shown };
                 let hint = if hint.is_empty() { hint } else { format!("; {hint}") };
                 let message = format!("expected {}, found {found}{hint}", T::FORM);
                 reader.report(node.line, &node.name, message);
@@ -108,7 +108,7 @@ macro_rules! numbers {
     ($($type:ty),+) => {$(
         impl Scalar for $type {
             const FORM: &'static str = "a whole number";
-            const QUOTED: bool = false;
+            const IS_QUOTED: bool = false;
 
             fn parse(text: &str) -> Result<Self, String> {
                 text.parse().map_err(|_| String::new())
@@ -125,7 +125,7 @@ numbers!(u32, u64, usize);
 
 impl Scalar for bool {
     const FORM: &'static str = "`true` or `false`";
-    const QUOTED: bool = false;
+    const IS_QUOTED: bool = false;
 
     fn parse(text: &str) -> Result<Self, String> {
         text.parse().map_err(|_| String::new())

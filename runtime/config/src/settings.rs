@@ -191,8 +191,8 @@ impl StreamConfig {
     }
 
     /// Returns the maximum number of events in a message of the broker. After a crash, the broker can deliver
-    /// `prefetch` messages again, and a `fifo` stream must recognise all their events by ids that do not expire. A
-    /// `sequenced` stream recognises any number of repeats by their sequences.
+    /// `prefetch` messages again. A `fifo` stream must recognise all events of these messages by ids that do not
+    /// expire. A `sequenced` stream recognises any number of repeats by their sequences.
     pub fn message_events_limit(&self) -> usize {
         match self.ordering {
             OrderingMode::Sequenced => MESSAGE_EVENTS_LIMIT,

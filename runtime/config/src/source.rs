@@ -93,18 +93,18 @@ section! {
         prefetch: usize [1 to 65_535] = 4_000,
             because "a queue with a backlog delivers 4,000 events in about 50 ms; a commit takes less time, so the broker \
                      can continue to deliver during a commit";
-        /// Number of consecutive messages that cannot be read after which a partition stops and leaves the messages in
-        /// its queue. A partition with a lower `prefetch` can stop earlier, if the stream has read no message yet. With
-        /// 0, the partition never stops, and each message that cannot be read becomes a dead letter at once.
+        /// Number of consecutive unreadable messages after which a partition stops and leaves these messages in its
+        /// queue. If the stream has read no message yet, a partition with a lower `prefetch` can stop earlier. With 0,
+        /// the partition never stops, and each unreadable message becomes a dead letter at once.
         unreadable_limit: usize [0 to 65_535] = 100,
-            because "100 such messages in a row usually come from a producer of another form, and messages that remain \
-                     in the queue need not be sent again";
+            because "100 such messages in a row usually come from a producer that writes another form, and if the \
+                     messages remain in the queue, no producer must send them again";
         /// Approximate maximum number of events of a partition that came over HTTP and wait in the store. Beyond this
         /// number, Ordain rejects requests, and producers retry later.
         inbox: u64 [1 to 1_000_000_000] = 100_000,
             because "a broker can be unavailable for a while, and a producer whose request is rejected can wait";
-        /// The library that writes the messages. The format names the places of the id, type and time that the settings
-        /// `id`, `type` and `time` leave out, and requires the setting `key`.
+        /// The library that writes the messages. The format names the default places of the id, type and time. The
+        /// settings `id`, `type` and `time` replace these places. A format requires the setting `key`.
         format: Option<MessageFormat>;
         /// The place of the key. The first place that is present and not empty counts. `*` makes the whole stream one
         /// key. A text with places in braces combines the values of these places to one key.
@@ -255,8 +255,8 @@ pub const CHECKPOINT_INTERVAL_EVENTS: usize = 1_024;
 /// this number of events within the time limit of a request.
 pub const REQUEST_EVENTS_LIMIT: usize = 10_000;
 
-/// The maximum number of events in a message of the broker. The outcome of every event must be durable before Ordain
-/// acknowledges the message, and a thousand events take about a second of a slow handler.
+/// The maximum number of events in a message of the broker. Before Ordain acknowledges the message, the outcome of each
+/// of its events must be durable. A slow handler takes about a second for a thousand events.
 pub const MESSAGE_EVENTS_LIMIT: usize = 1_000;
 
 impl SourceConfig {
@@ -297,9 +297,9 @@ impl SourceConfig {
         }
     }
 
-    /// Returns the places of the values of events that arrive as CloudEvents over HTTP, or in the input of
-    /// `ordain publish`. For a stream that reads from the broker, only settings count whose places exist in a
-    /// CloudEvent too. A format does not count, because it describes messages only.
+    /// Returns the places of the values of events that arrive as CloudEvents over HTTP, or in the input of `ordain
+    /// publish`. If a stream reads from the broker, a setting counts only if its places also exist in a CloudEvent. A
+    /// format does not count, because it describes only messages.
     pub fn cloudevent_locations(&self) -> EventLocations {
         match self {
             Self::Amqp(source) => source.named_locations().in_every_form(),

@@ -24,18 +24,18 @@ section! {
         source: SourceConfig;
         /// Types of the events that the handler executes; by default all types. Each `*` in a pattern matches any
         /// characters, or none; upper and lower case differ. Ordain acknowledges an event of another type, counts the
-        /// event, and does not call the handler. A changed setting applies from the next start, to all events that are
-        /// not settled by then.
+        /// event, and does not call the handler. A change of this setting applies from the next start, to all events
+        /// that are not settled by then.
         types: Option<Vec<TypePattern>>;
         /// Sink that receives the events of other types than `types`. Without this setting, Ordain keeps no copy of
         /// these events.
         other_types: Option<ResourceName>;
         /// Sequence of a key's first event, in a `sequenced` stream. With `any`, a key without a record begins at the
-        /// sequence of the first event that arrives, and each lower sequence that arrives later becomes a dead letter
-        /// `late`.
+        /// sequence of the first event that arrives. If an event with a lower sequence arrives later, it becomes a dead
+        /// letter `late`.
         first: FirstSequence = 1,
-            because "most producers count from 1, and only with a known first sequence can Ordain detect that the \
-                     first event of a key is missing";
+            because "most producers count from 1, and Ordain can detect a missing first event of a key only if the \
+                     first sequence is known";
         /// How the stream treats a missing event.
         gap: GapConfig = {},
             because "a key waits while Ordain requests the missing event, and is parked if no request succeeds";
@@ -47,8 +47,8 @@ section! {
         complete_ttl: Millis ["1s" to "3650d"] = "7d",
             because "repeats usually arrive within a week, and a completed key takes a few hundred bytes";
         /// Time after the last write of an idle key until Ordain forgets the key. A key is idle if it is not completed
-        /// (see `complete_ttl`), is not parked, has no events in the store that may still take effect, and waits for
-        /// neither a retry nor a missing event.
+        /// (see `complete_ttl`), is not parked, and waits for neither a retry nor a missing event. The store must also
+        /// have no event of the key that may still take effect.
         key_ttl: OffOrMillis ["1m" to "3650d"] = "off",
             because "a forgotten key that receives another event would start again";
         /// Number of events that a blocked key may have in memory. If the key has more events, its events move to the
@@ -196,7 +196,7 @@ impl FirstSequence {
 
 impl Scalar for FirstSequence {
     const FORM: &'static str = "0, 1 or \"any\"";
-    const BARE: bool = true;
+    const ALLOWS_BARE: bool = true;
 
     fn parse(text: &str) -> Result<Self, String> {
         match text {

@@ -737,8 +737,8 @@ proptest::proptest! {
     }
 }
 
-/// An event of a new key can take effect up to `gap.max_width` beyond `first`, and if the key skips missing events, up to
-/// 100 times this width.
+/// An event of a new key can take effect up to `gap.max_width` beyond `first`, and if the key skips missing events, up
+/// to 100 times this width.
 #[test]
 fn new_key_limit_depends_on_the_handling_of_gaps() {
     let limit = |more: &str| {

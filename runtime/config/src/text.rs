@@ -204,7 +204,7 @@ const TOKEN_MIN_BYTES: usize = 16;
 
 impl Scalar for Secret {
     const FORM: &'static str = "a token of at least 16 visible ASCII characters";
-    const SECRET: bool = true;
+    const IS_SECRET: bool = true;
 
     fn parse(text: &str) -> Result<Self, String> {
         let visible = text.bytes().all(|b| b.is_ascii_graphic());
@@ -218,7 +218,7 @@ impl Scalar for Secret {
 impl Scalar for BrokerUrl {
     const FORM: &'static str =
         "a URL such as \"amqp://user:password@host:5672/vhost\" (or amqps://)";
-    const SECRET: bool = true;
+    const IS_SECRET: bool = true;
 
     fn parse(text: &str) -> Result<Self, String> {
         BrokerAddress::parse(text)
@@ -235,7 +235,7 @@ impl Scalar for BrokerUrl {
 
 impl Scalar for RedisUrl {
     const FORM: &'static str = "a URL such as \"redis://user:password@host:6379/0\" (or rediss://)";
-    const SECRET: bool = true;
+    const IS_SECRET: bool = true;
 
     fn parse(text: &str) -> Result<Self, String> {
         RedisAddress::parse(text)

@@ -72,7 +72,7 @@ const SIZE_UNITS: [(&str, u64); 4] =
 
 impl Scalar for ByteSize {
     const FORM: &'static str = "a size such as \"64KiB\", \"64MiB\", \"1GiB\" or a number of bytes";
-    const BARE: bool = true;
+    const ALLOWS_BARE: bool = true;
 
     fn parse(text: &str) -> Result<Self, String> {
         parse_with_unit(text, &SIZE_UNITS).map(Self).ok_or_else(|| {

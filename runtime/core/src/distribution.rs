@@ -11,8 +11,8 @@
 //! twenty.
 //!
 //! The totals over all streams may be uneven, although the shares of each stream are even. In a last step, a partition
-//! moves to an instance with a smaller total if the totals of the two instances differ by two or more, and if the
-//! shares of the partition's stream stay even.
+//! moves to an instance with a smaller total. This requires two conditions: the totals of the two instances differ by
+//! two or more, and the shares of the partition's stream stay even.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

@@ -76,8 +76,8 @@ const IS_STORE_NUMBERED: u8 = 32;
 /// The stored time is in µs. Without this flag, the stored time is in ms, as earlier versions of Ordain wrote it.
 const TIME_IS_IN_US: u8 = 64;
 const IS_FORWARDED: u8 = 128;
-/// The flags of an event, and of a message. A stored form with another flag is damaged, or a newer version of Ordain
-/// wrote it.
+/// The flags of an event, and of a message. If a stored form has another flag, it is damaged, or a newer version of
+/// Ordain wrote it.
 const EVENT_FLAGS: u8 = HAS_SEQUENCE | HAS_TIME | TIME_IS_IN_US | IS_END | IS_STORE_NUMBERED;
 const MESSAGE_FLAGS: u8 = HAS_DELAY | HAS_KEY | IS_END | IS_FORWARDED;
 
@@ -223,9 +223,9 @@ impl Event {
 
     /// Returns a digest of the type and the data.
     ///
-    /// If the data is JSON, whatever its content type, two forms of the same JSON have the same digest
-    /// ([`json_digest`]): a producer, or a library that sends an event again, may change the form. Otherwise the digest
-    /// covers the bytes of the data.
+    /// If the data is JSON, two forms of the same JSON have the same digest ([`json_digest`]), because a producer, or a
+    /// library that sends an event again, may change the form. The content type does not matter. If the data is not
+    /// JSON, the digest covers the bytes of the data.
     pub fn content(&self) -> u64 {
         self.content
     }
@@ -258,10 +258,11 @@ impl Event {
     }
 
     /// Returns the digests under which the sequencer may have recorded an earlier copy of this event: two digests for
-    /// each of [`Self::content_digests`]. The first digest covers only the type and the data. It applies if the copy was
-    /// not store-numbered, for example because an earlier version of Ordain published the copy. The second digest also
-    /// covers the source and the id. If an event of the key with the same sequence is recorded under one of these
-    /// digests, this event is a repeat of that event; otherwise it is another event.
+    /// each of [`Self::content_digests`]. The first digest covers only the type and the data. The sequencer has
+    /// recorded this digest if the copy was not store-numbered, for example because an earlier version of Ordain
+    /// published the copy. The second digest also covers the source and the id. If the sequencer has recorded an event
+    /// of the key with the same sequence under one of these digests, this event is a repeat of that event. Otherwise,
+    /// this event is another event.
     pub fn repeat_digests(&self) -> impl Iterator<Item = u64> {
         self.content_digests().flat_map(move |content| [content, self.whole_digest(content)])
     }
@@ -373,7 +374,7 @@ pub struct MessageParts<'a> {
     pub end: bool,
 }
 
-/// A message to a sink: a handler emitted the message, or the message passes on an event that the handler does not
+/// A message to a sink. A handler emitted the message, or the message passes on an event that the handler does not
 /// execute. The outbox publisher publishes the message after the commit that contains the message.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
@@ -462,7 +463,8 @@ impl Message {
         self.end
     }
 
-    /// Returns whether the message passes an event on: a producer, not a handler, has set the headers of the message.
+    /// Returns whether the message passes an event on. A producer, not a handler, has then set the headers of the
+    /// message.
     pub fn is_forwarded(&self) -> bool {
         self.is_forwarded
     }

@@ -47,9 +47,9 @@ pub enum Input {
     /// The source lost its connection and will deliver all unacknowledged events again, under new delivery numbers.
     /// This input precedes the first of these deliveries.
     SourceReset,
-    /// The maximum number of unacknowledged deliveries of the source, from now on. This number is lower than
+    /// The maximum number of unacknowledged deliveries of the source, from now on. The number is lower than
     /// [`SequencerSettings::prefetch`](crate::SequencerSettings::prefetch) if the deliveries are large. The number is
-    /// higher if the source receives several deliveries in one message, and counts messages.
+    /// higher than this setting if the source counts messages, and a message can contain several deliveries.
     Prefetch(usize),
     /// The source ended. No more events can arrive, so the sequencer starts the replay of missing events at once,
     /// without waiting for `gap.timeout`.

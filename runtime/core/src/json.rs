@@ -1,32 +1,32 @@
-//! Digests of JSON. Two JSON texts have the same digest if they differ only in the white space between their parts, in
-//! the escapes of their strings, and in the order of the members of their objects. A producer, or a library that sends
-//! an event again, may change these three things.
+//! Digests of JSON. Three things do not change the digest of a JSON text: the white space between its parts, the
+//! escapes of its strings, and the order of the members of its objects. A producer, or a library that sends an event
+//! again, may change these three things.
 //!
-//! All other differences count. In particular, a number counts as the text that the producer wrote, so `1` and `1.0`
-//! differ: not every reader treats them as the same value. If several members of an object have the same name, the
-//! order of these members does not count either.
+//! All other differences count. In particular, a number counts as the text that the producer wrote. `1` and `1.0`
+//! therefore differ, because some readers treat them as different values. If several members of an object have the same
+//! name, the order of these members does not count either.
 //!
-//! Every JSON event gets such a digest, so the computation must be fast: it reads the text once, from the beginning to
-//! the end, in words of eight bytes, and needs no memory besides the stack. The digest of an object is the sum of the
-//! digests of its members, because a sum does not depend on their order.
+//! Every JSON event gets such a digest, so the computation must be fast. It reads the text once, from the beginning to
+//! the end, in words of eight bytes. It needs no memory besides the stack. The digest of an object is the sum of the
+//! digests of its members, because a sum does not depend on the order of the members.
 //!
 //! The digests are part of the storage format: key records, accepted ids, spilled events and retained messages contain
 //! them.
 
-/// Maximum nesting of arrays and objects. Deeper JSON has no digest. Ordain accepts at most this nesting in CloudEvents
-/// in JSON. The limit also keeps the recursion from overflowing the stack.
+/// Maximum nesting of arrays and objects. Deeper JSON has no digest. A CloudEvent in JSON that Ordain accepts has at
+/// most this nesting. The limit also prevents an overflow of the stack by the recursion.
 const NESTING_LIMIT: u32 = 127;
 
 /// Arbitrary numbers that [`mix`] combines with its arguments.
-const LEFT: u64 = 0xa076_1d64_78bd_642f;
-const RIGHT: u64 = 0xe703_7ed1_a0b4_28db;
+const LEFT_MASK: u64 = 0xa076_1d64_78bd_642f;
+const RIGHT_MASK: u64 = 0xe703_7ed1_a0b4_28db;
 /// Arbitrary numbers with which the digests of the kinds of values begin, so that for example the number 1 and the
 /// string "1" have different digests.
-const TEXT: u64 = 0x9e37_79b9_7f4a_7c15;
-const NUMBER: u64 = 0xc2b2_ae3d_27d4_eb4f;
-const WORD: u64 = 0x1656_67b1_9e37_79f9;
-const ARRAY: u64 = 0x85eb_ca77_c2b2_ae63;
-const OBJECT: u64 = 0x27d4_eb2f_1656_67c5;
+const TEXT_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+const NUMBER_SEED: u64 = 0xc2b2_ae3d_27d4_eb4f;
+const WORD_SEED: u64 = 0x1656_67b1_9e37_79f9;
+const ARRAY_SEED: u64 = 0x85eb_ca77_c2b2_ae63;
+const OBJECT_SEED: u64 = 0x27d4_eb2f_1656_67c5;
 
 /// Returns whether a media type is JSON: `application/json`, `text/json`, `…+json`.
 pub fn is_json(content_type: &str) -> bool {
@@ -49,11 +49,11 @@ pub fn json_digest(text: &[u8]) -> Option<u64> {
     is_valid.then_some(digest)
 }
 
-/// Combines a digest with the next number. The result depends on their order. If `b` is `RIGHT`, the product is 0, but
-/// the result still depends on `a`.
+/// Combines a digest `a` with the next number `b`. The result depends on the order of the two. If `b` is `RIGHT_MASK`,
+/// the product is 0, but the result still depends on `a`.
 fn mix(a: u64, b: u64) -> u64 {
-    let a = a ^ LEFT;
-    let b = b ^ RIGHT;
+    let a = a ^ LEFT_MASK;
+    let b = b ^ RIGHT_MASK;
     let product = u128::from(a) * u128::from(b);
     a.rotate_left(32) ^ b ^ product as u64 ^ (product >> 64) as u64
 }
@@ -107,7 +107,8 @@ fn zero_bytes(word: u64) -> u64 {
 struct JsonReader<'a> {
     text: &'a [u8],
     at: usize,
-    /// All bits of the strings. Some bits may come from bytes after a string.
+    /// The bitwise OR of the words and bytes of all strings that the reader has read. Some bits may come from bytes
+    /// after a string.
     bits: u64,
 }
 
@@ -140,7 +141,7 @@ impl JsonReader<'_> {
         Some(byte)
     }
 
-    /// Skips the next byte if it is `byte`. Returns whether it was.
+    /// Skips the next byte if it is `byte`. Returns whether it has skipped the byte.
     fn skip(&mut self, byte: u8) -> bool {
         let is_next = self.text.get(self.at) == Some(&byte);
         self.at += usize::from(is_next);
@@ -163,7 +164,7 @@ impl JsonReader<'_> {
         let mut sum = 0_u64;
         if self.peek()? == b'}' {
             self.at += 1;
-            return Some(mix(OBJECT, sum));
+            return Some(mix(OBJECT_SEED, sum));
         }
         loop {
             if self.peek()? != b'"' {
@@ -177,7 +178,7 @@ impl JsonReader<'_> {
             sum = sum.wrapping_add(member);
             match self.take()? {
                 b',' => {}
-                b'}' => return Some(mix(OBJECT, sum)),
+                b'}' => return Some(mix(OBJECT_SEED, sum)),
                 _ => return None,
             }
         }
@@ -185,7 +186,7 @@ impl JsonReader<'_> {
 
     fn array(&mut self, levels: u32) -> Option<u64> {
         self.at += 1;
-        let mut digest = ARRAY;
+        let mut digest = ARRAY_SEED;
         if self.peek()? == b']' {
             self.at += 1;
             return Some(digest);
@@ -205,7 +206,7 @@ impl JsonReader<'_> {
         let word =
             [&b"true"[..], b"false", b"null"].into_iter().find(|word| rest.starts_with(word))?;
         self.at += word.len();
-        Some(token_digest(WORD, word))
+        Some(token_digest(WORD_SEED, word))
     }
 
     fn number(&mut self) -> Option<u64> {
@@ -223,7 +224,7 @@ impl JsonReader<'_> {
             }
             self.digits()?;
         }
-        Some(token_digest(NUMBER, &self.text[start..self.at]))
+        Some(token_digest(NUMBER_SEED, &self.text[start..self.at]))
     }
 
     /// Skips one or more digits. Returns `None` if there is no digit.
@@ -239,7 +240,7 @@ impl JsonReader<'_> {
     fn string(&mut self) -> Option<u64> {
         const QUOTES: u64 = u64::from_le_bytes([b'"'; 8]);
         const BACKSLASHES: u64 = u64::from_le_bytes([b'\\'; 8]);
-        let mut digest = ByteDigest::new(TEXT);
+        let mut digest = ByteDigest::new(TEXT_SEED);
         self.at += 1;
         while let Some(bytes) = self.text.get(self.at..).and_then(<[u8]>::first_chunk) {
             let word = u64::from_le_bytes(*bytes);
@@ -447,7 +448,7 @@ mod tests {
 
     #[test]
     fn text_that_is_not_utf_8_has_no_digest() {
-        let right = RIGHT.to_le_bytes();
+        let right = RIGHT_MASK.to_le_bytes();
         for string in [&b"\xfc"[..], b"abcdefg\xc3", b"\xed\xa0\x80 in a longer string", &right] {
             for text in [[b"\"", string, b"\""].concat(), [b"{\"", string, b"\":1}"].concat()] {
                 assert_eq!(json_digest(&text), None, "{text:?}");
@@ -456,11 +457,11 @@ mod tests {
         assert!(json_digest(b"\"\xc3\xbc\"").is_some());
     }
 
-    /// No number that is combined with a digest erases the digest.
+    /// The combination with any number still depends on the digest.
     #[test]
     fn digest_depends_on_all_earlier_numbers() {
-        for number in [0, LEFT, RIGHT, u64::MAX] {
-            let digests = [1, 2, RIGHT].map(|earlier| mix(mix(7, earlier), number));
+        for number in [0, LEFT_MASK, RIGHT_MASK, u64::MAX] {
+            let digests = [1, 2, RIGHT_MASK].map(|earlier| mix(mix(7, earlier), number));
             assert!(digests[0] != digests[1] && digests[1] != digests[2], "{number:x}");
             assert_ne!(mix(mix(7, 1), number), mix(mix(7, number), 1), "{number:x}");
         }

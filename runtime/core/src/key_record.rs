@@ -53,8 +53,8 @@ pub struct KeyRecord {
     pub failure: Option<Box<FailureInfo>>,
     /// The digests of the last settled events.
     pub digests: EventDigests,
-    /// The sequences that were skipped because their event never arrived, and the sequences below the first sequence of
-    /// the key if keys may begin anywhere.
+    /// The sequences that were skipped because their events never arrived. If keys may begin anywhere, also the
+    /// sequences below the first sequence of the key.
     pub skipped: SkippedRanges,
     /// The first sequence whose id is remembered, in a `fifo` stream. 0 in a `sequenced` stream, which remembers no
     /// ids.
@@ -395,8 +395,8 @@ impl FromIterator<(u64, u64)> for SkippedRanges {
 
 impl SkippedRanges {
     /// The maximum number of ranges remembered for a key. Only a faulty producer causes more ranges than this limit. If
-    /// an event of a forgotten range arrives late, the sequencer treats the event as a duplicate. A range that begins at
-    /// 0 is forgotten last, because it contains the sequences below the beginning of a key that may begin anywhere.
+    /// an event of a forgotten range arrives late, the sequencer treats the event as a duplicate. A range that begins
+    /// at 0 is forgotten last, because it contains the sequences below the beginning of a key that may begin anywhere.
     pub const RANGES_LIMIT: usize = 64;
 
     /// Returns all ranges.
@@ -426,8 +426,8 @@ impl SkippedRanges {
     }
 
     /// Removes a sequence whose event arrived late. If the removal would divide a range, and the list already has
-    /// [`RANGES_LIMIT`](Self::RANGES_LIMIT) ranges, the sequence stays in its range: a repeat of its event then gets the
-    /// same dead letter once more, but no other event of the range is forgotten.
+    /// [`RANGES_LIMIT`](Self::RANGES_LIMIT) ranges, the sequence stays in its range. A repeat of its event then gets
+    /// the same dead letter once more, but no other event of the range is forgotten.
     pub fn remove(&mut self, sequence: u64) {
         let Some(index) = self.position(sequence) else { return };
         let Some(ranges) = &mut self.0 else { return };

@@ -29,7 +29,7 @@ pub enum Cause {
     AfterEnd,
     /// The event arrived after its sequence had been skipped, or after its key had begun at a later sequence.
     Late,
-    /// The event never arrived, and the key continued without the event or stopped at its sequence. A dead letter with
+    /// The event never arrived. The key continued without the event, or stopped at its sequence. A dead letter with
     /// this cause contains no event. One dead letter stands for all consecutive sequences that the key skipped at once.
     Gap,
     /// The handler rejected the event.
@@ -131,9 +131,9 @@ pub struct LetterId {
     pub key: Key,
     /// The sequence; 0 if the event has none.
     pub sequence: u64,
-    /// For skipped sequences, whose events never arrived, twice the number of sequences after the first: an even
-    /// number, and 0 for a single sequence. Otherwise a digest of the event and the cause, which distinguishes letters
-    /// of one sequence. The digest of an event is an odd number.
+    /// The tag distinguishes letters of one sequence. For skipped sequences, whose events never arrived, the tag is
+    /// twice the number of sequences after the first: an even number, and 0 for a single sequence. For all other
+    /// letters, the tag is a digest of the event and the cause, and always an odd number.
     pub tag: u64,
 }
 
@@ -192,8 +192,8 @@ pub enum LetterContent {
 
 impl DeadLetter {
     /// Returns the sequence of the event, or the first sequence if the letter stands for several skipped sequences.
-    /// Returns `None` if the event has none because its stream is `fifo`, if the delivery is not a valid event, or if
-    /// the letter is about the lost rest of a file.
+    /// Returns `None` if the event has no sequence because its stream is `fifo`, or if the delivery is not a valid
+    /// event. Also returns `None` if the letter is about the lost rest of a file.
     pub fn sequence(&self) -> Option<u64> {
         let is_first = match &self.content {
             LetterContent::Nothing => self.cause != Cause::Unreadable,
@@ -203,8 +203,8 @@ impl DeadLetter {
         (self.id.sequence > 0 || is_first).then_some(self.id.sequence)
     }
 
-    /// Returns the last of the skipped sequences for which the letter stands. Returns `None` if the letter stands for at
-    /// most one event.
+    /// Returns the last of the skipped sequences for which the letter stands. Returns `None` if the letter stands for
+    /// at most one event.
     pub fn last_sequence(&self) -> Option<u64> {
         let is_skip = self.cause == Cause::Gap && matches!(self.content, LetterContent::Nothing);
         let further = self.id.tag / 2;

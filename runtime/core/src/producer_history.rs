@@ -198,10 +198,10 @@ fn dated<W>(
 mod tests {
     use super::*;
 
-    const MINUTE: u64 = 60_000;
+    const MINUTE_MS: u64 = 60_000;
 
     fn history() -> ProducerHistory<char, u64> {
-        ProducerHistory::new(30, MINUTE, 0, 0)
+        ProducerHistory::new(30, MINUTE_MS, 0, 0)
     }
 
     fn in_shard(shard: u32, witness: u64) -> BTreeMap<u32, u64> {
@@ -221,9 +221,9 @@ mod tests {
         assert_eq!(history.renewed(), in_shard(0, 7));
         assert_eq!(history.witnesses(0), BTreeMap::from([(0, 2), (1, 1)]));
         // While calls are missing, the history keeps all calls and stays in doubt.
-        history.forget_old(MINUTE);
+        history.forget_old(MINUTE_MS);
         assert_eq!(history.calls().count(), 3);
-        assert_eq!(history.witnesses(MINUTE), in_shard(0, 2));
+        assert_eq!(history.witnesses(MINUTE_MS), in_shard(0, 2));
         assert!(history.is_in_doubt(0, 1));
 
         // The store goes back in time once more. The calls are written again from the first one on.
@@ -249,12 +249,12 @@ mod tests {
         }
         assert_eq!(dropped, [('a', 0)]);
         assert_eq!(history.calls().collect::<String>(), "bcd");
-        assert!(history.is_incomplete(MINUTE + 2));
-        assert!(!history.is_incomplete(MINUTE + 3));
-        assert_eq!(history.witnesses(MINUTE + 2), in_shard(0, 3));
-        history.forget_old(MINUTE + 2);
+        assert!(history.is_incomplete(MINUTE_MS + 2));
+        assert!(!history.is_incomplete(MINUTE_MS + 3));
+        assert_eq!(history.witnesses(MINUTE_MS + 2), in_shard(0, 3));
+        history.forget_old(MINUTE_MS + 2);
         assert_eq!(history.calls().collect::<String>(), "d");
-        assert!(history.witnesses(MINUTE + 3).is_empty());
+        assert!(history.witnesses(MINUTE_MS + 3).is_empty());
     }
 
     #[test]

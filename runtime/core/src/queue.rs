@@ -284,8 +284,9 @@ impl QueueCursor {
         expected.into_iter().map(|expected| (expected.run, expected.at))
     }
 
-    /// Returns the loss that the cursor has found since the last call of this function: the number of lost entries, and
-    /// the earliest time at which one of them was put into the queue. Returns `None` if no entry was lost.
+    /// Returns the loss that the cursor has found since the last call of this function. The loss contains the number of
+    /// lost entries, and the earliest time at which one of them was put into the queue. Returns `None` if no entry was
+    /// lost.
     pub fn take_loss(&mut self) -> Option<QueueLoss> {
         let loss = std::mem::take(&mut self.loss);
         (loss.entries > 0).then_some(loss)

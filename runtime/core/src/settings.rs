@@ -16,11 +16,11 @@ pub struct SequencerSettings {
     /// The ordering of the stream: either the events of a key have numbers before they arrive, or the sequencer numbers
     /// the events.
     pub ordering: OrderingMode,
-    /// The sequence of a key's first event: 0 or 1; always 1 if the sequencer numbers the events. With
+    /// The sequence of a key's first event: 0 or 1. If the sequencer numbers the events, the value is always 1. With
     /// `begins_anywhere`, the value is 0, the lowest valid sequence.
     pub first: u64,
-    /// `true` if a key without a record begins at the sequence of the first event that arrives. All lower sequences then
-    /// count as skipped. Only for events that have numbers before they arrive.
+    /// `true` if a key without a record begins at the sequence of the first event that arrives. All lower sequences
+    /// then count as skipped. Always `false` if the sequencer numbers the events.
     pub begins_anywhere: bool,
     /// The types of events that the handler executes. Each event of another type is settled without a call of the
     /// handler. With `None`, the handler executes events of all types.
@@ -217,12 +217,12 @@ pub struct GapSettings {
 
 impl GapSettings {
     /// The maximum width of a gap that a key skips, as a multiple of `max_width`. After the skip, all events before the
-    /// end of the gap are late. Without this limit, a single event with a wrong, huge sequence would therefore end the
-    /// effects of the key's right events. A key with a wider gap is parked.
+    /// end of the gap are late. Without this limit, a single event with a wrong, huge sequence would therefore make all
+    /// right events of the key late. A key with a wider gap is parked.
     pub const SKIP_LIMIT: u64 = 100;
 
-    /// Returns the maximum distance between the first missing sequence and an event that can take effect although the
-    /// missing events never arrive, or arrive only after this event.
+    /// Returns the maximum distance between the first missing sequence and an event that can still take effect. Such an
+    /// event takes effect even if the missing events never arrive, or arrive only after this event.
     pub fn reachable_width(&self) -> u64 {
         match self.on_exhausted {
             ExhaustedPolicy::Skip => self.max_width.saturating_mul(Self::SKIP_LIMIT),

@@ -37,7 +37,7 @@ impl TypePattern {
 pub struct TypeFilter {
     /// The patterns of the types. The handler executes an event whose type matches at least one pattern.
     pub patterns: Vec<TypePattern>,
-    /// The sink that receives the events of other types; `None` if these events end without a message.
+    /// The sink that receives the events of other types. `None` if no message passes these events on.
     pub sink: Option<Arc<str>>,
 }
 

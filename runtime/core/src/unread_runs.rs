@@ -128,11 +128,11 @@ impl UnreadRuns {
 mod tests {
     use super::*;
 
-    const NOW: u64 = 100 * RECORD_AGE_LIMIT;
+    const NOW_MS: u64 = 100 * RECORD_AGE_LIMIT;
 
-    /// Returns a run that was put into the queue `call` ms before [`NOW`].
+    /// Returns a run that was put into the queue `call` ms before [`NOW_MS`].
     fn run(first: u64, last: u64, call: u64) -> (QueueRun, u64) {
-        (QueueRun { first, last, history: 100 + call, call }, NOW - call)
+        (QueueRun { first, last, history: 100 + call, call }, NOW_MS - call)
     }
 
     fn add(runs: &mut UnreadRuns, (run, at): (QueueRun, u64)) {
@@ -159,15 +159,15 @@ mod tests {
     fn each_call_is_kept_forgotten_or_lost() {
         let mut unread = runs([run(1, 2, 1), run(3, 5, 2), run(6, 6, 3), run(7, 9, 4)]);
         let asked = unread.calls();
-        assert_eq!(unread.check(&asked, &stored(&[1..=4]), 4, NOW), None);
+        assert_eq!(unread.check(&asked, &stored(&[1..=4]), 4, NOW_MS), None);
         assert_eq!(left(&unread), [2, 3, 4], "an entry of call 2 waits");
         // The store has lost calls 3 and 4. The entries of call 5 now have the numbers of the lost entries.
         add(&mut unread, run(6, 9, 5));
         let asked = unread.calls();
-        let lost = unread.check(&asked, &stored(&[1..=2, 5..=5]), 6, NOW);
-        assert_eq!(lost, Some(QueueLoss { entries: 4, since: NOW - 4 }));
+        let lost = unread.check(&asked, &stored(&[1..=2, 5..=5]), 6, NOW_MS);
+        assert_eq!(lost, Some(QueueLoss { entries: 4, since: NOW_MS - 4 }));
         assert_eq!(left(&unread), [5]);
-        assert_eq!(unread.check(&asked, &stored(&[1..=2, 5..=5]), 6, NOW), None);
+        assert_eq!(unread.check(&asked, &stored(&[1..=2, 5..=5]), 6, NOW_MS), None);
     }
 
     /// The numbers of a lost call are below the first entry of the queue: other entries had these numbers, and were
@@ -176,8 +176,8 @@ mod tests {
     fn lost_call_is_counted_after_its_numbers_were_removed() {
         let mut unread = runs([run(1, 3, 1), run(4, 4, 2)]);
         let asked = unread.calls();
-        let lost = unread.check(&asked, &stored(&[1..=1]), 90, NOW);
-        assert_eq!(lost, Some(QueueLoss { entries: 1, since: NOW - 2 }));
+        let lost = unread.check(&asked, &stored(&[1..=1]), 90, NOW_MS);
+        assert_eq!(lost, Some(QueueLoss { entries: 1, since: NOW_MS - 2 }));
         assert_eq!(left(&unread), [] as [u64; 0]);
     }
 
@@ -188,7 +188,7 @@ mod tests {
         for record in [&[1..=5][..], &[1..=1, 3..=3, 5..=5]] {
             let mut unread = runs([run(1, 1, 1), run(8, 8, 5), run(4, 4, 3)]);
             let asked = unread.calls();
-            assert_eq!(unread.check(&asked, &stored(record), 1, NOW), None);
+            assert_eq!(unread.check(&asked, &stored(record), 1, NOW_MS), None);
             assert_eq!(left(&unread), [1, 3, 5]);
         }
     }
@@ -199,7 +199,7 @@ mod tests {
         let mut unread = runs([run(1, 1, 1)]);
         let asked = unread.calls();
         add(&mut unread, run(2, 2, 2));
-        assert_eq!(unread.check(&asked, &stored(&[1..=1]), 9, NOW), None);
+        assert_eq!(unread.check(&asked, &stored(&[1..=1]), 9, NOW_MS), None);
         assert_eq!(left(&unread), [2]);
     }
 
@@ -210,8 +210,8 @@ mod tests {
         let mut unread = runs([run(8, 9, 2)]);
         unread.put_back([run(5, 7, 1)].into_iter());
         let asked = unread.calls();
-        let lost = unread.check(&asked, &WriterCalls::default(), 1, NOW);
-        assert_eq!(lost, Some(QueueLoss { entries: 5, since: NOW - 2 }));
+        let lost = unread.check(&asked, &WriterCalls::default(), 1, NOW_MS);
+        assert_eq!(lost, Some(QueueLoss { entries: 5, since: NOW_MS - 2 }));
     }
 
     /// If the record cannot have expired, a missing record means a loss. If the record may have expired, no loss is
@@ -221,8 +221,8 @@ mod tests {
         let gone = WriterCalls::default();
         let mut unread = runs([run(1, 1, 1), run(2, 2, 2)]);
         let asked = unread.calls();
-        assert_eq!(unread.check(&asked, &stored(&[1..=2]), 1, NOW), None);
-        let later = NOW + RECORD_AGE_LIMIT;
+        assert_eq!(unread.check(&asked, &stored(&[1..=2]), 1, NOW_MS), None);
+        let later = NOW_MS + RECORD_AGE_LIMIT;
         assert_eq!(unread.check(&asked, &gone, 1, later).map(|loss| loss.entries), Some(2));
 
         let mut unread = runs([run(1, 1, 1)]);

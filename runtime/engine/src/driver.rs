@@ -1,6 +1,6 @@
-//! The driver of one partition passes events and completions (such as the results of workers and the reports of the
-//! outbox publisher) to the sequencer, and performs the effects that the sequencer returns. The driver must never
-//! decide anything about events.
+//! The driver of one partition passes events and completions to the sequencer, and performs the effects that the
+//! sequencer returns. Completions are, for example, the results of workers and the reports of the outbox publisher. The
+//! driver must never decide anything about events.
 
 mod alarms;
 mod availability;

@@ -1,4 +1,4 @@
-//! Reports that the store lost events which the stream had not read, as far as this process can determine, and counts
+//! Reports events that the store lost before the stream read them, as far as this process can determine. Also counts
 //! the losses of each partition.
 
 use std::collections::BTreeMap;
@@ -46,8 +46,8 @@ impl LossCounts {
     }
 }
 
-/// Logs that a shard (slice of the store) lost events of a partition, and adds the loss to `counts`. `safe` is the value
-/// of [`EventsLost::safe`]. `words` describe the loss and the action that the producers must take.
+/// Logs that a shard (slice of the store) lost events of a partition, and adds the loss to `counts`. `safe` is the
+/// value of [`EventsLost::safe`]. `words` describe the loss and the action that the producers must take.
 pub(crate) fn report_lost_events(
     partition: &Partition,
     shard: u32,

@@ -1,6 +1,7 @@
-//! Runs streams. This crate contains the drivers (a driver processes the events of one partition), the sources, the
-//! sinks, gap replay, the membership of instances, the rollout of handler versions, and the publishing of files into
-//! streams. This crate must never decide how an event is settled: the sequencer in `ordain-core` decides.
+//! Runs streams. This crate contains the drivers, the sources and the sinks. A driver processes the events of one
+//! partition. The crate also contains gap replay, the membership of instances, the rollout of handler versions, and the
+//! publishing of files into streams. This crate must never decide how an event is settled: the sequencer in
+//! `ordain-core` decides.
 #![deny(
     clippy::print_stderr,
     reason = "a closed standard error must not end the process: use `text::print_lossy`"

@@ -2,10 +2,10 @@
 //! continues at the checkpoint. If an earlier run has published events after the checkpoint, this run publishes them
 //! again. Repeated events take effect only once: the store recognises repeated events for a `sequenced` stream by their
 //! ids or numbers, and a `fifo` stream itself recognises repeated events by their ids. A run must never write a
-//! checkpoint whose position is after an unpublished line. If log rotation has given other names to files since the
-//! last run, a run first publishes the rest of the file of the last run, and then all newer files of the rotation. If
-//! the file of the last run is missing, the checkpoint keeps the position in this file. If the file returns, the next
-//! run publishes its rest.
+//! checkpoint whose position is after an unpublished line. If log rotation has renamed files since the last run, a run
+//! first publishes the rest of the file of the last run. It then publishes all newer files of the rotation. If the file
+//! of the last run is missing, the checkpoint keeps the position in this file. If the file returns, the next run
+//! publishes its rest.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -94,8 +94,8 @@ pub struct PublishCounts {
 
 /// Publishes a file, or standard input if `path` is `None`. Each run reads standard input from its beginning. Calls
 /// `progress` with the counts and the position in bytes each time this function starts to read the file or an older
-/// file, and after each batch, even if the batch failed. If `stop` becomes true, ends after the batch in progress.
-/// Returns whether all lines are published.
+/// file. Also calls `progress` after each batch, even if the batch failed. If `stop` becomes true, ends after the batch
+/// in progress. Returns whether all lines are published.
 pub fn publish_file<'a>(
     publisher: &'a mut StreamPublisher,
     loaded: &'a LoadedConfig,

@@ -82,8 +82,8 @@ impl LineSink {
     }
 
     /// Makes all data that was appended to a file durable. `unsynced` contains the lines that were appended since the
-    /// last sync. If another process removed or truncated the file before the sync had ended, writes these lines again,
-    /// and returns a mark that replaces the marks of this sink in all pending runs. Otherwise returns `None`.
+    /// last sync. If another process removed or truncated the file before the sync had ended, writes these lines again.
+    /// Then returns a mark that replaces the marks of this sink in all pending runs. Otherwise returns `None`.
     pub(crate) fn sync(&mut self, unsynced: &[u8]) -> io::Result<Option<Mark>> {
         match self {
             Self::File(file) => file.sync(unsynced),

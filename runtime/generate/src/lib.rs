@@ -3,8 +3,8 @@
 //!
 //! The same options produce the same bytes on every machine. This crate must therefore not use the machine's math
 //! library, or a random number generator whose algorithm may change. The crate may use the clock only to pace the
-//! output. The memory of the generator grows with the number of keys and with the reorder distance (the number of later
-//! events that may overtake an event), never with the number of events.
+//! output. The memory of the generator grows with the number of keys and with the reorder distance, but not with the
+//! number of events. The reorder distance is the number of later events that may overtake an event.
 
 mod arrivals;
 mod channel;

@@ -1,5 +1,6 @@
-//! Generates a load. For each event, this module chooses a key, determines the next step (if the events are steps of
-//! orders), sends the event through the faulty channel, writes the lines that are due, and updates the manifest.
+//! Generates a load. For each event, this module chooses a key, and determines the next step (if the events are steps
+//! of orders). It then sends the event through the faulty channel, writes the lines that are due, and updates the
+//! manifest.
 
 use std::io::{self, Write};
 use std::time::Duration;

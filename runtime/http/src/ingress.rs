@@ -274,8 +274,8 @@ fn no_answer(intake: &Intake) -> ProblemDetails {
     ProblemDetails::unavailable(words).retry_after(RETRY_AFTER_SECONDS)
 }
 
-/// Rejects a whole request if the key of one of its events has no earlier events and could never reach the sequence of
-/// the event.
+/// Rejects a whole request if one of its events is unreachable: the key of the event has no earlier events, and could
+/// never reach the sequence of the event.
 async fn check_reachable(intake: &Intake, found: &BodyEvents) -> Result<(), ProblemDetails> {
     let search = intake.unreachable_events(&found.events);
     let Ok(unreachable) = timeout(STORE_TIMEOUT, search).await else {

@@ -232,9 +232,9 @@ impl PublishedCalls {
                 %to,
                 events = changed,
                 "the store went back in time, and this publisher wrote the lost events again. Some of them have other \
-                 numbers than before: another event of the key has taken the old number, or an earlier event of the \
-                 key is lost, so that the later events of the key have lower numbers now. Check whether a receiver has \
-                 two events with the same key and number, or one event under two numbers"
+                 numbers than before. Either another event of the key has taken the old number, or an earlier event of \
+                 the key is lost, so that the later events of the key have lower numbers now. Check whether a receiver \
+                 has two events with the same key and number, or one event under two numbers"
             );
         }
     }
@@ -272,7 +272,7 @@ impl PublishedCalls {
 }
 
 /// Writes the lost events of an earlier call again. `result` is the result of the call. If the store would give an
-/// event a lower number than before, waits for at most [`OTHER_PUBLISHERS_LIMIT`]: the store may have lost earlier
+/// event a lower number than before, waits for at most [`OTHER_PUBLISHERS_LIMIT`]. The store may have lost earlier
 /// events of the key that another publisher writes again soon.
 async fn reassign(
     assigner: &EventAssigner,
@@ -304,8 +304,8 @@ async fn reassign(
 }
 
 /// Writes into the items of a repeated call the numbers that the store gave to the events before. The store then gives
-/// an event its earlier number or none: the first copy of the event may still be in the broker, and under another
-/// number the event would take effect twice. A queue in the store has no such copy, because the store loses the entry
+/// an event its earlier number or none. The first copy of the event may still be in the broker, so under another
+/// number, the event would take effect twice. A queue in the store has no such copy, because the store loses the entry
 /// of the queue together with the number.
 fn name_lost_numbers(items: &mut [AssignItem], assigned: &[AssignItemReply]) {
     for (item, reply) in items.iter_mut().zip(assigned) {
@@ -339,9 +339,9 @@ fn refused_repeat(items: &[AssignItem], assigned: &[AssignItemReply]) -> Option<
     let mut pairs = items.iter().zip(assigned);
     let (item, words) = pairs.find_map(|pair| Some((pair.0, refusal(pair)?)))?;
     Some(AssignError::Refused(format!(
-        "the store went back in time and lost events of this publisher, and the publisher cannot write the event with \
-         the id {:?} again: {words}. Until the store accepts the event, this publisher publishes no further event; \
-         another publisher can publish other events",
+        "the store went back in time and lost events of this publisher. The publisher cannot write the event with the \
+         id {:?} again: {words}. Until the store accepts the event, this publisher publishes no further event; another \
+         publisher can publish other events",
         item.event.id()
     )))
 }

@@ -284,9 +284,9 @@ impl StreamPublisher {
         NumberingPolicy::sequence_error(numbers.first, sequence)
     }
 
-    /// Lets the store give lost numbers again. Call this method only after the store went back in time and lost numbers,
-    /// and only to publish the lost events again: all of them, in the same order, with the same ids, before any new
-    /// event.
+    /// Lets the store give lost numbers again. Call this method only after the store went back in time and lost
+    /// numbers, and only to publish the lost events again. Publish all of them, in the same order and with the same
+    /// ids, before any new event.
     ///
     /// Without this call, the store refuses an event if a stream that reads the events has events of the same key with
     /// higher sequences than the store has given. After this call, the store gives such an event the next number of its
@@ -324,10 +324,10 @@ impl StreamPublisher {
     }
 
     /// Writes a mark (a named record) into each shard (slice of the store). Does not write to a shard that has gone
-    /// back in time. A shard has gone back in time if it lacks the newest event that this publisher wrote to the shard,
-    /// or if its mark of this name differs from the mark in `before`. `before` is the result of
-    /// [`MarkStore::mark_in_shards`](ordain_store::MarkStore::mark_in_shards). After a success, this method replaces
-    /// all marks in `before` with the new mark. Returns whether all shards have the new mark.
+    /// back in time. A shard has gone back in time if it lacks the newest event that this publisher wrote to the shard.
+    /// A shard has also gone back in time if its mark of this name differs from the mark in `before`. `before` is the
+    /// result of [`MarkStore::mark_in_shards`](ordain_store::MarkStore::mark_in_shards). After a success, this method
+    /// replaces all marks in `before` with the new mark. Returns whether all shards have the new mark.
     pub async fn put_mark(
         &self,
         mark: &Mark,

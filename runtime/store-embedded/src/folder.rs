@@ -434,7 +434,7 @@ fn lock(path: &Path, admin_url: Option<&str>) -> Result<File, StoreError> {
     }
 }
 
-/// Locks the engine's folder. The lock of the lock file is not enough: if a user removes this file while a process has
+/// Locks the engine's folder. The lock of the lock file is not enough. If a user removes this file while a process has
 /// the store open, the next process creates and locks a new file. That process would replace the journals, and the
 /// first process would continue to write into the replaced journals. Does nothing if the file system cannot lock a
 /// folder, as is the case with some network file systems.

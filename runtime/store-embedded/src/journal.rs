@@ -9,7 +9,7 @@
 //! **Checking.** The engine reports no error if a journal is damaged in the middle, and drops the batches after the
 //! damaged place. The engine also reports no error if a journal is missing, or if a journal other than the newest is
 //! empty. This module therefore refuses such journals before the engine opens them. After a crash, this module cannot
-//! detect that the oldest journals are missing: the engine itself removes old journals that it no longer needs, and
+//! detect that the oldest journals are missing. The engine itself removes old journals that it no longer needs, and
 //! only a clean shutdown records which journal is the oldest.
 //!
 //! **Truncating.** A power failure can leave a torn (incomplete) batch at the end of the newest journal. This module
@@ -55,8 +55,8 @@ pub(super) fn put_back(folder: &Path, before: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns a description of the damage in four cases: `folder` has no journal, a journal is missing, a journal other
-/// than the newest is empty, or a journal has unreadable data although a later journal has data. A failed write can
+/// Returns a description of the damage in four cases: `folder` has no journal; a journal is missing; a journal other
+/// than the newest is empty; or a journal has unreadable data although a later journal has data. A failed write can
 /// leave a torn batch at the end of the last journal with data, and one empty journal after it. Neither the torn batch
 /// nor the empty journal counts as damage. `oldest` is the number of the journal that was the oldest at the last clean
 /// shutdown, if it is known.

@@ -163,8 +163,8 @@ pub(super) fn outbox(partition: &Partition, shard: u32, number: u64) -> Vec<u8> 
     out
 }
 
-/// Returns the number at the end of a table key: the number of the commit in the table key of an outbox entry, and the
-/// number of the entry in the table key of a queue entry.
+/// Returns the number at the end of a table key. For an outbox entry, this is the number of the commit. For a queue
+/// entry, this is the number of the entry.
 pub(super) fn outbox_number(entry: &[u8]) -> Option<u64> {
     entry.last_chunk().map(|bytes| u64::from_be_bytes(*bytes))
 }

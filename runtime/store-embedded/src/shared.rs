@@ -159,8 +159,8 @@ impl DueWatermarks {
         marks.get(partition).copied().unwrap_or_default()
     }
 
-    /// Advances the watermark to `from`. The caller must have checked that no entry has an earlier time. Does nothing if
-    /// [`Self::lower`] was called after the caller got `seen` from [`Self::get`].
+    /// Advances the watermark to `from`. The caller must have checked that no entry has an earlier time. Does nothing
+    /// if [`Self::lower`] was called after the caller got `seen` from [`Self::get`].
     pub(super) fn advance(&self, partition: &Partition, seen: DueWatermark, from: u64) {
         let mut marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match marks.get_mut(partition) {

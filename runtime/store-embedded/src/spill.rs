@@ -1,6 +1,6 @@
-//! Reads the events of a key that wait in the store: spilled events (which wait until their key can execute them), and
-//! the events in dead letters with a cause of [`ordain_core::Cause::waits_for_earlier`] (events that their key could
-//! not hold when they arrived).
+//! Reads the events of a key that wait in the store. Spilled events wait until their key can execute them. Events in
+//! dead letters with a cause of [`ordain_core::Cause::waits_for_earlier`] wait too, because their key could not hold
+//! them when they arrived.
 
 use std::ops::RangeInclusive;
 

@@ -78,8 +78,8 @@ pub(super) struct Tables {
     /// The time index, whose entries sort by time: due keys, expiring key records, dead letters by age, and records of
     /// destinations by expiry time.
     pub(super) times: Keyspace,
-    /// Fences (the owner and the last commit of each partition in each shard), marks (small named records), the last
-    /// published commits, the number of synced groups of requests, and times of the store's clock.
+    /// Fences, marks (small named records), the last published commits, the number of synced groups of requests, and
+    /// times of the store's clock. A fence contains the owner and the last commit of a partition in a shard.
     pub(super) meta: Keyspace,
     pub(super) db: Database,
 }

@@ -1,9 +1,9 @@
 //! The clock by which the data of the store expires.
 //!
 //! A Redis server may have a wrong clock for a while, and expired data is removed for good. Each process therefore has
-//! a [`StoreClock`], which follows the clock of the server with the common shard, but follows a jump forward only after
-//! the jump has lasted ([`MonotonicClock`]). Each call of a script names the time of this clock. The scripts compare it
-//! with the time of their own server (`expiry_times` in `scripts/common.lua`).
+//! a [`StoreClock`], which follows the clock of the server with the common shard. The [`StoreClock`] follows a jump
+//! forward only after the jump has lasted ([`MonotonicClock`]). Each call of a script contains the time of this clock.
+//! The scripts compare it with the time of their own server (`expiry_times` in `scripts/common.lua`).
 //!
 //! The Redis key `store` has a record of the clock, so that the clock of the next process continues from it. The record
 //! is a field that other versions of Ordain ignore. If the store goes back in time, the record goes back too, and the
@@ -169,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    const START: u64 = 1_700_000_000_000;
+    const START_MS: u64 = 1_700_000_000_000;
     const MINUTE_MS: u64 = 60_000;
     const DAY_MS: u64 = 24 * 60 * MINUTE_MS;
     /// More than any test takes.
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn record_is_parsed_as_encoded() {
         let parse = |text: &str| ClockRecord::parse(Value::BulkString(text.into()));
-        assert_eq!(parse(&record(START, 7).encode()), record(START, 7));
+        assert_eq!(parse(&record(START_MS, 7).encode()), record(START_MS, 7));
         for damaged in ["", "5", "5 x", "5 6 7", "-1 0"] {
             assert_eq!(parse(damaged), ClockRecord::default(), "{damaged}");
         }
@@ -202,52 +202,52 @@ mod tests {
 
     #[test]
     fn clock_of_a_new_store_starts_at_the_time_of_the_server() {
-        let (clock, changed) = open(START, ClockRecord::default(), false);
-        assert_time(&clock, START);
-        assert!(changed.is_some_and(|record| record.time >= START && record.jump == 0));
-        let (clock, changed) = open(START, ClockRecord::default(), true);
-        assert_time(&clock, START);
+        let (clock, changed) = open(START_MS, ClockRecord::default(), false);
+        assert_time(&clock, START_MS);
+        assert!(changed.is_some_and(|record| record.time >= START_MS && record.jump == 0));
+        let (clock, changed) = open(START_MS, ClockRecord::default(), true);
+        assert_time(&clock, START_MS);
         assert_eq!(changed, None);
     }
 
     #[test]
     fn jump_between_two_processes_is_recorded_until_it_has_lasted() {
-        let stored = record(START, 0);
-        let wrong = START + 8 * DAY_MS;
+        let stored = record(START_MS, 0);
+        let wrong = START_MS + 8 * DAY_MS;
         let (clock, changed) = open(wrong, stored, false);
-        assert_time(&clock, START);
+        assert_time(&clock, START_MS);
         let noted = changed.expect("a record of the jump");
         assert_eq!(noted.jump, wrong);
         for reads_only in [true, false] {
             let (clock, changed) = open(wrong + 1, noted, reads_only);
-            assert_time(&clock, START);
+            assert_time(&clock, START_MS);
             assert_eq!(changed, None);
         }
         let lasted = wrong + JUMP_CONFIRMATION_MS;
-        assert_time(&open(lasted, noted, true).0, START);
+        assert_time(&open(lasted, noted, true).0, START_MS);
         let (clock, changed) = open(lasted, noted, false);
         assert_time(&clock, lasted);
         assert!(changed.is_some_and(|record| record.time >= lasted && record.jump == 0));
-        let (clock, changed) = open(START + MINUTE_MS, noted, false);
-        assert_time(&clock, START + MINUTE_MS);
-        assert!(changed.is_some_and(|record| record.time >= START && record.jump == 0));
+        let (clock, changed) = open(START_MS + MINUTE_MS, noted, false);
+        assert_time(&clock, START_MS + MINUTE_MS);
+        assert!(changed.is_some_and(|record| record.time >= START_MS && record.jump == 0));
     }
 
     #[test]
     fn jump_during_a_process_changes_neither_clock_nor_record() {
-        let (clock, _) = open(START, record(START, 0), false);
-        let stored = record(START, 0);
-        assert_eq!(clock.update(START + 40 * DAY_MS, stored), None);
-        assert_time(&clock, START);
-        assert_eq!(clock.update(START, stored), None);
-        assert_time(&clock, START);
+        let (clock, _) = open(START_MS, record(START_MS, 0), false);
+        let stored = record(START_MS, 0);
+        assert_eq!(clock.update(START_MS + 40 * DAY_MS, stored), None);
+        assert_time(&clock, START_MS);
+        assert_eq!(clock.update(START_MS, stored), None);
+        assert_time(&clock, START_MS);
         // A smaller step counts at once. Another process has meanwhile recorded a later time.
-        let step = START + 30 * MINUTE_MS;
+        let step = START_MS + 30 * MINUTE_MS;
         assert!(clock.update(step, stored).is_some_and(|record| record.time >= step));
         assert_time(&clock, step);
-        assert_eq!(clock.update(step, record(START + DAY_MS, 0)), None);
+        assert_eq!(clock.update(step, record(START_MS + DAY_MS, 0)), None);
         // The server's clock goes back.
-        assert_eq!(clock.update(START, record(step, 0)), None);
+        assert_eq!(clock.update(START_MS, record(step, 0)), None);
         assert_time(&clock, step);
     }
 }

@@ -17,10 +17,10 @@ use ordain_util::finding::{Finding, Severity};
 const REPLICAS_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl RedisStore {
-    /// Connects once, without retries, and appends one finding for each property that this function checks: the
-    /// properties of the servers and of the store that [`RedisStore::open`] would refuse or report, and the settings of
-    /// the replicas. This function writes nothing, and creates no store. If the caller drops the future, `findings`
-    /// keeps the findings that were already appended.
+    /// Connects once, without retries, and appends one finding for each property that this function checks. These are
+    /// the properties of the servers and of the store that [`RedisStore::open`] would refuse or report, and the
+    /// settings of the replicas. This function writes nothing, and creates no store. If the caller drops the future,
+    /// `findings` keeps the findings that were already appended.
     pub fn inspect(options: RedisOptions, findings: &mut Vec<Finding>) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             if let Err(error) = inspect_all(&options, findings).await {

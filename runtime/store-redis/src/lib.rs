@@ -133,7 +133,7 @@ impl Drop for KeepaliveTask {
     }
 }
 
-/// What the check at the start has found in the store.
+/// The state of the store that the check at the start has found.
 struct FoundStore {
     is_new: bool,
     /// The time of the server with the common shard, in ms since the Unix epoch.
@@ -170,10 +170,11 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// Connects to the servers and opens the store. If a try fails for a temporary reason, for example because a server
-    /// does not answer or the user lacks a required permission, tries again for about half a minute, or for
-    /// `retry_timeout` if this timeout is shorter. Returns an error without another try if a server is too old or would
-    /// evict Redis keys when its memory is full, or if the store has another schema or number of shards.
+    /// Connects to the servers and opens the store. A try can fail for a temporary reason, for example because a server
+    /// does not answer or the user lacks a required permission. In this case, tries again for about half a minute, or
+    /// for `retry_timeout` if this timeout is shorter. Returns an error without another try if a server is too old, or
+    /// would evict Redis keys when its memory is full. Also returns an error at once if the store has another schema or
+    /// number of shards.
     pub fn open(options: RedisOptions) -> BoxFuture<'static, Result<Self, StoreError>> {
         Box::pin(Self::wait_to_open(options))
     }

@@ -29,11 +29,11 @@ use ordain_store::{
 
 /// The maximum number of sequences that one call of the script `retained` requests.
 const SEQUENCES_LIMIT: usize = 1_000;
-/// Above this number of wanted sequences, the store may first find the sequences that have retained messages
-/// ([`is_scan_shorter`]). The number of wanted sequences has no limit, because a gap may be wide. The number of retained
-/// messages is limited.
+/// If there are more wanted sequences than this number, the store may first find the sequences that have retained
+/// messages ([`is_scan_shorter`]). The number of wanted sequences has no limit, because a gap may be wide. The number
+/// of retained messages is limited.
 const WANTED_SEQUENCES_LIMIT: u64 = 100 * SEQUENCES_LIMIT as u64;
-/// The approximate number of fields that a scan of the log examines in the time of a search for one sequence.
+/// The approximate number of fields that a scan of the log examines in the time that the search for one sequence takes.
 const SCANNED_FIELDS: u64 = 5;
 
 #[async_trait]
@@ -276,9 +276,9 @@ async fn fields_of(store: &RedisStore, name: &str) -> Result<u64, StoreError> {
     number(&fields).ok_or_else(|| unexpected_reply("HLEN"))
 }
 
-/// Returns the wanted sequences for which the log, whose Redis key is in `names`, has retained messages of the key. Each
-/// range of the result contains one sequence. The time of this search depends on the number of fields of the log, not
-/// on the number of wanted sequences. `wanted` must be in ascending order.
+/// Returns the wanted sequences for which the log, whose Redis key is in `names`, has retained messages of the key.
+/// Each range of the result contains one sequence. The time of this search depends on the number of fields of the log,
+/// not on the number of wanted sequences. `wanted` must be in ascending order.
 async fn retained_sequences(
     store: &RedisStore,
     names: &[String],
@@ -393,7 +393,8 @@ impl RedisStore {
 }
 
 /// Appends the arguments of the script `assign`: the rules of the destination, a random number, the witness, the id of
-/// the writer and the number of its call, whether the call publishes lost events again, and the groups.
+/// the writer, the number of its call, a flag, and the groups. The flag states whether the call publishes lost events
+/// again.
 fn put_request(call: &mut Cmd, assign: &AssignRequest) {
     let rules = assign.rules;
     match rules.numbering {
@@ -433,8 +434,8 @@ fn put_request(call: &mut Cmd, assign: &AssignRequest) {
 /// arguments. The first argument is the kind of the witness. The other three arguments depend on the kind:
 ///
 /// - for a message that the store numbered: the key, the id and the number;
-/// - for a message that its producer numbered: the key, the number, and an argument with two parts: the content digest,
-///   and the number of the later message of the key whose assignment removes this message from the log;
+/// - for a message that its producer numbered: the key, the number, and an argument with two parts. The parts are the
+///   content digest, and the number of the later message of the key whose assignment removes this message from the log;
 /// - for a call: the id of the writer, the number of the call, and an empty argument.
 pub(super) fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
     match witness {
@@ -470,14 +471,19 @@ fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
     call.arg(origin.published_commit);
 }
 
-/// Appends a message to be assigned as three arguments. The first argument is the key. The second argument begins with
-/// two flags. The first flag is 1 if the message has its own number, 2 if it is a producer's message that may get only
-/// the number that it had before a loss, and otherwise 0. The second flag is 1 for the last message of a key. The flags
-/// are followed by the partition, the content digest, the digest of the id (for a producer's message, of source and
-/// id), the bytes of the event up to and including its number, the digest of the id alone, which earlier versions
-/// stored, and all digests except the content digest under which a record may have the message
-/// ([`Event::repeat_digests`](ordain_core::Event::repeat_digests)). The third argument has the bytes of the event after
-/// its number.
+/// Appends a message to be assigned as three arguments. The first argument is the key. The third argument has the bytes
+/// of the event after its number. The second argument begins with two flags. The first flag is 1 if the message has its
+/// own number. The first flag is 2 if the message comes from a producer, and may get only the number that it had before
+/// a loss. Otherwise the first flag is 0. The second flag is 1 for the last message of a key. These parts follow the
+/// flags:
+///
+/// 1. the partition
+/// 2. the content digest
+/// 3. the digest of the id (for a producer's message, of source and id)
+/// 4. the bytes of the event up to and including its number
+/// 5. the digest of the id alone, which earlier versions stored
+/// 6. the other digests under which a record may have the message
+///    ([`Event::repeat_digests`](ordain_core::Event::repeat_digests))
 fn put_item(call: &mut Cmd, item: &AssignItem, is_numbered: bool, has_origin: bool) {
     let event = &item.event;
     let own_number = event.sequence().or((item.number > 0).then_some(item.number));

@@ -1,5 +1,5 @@
-//! Logs warnings at intervals while requests to the store fail, and one message when every failed request has succeeded
-//! or was given up by its caller.
+//! Logs warnings at intervals while requests to the store fail. Logs one message when each failed request has
+//! succeeded, or when its caller has given it up.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,10 +15,10 @@ pub(super) const WARN_INTERVAL: Duration = Duration::from_secs(5);
 /// second, and an attempt takes at most 13 seconds: 3 seconds to connect and 10 seconds for the response. An older
 /// reason therefore usually belongs to an earlier failure.
 const REASON_LIFETIME: Duration = Duration::from_secs(15);
-/// The time since its newest failure after which a request counts as given up by its caller, for example because the
-/// process has lost the partition. Failures of a request that the caller repeats follow each other within 18 seconds:
-/// the sequencer sends a failed commit again after at most 5 seconds, callers repeat all other requests sooner, and an
-/// attempt takes at most 13 seconds. The rest is a reserve for a busy process.
+/// If the newest failure of a request is older than this time, the request counts as given up by its caller, for
+/// example because the process has lost the partition. Failures of a request that the caller repeats follow each other
+/// within 18 seconds: the sequencer sends a failed commit again after at most 5 seconds, callers repeat all other
+/// requests sooner, and an attempt takes at most 13 seconds. The rest is a reserve for a busy process.
 const GIVE_UP_DELAY: Duration = Duration::from_secs(20);
 
 /// The requests that failed and that their callers repeat, and the throttle for the warnings about them.

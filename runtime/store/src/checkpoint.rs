@@ -1,11 +1,11 @@
-//! The checkpoint of a file source, or of a publisher that reads a file, in the store: for each file, a position in the
-//! file, the identity of the file, and a fingerprint of the bytes that were read. In this module, the word "source"
-//! includes such a publisher. By the identity (inode, device and creation time), the source finds a file again after a
-//! log rotation has given the file another name. By the fingerprint, the source distinguishes the file from another
-//! file with the same inode, and finds a copy of the file. If the checkpoint may be wrong, the source reads the files
-//! from their beginning. Reading a part of a file twice only repeats events, and the stream recognises most repeats.
-//! Skipping a part of a file would lose events, so a checkpoint must never name a position after the first unprocessed
-//! event.
+//! The checkpoint of a file source, or of a publisher that reads a file, in the store. For each file, it contains a
+//! position in the file, the identity of the file, and a fingerprint of the bytes that were read. In this module, the
+//! word "source" includes such a publisher. By the identity (inode, device and creation time), the source finds a file
+//! again after a log rotation has given the file another name. By the fingerprint, the source distinguishes the file
+//! from another file with the same inode, and finds a copy of the file. If the checkpoint may be wrong, the source
+//! reads the files from their beginning. Reading a part of a file twice only repeats events, and the stream recognises
+//! most repeats. Skipping a part of a file would lose events, so a checkpoint must never name a position after the
+//! first unprocessed event.
 //!
 //! The checkpoint of a stream's source is stored in one shard (a slice of the store), but depends on commits in all
 //! shards. For each shard, this checkpoint therefore contains the number of the last commit on which its positions
@@ -39,9 +39,9 @@ pub struct Checkpoint {
     /// source wrote the checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     run: Option<u64>,
-    /// Digests of the compressed files that need no report. A file needs no report if it existed at the first start, if
-    /// the source had read its lines before a program compressed them, or if the stream has a dead letter about it.
-    /// `None` if a publisher or an earlier version of Ordain wrote the checkpoint.
+    /// Digests of the compressed files that need no report. A file needs no report if it existed at the first start, or
+    /// if the stream has a dead letter about it. A file also needs no report if the source had read its lines before a
+    /// program compressed them. `None` if a publisher or an earlier version of Ordain wrote the checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     compressed: Option<Vec<u64>>,
 }
@@ -75,17 +75,18 @@ pub struct FileProgress {
         skip_serializing_if = "ReadFingerprint::is_of_nothing"
     )]
     pub first_bytes: ReadFingerprint,
-    /// `true` if the path in the setting of the source named the file at the last scan of the folder; `false` if, for
-    /// example, log rotation had given the file another name.
+    /// `true` if the path in the setting of the source named the file at the last scan of the folder. `false` if, for
+    /// example, log rotation had renamed the file.
     pub is_live: bool,
     /// `true` if the source does not read the file, because log rotation had renamed the file before the source began
-    /// to read the files of its path: before the first start of the stream, or, if the path is a link, before the link
-    /// led to the present file.
+    /// to read the files of its path. The source begins at the first start of the stream or, if the path is a link,
+    /// when the link leads to another file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_ignored: bool,
-    /// `true` if the file is missing and the source has finished with it for now: the source has read the file to its
-    /// end or ignored it, the stream has a dead letter about the unread rest, or a publisher has continued with another
-    /// file. If the file returns, the source reads only the bytes after the position, and no bytes of an ignored file.
+    /// `true` if the file is missing and has no unread bytes that the source waits for. The source has read the file to
+    /// its end or ignored it, the stream has a dead letter about the unread rest, or a publisher has continued with
+    /// another file. If the file returns, the source reads only the bytes after the position. It reads no bytes of an
+    /// ignored file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_lost: bool,
     /// `true` if the source has found a compressed file that this file may have become. A file becomes at most one

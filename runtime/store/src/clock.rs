@@ -1,5 +1,5 @@
-//! A store's clock. It must never go back, even if the clock that it follows goes back, so that an entry that has
-//! expired remains expired. The store's clock must also never stop. If the followed clock is behind, the store's clock
+//! A store's clock. The store's clock must never go back, even if the clock that it follows goes back. An expired entry
+//! thus remains expired. The store's clock must also never stop. If the followed clock is behind, the store's clock
 //! continues from its own time: an entry that expires in a second still expires after a second.
 //!
 //! The embedded store follows the machine's clock. Its clock starts at the newest time in the tables or later. A
@@ -7,8 +7,8 @@
 //! never to a time before the last commit or assignment of messages. Therefore only a read can see an expired entry
 //! again, and no commit or assignment depends on the lost time.
 //!
-//! The store in Redis follows the clock of the Redis server, and uses the store's clock only to decide what has
-//! expired.
+//! The store in Redis follows the clock of the Redis server. In this store, the store's clock only determines which
+//! data has expired.
 
 use std::fmt;
 use std::sync::Arc;
@@ -156,8 +156,8 @@ impl MonotonicClock {
         self.newest.fetch_max(now, Ordering::Relaxed).max(now)
     }
 
-    /// Returns whether the store must write the time `now` into the tables: `now` is ahead of the newest time in the
-    /// tables by more than `lead` ms, and the store is open for writing.
+    /// Returns whether the store must write the time `now` into the tables. This is so if `now` is ahead of the newest
+    /// time in the tables by more than `lead` ms, and the store is open for writing.
     pub fn is_unwritten(&self, now: u64, lead: u64) -> bool {
         self.may_jump && now > self.written.load(Ordering::Relaxed).saturating_add(lead)
     }
@@ -208,8 +208,8 @@ impl MonotonicClock {
 mod tests {
     use super::*;
 
-    const START: u64 = 1_700_000_000_000;
-    const DAY: u64 = 24 * 3_600_000;
+    const START_MS: u64 = 1_700_000_000_000;
+    const DAY_MS: u64 = 24 * 3_600_000;
 
     /// The wall clock and the steady clock of a test.
     #[derive(Clone, Default)]
@@ -238,9 +238,9 @@ mod tests {
     #[test]
     fn jump_within_a_run_counts_only_if_it_lasts() {
         let clocks = Clocks::default();
-        let (clock, seen) = MonotonicClock::new(clocks.source(START), 0, 0, true);
-        assert_eq!((clock.now(), seen), (START, 0));
-        for wrong in [8 * DAY, 400 * DAY, JUMP_LIMIT_MS + 1] {
+        let (clock, seen) = MonotonicClock::new(clocks.source(START_MS), 0, 0, true);
+        assert_eq!((clock.now(), seen), (START_MS, 0));
+        for wrong in [8 * DAY_MS, 400 * DAY_MS, JUMP_LIMIT_MS + 1] {
             let before = clock.now();
             clocks.wall.fetch_add(wrong, Ordering::Relaxed);
             assert_eq!(clock.now(), before);
@@ -255,10 +255,10 @@ mod tests {
         let before = clock.now();
         clocks.wall.fetch_add(JUMP_LIMIT_MS, Ordering::Relaxed);
         assert_eq!(clock.now(), before + JUMP_LIMIT_MS);
-        clocks.wall.fetch_add(DAY, Ordering::Relaxed);
+        clocks.wall.fetch_add(DAY_MS, Ordering::Relaxed);
         clock.now();
         clocks.pass(JUMP_CONFIRMATION_MS);
-        assert_eq!(clock.now(), before + JUMP_LIMIT_MS + DAY + JUMP_CONFIRMATION_MS);
+        assert_eq!(clock.now(), before + JUMP_LIMIT_MS + DAY_MS + JUMP_CONFIRMATION_MS);
     }
 
     #[test]
@@ -268,29 +268,38 @@ mod tests {
                 MonotonicClock::new(Clocks::default().source(wall), newest, seen, true);
             (clock.now(), seen)
         };
-        assert_eq!(open(START + JUMP_LIMIT_MS, START, 0), (START + JUMP_LIMIT_MS, 0));
-        let wrong = START + 8 * DAY;
-        assert_eq!(open(wrong, START, 0), (START, wrong));
-        assert_eq!(open(wrong + 1_000, START, wrong), (START, wrong), "the jump is too young");
+        assert_eq!(open(START_MS + JUMP_LIMIT_MS, START_MS, 0), (START_MS + JUMP_LIMIT_MS, 0));
+        let wrong = START_MS + 8 * DAY_MS;
+        assert_eq!(open(wrong, START_MS, 0), (START_MS, wrong));
         assert_eq!(
-            open(START + 1_000, START, wrong),
-            (START + 1_000, 0),
+            open(wrong + 1_000, START_MS, wrong),
+            (START_MS, wrong),
+            "the jump is too young"
+        );
+        assert_eq!(
+            open(START_MS + 1_000, START_MS, wrong),
+            (START_MS + 1_000, 0),
             "the clock is right again"
         );
-        assert_eq!(open(START + DAY, START, wrong), (START, START + DAY), "another jump");
+        assert_eq!(
+            open(START_MS + DAY_MS, START_MS, wrong),
+            (START_MS, START_MS + DAY_MS),
+            "another jump"
+        );
         // If a process runs only once a week, each run starts at the time of the wall clock in the previous run.
-        let later = wrong + 7 * DAY;
-        assert_eq!(open(later, START, wrong), (wrong, later));
+        let later = wrong + 7 * DAY_MS;
+        assert_eq!(open(later, START_MS, wrong), (wrong, later));
         let soon = wrong + JUMP_CONFIRMATION_MS;
-        assert_eq!(open(soon, START, wrong), (soon, 0), "the jump has lasted");
+        assert_eq!(open(soon, START_MS, wrong), (soon, 0), "the jump has lasted");
     }
 
     #[test]
     fn reader_never_moves_the_time() {
         let clocks = Clocks::default();
-        let wrong = START + 8 * DAY;
-        let (clock, _) = MonotonicClock::new(clocks.source(wrong), START, START + DAY, false);
+        let wrong = START_MS + 8 * DAY_MS;
+        let (clock, _) =
+            MonotonicClock::new(clocks.source(wrong), START_MS, START_MS + DAY_MS, false);
         clocks.pass(2 * JUMP_CONFIRMATION_MS);
-        assert_eq!(clock.now(), START + 2 * JUMP_CONFIRMATION_MS);
+        assert_eq!(clock.now(), START_MS + 2 * JUMP_CONFIRMATION_MS);
     }
 }

@@ -183,8 +183,8 @@ fn boot_and_namespace() -> Option<String> {
     Some(format!("{} {}", boot.trim(), namespace.display()))
 }
 
-/// Returns the start time of a process. Returns `None` if the process does not exist, if the system hides the process
-/// from the caller, or if the process has ended and its parent has not called `wait` yet.
+/// Returns the start time of a process. Returns `None` if the process does not exist, or if the system hides the
+/// process from the caller. Also returns `None` if the process has ended and its parent has not called `wait` yet.
 fn start_ticks(id: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     // The name of the process precedes these fields, in parentheses. The name may contain any characters.

@@ -5,7 +5,7 @@
 //! is a member from its first heartbeat until it leaves or its process ends. A lease ends when its holder releases the
 //! lease, or is no longer a member. The holder uses the epoch of the lease in its [claim](super::RecordStore::claim).
 //! The correctness of commits does not depend on leases. Even if two instances act as owners of a partition, the store
-//! accepts the commits of only one of them: the fence of each shard contains the claim of the current owner.
+//! accepts the commits of only one of them. The fence of each shard contains the claim of the current owner.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -94,8 +94,8 @@ pub struct Partition {
 pub struct DurabilityReport {
     /// The description of the durability, as a sentence for the log.
     pub description: String,
-    /// `true` in three cases: a restart of a server can lose more than the writes of the last seconds; a server does
-    /// not report whether it removes data when its memory is full; or too few replicas are connected, so that the store
+    /// `true` in three cases. A restart of a server can lose more than the writes of the last seconds. Or a server does
+    /// not report whether it removes data when its memory is full. Or too few replicas are connected, so that the store
     /// can confirm no commit.
     pub is_at_risk: bool,
 }
@@ -128,9 +128,9 @@ pub trait Store:
         false
     }
 
-    /// Returns a count that increases when a connection to a server breaks, when data of the store moves to another
-    /// server, and when a reply shows this process that the store has gone back in time. If two calls return different
-    /// counts, the store may have lost data between these calls.
+    /// Returns a count that increases when a connection to a server breaks, and when data of the store moves to another
+    /// server. The count also increases when a reply shows this process that the store has gone back in time. If two
+    /// calls return different counts, the store may have lost data between these calls.
     fn disconnects(&self) -> u64 {
         0
     }

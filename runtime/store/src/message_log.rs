@@ -129,9 +129,9 @@ pub struct AssignItem {
     /// The number that this message had before the store lost it; 0 if the message never had a number, or if the caller
     /// accepts another number.
     ///
-    /// The store gives a message of an owner this number again on two conditions: no other message has the number by
-    /// now, and the number is higher than the numbers of the earlier messages with the same key in the group. Otherwise
-    /// the message gets the next number of its key. A message of a producer gets this number or none
+    /// The store gives a message of an owner this number again on two conditions. No other message has the number by
+    /// now. The number is higher than the numbers of the earlier messages with the same key in the group. Otherwise the
+    /// message gets the next number of its key. A message of a producer gets this number or none
     /// ([`AssignItemReply::OtherNumber`]).
     pub number: u64,
 }
@@ -169,11 +169,11 @@ pub struct AssignRequest {
     /// streams. If a record has a higher sequence than the store has given, the store does not number the event
     /// ([`AssignItemReply::NumberedElsewhere`], [`AssignItemReply::KeyEnded`]).
     pub readers: Vec<Arc<str>>,
-    /// True if the caller publishes events again whose numbers the store lost. If a record of a reader has a higher
-    /// sequence than the store has given, the store then compares the event with the reader's event at the sequence
-    /// that the store would give ([`Event::repeat_digests`]). If they are the same event, the store gives this sequence
-    /// again, and the reader recognises the repeat. Otherwise, or if the reader no longer has the digest of its event,
-    /// the store refuses the event ([`AssignItemReply::UnprovenRepeat`]).
+    /// True if the caller publishes events again whose numbers the store lost. The store then checks whether a record
+    /// of a reader has a higher sequence than the store has given. If so, the store compares the event with the
+    /// reader's event at the sequence that the store would give ([`Event::repeat_digests`]). If they are the same
+    /// event, the store gives this sequence again, and the reader recognises the repeat. Otherwise, or if the reader no
+    /// longer has the digest of its event, the store refuses the event ([`AssignItemReply::UnprovenRepeat`]).
     ///
     /// If the key has ended in the reader, the store gives no number, because the key would start again. The store
     /// replies [`AssignItemReply::Settled`] if the reader has the event, and otherwise [`AssignItemReply::KeyEnded`].
@@ -274,21 +274,21 @@ pub enum AssignItemReply {
     /// The message of a producer has the id or the sequence of an earlier message, but different content. The value is
     /// the number of the earlier message.
     Conflict(u64),
-    /// The message of a producer has no number, and the store cannot give it one: a [reader](AssignRequest::readers)
-    /// has events of the key with numbers that the store has not given, or that it gave and then lost. The value is the
-    /// sequence after the highest of these numbers.
+    /// The message of a producer has no number, and the store cannot give it a number. A
+    /// [reader](AssignRequest::readers) has events of the key with numbers that the store has not given, or that it
+    /// gave and then lost. The value is the sequence after the highest of these numbers.
     NumberedElsewhere(u64),
     /// The caller [publishes lost events again](AssignRequest::reuses_lost_numbers), but the store cannot prove that
-    /// the message repeats the reader's event at the sequence in the value: the reader has a different event there, or
-    /// the store has no digest of the reader's event.
+    /// the message repeats the reader's event at the sequence in the value. Either the reader has a different event at
+    /// this sequence, or the store has no digest of the reader's event.
     UnprovenRepeat(u64),
     /// The caller writes a lost message of a producer again and names its [earlier number](AssignItem::number), but the
     /// store would give it another number: the number in the value. The store wrote nothing.
     OtherNumber(u64),
-    /// The message of a producer has no number, and the store cannot give it one: a [reader](AssignRequest::readers)
-    /// has events of the key with numbers that the store has not given or no longer remembers, and the key has ended in
-    /// this reader. The store can number messages of the key again when the reader's record of the ended key has
-    /// expired.
+    /// The message of a producer has no number, and the store cannot give it a number. A
+    /// [reader](AssignRequest::readers) has events of the key with numbers that the store has not given or no longer
+    /// remembers, and the key has ended in this reader. The store can number messages of the key again when the
+    /// reader's record of the ended key has expired.
     KeyEnded,
     /// The store ignored the message of a producer, because the store refused an earlier message of the same group.
     AfterConflict,
@@ -332,8 +332,8 @@ pub enum AssignGroupReply {
     /// refused message ([`AssignItemReply::is_refused`]) nor the messages after it. The value has one result for each
     /// message.
     Done(Vec<AssignItemReply>),
-    /// A newer owner of the outbox has begun to assign messages, or the messages of this group are already recorded as
-    /// published, or the call has an earlier group of the same outbox. The store changed nothing for this group.
+    /// A newer owner of the outbox has begun to assign messages. Or the messages of this group are already recorded as
+    /// published. Or the call has an earlier group of the same outbox. The store changed nothing for this group.
     Fenced,
     /// The store went back in time: it lacks messages that it had confirmed to this owner. The store changed nothing
     /// for this group. The value is the last outbox position of this owner that the store still has, if any. The owner
@@ -469,9 +469,9 @@ pub trait MessageLog: Send + Sync {
         keys: &[&str],
     ) -> Result<Vec<Option<u32>>, StoreError>;
 
-    /// Returns, for each key, whether the store has a counter of the key in the destination: whether it has accepted a
-    /// message of the key with a number, or has given such a number. A counter that has expired counts until the store
-    /// removes it.
+    /// For each key, returns whether the store has a counter of the key in the destination. The store has a counter if
+    /// it has accepted a message of the key with a number, or has given a message of the key a number. A counter that
+    /// has expired counts until the store removes it.
     async fn has_counters(&self, to: &Destination, keys: &[&str]) -> Result<Vec<bool>, StoreError>;
 
     /// Returns two things about a shard, read at one moment. The first result is about the calls of the writer to the

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-/// The format number of a mark that has neither kept lines nor older files. A mark in the first format contains only the
-/// length, and no format number.
+/// The format number of a mark that has neither kept lines nor older files. A mark in the first format contains only
+/// the length, and no format number.
 const FORMAT: u8 = 2;
 /// The format number of a mark with the range of kept lines ([`PublishedFile::kept`]).
 const KEPT_FORMAT: u8 = 3;

@@ -1,7 +1,7 @@
 //! Records of the broker's queues that streams consume. The order of the messages in the queue of a `fifo` stream
 //! determines the sequences of the events. If such a queue is lost with its messages, later events would get the
 //! sequences of the lost events. A `fifo` stream whose queue is lost therefore stops until an operator resumes the
-//! stream. A `sequenced` stream continues, and never has the record of a lost queue.
+//! stream. A `sequenced` stream whose queue is lost continues, and never has the record of a lost queue.
 
 use std::fmt;
 use std::sync::Arc;

@@ -21,7 +21,7 @@ pub struct RedisAddress {
     pub hosts: Vec<(String, u16)>,
     /// The path after the hosts: the number of a database, or the name of a master for Sentinels.
     pub path: String,
-    /// `false` if messages must not show the ports, because a port may be a password: in a URL that lacks its host, the
+    /// `false` if messages must not show the ports, because a port may be a password. If a URL lacks its host, the
     /// password is in the place of the port.
     shows_ports: bool,
     /// The next step after a refused login, if the URL contains an environment variable.

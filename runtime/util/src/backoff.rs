@@ -60,8 +60,8 @@ impl Backoff {
 mod tests {
     use super::*;
 
-    const MIN: Duration = Duration::from_millis(100);
-    const MAX: Duration = Duration::from_millis(500);
+    const MIN_DELAY: Duration = Duration::from_millis(100);
+    const MAX_DELAY: Duration = Duration::from_millis(500);
 
     fn next_delays(backoff: &mut Backoff, count: usize) -> Vec<u128> {
         (0..count).map(|_| backoff.next_delay().as_millis()).collect()
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn delay_doubles_up_to_the_maximum() {
-        let mut backoff = Backoff::new(MIN, MAX);
+        let mut backoff = Backoff::new(MIN_DELAY, MAX_DELAY);
         assert_eq!(next_delays(&mut backoff, 5), [100, 200, 400, 500, 500]);
         backoff.reset();
         assert_eq!(next_delays(&mut backoff, 2), [100, 200]);
@@ -77,20 +77,20 @@ mod tests {
 
     #[test]
     fn only_advancing_changes_the_delay() {
-        let mut backoff = Backoff::new(MIN, MAX);
-        assert_eq!((backoff.delay(), backoff.delay()), (MIN, MIN));
+        let mut backoff = Backoff::new(MIN_DELAY, MAX_DELAY);
+        assert_eq!((backoff.delay(), backoff.delay()), (MIN_DELAY, MIN_DELAY));
         backoff.advance();
-        assert_eq!(backoff.delay(), 2 * MIN);
+        assert_eq!(backoff.delay(), 2 * MIN_DELAY);
         backoff.advance_to_max();
-        assert_eq!(backoff.delay(), MAX);
+        assert_eq!(backoff.delay(), MAX_DELAY);
     }
 
     #[test]
     fn jitter_keeps_at_least_half_of_the_delay() {
-        let mut backoff = Backoff::new(MAX, MAX);
+        let mut backoff = Backoff::new(MAX_DELAY, MAX_DELAY);
         for _ in 0..1_000 {
             let delay = backoff.next_jittered();
-            assert!(delay >= MAX / 2 && delay <= MAX, "{delay:?}");
+            assert!(delay >= MAX_DELAY / 2 && delay <= MAX_DELAY, "{delay:?}");
         }
     }
 }

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     const INTERVAL: Duration = Duration::from_secs(10);
-    const MOMENT: Duration = Duration::from_millis(1);
+    const MILLISECOND: Duration = Duration::from_millis(1);
 
     #[test]
     fn one_line_is_allowed_per_interval() {
@@ -75,7 +75,7 @@ mod tests {
         let start = Instant::now();
         assert!(throttle.allow_at(start));
         assert!(!throttle.allow_at(start));
-        assert!(!throttle.allow_at(start + INTERVAL.saturating_sub(MOMENT)));
+        assert!(!throttle.allow_at(start + INTERVAL.saturating_sub(MILLISECOND)));
         assert!(throttle.allow_at(start + INTERVAL));
     }
 

@@ -33,13 +33,13 @@ pub enum SourceState {
         /// The description of the fault, and the next step.
         reason: String,
     },
-    /// The source leaves its messages in the server, because it cannot read them, until an operator corrects the
-    /// settings of the source or removes the messages.
+    /// The source cannot read its messages, and leaves them in the server until an operator corrects the settings of
+    /// the source or removes the messages.
     Unreadable {
         /// The reason, and the next step.
         reason: String,
-        /// False while the source holds the messages back and waits for further messages. True if it receives nothing
-        /// until an operator resumes it, or starts a process with other settings.
+        /// False while the source holds the messages back and waits for further messages. True if the source receives
+        /// nothing until an operator resumes the source, or starts a process with other settings.
         is_stopped: bool,
     },
     /// The source receives no events until an operator acts.
@@ -131,8 +131,8 @@ impl SourceHealth {
         current.update_interruption();
     }
 
-    /// Lets a source receive messages again that has stopped because it cannot read its messages. Returns the reason of
-    /// the stop; `None` if the source has not stopped for this reason.
+    /// Resumes a source that has stopped because it cannot read its messages. Returns the reason of the stop; `None` if
+    /// the source has not stopped for this reason.
     pub fn resume(&self) -> Option<String> {
         let mut current = self.lock();
         if !is_unreadable_stop(&current.state) {
@@ -148,8 +148,8 @@ impl SourceHealth {
         }
     }
 
-    /// Waits while the source is stopped because it cannot read its messages: until [`Self::resume`], or until another
-    /// state replaces the stop.
+    /// Waits while the source is stopped because it cannot read its messages. The wait ends when [`Self::resume`] is
+    /// called, or when another state replaces the stop.
     pub async fn until_resumed(&self) {
         loop {
             let resumed = self.resumed.notified();
@@ -160,7 +160,7 @@ impl SourceHealth {
         }
     }
 
-    /// Sets the description of a fault because of which the server does not route events to the source, or removes the
+    /// Sets the description of a fault because of which the server does not route events to the source. Removes the
     /// fault if `reason` is `None`. While the state is [`SourceState::Consuming`], a fault replaces the state by
     /// [`SourceState::RoutingFault`], and begins an interruption.
     pub fn set_routing_fault(&self, fault: RoutingFault, reason: Option<String>) {

@@ -1,14 +1,14 @@
-//! Writes to standard error. The log must not cost the effect: a reader that has stopped reading, such as a stopped log
-//! collector or a terminal that a user has paused, must never stop a run.
+//! Writes to standard error. A reader that has stopped reading must never stop a run. Examples of such readers are a
+//! stopped log collector, and a terminal that a user has paused.
 //!
 //! While a [`WriterGuard`] exists, one thread therefore writes everything, and all other threads only append to a queue
 //! with a limit. In a process without a guard, such as a command that soon ends, each thread writes directly.
 //!
 //! If the queue is full, lines wait for room, so that a reader that continues to read loses no line. A slow reader then
-//! slows the run, as it would slow direct writes. A reader that does not read a portion of the queue
-//! (`PORTION_BYTES`) within `PROGRESS_TIMEOUT` counts as stopped: the waiting lines are dropped, and all later
-//! lines are dropped at once until the reader has read half of the queue. A stopped reader therefore delays the run
-//! once, until it reads again.
+//! slows the run, as it would slow direct writes. If a reader does not read a portion of the queue (`PORTION_BYTES`)
+//! within `PROGRESS_TIMEOUT`, it counts as stopped. The waiting lines are then dropped. All later lines are dropped at
+//! once until the reader has read half of the queue. A stopped reader therefore delays the run once, until it reads
+//! again.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::VecDeque;
@@ -30,9 +30,9 @@ const QUEUE_LIMIT_BYTES: usize = 4 << 20;
 /// time. A large portion costs few locks; a small portion soon shows that the reader continues to read.
 const PORTION_BYTES: usize = 64 << 10;
 
-/// The time for which lines wait, while the queue is full, until the reader has read the next portion: long enough for
-/// a slow reader (128 KiB per second), and short, because a stopped reader delays the run for this time. A panic waits
-/// at most for this time until its text is written.
+/// While the queue is full, the time for which lines wait until the reader has read the next portion. The time is long
+/// enough for a slow reader (128 KiB per second). It is short, because a stopped reader delays the run for this time. A
+/// panic waits at most for this time until its text is written.
 const PROGRESS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The time for which the end of a process waits until the queue is written: enough for a healthy reader, and short for

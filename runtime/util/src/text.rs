@@ -27,7 +27,7 @@ pub fn escape_invisible(text: &str) -> Cow<'_, str> {
 }
 
 /// Applies [`escape_invisible`] to each line of a text, and keeps the line ends. If a JSON text has no tab or carriage
-/// return between its tokens, the result has the same JSON value as `text`: the line ends are between tokens, and the
+/// return between its tokens, the result has the same JSON value as `text`. The line ends are between tokens, and the
 /// escapes are valid in JSON strings.
 pub fn escape_invisible_lines(text: &str) -> Cow<'_, str> {
     if !text.contains(|c| c != '\n' && is_invisible(c)) {

@@ -16,9 +16,8 @@ use super::settings::HandlerSettings;
 use ticker::Ticker;
 pub(super) use ticker::TickerGuard;
 
-/// Length of a tick: about the longest time that a guest (the WebAssembly code of a handler) runs before the worker
-/// switches to another turn (a run of events of one key). Shorter ticks cost more switches; longer ticks delay other
-/// turns.
+/// Length of a tick. After about this time, a worker switches from a running guest (the WebAssembly code of a handler)
+/// to another turn (a run of events of one key). Shorter ticks cost more switches; longer ticks delay other turns.
 pub(super) const TICK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Maximum number of suspended instances of a worker: instances whose turn a tick has interrupted. Each suspended

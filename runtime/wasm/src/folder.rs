@@ -176,7 +176,7 @@ fn parse_version(text: &str) -> Result<semver::Version, String> {
 }
 
 fn check_name(name: &str) -> Result<(), String> {
-    // The name must be a valid `ResourceName`, because a stream's setting `handler` has this type.
+    // The name of the handler must be a valid `ResourceName`, because a stream's setting `handler` has this type.
     let wrong = |right| format!("`{name}` is not {right}, as in orders@1.2.3.wasm");
     ResourceName::new(name).map(|_| ()).map_err(wrong)
 }

@@ -128,8 +128,8 @@ fn call_failure(
     classify(error, &guest.stderr_tail(), limits)
 }
 
-/// Returns the time at which the guest's wall clock starts for an event, in µs since the Unix epoch: the time of the
-/// event, or the present time of the machine if the event has no time.
+/// Returns the time at which the guest's wall clock starts for an event, in µs since the Unix epoch. This is the time
+/// of the event, or the present time of the machine if the event has no time.
 fn time_us(event: &Event) -> u64 {
     event.time_us().unwrap_or_else(|| {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_micros() as u64)

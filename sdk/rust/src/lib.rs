@@ -3,8 +3,8 @@
 //! A handler is a function. The function receives one event of a key and the state of the key after the previous event.
 //! The function returns the change of the state and the messages to publish. Ordain calls the function for each event
 //! of a key, in order. Ordain calls the function again for the same event if the previous call requested a retry,
-//! panicked, or exceeded a limit of time or size, or if the outcome of the previous call was lost before the commit.
-//! Ordain commits either the whole outcome of a call or nothing.
+//! panicked, or exceeded a limit of time or size. Ordain also calls the function again if the outcome of the previous
+//! call was lost before the commit. Ordain commits either the whole outcome of a call or nothing.
 //!
 //! ```
 //! use ordain_sdk::prelude::*;

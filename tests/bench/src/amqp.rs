@@ -22,7 +22,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use ordain_servers::Rabbit;
 
-use crate::Common;
+use crate::CommonArgs;
 use crate::process::{cpu_seconds, machine_cpu_seconds, peak};
 use crate::report::{Report, Row};
 use crate::sides::{Sides, medians};
@@ -32,12 +32,12 @@ use consumer::Kind;
 use latency::Latency;
 use load::{Keys, Load};
 use metrics::Histogram;
-use side::{Running, SideProgram};
+use side::{RunningSide, SideProgram};
 
 #[derive(Debug, Args)]
 pub(crate) struct AmqpArgs {
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CommonArgs,
     #[command(flatten)]
     sides: Sides,
     /// Number of queues that the events are spread over
@@ -91,7 +91,7 @@ const SIDES: [Side; 12] = [
 ];
 
 /// The pairs of sides whose rates the report compares: the rate of the first side divided by the rate of the second.
-const RATIOS: [(&str, &str); 10] = [
+const RATE_RATIOS: [(&str, &str); 10] = [
     ("many_keys", "B0"),
     ("many_keys", "B1"),
     ("many_keys", "B2"),
@@ -129,7 +129,7 @@ pub(crate) fn bench(args: &AmqpArgs) -> Result<Report> {
     let measure = |side| runtime.block_on(measure(args, &side, &rabbit));
     let rows = medians(args.common.runs, &sides, |side| side.name, measure)?;
     let mut report = Report::new("amqp", rows);
-    for (over, under) in RATIOS {
+    for (over, under) in RATE_RATIOS {
         report = report.ratio(over, under);
     }
     Ok(report.note(format!(
@@ -182,7 +182,7 @@ async fn throughput(
     case.fill(load).await?;
     tokio::time::sleep(SETTLE_DELAY).await;
     let deliveries = load.deliveries.len();
-    let mut running = Running::start(side.who, &args.common.ordain, case, (deliveries, 0))?;
+    let mut running = RunningSide::start(side.who, &args.common.ordain, case, (deliveries, 0))?;
     eprintln!("{}: {deliveries} deliveries for the process {}", side.name, running.id());
     let total = deliveries as u64;
     let first = until(&mut running, case, total, 1).await?;
@@ -223,7 +223,7 @@ async fn throughput(
 
 /// Returns the processor time, in seconds, that four parts have used: the side's process, RabbitMQ, Redis, and all
 /// processes of the machine together.
-pub(crate) fn cpu(running: &Running, rabbit: &Rabbit, case: &Case) -> Result<[f64; 4]> {
+pub(crate) fn cpu(running: &RunningSide, rabbit: &Rabbit, case: &Case) -> Result<[f64; 4]> {
     let all = machine_cpu_seconds()?;
     let rabbit = cpu_seconds(rabbit.id().context("RabbitMQ is not running")?)?;
     Ok([cpu_seconds(running.id())?, rabbit, case.redis.cpu()?, all])
@@ -243,7 +243,7 @@ fn print_busy_processors(side: &Side, seconds: f64, used: [f64; 4]) {
 
 /// Waits until at least `enough` of `total` deliveries are done. Returns the number of deliveries that are done.
 pub(crate) async fn until(
-    running: &mut Running,
+    running: &mut RunningSide,
     case: &Case,
     total: u64,
     enough: u64,
@@ -273,7 +273,7 @@ async fn latency(args: &AmqpArgs, side: &Side, case: &Case, rate: f64) -> Result
     let load = side.load(rate * (WARMUP_S + MEASURED_S));
     let deliveries = load.deliveries.len();
     let cold = (rate * WARMUP_S) as usize;
-    let mut running = Running::start(side.who, &args.common.ordain, case, (deliveries, cold))?;
+    let mut running = RunningSide::start(side.who, &args.common.ordain, case, (deliveries, cold))?;
     while !case.is_consumed().await? {
         running.check()?;
         tokio::time::sleep(POLL_INTERVAL).await;

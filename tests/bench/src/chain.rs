@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use ordain_servers::Redis;
 use serde_json::{Value, json};
 
-use crate::Common;
+use crate::CommonArgs;
 use crate::process::measure;
 use crate::report::{Report, Row};
 use crate::sides::{Sides, medians};
@@ -24,7 +24,7 @@ const ORDERS: u64 = 10_000;
 #[derive(Debug, clap::Args)]
 pub(crate) struct ChainArgs {
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CommonArgs,
     #[command(flatten)]
     sides: Sides,
 }
@@ -109,7 +109,7 @@ fn write(path: &Path) -> Result<()> {
     Ok(out.flush()?)
 }
 
-fn config(common: &Common, side: Side, redis: Option<&Redis>) -> Result<String> {
+fn config(common: &CommonArgs, side: Side, redis: Option<&Redis>) -> Result<String> {
     let plugins = common.plugins.canonicalize()?;
     let mut text = format!("[plugins]\ndir = \"{}\"\n", plugins.display());
     if let Some(redis) = redis {
@@ -135,7 +135,7 @@ fn config(common: &Common, side: Side, redis: Option<&Redis>) -> Result<String> 
     Ok(text)
 }
 
-fn run(common: &Common, side: Side, events: &Path, home: &Path) -> Result<Row> {
+fn run(common: &CommonArgs, side: Side, events: &Path, home: &Path) -> Result<Row> {
     let redis = if side.redis { Some(Redis::start(&["appendfsync everysec"])?) } else { None };
     fs::create_dir(home)?;
     fs::hard_link(events, home.join("events.ndjson"))?;

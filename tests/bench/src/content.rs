@@ -1,12 +1,12 @@
-//! Measures the creation of an event: the packing of its fields, and the digest of its content. The digest of JSON does
-//! not depend on the form of the JSON, and therefore takes longer than the digest of text.
+//! Measures the creation of an event: the packing of its fields, and the digest of its content. The digest of JSON
+//! takes longer than the digest of text, because it does not depend on the form of the JSON.
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use ordain_core::{Event, EventParts};
 
-use crate::Common;
+use crate::CommonArgs;
 use crate::report::Row;
 
 /// The approximate sizes of the data, in bytes, each with the number of events.
@@ -14,7 +14,7 @@ const SIZES: [(usize, u32); 3] = [(100, 2_000_000), (1_000, 500_000), (64_000, 1
 /// The content types of the data, each with its name.
 const CONTENT_TYPES: [(&str, &str); 2] = [("JSON", "application/json"), ("text", "text/plain")];
 
-pub(crate) fn rows(common: &Common) -> Vec<Row> {
+pub(crate) fn rows(common: &CommonArgs) -> Vec<Row> {
     let mut rows = Vec::new();
     for (size, events) in SIZES {
         let data = json(size);

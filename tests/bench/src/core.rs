@@ -17,7 +17,7 @@ use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;
 
 use crate::report::{Report, Row};
-use crate::{Common, content, crossing};
+use crate::{CommonArgs, content, crossing};
 
 /// The number of keys of each side.
 const KEYS: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];
@@ -39,7 +39,7 @@ const REPEAT_INTERVAL: usize = 20;
 /// Number of events that the benchmark creates at a time. Their creation does not count towards the measured time.
 const CHUNK: u64 = 512;
 
-pub(crate) fn bench(common: &Common) -> Result<Report> {
+pub(crate) fn bench(common: &CommonArgs) -> Result<Report> {
     let counts = Command::new("valgrind").arg("--version").output().is_ok();
     let mut rows = Vec::new();
     for disturbed in [false, true] {

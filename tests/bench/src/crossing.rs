@@ -1,5 +1,5 @@
-//! Measures the crossing from the host into WebAssembly and back: the cost of a handler call that does nothing, and the
-//! cost of a handler call that parses 1 KB of JSON and returns it as the state.
+//! Measures the crossing from the host into WebAssembly and back. One handler call does nothing. The other handler call
+//! parses 1 KB of JSON and returns it as the state.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use ordain_wasm::{
     HandlerEngine, HandlerSettings, InlineExecutor, InstancePolicy, PluginFolder, StreamContext,
 };
 
-use crate::Common;
+use crate::CommonArgs;
 use crate::report::Row;
 
 /// The instance policies, each with its name and the number of calls. A call with a fresh Wasm instance takes longer,
@@ -20,7 +20,7 @@ const CALLS: [(InstancePolicy, &str, usize); 2] =
 /// Number of events in a turn.
 const TURN: usize = 16;
 
-pub(crate) fn rows(common: &Common) -> Result<Vec<Row>> {
+pub(crate) fn rows(common: &CommonArgs) -> Result<Vec<Row>> {
     let fields: Vec<String> =
         (0..40).map(|at| format!("\"field{at}\":\"value {at:08}\"")).collect();
     let json = format!("{{{}}}", fields.join(","));
@@ -40,7 +40,7 @@ pub(crate) fn rows(common: &Common) -> Result<Vec<Row>> {
 }
 
 fn row(
-    common: &Common,
+    common: &CommonArgs,
     side: &str,
     kind: &str,
     data: &[u8],

@@ -1,6 +1,6 @@
-//! `decode`: measures the conversion of messages of RabbitMQ into events, in this process. Each message size has two
-//! sides: default settings, which read the key from the routing key, and settings that read the key from the JSON body.
-//! Both sides decode the same message.
+//! `decode`: measures the conversion of messages of RabbitMQ into events, in this process. For each message size, two
+//! sides decode the same message. The first side has default settings, which read the key from the routing key. The
+//! second side has settings that read the key from the JSON body.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use ordain_amqp::DeliveryDecoder;
 use ordain_config::{EventLocations, JsonPointer, Place};
 use ordain_core::OrderingMode;
 
-use crate::Common;
+use crate::CommonArgs;
 use crate::report::{Figure, Report, Row};
 
 /// The sizes of the bodies, in bytes, each with the number of measured events.
@@ -33,7 +33,7 @@ struct Side {
     events: u32,
 }
 
-pub(crate) fn bench(common: &Common) -> Result<Report> {
+pub(crate) fn bench(common: &CommonArgs) -> Result<Report> {
     let pointer = JsonPointer::parse(KEY_POINTER).context("a JSON pointer")?;
     let in_body =
         EventLocations { key: Some(Place::Data(pointer).into()), ..EventLocations::DEFAULT };

@@ -23,13 +23,13 @@ use serde_json::Value;
 
 use crate::process::{Usage, measure};
 use crate::report::{Report, Row};
-use crate::{Common, events};
+use crate::{CommonArgs, events};
 
 /// The sides of the host: name, number of keys, number of events.
 const SIDES: [(&str, u64, u64); 3] =
     [("keys_10k", 10_000, 1_000_000), ("one_key", 1, 1_000_000), ("keys_1m", 1_000_000, 2_000_000)];
 /// The side of the host whose events `bare` reads.
-const BARE: &str = "keys_10k";
+const BARE_SIDE: &str = "keys_10k";
 
 const CONFIG: &str = r#"
 [streams.orders]
@@ -57,7 +57,7 @@ pub(crate) fn default_settings() -> Result<ordain_core::SequencerSettings> {
     Ok(loaded.config.sequencer_settings(stream, &share))
 }
 
-pub(crate) fn bench(common: &Common) -> Result<Report> {
+pub(crate) fn bench(common: &CommonArgs) -> Result<Report> {
     let folder = tempfile::tempdir()?;
     let file = |name: &str| folder.path().join(format!("{name}.ndjson"));
     for (name, keys, number) in SIDES {
@@ -70,7 +70,7 @@ pub(crate) fn bench(common: &Common) -> Result<Report> {
     let mut rows: Vec<Vec<Row>> = vec![Vec::new(); 1 + SIDES.len()];
     for run in 1..=common.runs {
         eprintln!("run {run} of {}: bare", common.runs);
-        rows[0].push(row("bare", SIDES[0].2, bare(&plugins, &file(BARE))?));
+        rows[0].push(row("bare", SIDES[0].2, bare(&plugins, &file(BARE_SIDE))?));
         for (at, (name, keys, number)) in SIDES.into_iter().enumerate() {
             eprintln!("run {run} of {}: {name}", common.runs);
             let home = folder.path().join("home");
@@ -109,7 +109,7 @@ fn bare(plugins: &Path, events: &Path) -> Result<Usage> {
 }
 
 fn host(
-    common: &Common,
+    common: &CommonArgs,
     plugins: &Path,
     home: &Path,
     events: &Path,
@@ -144,7 +144,7 @@ fn host(
 
 /// Decodes events, calls the handler and encodes messages on one thread, with the states in memory.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Bare {
+pub(crate) struct BareSide {
     #[arg(long)]
     plugins: PathBuf,
     #[arg(long)]
@@ -153,7 +153,7 @@ pub(crate) struct Bare {
     out: PathBuf,
 }
 
-impl Bare {
+impl BareSide {
     pub(crate) fn run(&self) -> Result<()> {
         let settings = HandlerSettings {
             cache: Some(self.plugins.join(".cache")),

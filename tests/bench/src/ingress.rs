@@ -21,9 +21,9 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::Common;
+use crate::CommonArgs;
 use crate::amqp::admin;
-use crate::amqp::side::Running;
+use crate::amqp::side::RunningSide;
 use crate::process::{cpu_seconds, peak};
 use crate::report::{Report, Row};
 use crate::sides::{Sides, medians};
@@ -42,7 +42,7 @@ pub(crate) const STREAM: &str = "bench";
 #[derive(Debug, Args)]
 pub(crate) struct IngressArgs {
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CommonArgs,
     #[command(flatten)]
     sides: Sides,
     /// Factor for the number of events
@@ -135,7 +135,7 @@ async fn measure(args: &IngressArgs, rabbit: Option<&Rabbit>, side: &Side) -> Re
         args.common.plugins.canonicalize()?.display()
     );
     fs::write(home.path().join("ordain.toml"), config)?;
-    let mut running = Running::on(&args.common.ordain, home.path())?;
+    let mut running = RunningSide::on(&args.common.ordain, home.path())?;
     let begun = Instant::now();
     while admin::get(port, "/readyz").await.is_err() {
         running.check()?;

@@ -15,7 +15,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use ordain_servers::Rabbit;
 
-use crate::Common;
+use crate::CommonArgs;
 use crate::amqp::load::{Keys, Load};
 use crate::report::{Report, Row};
 use crate::sides::{Sides, medians};
@@ -48,7 +48,7 @@ enum Loss {
 #[derive(Debug, Args)]
 pub(crate) struct InstancesArgs {
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CommonArgs,
     #[command(flatten)]
     sides: Sides,
     /// Number of events per second

@@ -18,10 +18,10 @@ use clap::Args;
 use ordain_servers::Rabbit;
 use tokio::time::sleep;
 
-use crate::Common;
+use crate::CommonArgs;
 use crate::amqp::case::{Case, CaseOptions, STREAM};
 use crate::amqp::load::Load;
-use crate::amqp::side::{Running, SideProgram};
+use crate::amqp::side::{RunningSide, SideProgram};
 use crate::amqp::{SETTLE_DELAY, admin, cpu, until};
 use crate::instances::watch::Watch;
 use crate::process::peak;
@@ -29,9 +29,9 @@ use crate::report::{Figure, Report, Row};
 use crate::sides::{Sides, medians};
 
 /// The key whose event is missing.
-const GAPPED: u32 = 0;
-/// Keys whose events make messages: a tenth of the keys other than [`GAPPED`].
-const EMITTING: std::ops::Range<u32> = 1..101;
+const GAP_KEY: u32 = 0;
+/// Keys whose events make messages: a tenth of the keys other than [`GAP_KEY`].
+const EMITTING_KEYS: std::ops::Range<u32> = 1..101;
 /// Seconds at the start of a steady load that are not measured.
 const WARMUP_S: f64 = 2.0;
 /// Time limit until all events have taken effect, and until the last messages have arrived.
@@ -45,7 +45,7 @@ const SETTINGS: &str = "gap = { attempts = 1000, backoff = \"200ms..1s\", max_wi
 #[derive(Debug, Args)]
 pub(crate) struct IsolationArgs {
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CommonArgs,
     #[command(flatten)]
     sides: Sides,
     /// Number of events of the key that has a gap
@@ -59,7 +59,7 @@ pub(crate) struct IsolationArgs {
     rate: f64,
 }
 
-/// A side: its name, and true if the first event of [`GAPPED`] is missing.
+/// A side: its name, and true if the first event of [`GAP_KEY`] is missing.
 type Side = (&'static str, bool);
 
 const SIDES: [Side; 2] = [("no_gap", false), ("gapped", true)];
@@ -114,12 +114,12 @@ async fn case(args: &IsolationArgs, rabbit: &Rabbit, emits: bool) -> Result<Case
 async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Side) -> Result<Row> {
     let case = case(args, rabbit, false).await?;
     let mut load = Load::beside_one(args.events, args.followers, 0..0);
-    let missing = if is_gapped { load.lose_first(GAPPED) } else { None };
+    let missing = if is_gapped { load.lose_first(GAP_KEY) } else { None };
     case.fill(&load).await?;
     sleep(SETTLE_DELAY).await;
     let total = load.deliveries.len() as u64;
     let counts = (total as usize, 0);
-    let mut running = Running::start(SideProgram::Host, &args.common.ordain, &case, counts)?;
+    let mut running = RunningSide::start(SideProgram::Host, &args.common.ordain, &case, counts)?;
     eprintln!("{name}: {total} deliveries for the process {}", running.id());
     let first = until(&mut running, &case, total, 1).await?;
     let started = Instant::now();
@@ -158,7 +158,7 @@ async fn throughput(args: &IsolationArgs, rabbit: &Rabbit, (name, is_gapped): Si
 }
 
 /// Waits until `count` events have taken effect. Returns an error if more than `count` events have taken effect.
-async fn settled(running: &mut Running, case: &Case, count: u64) -> Result<()> {
+async fn settled(running: &mut RunningSide, case: &Case, count: u64) -> Result<()> {
     let started = Instant::now();
     loop {
         let settled = admin::effects(case.admin, STREAM).await?;
@@ -175,7 +175,7 @@ async fn settled(running: &mut Running, case: &Case, count: u64) -> Result<()> {
     }
 }
 
-/// Measures the ages of the events of the keys [`EMITTING`] at a steady rate. Returns the median and the 99th
+/// Measures the ages of the events of the keys [`EMITTING_KEYS`] at a steady rate. Returns the median and the 99th
 /// percentile, in ms.
 async fn ages(
     args: &IsolationArgs,
@@ -183,9 +183,9 @@ async fn ages(
     (name, is_gapped): Side,
 ) -> Result<(f64, f64)> {
     let case = case(args, rabbit, true).await?;
-    let mut load = Load::beside_one(args.events, args.followers, EMITTING);
-    let missing = if is_gapped { load.lose_first(GAPPED) } else { None };
-    let mut running = Running::on(&args.common.ordain, case.home.path())?;
+    let mut load = Load::beside_one(args.events, args.followers, EMITTING_KEYS);
+    let missing = if is_gapped { load.lose_first(GAP_KEY) } else { None };
+    let mut running = RunningSide::on(&args.common.ordain, case.home.path())?;
     while !case.is_consumed().await? {
         running.check()?;
         sleep(POLL_INTERVAL).await;

@@ -46,13 +46,13 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// The sequencer alone, and the call of a handler
-    Core(Common),
+    Core(CommonArgs),
     /// The conversion of messages of RabbitMQ into events, with the key in the routing key and in the body
-    Decode(Common),
+    Decode(CommonArgs),
     /// Events from file to file through the handler `orders`, on the embedded store
-    Embedded(Common),
+    Embedded(CommonArgs),
     /// Commits into each store, compared with plain writes of the same bytes
-    Store(Common),
+    Store(CommonArgs),
     /// Events from RabbitMQ through a handler, on Redis, compared with handwritten consumers
     Amqp(amqp::AmqpArgs),
     /// Events through streams that feed each other, on each store, and the cost of numbering the events
@@ -76,7 +76,7 @@ enum Command {
 }
 
 #[derive(Debug, Args)]
-struct Common {
+struct CommonArgs {
     /// The folder with the handlers
     #[arg(long)]
     plugins: PathBuf,
@@ -96,7 +96,7 @@ enum Side {
     /// The sequencer with a number of keys
     Core(core::Side),
     /// The side `bare` of `embedded`: decodes events, calls the handler and encodes messages, on one thread
-    Bare(embedded::Bare),
+    Bare(embedded::BareSide),
     /// A consumer of RabbitMQ
     Amqp(amqp::Consumer),
 }

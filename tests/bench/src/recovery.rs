@@ -23,7 +23,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::Args;
 
-use crate::Common;
+use crate::CommonArgs;
 use crate::report::{Report, Row};
 
 /// Number of gaps in each simulated row.
@@ -32,7 +32,7 @@ const TRIALS: u64 = 20_000;
 #[derive(Debug, Args)]
 pub(crate) struct RecoveryArgs {
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CommonArgs,
     /// Number of gaps of the host
     #[arg(long, default_value_t = 1_000)]
     gaps: usize,

@@ -20,13 +20,13 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tempfile::TempDir;
 
-use crate::Common;
+use crate::CommonArgs;
 use crate::process::own_cpu_seconds;
 use crate::report::{Report, Row};
 
 /// Sizes of commits: the number of events in one commit, and the total number of events that are committed with this
 /// size.
-const BATCHES: [(usize, usize); 3] = [(1, 30_000), (64, 300_000), (512, 600_000)];
+const COMMIT_SIZES: [(usize, usize); 3] = [(1, 30_000), (64, 300_000), (512, 600_000)];
 const KEYS: [(&str, usize); 2] = [("10k", 10_000), ("1m", 1_000_000)];
 /// Size of a state, and of a message's data, in bytes.
 const DATA_BYTES: usize = 256;
@@ -37,9 +37,9 @@ const FILL_BATCH: usize = 512;
 /// Default number of shards of a store in Redis.
 const SHARDS: u32 = 16;
 
-pub(crate) fn bench(common: &Common) -> Result<Report> {
+pub(crate) fn bench(common: &CommonArgs) -> Result<Report> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let mut rows: Vec<Vec<Row>> = vec![Vec::new(); 3 * KEYS.len() * BATCHES.len()];
+    let mut rows: Vec<Vec<Row>> = vec![Vec::new(); 3 * KEYS.len() * COMMIT_SIZES.len()];
     for run in 1..=common.runs {
         let mut at = 0;
         for side in ["embedded", "redis", "hset"] {
@@ -152,7 +152,7 @@ impl Sides {
 
     async fn rows(mut self, cpu: Cpu<'_>) -> Result<Vec<Row>> {
         let mut rows = Vec::new();
-        for (size, events) in BATCHES {
+        for (size, events) in COMMIT_SIZES {
             let each = events / self.shards.len() / size;
             ensure!(each > 0, "too few events for {} shards", self.shards.len());
             let started = Instant::now();
@@ -245,7 +245,7 @@ async fn plain(url: &str, keys: usize, cpu: Cpu<'_>) -> Result<Vec<Row>> {
     let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
     put(connection.clone(), (0..keys).collect(), FILL_BATCH).await?;
     let mut rows = Vec::new();
-    for (size, events) in BATCHES {
+    for (size, events) in COMMIT_SIZES {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let started = Instant::now();
         let before = cpu()?;

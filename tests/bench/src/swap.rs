@@ -20,11 +20,11 @@ use wasm_encoder::{
     TypeSection, ValType,
 };
 
-use crate::Common;
+use crate::CommonArgs;
 use crate::amqp::admin;
 use crate::amqp::case::Case;
 use crate::amqp::load::{Keys, Load};
-use crate::amqp::side::Running;
+use crate::amqp::side::RunningSide;
 use crate::instances::fleet;
 use crate::instances::watch::Watch;
 use crate::process::{cpu_seconds, peak};
@@ -43,7 +43,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Debug, Args)]
 pub(crate) struct SwapArgs {
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CommonArgs,
     #[command(flatten)]
     sides: Sides,
     /// Number of events per second; docs/internals/performance.md shows the results at the default rate
@@ -160,13 +160,13 @@ async fn measure(
 /// A running host, with the queues and the Redis of its measurement.
 struct Host {
     case: Case,
-    running: Running,
+    running: RunningSide,
     port: u16,
 }
 
 impl Host {
-    async fn start(common: &Common, case: Case) -> Result<Self> {
-        let mut running = Running::on(&common.ordain, case.home.path())?;
+    async fn start(common: &CommonArgs, case: Case) -> Result<Self> {
+        let mut running = RunningSide::on(&common.ordain, case.home.path())?;
         let started = Instant::now();
         while !case.is_consumed().await? {
             running.check()?;

@@ -61,8 +61,8 @@ impl Lane {
         self.is_stored() && !self.is_runnable()
     }
 
-    /// Returns whether the lane holds events, but lacks the next event of the key, which may have come to another
-    /// partition.
+    /// Returns whether the lane holds events, but lacks the next event of the key. The next event may have come to
+    /// another partition.
     pub(crate) fn waits(&self) -> bool {
         self.is_loaded() && !self.is_runnable() && self.ahead() == 0 && !self.held.is_empty()
     }

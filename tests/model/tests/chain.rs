@@ -1,5 +1,5 @@
-//! Walks through all runs of the chain model: an owner sends a few messages from its outbox to a destination that
-//! numbers them, and the store goes back in time (loses its newest writes). `docs/internals/protocol.md` describes the
+//! Walks through all runs of the chain model. An owner sends a few messages from its outbox to a destination that
+//! numbers them. The store goes back in time (loses its newest writes). `docs/internals/protocol.md` describes the
 //! scopes.
 
 use ordain_model::{
@@ -40,9 +40,9 @@ fn has_late_calls() -> ChainScope {
 }
 
 /// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
-type Break = (ChainFault, fn() -> ChainScope, ChainViolation);
+type FaultCase = (ChainFault, fn() -> ChainScope, ChainViolation);
 
-const FAULTS: &[Break] = &[
+const FAULTS: &[FaultCase] = &[
     (ChainFault::CommitsAreNotAwaited, goes_back, ChainViolation::SentWithoutCommit),
     (ChainFault::LostMessagesAreDropped, goes_back, ChainViolation::WrongResendCount),
     (ChainFault::LostMessagesGetNewNumbers, has_others, ChainViolation::NumberChanged),

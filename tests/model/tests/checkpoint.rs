@@ -22,9 +22,9 @@ fn has_letters() -> CheckpointScope {
 }
 
 /// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
-type Break = (CheckpointFault, fn() -> CheckpointScope, CheckpointViolation);
+type FaultCase = (CheckpointFault, fn() -> CheckpointScope, CheckpointViolation);
 
-const FAULTS: &[Break] = &[
+const FAULTS: &[FaultCase] = &[
     (CheckpointFault::NoCommitIsNamed, restarts, CheckpointViolation::Missing),
     (CheckpointFault::OneCommitIsNamed, restarts, CheckpointViolation::Missing),
     (CheckpointFault::OldCheckpointStays, restarts, CheckpointViolation::Missing),

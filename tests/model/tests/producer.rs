@@ -42,9 +42,9 @@ fn has_reader_and_others() -> ProducerScope {
 }
 
 /// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
-type Break = (ProducerFault, fn() -> ProducerScope, ProducerViolation);
+type FaultCase = (ProducerFault, fn() -> ProducerScope, ProducerViolation);
 
-const FAULTS: &[Break] = &[
+const FAULTS: &[FaultCase] = &[
     (ProducerFault::NoWitnessIsNamed, goes_back, ProducerViolation::NumberReused),
     (ProducerFault::NoWitnessIsNamed, goes_back, ProducerViolation::OutOfOrder),
     (ProducerFault::NothingIsWrittenAgain, goes_back, ProducerViolation::Stuck),

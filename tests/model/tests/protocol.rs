@@ -5,10 +5,10 @@ use ordain_model::{Fault, Scope, check_faults, walk};
 
 // Each scope below lists some of these properties. The runs of the scope must show exactly the listed properties. A
 // scope whose runs do not show them is too small to test anything.
-const DONE: &str = "everything is done";
-const SPILLED: &str = "an event waits in the store";
+const ALL_DONE: &str = "everything is done";
+const EVENT_SPILLED: &str = "an event waits in the store";
 const MOVED_BACK: &str = "a key is taken over and back";
-const REFUSED: &str = "a write is refused";
+const WRITE_REFUSED: &str = "a write is refused";
 const HANDED_OVER: &str = "an owner hands over";
 const OWNER_FENCED: &str = "an owner is fenced";
 const OWNER_STOPPED: &str = "an owner stops";
@@ -16,8 +16,8 @@ const REPEATED: &str = "an owner repeats a lost commit";
 
 // The properties that must always hold. Each fault must break one of them, and each of them must be broken by a fault.
 // Without a fault, only `moved_outbox` breaks one of them: `PUBLISHED_IN_ORDER`.
-const LOST: &str = "nothing is lost";
-const STUCK: &str = "nothing gets stuck";
+const NOTHING_LOST: &str = "nothing is lost";
+const NOTHING_STUCK: &str = "nothing gets stuck";
 const SETTLED_IN_ORDER: &str = "events of a key settle in order, each once";
 const CURRENT_RECORD: &str = "a write changes the record that its lane knows";
 const APPLIED_ONCE: &str = "a commit is applied once";
@@ -35,95 +35,119 @@ const PUBLISHED_IN_ORDER: &str = "messages of a key are published in order";
 /// they break.
 type Case = (&'static str, fn() -> Scope, &'static [&'static str]);
 /// A fault, a scope, and the property that the fault breaks in the runs of this scope.
-type Break = (Fault, fn() -> Scope, &'static str);
+type FaultCase = (Fault, fn() -> Scope, &'static str);
 
 const ONE_PARTITION: &[Case] = &[
-    ("one_partition", Scope::one_partition, &[DONE, SPILLED, REFUSED, HANDED_OVER, OWNER_FENCED]),
-    ("three_events", Scope::three_events, &[DONE, SPILLED, REFUSED, HANDED_OVER, OWNER_FENCED]),
-    ("outbox", Scope::outbox, &[DONE, REFUSED, HANDED_OVER, OWNER_FENCED]),
-    ("two_shards", Scope::two_shards, &[DONE, SPILLED, REFUSED, HANDED_OVER, OWNER_FENCED]),
-    ("three_owners", Scope::three_owners, &[DONE, REFUSED, HANDED_OVER, OWNER_FENCED]),
+    (
+        "one_partition",
+        Scope::one_partition,
+        &[ALL_DONE, EVENT_SPILLED, WRITE_REFUSED, HANDED_OVER, OWNER_FENCED],
+    ),
+    (
+        "three_events",
+        Scope::three_events,
+        &[ALL_DONE, EVENT_SPILLED, WRITE_REFUSED, HANDED_OVER, OWNER_FENCED],
+    ),
+    ("outbox", Scope::outbox, &[ALL_DONE, WRITE_REFUSED, HANDED_OVER, OWNER_FENCED]),
+    (
+        "two_shards",
+        Scope::two_shards,
+        &[ALL_DONE, EVENT_SPILLED, WRITE_REFUSED, HANDED_OVER, OWNER_FENCED],
+    ),
+    ("three_owners", Scope::three_owners, &[ALL_DONE, WRITE_REFUSED, HANDED_OVER, OWNER_FENCED]),
 ];
 
 const TWO_PARTITIONS: &[Case] = &[
-    ("two_partitions", Scope::two_partitions, &[DONE, SPILLED, MOVED_BACK, REFUSED]),
+    (
+        "two_partitions",
+        Scope::two_partitions,
+        &[ALL_DONE, EVENT_SPILLED, MOVED_BACK, WRITE_REFUSED],
+    ),
     (
         "older_owner",
         Scope::older_owner,
-        &[DONE, SPILLED, MOVED_BACK, REFUSED, HANDED_OVER, OWNER_FENCED],
+        &[ALL_DONE, EVENT_SPILLED, MOVED_BACK, WRITE_REFUSED, HANDED_OVER, OWNER_FENCED],
     ),
-    ("two_keys", Scope::two_keys, &[DONE, SPILLED, MOVED_BACK, REFUSED]),
+    ("two_keys", Scope::two_keys, &[ALL_DONE, EVENT_SPILLED, MOVED_BACK, WRITE_REFUSED]),
     // A run of this scope breaks a property because of a limit of the protocol: messages of a key that moves to another
     // partition may be published out of order (`docs/internals/protocol.md`).
-    ("moved_outbox", Scope::moved_outbox, &[DONE, PUBLISHED_IN_ORDER]),
+    ("moved_outbox", Scope::moved_outbox, &[ALL_DONE, PUBLISHED_IN_ORDER]),
 ];
 
 const GOES_BACK: &[Case] = &[
-    ("goes_back", Scope::goes_back, &[DONE, REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED]),
+    (
+        "goes_back",
+        Scope::goes_back,
+        &[ALL_DONE, WRITE_REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED],
+    ),
     (
         "goes_back_under_three",
         Scope::goes_back_under_three,
-        &[DONE, REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED],
+        &[ALL_DONE, WRITE_REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED],
     ),
     (
         "goes_back_in_part",
         Scope::goes_back_in_part,
-        &[DONE, REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED],
+        &[ALL_DONE, WRITE_REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED],
     ),
     (
         "goes_back_with_outbox",
         Scope::goes_back_with_outbox,
-        &[DONE, REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED],
+        &[ALL_DONE, WRITE_REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED],
     ),
     (
         "goes_back_with_late_commit",
         Scope::goes_back_with_late_commit,
-        &[DONE, REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED],
+        &[ALL_DONE, WRITE_REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED],
     ),
 ];
 
 const REPEATS_COMMITS: &[Case] = &[
-    ("repeats_commits", Scope::repeats_commits, &[DONE, SPILLED, OWNER_STOPPED, REPEATED]),
+    (
+        "repeats_commits",
+        Scope::repeats_commits,
+        &[ALL_DONE, EVENT_SPILLED, OWNER_STOPPED, REPEATED],
+    ),
     (
         "repeats_commits_twice",
         Scope::repeats_commits_twice,
-        &[DONE, SPILLED, OWNER_STOPPED, REPEATED],
+        &[ALL_DONE, EVENT_SPILLED, OWNER_STOPPED, REPEATED],
     ),
 ];
 
-const FAULTS: &[Break] = &[
-    (Fault::CommitWithoutClaim, Scope::three_events, LOST),
+const FAULTS: &[FaultCase] = &[
+    (Fault::CommitWithoutClaim, Scope::three_events, NOTHING_LOST),
     (Fault::CommitWithoutClaim, Scope::three_events, RIGHT_ANSWER),
     (Fault::ClaimWithoutRandom, Scope::goes_back, ONE_OWNER_PER_EPOCH),
     (Fault::ClaimWithoutRandom, Scope::goes_back, RIGHT_ANSWER),
     (Fault::EpochFromFence, Scope::two_shards, ONLY_NEWER_FENCES),
     (Fault::EpochFromLease, Scope::goes_back, LEASE_ABOVE_CLAIMS),
-    (Fault::SpillWithoutFence, Scope::three_events, LOST),
-    (Fault::AcknowledgeBeforeCommit, Scope::one_partition, LOST),
-    (Fault::AcknowledgeBeyondPrefix, Scope::one_partition, LOST),
+    (Fault::SpillWithoutFence, Scope::three_events, NOTHING_LOST),
+    (Fault::AcknowledgeBeforeCommit, Scope::one_partition, NOTHING_LOST),
+    (Fault::AcknowledgeBeyondPrefix, Scope::one_partition, NOTHING_LOST),
     (Fault::WriteWithoutCondition, Scope::two_partitions, SETTLED_IN_ORDER),
-    (Fault::TakeOversNotCounted, Scope::two_partitions, LOST),
-    (Fault::TakeOversNotCounted, Scope::older_owner, LOST),
+    (Fault::TakeOversNotCounted, Scope::two_partitions, NOTHING_LOST),
+    (Fault::TakeOversNotCounted, Scope::older_owner, NOTHING_LOST),
     (Fault::TakeOversNotCounted, Scope::two_partitions, CURRENT_RECORD),
     (Fault::AnswerForgotten, Scope::one_partition, APPLIED_ONCE),
     (Fault::RepeatRefused, Scope::one_partition, STOP_AFTER_ROLLBACK),
     (Fault::NumberIgnored, Scope::goes_back, IN_SEQUENCE),
-    (Fault::SpilledNotDue, Scope::one_partition, STUCK),
-    (Fault::DueStays, Scope::two_partitions, STUCK),
-    (Fault::DueIgnoredByLane, Scope::two_partitions, STUCK),
-    (Fault::DueIgnoredByLane, Scope::older_owner, STUCK),
-    (Fault::EvictTooEarly, Scope::one_partition, STUCK),
+    (Fault::SpilledNotDue, Scope::one_partition, NOTHING_STUCK),
+    (Fault::DueStays, Scope::two_partitions, NOTHING_STUCK),
+    (Fault::DueIgnoredByLane, Scope::two_partitions, NOTHING_STUCK),
+    (Fault::DueIgnoredByLane, Scope::older_owner, NOTHING_STUCK),
+    (Fault::EvictTooEarly, Scope::one_partition, NOTHING_STUCK),
     (Fault::PublishBeforeCommit, Scope::outbox, PUBLISHED_AFTER_COMMIT),
     (Fault::PublishNewestFirst, Scope::outbox, PUBLISHED_IN_ORDER),
     (Fault::RemoveUnpublished, Scope::outbox, REMOVED_AFTER_PUBLISHING),
     (Fault::RemoveWithoutClaim, Scope::goes_back_with_outbox, REMOVED_AFTER_PUBLISHING),
-    (Fault::RecordNotRepeated, Scope::repeats_commits, LOST),
-    (Fault::SpilledNotRepeated, Scope::repeats_commits, LOST),
-    (Fault::DueNotRepeated, Scope::repeats_commits, STUCK),
-    (Fault::OldReadsKept, Scope::repeats_commits, LOST),
+    (Fault::RecordNotRepeated, Scope::repeats_commits, NOTHING_LOST),
+    (Fault::SpilledNotRepeated, Scope::repeats_commits, NOTHING_LOST),
+    (Fault::DueNotRepeated, Scope::repeats_commits, NOTHING_STUCK),
+    (Fault::OldReadsKept, Scope::repeats_commits, NOTHING_LOST),
     (Fault::OldReadsKept, Scope::repeats_commits, CURRENT_RECORD),
-    (Fault::ReadsDiscardedEarly, Scope::repeats_commits, LOST),
-    (Fault::OldCommitKept, Scope::repeats_commits, LOST),
+    (Fault::ReadsDiscardedEarly, Scope::repeats_commits, NOTHING_LOST),
+    (Fault::OldCommitKept, Scope::repeats_commits, NOTHING_LOST),
 ];
 
 #[test]
@@ -151,7 +175,7 @@ fn no_large_run_with_one_partition_breaks_a_rule() {
     walk_large(&(
         "one_partition_large",
         Scope::one_partition_large,
-        &[DONE, SPILLED, REFUSED, HANDED_OVER, OWNER_FENCED],
+        &[ALL_DONE, EVENT_SPILLED, WRITE_REFUSED, HANDED_OVER, OWNER_FENCED],
     ));
 }
 
@@ -160,13 +184,13 @@ fn no_large_run_with_two_shards_breaks_a_rule() {
     walk_large(&(
         "two_shards_large",
         Scope::two_shards_large,
-        &[DONE, SPILLED, REFUSED, HANDED_OVER, OWNER_FENCED],
+        &[ALL_DONE, EVENT_SPILLED, WRITE_REFUSED, HANDED_OVER, OWNER_FENCED],
     ));
 }
 
 #[test]
 fn no_large_run_with_two_partitions_breaks_a_rule() {
-    let expected = &[DONE, SPILLED, MOVED_BACK, REFUSED, HANDED_OVER, OWNER_FENCED];
+    let expected = &[ALL_DONE, EVENT_SPILLED, MOVED_BACK, WRITE_REFUSED, HANDED_OVER, OWNER_FENCED];
     walk_large(&("two_partitions_large", Scope::two_partitions_large, expected));
 }
 
@@ -175,19 +199,19 @@ fn no_large_run_with_a_rollback_breaks_a_rule() {
     walk_large(&(
         "goes_back_large",
         Scope::goes_back_large,
-        &[DONE, SPILLED, REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED],
+        &[ALL_DONE, EVENT_SPILLED, WRITE_REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED],
     ));
 }
 
 #[test]
 fn no_large_run_with_a_rollback_and_an_outbox_breaks_a_rule() {
-    let expected = &[DONE, REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED];
+    let expected = &[ALL_DONE, WRITE_REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED];
     walk_large(&("goes_back_with_outbox_large", Scope::goes_back_with_outbox_large, expected));
 }
 
 #[test]
 fn no_large_run_with_a_rollback_and_two_partitions_breaks_a_rule() {
-    let expected = &[DONE, MOVED_BACK, REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED];
+    let expected = &[ALL_DONE, MOVED_BACK, WRITE_REFUSED, HANDED_OVER, OWNER_FENCED, OWNER_STOPPED];
     walk_large(&(
         "goes_back_under_two_partitions",
         Scope::goes_back_under_two_partitions,

@@ -38,9 +38,9 @@ fn another_reader() -> QueueScope {
 }
 
 /// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
-type Break = (QueueFault, fn() -> QueueScope, QueueViolation);
+type FaultCase = (QueueFault, fn() -> QueueScope, QueueViolation);
 
-const FAULTS: &[Break] = &[
+const FAULTS: &[FaultCase] = &[
     (QueueFault::ReadsByNumber, goes_back, QueueViolation::Stuck),
     (QueueFault::RemovesByNumber, goes_back, QueueViolation::RemovedTooEarly),
     (QueueFault::RemovesWithoutCommit, goes_back, QueueViolation::RemovedTooEarly),

@@ -18,9 +18,9 @@ fn goes_back_twice() -> RolloutScope {
 }
 
 /// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
-type Break = (RolloutFault, fn() -> RolloutScope, RolloutViolation);
+type FaultCase = (RolloutFault, fn() -> RolloutScope, RolloutViolation);
 
-const FAULTS: &[Break] = &[
+const FAULTS: &[FaultCase] = &[
     (RolloutFault::NumberIsForgotten, goes_back, RolloutViolation::Stuck),
     (RolloutFault::BuildIsKept, goes_back, RolloutViolation::Disagreement),
     (RolloutFault::ReplacedByNumber, goes_back, RolloutViolation::Overwritten),

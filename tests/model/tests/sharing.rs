@@ -80,9 +80,9 @@ const CASES: &[Case] = &[
 ];
 
 /// A fault, a fleet, and the property that the fault breaks in the runs of this fleet.
-type Break = (SharingFault, fn() -> Fleet, &'static str);
+type FaultCase = (SharingFault, fn() -> Fleet, &'static str);
 
-const FAULTS: &[Break] = &[
+const FAULTS: &[FaultCase] = &[
     (SharingFault::LeaseTaken, joins, MEMBER_KEEPS),
     (SharingFault::LeaseToNonMember, is_silent_twice, COMES_TO_REST),
     (SharingFault::ReleaseWithoutEpoch, is_silent_twice, OWN_RELEASES),

@@ -18,9 +18,9 @@ fn goes_back_twice() -> SinkFileScope {
 }
 
 /// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
-type Break = (SinkFileFault, fn() -> SinkFileScope, SinkFileViolation);
+type FaultCase = (SinkFileFault, fn() -> SinkFileScope, SinkFileViolation);
 
-const FAULTS: &[Break] = &[
+const FAULTS: &[FaultCase] = &[
     (SinkFileFault::LinesAreRemoved, goes_back, SinkFileViolation::Removed),
     (SinkFileFault::UnpublishedLinesAreRemoved, goes_back, SinkFileViolation::Missing),
     (SinkFileFault::NoMarkAtStart, is_killed, SinkFileViolation::Duplicated),

@@ -26,7 +26,7 @@ pub use cluster::{Cluster, Migration, Takeover};
 pub use port::Port;
 pub use preload::compile_preload;
 pub use process::send_signal;
-pub use proxy::{Counts, Mode, Proxy};
+pub use proxy::{Mode, Proxy, ProxyCounts};
 pub use rabbit::{Rabbit, RabbitOptions, rabbit_version};
 pub use redis::{Options, Redis, SECOND_ADDRESS, Snapshot};
 pub use resp::{Connection, Reply};

@@ -12,10 +12,10 @@ use anyhow::{Context, Result};
 
 /// The first port. It is above the ports of most services. The last port is below 32768, where Linux's range of local
 /// ports begins.
-const FIRST: u16 = 20_000;
-const PORTS: u16 = 12_000;
-/// The number of ports below `FIRST` for servers whose port cannot be reserved (see [`free_everywhere`]).
-const UNRESERVED: u16 = 5_000;
+const FIRST_PORT: u16 = 20_000;
+const PORT_COUNT: u16 = 12_000;
+/// The number of ports below `FIRST_PORT` for servers whose port cannot be reserved (see [`free_everywhere`]).
+const UNRESERVED_COUNT: u16 = 5_000;
 /// The address at which this crate reserves ports: a listener at a port of this address marks the same port of
 /// 127.0.0.1 as reserved. No server listens at this address on a port that can be reserved.
 const RESERVED: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
@@ -31,14 +31,14 @@ pub struct Port {
 impl Port {
     /// Reserves a port on which no process listens.
     pub fn take() -> Result<Self> {
-        static TAKEN: AtomicU16 = AtomicU16::new(0);
+        static TAKEN_COUNT: AtomicU16 = AtomicU16::new(0);
         // Each process begins at a port that depends on its process id, and continues after the last port that it
         // tried, so that a released port is not used again at once.
-        let begin = (std::process::id() % u32::from(PORTS)) as u16;
-        let begin = begin.wrapping_mul(37) % PORTS;
-        let mut tries = (0..PORTS).map(|_| {
-            let offset = TAKEN.fetch_add(1, Ordering::Relaxed) % PORTS;
-            FIRST + (begin + offset) % PORTS
+        let begin = (std::process::id() % u32::from(PORT_COUNT)) as u16;
+        let begin = begin.wrapping_mul(37) % PORT_COUNT;
+        let mut tries = (0..PORT_COUNT).map(|_| {
+            let offset = TAKEN_COUNT.fetch_add(1, Ordering::Relaxed) % PORT_COUNT;
+            FIRST_PORT + (begin + offset) % PORT_COUNT
         });
         tries.find_map(Self::reserve).context("every port is in use")
     }
@@ -60,11 +60,11 @@ impl Port {
 /// listener of the reservation would keep the server from listening at every address. The function therefore only
 /// checks that no process listens on the port now.
 pub(crate) fn free_everywhere() -> Result<u16> {
-    static TAKEN: AtomicU16 = AtomicU16::new(0);
-    let begin = (std::process::id() % u32::from(UNRESERVED)) as u16;
-    let mut tries = (0..UNRESERVED).map(|_| {
-        let offset = TAKEN.fetch_add(1, Ordering::Relaxed) % UNRESERVED;
-        FIRST - 1 - (begin.wrapping_mul(37) % UNRESERVED + offset) % UNRESERVED
+    static TAKEN_COUNT: AtomicU16 = AtomicU16::new(0);
+    let begin = (std::process::id() % u32::from(UNRESERVED_COUNT)) as u16;
+    let mut tries = (0..UNRESERVED_COUNT).map(|_| {
+        let offset = TAKEN_COUNT.fetch_add(1, Ordering::Relaxed) % UNRESERVED_COUNT;
+        FIRST_PORT - 1 - (begin.wrapping_mul(37) % UNRESERVED_COUNT + offset) % UNRESERVED_COUNT
     });
     let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::UNSPECIFIED, *port)).is_ok();
     tries.find(is_free).context("every port is in use")

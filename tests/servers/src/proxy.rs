@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-pub use state::Counts;
-use state::{Inner, State};
+pub use state::ProxyCounts;
+use state::{State, StateInner};
 
 use crate::port::Port;
 use crate::wait::wait_until;
@@ -104,7 +104,7 @@ impl Proxy {
     }
 
     /// Silences the open connections on which the first 4 KiB of the client, as far as they have passed, contain the
-    /// given bytes: no more bytes pass on these connections, as if a network dropped only their packets. Does not
+    /// given bytes. No more bytes pass on these connections, as if a network dropped only their packets. Does not
     /// affect new connections. Returns the number of silenced connections.
     pub fn silence(&self, containing: impl AsRef<[u8]>) -> usize {
         self.state.change(|inner| inner.silence(containing.as_ref()))
@@ -112,7 +112,7 @@ impl Proxy {
 
     /// Closes all open connections. New connections are not affected.
     pub fn cut(&self) {
-        self.state.change(Inner::cut);
+        self.state.change(StateInner::cut);
     }
 
     /// Loses the replies to the next `count` Redis requests that contain the bytes `containing`. If `containing` is
@@ -139,7 +139,7 @@ impl Proxy {
     }
 
     /// Returns the counts since the start of the proxy.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> ProxyCounts {
         self.state.lock().counts
     }
 

@@ -30,7 +30,7 @@ const USER: &str = "tests";
 const POLICY: &str = "tests";
 
 /// The brokers that the tests of this process share. The brokers end with the process.
-static SHARED: Mutex<Vec<Arc<Server>>> = Mutex::new(Vec::new());
+static SHARED_BROKERS: Mutex<Vec<Arc<Server>>> = Mutex::new(Vec::new());
 
 /// A virtual host of a broker. Dropping the value removes the virtual host from a shared broker, or kills a separate
 /// broker.
@@ -512,8 +512,8 @@ impl Rabbit {
         self.opened_connections_since("", name)
     }
 
-    /// Returns the number of connections to the virtual host, according to the broker's log, that clients have opened
-    /// with a name that contains `name`, since the last connection with a name that contains `start`.
+    /// Returns the number of connections to the virtual host whose names contain `name`, according to the broker's log.
+    /// Counts only connections after the last connection whose name contains `start`.
     pub fn opened_connections_since(&self, start: &str, name: &str) -> usize {
         let host = format!("vhost '{}'", self.virtual_host);
         let log = self.server.log();
@@ -549,7 +549,7 @@ impl Drop for Rabbit {
 
 /// Returns the shared broker with these options. The first call with these options starts the broker.
 fn shared_server(options: &RabbitOptions) -> Result<Arc<Server>> {
-    let mut servers = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut servers = SHARED_BROKERS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(server) = servers.iter().find(|server| server.options == *options) {
         return Ok(Arc::clone(server));
     }

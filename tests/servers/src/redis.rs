@@ -20,7 +20,7 @@ pub use snapshot::Snapshot;
 
 use crate::port::Port;
 use crate::resp::{Connection, Reply};
-use crate::running::Running;
+use crate::running::ServerProcess;
 use crate::tls::Certificates;
 use crate::wait::wait_until;
 
@@ -37,7 +37,7 @@ const LOG_TAIL_LINES: usize = 20;
 pub struct Redis {
     /// Declared before the folder: Rust drops fields in the order of their declaration, so the process ends before its
     /// folder is removed.
-    process: Running,
+    process: ServerProcess,
     port: Port,
     tls: Option<(Port, Certificates)>,
     /// The port for connections between the nodes of a Cluster. The port stays reserved until the `Redis` value is
@@ -96,7 +96,7 @@ impl Redis {
         };
         let config = options.config(&ports, tls.as_ref().map(|(_, certificates)| certificates));
         fs::write(folder.path().join(CONFIG), config)?;
-        Ok(Self { process: Running::default(), port, tls, bus, options, folder })
+        Ok(Self { process: ServerProcess::default(), port, tls, bus, options, folder })
     }
 
     /// Returns the port of the server.

@@ -12,7 +12,7 @@ use crate::wait::wait_until;
 /// The process of a server; empty before the first start, and after [`Self::kill`] or [`Self::stop`]. Dropping the
 /// value kills the process.
 #[derive(Debug, Default)]
-pub(crate) struct Running(Mutex<State>);
+pub(crate) struct ServerProcess(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -20,7 +20,7 @@ struct State {
     paused: bool,
 }
 
-impl Running {
+impl ServerProcess {
     /// Replaces the process.
     pub(crate) fn set(&self, process: Process) {
         *self.state() = State { process: Some(process), paused: false };

@@ -173,8 +173,8 @@ impl Sentinel {
     }
 
     /// Requests a failover by a command, and waits for its end as [`until_replaced`](Self::until_replaced) does. The
-    /// call need not follow soon after a split: the Sentinel still chooses the replica as the new master if the replica
-    /// has been without its link to the master for at most ten times the limit of [`down_after`](Self::down_after).
+    /// call need not follow soon after a split. The replica may be without its link to the master for up to ten times
+    /// the limit of [`down_after`](Self::down_after): the Sentinel then still chooses it as the new master.
     pub fn replace_master(&self) -> Result<()> {
         self.watcher.command(&["SENTINEL", "FAILOVER", NAME])?;
         self.until_promoted()
@@ -263,7 +263,7 @@ impl Sentinel {
         Redis::with(&Options::new().replica_of(self.master()).line(&follow))
     }
 
-    /// Ends a split after the Sentinel has replaced the master: the old master, which still runs, becomes a replica,
+    /// Ends a split after the Sentinel has replaced the master. The old master, which still runs, becomes a replica. It
     /// discards the writes that the new master lacks, and closes the connections of its clients. Without this method,
     /// the Sentinel would also make the old master a replica, but only eight seconds after it reaches the old master
     /// again. Waits until the old master is in step, and until the Sentinel considers it fit to become the master.

@@ -5,7 +5,9 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use ordain_servers::{Connection, Counts, Mode, Proxy, Redis, Reply, SECOND_ADDRESS, wait_until};
+use ordain_servers::{
+    Connection, Mode, Proxy, ProxyCounts, Redis, Reply, SECOND_ADDRESS, wait_until,
+};
 
 fn both() -> Result<(Redis, Proxy)> {
     let redis = Redis::start(&[])?;
@@ -24,7 +26,10 @@ fn write_with_a_lost_reply_is_executed() -> Result<()> {
     assert_eq!(redis.command(&["GET", "a"])?, Reply::Text("1".to_owned()));
     let mut again = Connection::open(proxy.port())?;
     assert_eq!(again.command(&["EVAL", script, "0"])?, Reply::Int(2));
-    assert_eq!(proxy.counts(), Counts { accepted: 2, replies_lost: 1, ..Counts::default() });
+    assert_eq!(
+        proxy.counts(),
+        ProxyCounts { accepted: 2, replies_lost: 1, ..ProxyCounts::default() }
+    );
     Ok(())
 }
 

@@ -195,11 +195,11 @@ fn invalid_setting_is_an_error_with_the_log() {
 
 /// The environment variable that marks the second process of the test below. The second process starts a server, and
 /// then sleeps. The first process kills the second process during this sleep, which lasts a minute.
-const HOLDS: &str = "ORDAIN_TEST_HOLDS_A_SERVER";
+const HOLDER_VARIABLE: &str = "ORDAIN_TEST_HOLDS_A_SERVER";
 
 #[test]
 fn killed_process_leaves_no_server_and_no_data() -> Result<()> {
-    if env::var_os(HOLDS).is_some() {
+    if env::var_os(HOLDER_VARIABLE).is_some() {
         // Start the server on a thread that ends at once, as the threads of tests do. The server must not end with this
         // thread.
         let redis = std::thread::spawn(|| Redis::start(&[])).join().expect("no panic")?;
@@ -209,7 +209,7 @@ fn killed_process_leaves_no_server_and_no_data() -> Result<()> {
     }
     let mut command = Command::new(env::current_exe()?);
     command.args(["--exact", "killed_process_leaves_no_server_and_no_data", "--nocapture"]);
-    let mut holder = command.env(HOLDS, "1").stdout(Stdio::piped()).spawn()?;
+    let mut holder = command.env(HOLDER_VARIABLE, "1").stdout(Stdio::piped()).spawn()?;
     let output = BufReader::new(
         holder.stdout.take().context("the output of the second process is not piped")?,
     );

@@ -27,7 +27,7 @@ use crate::plan::Plan;
 use attempts::AttemptCounts;
 pub(crate) use keys::{KeyModel, Settlement};
 use owner_model::OwnerModel;
-use publishing::Publishing;
+use publishing::CommittedOutput;
 use received::ReceivedEvents;
 pub(crate) use snapshot::CheckerSnapshot;
 use warnings::Warnings;
@@ -62,7 +62,7 @@ pub(crate) struct Checker {
     letters: BTreeMap<LetterId, DeadLetter>,
     /// By key and content of an event, the dead letters that hold the event.
     letter_index: BTreeMap<(Key, u64), BTreeSet<LetterId>>,
-    publishing: Publishing,
+    publishing: CommittedOutput,
     attempts: AttemptCounts,
     owner_models: BTreeMap<u64, OwnerModel>,
     /// Keys whose key record was made unreadable.
@@ -98,7 +98,7 @@ impl Checker {
             received: ReceivedEvents::default(),
             letters: BTreeMap::new(),
             letter_index: BTreeMap::new(),
-            publishing: Publishing::default(),
+            publishing: CommittedOutput::default(),
             attempts: AttemptCounts::default(),
             owner_models: BTreeMap::new(),
             corrupt: BTreeSet::new(),

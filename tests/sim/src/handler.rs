@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use ordain_core::{Event, FailureKind, Message, MessageParts, StateUpdate, digest};
 
-use crate::plan::{Blocked, Plan};
+use crate::plan::{BlockKind, Plan};
 use crate::producer::{BLOCKED_KEY, HANDLED_TYPE};
 use crate::rng::mix;
 
@@ -75,7 +75,7 @@ pub(crate) fn behavior(plan: &Plan, event: &Event) -> EventBehavior {
     if has_other_type(plan, event) {
         return EventBehavior::Fine;
     }
-    if plan.handler.blocked == Some(Blocked::Failing) && event.key() == BLOCKED_KEY {
+    if plan.handler.blocked == Some(BlockKind::Failing) && event.key() == BLOCKED_KEY {
         return EventBehavior::FailsForEver(FailureKind::Retry);
     }
     let chance = mix(&[plan.seed, digest(event.key().as_bytes()), event.content(), 1]);
@@ -95,8 +95,8 @@ pub(crate) fn behavior(plan: &Plan, event: &Event) -> EventBehavior {
     EventBehavior::Fine
 }
 
-/// Returns the effect of a successful event. An event of a type that the handler does not execute changes no state; its
-/// only message is the event itself, if the settings name a sink for such events.
+/// Returns the effect of a successful event. If the handler does not execute events of the type, the event changes no
+/// state. If the settings also name a sink for such events, the only message passes the event on to this sink.
 pub(crate) fn handle(
     plan: &Plan,
     version: &str,

@@ -2,8 +2,8 @@
 //! from the design alone, and uses nothing of the sequencer's implementation. Other modules play random runs of the
 //! models in `ordain_model`.
 //!
-//! A seed determines a run: the profile (the kinds and rates of failures), the producers' script, the settings, and
-//! every delay and choice. [`run`] plays a run, and reports the first broken invariant.
+//! A seed determines a run: the profile, the producers' script, the settings, and every delay and choice. The profile
+//! contains the kinds and rates of failures. [`run`] plays a run, and reports the first broken invariant.
 
 mod boundary;
 mod chain;

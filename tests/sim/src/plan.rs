@@ -75,9 +75,9 @@ pub(crate) struct ProducerPlan {
     pub(crate) astray: u32,
 }
 
-/// The handlers' behaviour. The seed, the rates, `blocked`, and the key and the content of an event decide whether the
-/// handler rejects the event, whether executions of the event fail, and whether the event ends its key. The failure of
-/// a single attempt also depends on the number of the attempt and on the handler version.
+/// The handlers' behaviour. The handler may reject an event, executions of the event may fail, and the event may end
+/// its key. The seed, the rates, `blocked`, and the key and the content of the event determine which of these happens.
+/// The failure of a single attempt also depends on the number of the attempt and on the handler version.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HandlerPlan {
     /// Rate of events that the handler rejects.
@@ -96,12 +96,12 @@ pub(crate) struct HandlerPlan {
     /// The largest number of bytes that the handler adds to a state and to each message, to make them larger.
     pub(crate) padding: u64,
     /// The way in which one key is blocked; `None` if no key is blocked.
-    pub(crate) blocked: Option<Blocked>,
+    pub(crate) blocked: Option<BlockKind>,
 }
 
 /// The way in which a plan blocks one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Blocked {
+pub(crate) enum BlockKind {
     /// Each turn of the key takes an hour.
     Slow,
     /// Each attempt to execute an event of the key fails.

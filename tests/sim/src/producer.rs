@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use ordain_core::{Event, EventParts, Key, OrderingMode, SEQUENCE_END, digest};
 
-use crate::plan::{Blocked, Plan};
+use crate::plan::{BlockKind, Plan};
 use crate::rng::{Rng, mix};
 
 /// One entry of a queue.
@@ -43,7 +43,7 @@ pub(crate) struct Script {
 /// The type of the events that the handler executes.
 pub(crate) const HANDLED_TYPE: &str = "sim";
 
-/// The key that a plan with a [`Blocked`] value blocks.
+/// The key that a plan with a [`BlockKind`] value blocks.
 pub(crate) const BLOCKED_KEY: &str = "key-0";
 
 /// Returns the script of a run.
@@ -146,7 +146,7 @@ impl Writer<'_> {
     fn event(&mut self, key: &Key, route: &Route, sequence: u64, base: u64, end: bool) {
         let rates = &self.plan.producer;
         let event = self.make(key, sequence, "original", end);
-        let never_comes = self.plan.handler.blocked == Some(Blocked::Gap)
+        let never_comes = self.plan.handler.blocked == Some(BlockKind::Gap)
             && &**key == BLOCKED_KEY
             && sequence == self.plan.settings.first + 1;
         if never_comes {

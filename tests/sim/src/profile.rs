@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ordain_core::{ExhaustedPolicy, OrderingMode, OverflowPolicy, TypeFilter, TypePattern};
 
-use crate::plan::{Blocked, DisturbancePlan, Plan};
+use crate::plan::{BlockKind, DisturbancePlan, Plan};
 use crate::producer::HANDLED_TYPE;
 use crate::rng::Rng;
 
@@ -211,8 +211,9 @@ fn paged(plan: &mut Plan, rng: &mut Rng) {
 }
 
 /// Plans events of types that the handler does not execute, and owners that crash. The version of the handler never
-/// changes, because the checker could not recognise each guess: a guess (a turn that runs before its key record is
-/// loaded) may begin after events of other types, and the checker expects it at the first event of its key.
+/// changes, because the checker could not recognise each guess. A guess is a turn that runs before its key record is
+/// loaded. A guess may begin after events of other types, but the checker expects the guess at the first event of its
+/// key.
 fn other_types(plan: &mut Plan, rng: &mut Rng) {
     failing(plan, rng);
     if rng.permille(300) {
@@ -452,7 +453,7 @@ fn windows(plan: &mut Plan, rng: &mut Rng) {
 }
 
 fn isolated(plan: &mut Plan, rng: &mut Rng) {
-    let blocked = rng.pick(&[Blocked::Slow, Blocked::Failing, Blocked::Gap]);
+    let blocked = rng.pick(&[BlockKind::Slow, BlockKind::Failing, BlockKind::Gap]);
     plan.handler.blocked = Some(blocked);
     plan.producer.keys = rng.between(3, 10);
     plan.producer.events = (10, 60);
@@ -472,13 +473,13 @@ fn isolated(plan: &mut Plan, rng: &mut Rng) {
     // These runs may last for days of virtual time, so frequent reads of the due index would only make the runs slow.
     settings.due_poll = 3_600_000;
     match blocked {
-        Blocked::Slow => {}
-        Blocked::Failing => {
+        BlockKind::Slow => {}
+        BlockKind::Failing => {
             settings.retry.attempts = 50;
             settings.retry.backoff.min = 100_000;
             settings.retry.backoff.max = 200_000;
         }
-        Blocked::Gap => {
+        BlockKind::Gap => {
             settings.gap.timeout = 3_600_000;
             settings.gap.max_width = 1_000;
         }

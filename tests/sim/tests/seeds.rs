@@ -80,8 +80,8 @@ const BROKEN_ONCE: [(Profile, u64); 24] = [
     // One batch put a dead letter of an event into the store and removed an older dead letter with the same id, because
     // the event had taken effect. The dead letter stayed in the store, and was not published.
     (Profile::Late, 16_015),
-    // While a batch was being formed, a lane did not find the dead letter of an event in the batch, and parked the key as
-    // if the event were missing.
+    // While the sequencer formed a batch, a lane did not find the dead letter of an event in the batch. The lane parked
+    // its key as if the event were missing.
     (Profile::SlowSink, 14_103),
     (Profile::SlowSink, 2_753),
     // The checker did not know that an event after a skipped range may be spilled before the skip is durable.

@@ -11,7 +11,7 @@ use ordain_sim::{find_fault, run_sink_file, seed_count};
 const SEEDS: u64 = 20_000;
 
 /// Number of notable states and steps that the runs must reach: four kinds of steps, lost lines, and skipped messages.
-const NOTABLE: usize = 6;
+const NOTABLE_COUNT: usize = 6;
 
 #[test]
 fn each_message_is_in_the_file_once() {
@@ -25,7 +25,7 @@ fn each_message_is_in_the_file_once() {
         }
     }
     println!("{seeds} seeds: {all:?}");
-    assert_eq!(all.len(), NOTABLE);
+    assert_eq!(all.len(), NOTABLE_COUNT);
     for (name, count) in all {
         assert!(count > seeds / 50, "too few cases: {count} of {name:?} in {seeds} seeds");
     }

@@ -200,24 +200,24 @@ pub async fn failed_condition_refuses_only_its_write(fixture: &mut impl Fixture)
 
 /// A load returns key records until their total size reaches the limit, but at least the record of the first key.
 pub async fn load_stops_at_the_size_limit(fixture: &mut impl Fixture) {
-    const SIZE: usize = 10_000;
+    const STATE_BYTES: usize = 10_000;
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     let keys = owner.keys(4);
     for key in &keys {
         let mut write = first_write(key);
-        write.state = StateUpdate::Put(vec![1; SIZE].into());
+        write.state = StateUpdate::Put(vec![1; STATE_BYTES].into());
         owner.write(store, write).await;
     }
     let other = Owner::claim(store, "s", 1).await;
-    let cases = [(0, 1), (SIZE, 1), (SIZE * 5 / 2, 3), (usize::MAX, 4)];
+    let cases = [(0, 1), (STATE_BYTES, 1), (STATE_BYTES * 5 / 2, 3), (usize::MAX, 4)];
     for (round, (bytes, expected)) in (2..).zip(cases) {
         let loaded = store.load(&other.partition, &keys, bytes).await.expect("a load");
         assert_eq!(loaded.len(), expected, "a load of {bytes} bytes");
         for snapshot in loaded {
             let snapshot = snapshot.expect("readable").expect("a key record");
             let state_size = snapshot.state.map_or(0, |state| state.len());
-            assert_eq!((state_size, snapshot.record.partition), (SIZE, 1));
+            assert_eq!((state_size, snapshot.record.partition), (STATE_BYTES, 1));
         }
         // A load does not change the partition of the keys that it did not return.
         if expected < keys.len() {

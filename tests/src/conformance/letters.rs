@@ -159,12 +159,12 @@ pub async fn events_in_early_letters_are_found(fixture: &mut impl Fixture) {
 /// The search for missing events ends when the events that it has found are large. The result names the first sequence
 /// for which the store has not searched, so that no event after this end counts as missing.
 pub async fn search_for_large_events_names_its_end(fixture: &mut impl Fixture) {
-    const LAST: u64 = 25;
+    const LAST_SEQUENCE: u64 = 25;
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
     owner.write(store, record_write("a", WriteCondition::Absent, key_record(1))).await;
     let large = "x".repeat(FOUND_BYTES_LIMIT / 16);
-    for sequence in 2..=LAST {
+    for sequence in 2..=LAST_SEQUENCE {
         let content = LetterContent::Event(event("a", sequence, &large));
         let far = DeadLetter { cause: Cause::FarAhead, ..letter("a", sequence, 1, content) };
         let mut write = record_write("a", WriteCondition::Next(1), key_record(1));
@@ -175,16 +175,16 @@ pub async fn search_for_large_events_names_its_end(fixture: &mut impl Fixture) {
         found.events.iter().map(|(sequence, _)| *sequence).collect()
     };
     // The ranges do not contain sequence 3.
-    for ranges in [vec![1..=2, 4..=LAST + 1], vec![1..=LAST + 1]] {
+    for ranges in [vec![1..=2, 4..=LAST_SEQUENCE + 1], vec![1..=LAST_SEQUENCE + 1]] {
         let wanted: Vec<u64> = ranges.iter().cloned().flatten().collect();
         let first = search(store, &owner, &ranges, DEAD_TTL).await;
         let until = first.until;
-        assert!((3..=LAST).contains(&until), "{until}");
+        assert!((3..=LAST_SEQUENCE).contains(&until), "{until}");
         let before = wanted.iter().copied().filter(|at| (2..until).contains(at));
         assert_eq!(sequences(&first), before.collect::<Vec<_>>());
-        let rest = search(store, &owner, &[until..=LAST + 1], DEAD_TTL).await;
+        let rest = search(store, &owner, &[until..=LAST_SEQUENCE + 1], DEAD_TTL).await;
         assert_eq!(rest.until, u64::MAX);
-        assert_eq!(sequences(&rest), (until..=LAST).collect::<Vec<_>>());
+        assert_eq!(sequences(&rest), (until..=LAST_SEQUENCE).collect::<Vec<_>>());
     }
 }
 

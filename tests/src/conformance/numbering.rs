@@ -459,37 +459,37 @@ pub async fn repeated_message_of_a_producer_is_recognized(fixture: &mut impl Fix
     assert_eq!(producer.assign(fixture.store(), 0, &[message(&a, "1")]).await, [New(10)]);
 }
 
-/// A producer may publish JSON again in another form. An earlier version of Ordain compared JSON by its bytes, as it
-/// still compares other data.
+/// A producer may publish JSON again in another form. Earlier versions of Ordain compared JSON by its bytes. Ordain
+/// still compares all other data by its bytes.
 pub async fn json_of_a_producer_is_compared_as_json(fixture: &mut impl Fixture) {
     use AssignItemReply::{Conflict, Known, New, UnprovenRepeat};
-    const ONE: &str = r#"{"a":[1,"x"],"b":2}"#;
-    const LOOSE: &str = r#"{ "b": 2, "a": [1, "\u0078"] }"#;
-    const OTHER: &str = r#"{"a":["x",1],"b":2}"#;
+    const COMPACT_JSON: &str = r#"{"a":[1,"x"],"b":2}"#;
+    const LOOSE_JSON: &str = r#"{ "b": 2, "a": [1, "\u0078"] }"#;
+    const OTHER_JSON: &str = r#"{"a":["x",1],"b":2}"#;
     let store = fixture.store();
     let [a, b] = keys(store);
     let producer = Sender { readers: vec!["cases".into()], ..Sender::producer(store) };
     let json = |key: &str, data: &str| event(key, data, None, "json", false);
     let numbered = |data: &str| event(&a, data, Some(7), "own", false);
     assert_eq!(
-        producer.assign(store, 0, &[json(&a, ONE), numbered(LOOSE)]).await,
+        producer.assign(store, 0, &[json(&a, COMPACT_JSON), numbered(LOOSE_JSON)]).await,
         [New(1), New(7)]
     );
 
     fixture.reopen().await;
     let store = fixture.store();
-    let items = [json(&a, LOOSE), json(&a, ONE), numbered(ONE)];
+    let items = [json(&a, LOOSE_JSON), json(&a, COMPACT_JSON), numbered(COMPACT_JSON)];
     assert_eq!(producer.assign(store, 0, &items).await, [Known(1), Known(1), Known(7)]);
-    assert_eq!(producer.assign(store, 0, &[json(&a, OTHER)]).await, [Conflict(1)]);
-    assert_eq!(producer.assign(store, 0, &[numbered(OTHER)]).await, [Conflict(7)]);
+    assert_eq!(producer.assign(store, 0, &[json(&a, OTHER_JSON)]).await, [Conflict(1)]);
+    assert_eq!(producer.assign(store, 0, &[numbered(OTHER_JSON)]).await, [Conflict(7)]);
     // The store has lost the number 1 of key `b`, whose event is settled.
     let mut owner = Owner::claim(store, "cases", 0).await;
     let mut record = key_record(2);
-    record.digests.push(json(&b, ONE).repeat_digest(), 4);
+    record.digests.push(json(&b, COMPACT_JSON).repeat_digest(), 4);
     owner.write(store, record_write(&b, WriteCondition::Absent, record)).await;
     let restoring = Sender { reuses_lost_numbers: true, ..producer.clone() };
-    assert_eq!(restoring.assign(store, 0, &[json(&b, OTHER)]).await, [UnprovenRepeat(1)]);
-    assert_eq!(restoring.assign(store, 0, &[json(&b, LOOSE)]).await, [New(1)]);
+    assert_eq!(restoring.assign(store, 0, &[json(&b, OTHER_JSON)]).await, [UnprovenRepeat(1)]);
+    assert_eq!(restoring.assign(store, 0, &[json(&b, LOOSE_JSON)]).await, [New(1)]);
     // Data that is not JSON is compared by its bytes. The content type does not count.
     let text = |data: &str| {
         let parts = EventParts { key: &b, id: "text", kind: "test", ..EventParts::default() };
@@ -583,7 +583,8 @@ pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fi
 /// A store that went back in time has lost numbers that it gave, but the reader has settled the events with these
 /// numbers. The store cannot distinguish these numbers from the numbers of another producer, so it refuses to number an
 /// event. If the call publishes lost events again, the store gives the number of a settled event to the same event, but
-/// not to another event, and not if the record of the key no longer has the digest of the settled event.
+/// not to another event. If the record of the key no longer has the digest of the settled event, the store does not
+/// give this number.
 pub async fn lost_numbers_are_given_again_to_the_same_events(fixture: &mut impl Fixture) {
     use AssignItemReply::{AfterConflict, Known, New, NumberedElsewhere, UnprovenRepeat};
     let store = fixture.store();
@@ -727,7 +728,7 @@ pub async fn lost_event_of_a_producer_gets_its_earlier_number_or_none(fixture: &
 }
 
 /// The store lost the numbers of the last events of a key, but still has the numbers of earlier events. When a producer
-/// publishes one of the lost events again, the store writes no event, but from then on, the numbers of the key expire
+/// publishes one of the lost events again, the store writes no event. From then on, the numbers of the key expire
 /// together with the record of the ended key.
 pub async fn numbers_of_an_ended_key_expire_with_its_record(fixture: &mut impl Fixture) {
     use AssignItemReply::{KeyEnded, New, Settled};

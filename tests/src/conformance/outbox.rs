@@ -237,9 +237,9 @@ fn letter(key: &str, sequence: u64, tag: u64) -> DeadLetter {
     }
 }
 
-/// If a stream forwards its dead letters, a commit also adds its letters to the outbox: all letters of applied writes,
-/// and those orphan dead letters that the store does not have yet. The reply to a commit names the orphan dead letters
-/// that the store has.
+/// If a stream forwards its dead letters, a commit also adds its letters to the outbox. These are all letters of
+/// applied writes, and the orphan dead letters that the store does not have yet. The reply to a commit names the orphan
+/// dead letters that the store has.
 pub async fn letters_are_forwarded_once(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let store = fixture.store();

@@ -14,7 +14,7 @@ use super::{Fixture, Owner, record_write};
 /// The number of keys. With a state of about 1,000 bytes for each key, the key records do not fit into the cache of the
 /// embedded store.
 const KEYS: usize = 20_000;
-const BATCH: usize = 250;
+const BATCH_KEYS: usize = 250;
 /// The number of random steps after every key has been written once.
 const STEPS: usize = 150;
 /// The time, in ms, from a write to the expiry of its key record, if the record expires.
@@ -133,15 +133,15 @@ pub async fn store_agrees_with_the_model(fixture: &mut impl Fixture) {
         owners.push(Owner::claim(fixture.store(), "s", partition).await);
     }
     let keys: Vec<Key> = (0..KEYS).map(|number| format!("key-{number}").into()).collect();
-    for chunk in keys.chunks(BATCH) {
+    for chunk in keys.chunks(BATCH_KEYS) {
         let writes = chunk.iter().map(|key| write(&mut rng, &model, key, 0)).collect();
         commit(fixture.store(), &mut owners[0], &mut model, writes).await;
     }
     for step in 0..STEPS {
         let owner = &mut owners[rng.random_range(0..2)];
         // Use the same keys often, because the store would otherwise rarely find a key in its cache.
-        let start = [0, KEYS / 2, rng.random_range(0..KEYS - BATCH)][rng.random_range(0..3)];
-        let chunk = &keys[start..start + BATCH];
+        let start = [0, KEYS / 2, rng.random_range(0..KEYS - BATCH_KEYS)][rng.random_range(0..3)];
+        let chunk = &keys[start..start + BATCH_KEYS];
         match rng.random_range(0..10) {
             0 => load(fixture.store(), owner, &mut model, chunk).await,
             1 if step % 3 == 0 => {
@@ -157,7 +157,7 @@ pub async fn store_agrees_with_the_model(fixture: &mut impl Fixture) {
             }
         }
     }
-    for chunk in keys.chunks(BATCH) {
+    for chunk in keys.chunks(BATCH_KEYS) {
         load(fixture.store(), &owners[0], &mut model, chunk).await;
     }
 }

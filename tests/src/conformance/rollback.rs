@@ -152,7 +152,7 @@ pub async fn removed_letters_reappear_until_the_commit_is_repeated(fixture: &mut
     assert_eq!(store.letter("s", &far.id).await.expect("a read"), None);
 }
 
-/// After the owner has repeated a lost commit, each letter that the commit had added to the outbox is in the outbox
+/// The owner repeats a lost commit. Each letter that the commit had added to the outbox must then be in the outbox
 /// again, exactly once, even if the letter was published before the loss. A removal that arrives between the loss and
 /// the repetition does not remove these letters, even if it names the lost commit.
 pub async fn lost_letters_are_forwarded_again(fixture: &mut impl Fixture) {

@@ -57,8 +57,8 @@ pub async fn loaded_key_moves_to_the_loading_partition(fixture: &mut impl Fixtur
 }
 
 /// A key moves to another partition, which spills an event of the key. Then the key moves back to the first partition.
-/// The `next` of the key stays the same. The store must refuse a write of the first partition that is based on the key
-/// record from before the moves, because this write would lose the spilled event.
+/// The `next` of the key stays the same. The first partition then writes on the basis of the key record that it had
+/// before the moves. The store must refuse this write, because the write would lose the spilled event.
 pub async fn outdated_write_is_refused_after_the_key_returned(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut zero = Owner::claim(store, "s", 0).await;

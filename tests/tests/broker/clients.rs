@@ -147,7 +147,7 @@ fn event_of_nestjs_is_read_and_its_request_is_answered() -> Result<()> {
     Ok(())
 }
 
-/// The SDKs publish events with the same attributes in all their forms. Only the id differs.
+/// The SDKs publish events with the same attributes in all forms that they support. Only the id differs.
 #[test]
 fn cloudevents_of_the_sdks_are_read() -> Result<()> {
     let rig = Rig::with("", "ordering = \"fifo\"", "")?;
@@ -190,8 +190,8 @@ fn cloudevents_of_the_sdks_are_read() -> Result<()> {
     Ok(())
 }
 
-/// The SDKs validate the attributes of an event: an event without id, source, type or version is an error. A server of
-/// NestJS needs the type, which it uses as the pattern.
+/// The SDKs validate the attributes of an event: they report an error if the event has no id, source, type or version.
+/// A server of NestJS needs the type, because the server uses the type as the pattern.
 #[test]
 fn published_messages_are_read_by_the_sdks_and_nestjs() -> Result<()> {
     let rig = Rig::new()?;

@@ -166,8 +166,8 @@ fn ids(messages: &[String]) -> Result<BTreeSet<String>> {
 }
 
 /// `ordain publish` numbers the events. If another event gets the number of a lost event, the messages of the other
-/// event must have new ids. If the lost event itself is published again, its messages must have the same ids as before,
-/// even if the broker loses this event and the host finds it by replay in the store.
+/// event must have new ids. If the lost event itself is published again, its messages must have the same ids as before.
+/// This is also true if the broker loses this event, and the host finds it by replay in the store.
 #[test]
 fn published_events_with_reused_numbers_have_new_message_ids() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;
@@ -267,15 +267,15 @@ fn equal_event_with_a_lost_number_becomes_a_dead_letter() -> Result<()> {
 /// after it without a sequence.
 #[test]
 fn new_events_follow_more_lost_events_than_the_stream_has_digests() -> Result<()> {
-    const MANY: RangeInclusive<u64> = 3..=102;
+    const LOST_SEQUENCES: RangeInclusive<u64> = 3..=102;
     let numbering = NumberingRig::start("cases", "", "")?;
     numbering.publish(KEPT_EVENTS)?;
     let kept = numbering.run(&[])?;
     let early = numbering.redis.snapshot()?;
-    numbering.publish(MANY)?;
+    numbering.publish(LOST_SEQUENCES)?;
     numbering.redis.go_back(&early)?;
     let lost = numbering.run_events(&kept, 100)?;
-    numbering.check_refused(&numbering.write(MANY)?, &[REUSE], "`digests`")?;
+    numbering.check_refused(&numbering.write(LOST_SEQUENCES)?, &[REUSE], "`digests`")?;
     numbering.check_refused(&numbering.write(103..=104)?, &[], "did not give")?;
 
     let (next, _) = numbering.state_of("a")?;

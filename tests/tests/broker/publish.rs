@@ -396,39 +396,39 @@ fn signal_ends_command_between_batches() -> Result<()> {
 /// the line is complete.
 #[test]
 fn rests_of_rotated_files_are_published_first() -> Result<()> {
-    const LIVE: &str = "events.ndjson";
+    const LIVE_FILE: &str = "events.ndjson";
     let source = "source = { kind = \"file\", path = \"events.ndjson\" }";
     let config = tally::CONFIG.replace(source, "source = { kind = \"stream\" }");
     let home = Home::new(&["tally"], &config)?;
     let lines = in_turn(2, 10);
     let numbered = unnumbered(&lines)?;
-    let publish = || home.rows(&["publish", "cases", LIVE, "--json"]);
-    home.write(LIVE, text(&numbered[..3]))?;
+    let publish = || home.rows(&["publish", "cases", LIVE_FILE, "--json"]);
+    home.write(LIVE_FILE, text(&numbered[..3]))?;
     ensure!(publish()?[0]["published"] == 3);
     // The file is rotated twice between two runs.
-    home.append(LIVE, text(&numbered[3..5]))?;
-    fs::rename(home.path(LIVE), home.path("events.ndjson.2"))?;
+    home.append(LIVE_FILE, text(&numbered[3..5]))?;
+    fs::rename(home.path(LIVE_FILE), home.path("events.ndjson.2"))?;
     home.write("events.ndjson.1", text(&numbered[5..9]))?;
-    home.write(LIVE, text(&numbered[9..12]))?;
+    home.write(LIVE_FILE, text(&numbered[9..12]))?;
     let rows = publish()?;
     ensure!(rows[0]["published"] == 9 && rows[0]["known"] == 0, "{rows:?}");
     // The rest of the older file is one empty line.
-    home.append(LIVE, "\n")?;
-    fs::rename(home.path(LIVE), home.path("events.ndjson-20260101"))?;
-    home.write(LIVE, text(&numbered[12..14]))?;
+    home.append(LIVE_FILE, "\n")?;
+    fs::rename(home.path(LIVE_FILE), home.path("events.ndjson-20260101"))?;
+    home.write(LIVE_FILE, text(&numbered[12..14]))?;
     let rows = publish()?;
     ensure!(rows[0]["published"] == 2 && rows[0]["known"] == 0, "{rows:?}");
     // The file is renamed, and its rest is empty. The new file is empty too.
-    fs::rename(home.path(LIVE), home.path("events.ndjson-20260102"))?;
-    home.write(LIVE, "")?;
+    fs::rename(home.path(LIVE_FILE), home.path("events.ndjson-20260102"))?;
+    home.write(LIVE_FILE, "")?;
     ensure!(publish()?[0]["published"] == 0);
-    home.append(LIVE, text(&numbered[14..15]))?;
+    home.append(LIVE_FILE, text(&numbered[14..15]))?;
     // The last line of the older file is incomplete.
     let (half, rest) = numbered[15].split_at(20);
-    home.append(LIVE, half)?;
-    fs::rename(home.path(LIVE), home.path("events.ndjson-20260103"))?;
-    home.write(LIVE, text(&numbered[16..]))?;
-    let output = home.output(&["publish", "cases", LIVE])?;
+    home.append(LIVE_FILE, half)?;
+    fs::rename(home.path(LIVE_FILE), home.path("events.ndjson-20260103"))?;
+    home.write(LIVE_FILE, text(&numbered[16..]))?;
+    let output = home.output(&["publish", "cases", LIVE_FILE])?;
     let words = String::from_utf8_lossy(&output.stderr);
     let is_named = words.contains("line 2 of") && words.contains("events.ndjson-20260103");
     ensure!(output.status.code() == Some(1) && is_named, "{words}");
@@ -446,7 +446,7 @@ fn rests_of_rotated_files_are_published_first() -> Result<()> {
 /// of the old file.
 #[test]
 fn rest_of_returned_file_is_published() -> Result<()> {
-    const LIVE: &str = "events.ndjson";
+    const LIVE_FILE: &str = "events.ndjson";
     let source = "source = { kind = \"file\", path = \"events.ndjson\" }";
     let config = tally::CONFIG.replace(source, "source = { kind = \"stream\" }");
     let home = Home::new(&["tally"], &config)?;
@@ -455,25 +455,25 @@ fn rest_of_returned_file_is_published() -> Result<()> {
     let lines = [of_key("k0"), of_key("k1")].concat();
     let [old, new] = [unnumbered(&lines[..5])?, unnumbered(&lines[5..])?];
     let publish = || -> Result<Value> {
-        let mut rows = home.rows(&["publish", "cases", LIVE, "--json"])?;
+        let mut rows = home.rows(&["publish", "cases", LIVE_FILE, "--json"])?;
         ensure!(rows.len() == 1, "{rows:?}");
         Ok(rows.remove(0))
     };
-    home.write(LIVE, text(&old[..3]))?;
+    home.write(LIVE_FILE, text(&old[..3]))?;
     ensure!(publish()?["published"] == 3);
-    home.append(LIVE, text(&old[3..]))?;
+    home.append(LIVE_FILE, text(&old[3..]))?;
     fs::create_dir(home.path("away"))?;
-    fs::rename(home.path(LIVE), home.path("away/old"))?;
-    home.write(LIVE, text(&new[..2]))?;
+    fs::rename(home.path(LIVE_FILE), home.path("away/old"))?;
+    home.write(LIVE_FILE, text(&new[..2]))?;
     let done = publish()?;
     ensure!(done == json!({"published": 2, "known": 0, "lines_before": 0}), "{done}");
 
     fs::rename(home.path("away/old"), home.path("events.ndjson.1"))?;
-    home.append(LIVE, text(&new[2..4]))?;
+    home.append(LIVE_FILE, text(&new[2..4]))?;
     let done = publish()?;
     ensure!(done == json!({"published": 4, "known": 0, "lines_before": 5}), "{done}");
     // The previous run has published the old file to its end, so the next run does not read the old file.
-    home.append(LIVE, text(&new[4..]))?;
+    home.append(LIVE_FILE, text(&new[4..]))?;
     let done = publish()?;
     ensure!(done == json!({"published": 1, "known": 0, "lines_before": 4}), "{done}");
     home.run_once()?;

@@ -10,7 +10,7 @@ use ordain_tests::service::Service;
 use serde_json::{Value, json};
 
 const EVENTS: &str = "events.ndjson";
-const OUT: &str = "out.ndjson";
+const SINK_FILE: &str = "out.ndjson";
 
 /// Appends the next `count` events to the input. `written` is the number of all appended events.
 fn append(home: &Home, written: &mut usize, count: usize) -> Result<()> {
@@ -43,10 +43,10 @@ fn renamed_files_keep_the_messages_that_wait_in_the_store() -> Result<()> {
     );
     let home = Home::new(&["faulty"], &config)?;
     home.write(EVENTS, "")?;
-    let mut files = vec![OUT.to_owned()];
+    let mut files = vec![SINK_FILE.to_owned()];
     let rename = |files: &mut Vec<String>| -> Result<()> {
         let name = format!("out.{}", files.len());
-        fs::rename(home.path(OUT), home.path(&name))?;
+        fs::rename(home.path(SINK_FILE), home.path(&name))?;
         files.push(name);
         Ok(())
     };
@@ -59,7 +59,7 @@ fn renamed_files_keep_the_messages_that_wait_in_the_store() -> Result<()> {
     for _ in 0..2 {
         rename(&mut files)?;
         append(&home, &mut written, 2)?;
-        service.until("messages in the new file", || home.lines(OUT) == 2)?;
+        service.until("messages in the new file", || home.lines(SINK_FILE) == 2)?;
     }
     // The host is killed three times. After the first kill, the file is renamed once more. In each run, the host first
     // skips the messages in the store that are already in the files, and then writes the message of the new event.
@@ -75,7 +75,7 @@ fn renamed_files_keep_the_messages_that_wait_in_the_store() -> Result<()> {
     // The host must also follow a rotation after it has skipped the messages in the older files.
     rename(&mut files)?;
     append(&home, &mut written, 1)?;
-    service.until("a message in the new file", || home.lines(OUT) == 1)?;
+    service.until("a message in the new file", || home.lines(SINK_FILE) == 1)?;
     service.kill()?;
     service = Service::start(&home, &["run"])?;
     append(&home, &mut written, 1)?;

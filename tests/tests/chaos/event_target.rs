@@ -19,7 +19,7 @@ use super::receiver::{Kind, Receiver, WENT_BACK};
 use super::routes::Route;
 
 /// The number of events per request when a round sends all events again.
-const BATCH: usize = 500;
+const REQUEST_EVENTS: usize = 500;
 /// The file that `ordain publish` publishes.
 const FILE: &str = "events.ndjson";
 /// The option that a refusal of `ordain publish` names as the next step after the store lost numbers.
@@ -115,7 +115,7 @@ impl EventTarget {
             }
         }
         // The file already contains all events, and one run of `ordain publish` publishes the whole file.
-        let size = if route.is_file() { all.len().max(1) } else { BATCH };
+        let size = if route.is_file() { all.len().max(1) } else { REQUEST_EVENTS };
         for chunk in all.chunks(size) {
             let mut attempt = 0;
             wait_until("events that are accepted again", || {
@@ -158,7 +158,7 @@ impl DisturbedExchange {
 
 /// Posts the lines in `body` to a host in one request, without retries. Returns the response.
 pub(crate) fn post(address: SocketAddr, body: &str) -> Result<Answer> {
-    http::post(address, http::LINES, body)
+    http::post(address, http::LINES_TYPE, body)
 }
 
 /// Runs `ordain publish`. Returns true if the command published the whole file, and false if the store was unavailable,

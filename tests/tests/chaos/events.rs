@@ -19,12 +19,12 @@ use super::routes::Route;
 /// The number of keys.
 const KEYS: usize = 40;
 /// The prefix of the keys whose events the handler `tally` executes slowly.
-const SLOW: &str = "slow-";
+const SLOW_PREFIX: &str = "slow-";
 /// The largest number of new events in a request, besides the events that the producer held back before.
-const BATCH: usize = 60;
+const REQUEST_EVENTS_LIMIT: usize = 60;
 /// The largest number of lines that the producer adds to the file for a run of `ordain publish` at a high rate. The run
 /// then takes long enough for a loss to interrupt it.
-const FILE_BATCH: usize = 8_000;
+const FILE_LINES_LIMIT: usize = 8_000;
 /// The upper limit of the random delay before the run of `ordain publish` that a loss may interrupt, in milliseconds.
 const RUN_DELAY_MS: u64 = 1_500;
 /// How long a producer retries to send the same events.
@@ -162,7 +162,11 @@ impl Producer {
                 // the run sometimes.
                 sleep(Duration::from_millis(random.random_range(0..RUN_DELAY_MS)));
             }
-            let most = if is_fast && self.route.is_file() { FILE_BATCH } else { BATCH };
+            let most = if is_fast && self.route.is_file() {
+                FILE_LINES_LIMIT
+            } else {
+                REQUEST_EVENTS_LIMIT
+            };
             self.send_some(sent, most, &mut held, random)?;
             sleep(Duration::from_millis(random.random_range(0..if is_fast { 2 } else { 60 })));
         }
@@ -179,7 +183,7 @@ impl Producer {
     ) -> Result<()> {
         let mut sent = sent.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch: Vec<(String, u64)> = Vec::new();
-        let prefix = if self.backlog == Backlog::SlowHandler { SLOW } else { "" };
+        let prefix = if self.backlog == Backlog::SlowHandler { SLOW_PREFIX } else { "" };
         for _ in 0..random.random_range(1..=most) {
             let key = format!("{prefix}k{}", random.random_range(0..KEYS));
             if self.is_one_by_one && batch.iter().any(|(other, _)| *other == key) {

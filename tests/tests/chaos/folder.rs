@@ -45,13 +45,13 @@ use super::routes::Route;
 /// The folder of the store.
 const STORE: &str = "store";
 /// The folder of the store while it is moved away.
-const ASIDE: &str = "aside";
+const MOVED_STORE: &str = "aside";
 /// A second copy of the store's folder. The command `ordain keys list` reads this copy.
-const LISTED: &str = "listed";
+const LISTED_STORE: &str = "listed";
 /// The beginning of the log line of a host whose store lacks messages that are in the sink's file.
 const LACKS_LINES: &str = "THE STORE WENT BACK IN TIME: it lacks the last messages of the file";
 /// The file of the sink.
-const OUT: &str = "out.ndjson";
+const SINK_FILE: &str = "out.ndjson";
 /// How long a host may continue to run after the test has moved the folder of the store away. The host checks the
 /// folder every 300 ms. The rest of the limit allows for a busy machine.
 const NOTICED_LIMIT: Duration = Duration::from_secs(3);
@@ -121,7 +121,7 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
         backlog: settings.backlog,
         store: format!("kind = \"embedded\"\npath = \"{STORE}\""),
         broker: rig.as_ref().map(|rig| rig.rabbit.url()),
-        file: Some(OUT),
+        file: Some(SINK_FILE),
         ..Kind::default()
     };
     let host = Receiver::start(&kind)?;
@@ -239,8 +239,8 @@ impl Round {
         // Makes two copies. The first becomes the folder of the store, and no process opens it before the host. The
         // command `ordain keys list` opens the second.
         let copied = copy_folder(&store, &copy)
-            .and_then(|()| copy_folder(&store, &self.host.home.path(LISTED)));
-        let lines = self.host.home.lines(OUT);
+            .and_then(|()| copy_folder(&store, &self.host.home.path(LISTED_STORE)));
+        let lines = self.host.home.lines(SINK_FILE);
         self.host.service.resume()?;
         copied?;
         drop(gate);
@@ -259,7 +259,7 @@ impl Round {
     /// Moves the folder away while the host runs. The host must soon stop accepting events, and must end. The events
     /// that the host still accepts are in the folder when the test moves the folder back.
     fn move_away(&mut self, producer: &Producer) -> Result<()> {
-        self.rename(STORE, ASIDE)?;
+        self.rename(STORE, MOVED_STORE)?;
         let started = Instant::now();
         while self.host.service.is_running()? {
             ensure!(
@@ -284,7 +284,7 @@ impl Round {
             !self.host.home.path(STORE).exists(),
             "the host made another folder at the place of the old folder"
         );
-        self.rename(ASIDE, STORE)?;
+        self.rename(MOVED_STORE, STORE)?;
         self.keep_lines(Receiver::start_again)?;
         self.check_lost_lines(0)
     }
@@ -292,7 +292,7 @@ impl Round {
     /// Starts the host once without the folder. The host must create a new store, and log this.
     fn start_without(&mut self, is_killed: bool) -> Result<()> {
         self.end(is_killed)?;
-        self.rename(STORE, ASIDE)?;
+        self.rename(STORE, MOVED_STORE)?;
         // The new store is discarded later, so the producer's events must not reach it. The host therefore listens on
         // another port.
         let config = self.host.home.read("ordain.toml");
@@ -307,14 +307,14 @@ impl Round {
         );
         let rest = log.split_once("ingress listening on http://").context("a listener")?.1;
         let address = rest.split_whitespace().next().context("an address")?.parse()?;
-        let lines = self.host.home.lines(OUT);
+        let lines = self.host.home.lines(SINK_FILE);
         let number = self.done.len() as u64 + 1;
         let event = self.settings.route.event(&format!("new-{number}"), 1)?;
         ensure!(post(address, &(event + "\n"))?.status == 202);
-        wait_until("an effect in the new store", || Ok(self.host.home.lines(OUT) > lines))?;
+        wait_until("an effect in the new store", || Ok(self.host.home.lines(SINK_FILE) > lines))?;
         self.host.service.end()?;
         fs::remove_dir_all(&store)?;
-        self.rename(ASIDE, STORE)?;
+        self.rename(MOVED_STORE, STORE)?;
         self.host.home.write("ordain.toml", &config)?;
         self.keep_lines(Receiver::start_again)?;
         // The old store lacks one line of the sink's file: the message that the host published while it used the new
@@ -354,12 +354,12 @@ impl Round {
         let home = &self.host.home;
         let config = home.read("ordain.toml");
         let listed =
-            config.replace(&format!("path = \"{STORE}\""), &format!("path = \"{LISTED}\""));
+            config.replace(&format!("path = \"{STORE}\""), &format!("path = \"{LISTED_STORE}\""));
         home.write("listed.toml", &listed)?;
         let stream = self.settings.route.last_stream();
         let list = format!("keys list {stream} --json --limit 1000000 --config listed.toml");
         let rows = home.rows(&list.split(' ').collect::<Vec<_>>())?;
-        fs::remove_dir_all(home.path(LISTED))?;
+        fs::remove_dir_all(home.path(LISTED_STORE))?;
         let next: BTreeMap<&str, u64> = rows
             .iter()
             .filter_map(|row| Some((row["key"].as_str()?, row["next"].as_u64()?)))

@@ -21,9 +21,9 @@ const POSSIBLE_LOSS: &str = "events that this process accepted may be lost";
 /// The stream that accepts the events.
 const STREAM: &str = "/ordain/cases";
 /// The type of a record about lost events.
-const LOST: &str = "ordain.events.lost";
+const LOST_TYPE: &str = "ordain.events.lost";
 /// The type of a record about the events that waited during a loss.
-const SAFE: &str = "ordain.events.safe";
+const SAFE_TYPE: &str = "ordain.events.safe";
 
 /// The fate of a key's events: how many took effect, and how many wait in the store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -95,7 +95,7 @@ pub(crate) struct ShardBalance {
 impl ReportedLoss {
     /// Returns the loss that a record reports; `None` if the record is about something else.
     fn of(record: &Value, is_of_reader: bool) -> Result<Option<Self>> {
-        if record["type"] != LOST {
+        if record["type"] != LOST_TYPE {
             return Ok(None);
         }
         ensure!(record["source"] == STREAM, "the record is about another stream: {record}");
@@ -210,18 +210,18 @@ impl ShardBalance {
     }
 }
 
-/// Checks the number of lost events in a record of the type [`SAFE`]. This number must not exceed the sum of the lost
-/// events in the earlier records of the type [`LOST`] about the same queue. `unstated` contains this sum for each
-/// queue. A record that states how many events are safe sets the sum to 0.
+/// Checks the number of lost events in a record of the type [`SAFE_TYPE`]. This number must not exceed the sum of the
+/// lost events in the earlier records of the type [`LOST_TYPE`] about the same queue. `unstated` contains this sum for
+/// each queue. A record that states how many events are safe sets the sum to 0.
 fn check_recount(unstated: &mut BTreeMap<String, u64>, record: &Value) -> Result<()> {
     let data = &record["data"];
     let queue = format!("{} {} {}", record["source"], record["subject"], data["shard"]);
     let unstated = unstated.entry(queue).or_default();
-    if record["type"] == LOST && data["safe"].is_null() {
+    if record["type"] == LOST_TYPE && data["safe"].is_null() {
         *unstated += data["events"].as_u64().context("a number of events")?;
-    } else if record["type"] == LOST {
+    } else if record["type"] == LOST_TYPE {
         *unstated = 0;
-    } else if record["type"] == SAFE {
+    } else if record["type"] == SAFE_TYPE {
         let lost = data["lost"].as_u64().context("a number of lost events")?;
         let reported = std::mem::take(unstated);
         ensure!(lost <= reported, "earlier records state {reported} lost events, unlike {record}");

@@ -106,7 +106,7 @@ impl Settings {
         Ok(Self {
             is_fifo,
             partitions: if random.random() { 1 } else { PARTITIONS },
-            // RabbitMQ also keeps the order of a `fifo` stream with two hosts: the queues have a single active
+            // RabbitMQ also keeps the order of a `fifo` stream with two hosts. The queues have a single active
             // consumer, and both hosts have the same `prefetch`, so a subscription receives all returned events.
             hosts: if random.random_bool(0.4) { 2 } else { 1 },
             backlog: Backlog::draw(random),

@@ -1,5 +1,5 @@
-//! A round in which keys of a Redis server are removed, one by one or all together, as an operator or an eviction would
-//! do, while events arrive over HTTP, through the inbox, through a chain, or from RabbitMQ.
+//! A round in which the test removes keys of a Redis server, one by one or all together, as an operator or an eviction
+//! would do. Meanwhile, events arrive over HTTP, through the inbox, through a chain, or from RabbitMQ.
 //!
 //! The consequences of a removal depend on the data of the Redis key (`docs/guide/redis.md`). If a queue is removed,
 //! its waiting events are lost, and the host counts them. If the key records of a shard are removed, the stream stops
@@ -38,10 +38,10 @@ use super::routes::Route;
 /// The chain of these rounds. The sink between its two streams does not number the messages.
 const CHAIN: Route = Route::Chain { is_numbered: false };
 /// The Redis key `store`, which records the shape of the store: the schema and the number of shards.
-const SHAPE: &str = "ordain:{0}:store";
-/// A part of the error of a start without the Redis key [`SHAPE`].
-const REFUSED: &str = "which has the number of shards, is missing";
-/// A part of the error of a host that takes over a partition while the Redis key [`SHAPE`] is missing.
+const STORE_KEY: &str = "ordain:{0}:store";
+/// A part of the error of a start without the Redis key [`STORE_KEY`].
+const REFUSAL_WORDS: &str = "which has the number of shards, is missing";
+/// A part of the error of a host that takes over a partition while the Redis key [`STORE_KEY`] is missing.
 const LOST_RECORD: &str = "the store lost everything, or another program removed";
 /// The kind of the removal of all Redis keys.
 const EVERYTHING: &str = "everything";
@@ -132,7 +132,7 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     if let Some(rig) = &rig {
         rig.until_declared()?;
     }
-    let found = server.command(&["HMGET", SHAPE, "schema", "shards"])?;
+    let found = server.command(&["HMGET", STORE_KEY, "schema", "shards"])?;
     let [schema, shards] = found.parts() else {
         bail!("the store lacks the record of its shape: {found:?}")
     };
@@ -281,7 +281,7 @@ impl Round {
     }
 
     /// Watches the hosts for a while. Restarts hosts that end because the store went back in time, or because the Redis
-    /// key [`SHAPE`] is missing.
+    /// key [`STORE_KEY`] is missing.
     fn watch(&mut self, time: Duration) -> Result<()> {
         let started = Instant::now();
         loop {
@@ -295,7 +295,7 @@ impl Round {
                 self.done.was_restarted = true;
                 host.begin_again()?;
                 if let Err(error) = http::ready(&mut host.service) {
-                    ensure!(host.service.stderr().contains(REFUSED), "{error:?}");
+                    ensure!(host.service.stderr().contains(REFUSAL_WORDS), "{error:?}");
                     mend_shape(&self.redis, &self.shape)?;
                     host.start_again()?;
                 }
@@ -353,7 +353,10 @@ impl Round {
         }
         let status = host.service.wait()?;
         let log = host.service.stderr();
-        ensure!(!status.success() && log.contains(REFUSED), "the start ended with {status}: {log}");
+        ensure!(
+            !status.success() && log.contains(REFUSAL_WORDS),
+            "the start ended with {status}: {log}"
+        );
         mend_shape(&self.redis, &self.shape)?;
         host.start_again()
     }
@@ -420,5 +423,5 @@ impl Round {
 
 /// Writes the record of the store's shape, as the error of the start advises.
 fn mend_shape(redis: &Redis, [schema, shards]: &[String; 2]) -> Result<()> {
-    redis.command(&["HSET", SHAPE, "schema", schema, "shards", shards]).map(drop)
+    redis.command(&["HSET", STORE_KEY, "schema", schema, "shards", shards]).map(drop)
 }

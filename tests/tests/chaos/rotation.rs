@@ -25,7 +25,7 @@ use rand_chacha::ChaCha8Rng;
 /// The file to which the program writes events.
 const EVENTS: &str = "events.ndjson";
 /// The file of the sink.
-const OUT: &str = "out.ndjson";
+const SINK_FILE: &str = "out.ndjson";
 /// The number of keys.
 const KEYS: usize = 20;
 /// The number of events of each key.
@@ -110,7 +110,7 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     // line.
     round.resume()?;
     let service = round.service.as_mut().context("a host")?;
-    service.until("a message", || round.home.lines(OUT) > 0)?;
+    service.until("a message", || round.home.lines(SINK_FILE) > 0)?;
     let mut taken = std::collections::BTreeMap::<Step, u32>::new();
     while round.written < round.lines.len() {
         let (step, _) = *STEPS.choose_weighted(random, |(_, weight)| *weight)?;
@@ -211,12 +211,12 @@ impl Round {
     }
 
     fn rename_output(&mut self) -> Result<bool> {
-        if self.is_empty(OUT) {
+        if self.is_empty(SINK_FILE) {
             return Ok(false);
         }
         self.old_outputs += 1;
-        let name = format!("{OUT}.{}", self.old_outputs);
-        fs::rename(self.home.path(OUT), self.home.path(&name))?;
+        let name = format!("{SINK_FILE}.{}", self.old_outputs);
+        fs::rename(self.home.path(SINK_FILE), self.home.path(&name))?;
         Ok(true)
     }
 
@@ -272,9 +272,9 @@ impl Round {
     fn output(&self) -> Result<String> {
         let mut output = String::new();
         for number in 1..=self.old_outputs {
-            output += &fs::read_to_string(self.home.path(&format!("{OUT}.{number}")))?;
+            output += &fs::read_to_string(self.home.path(&format!("{SINK_FILE}.{number}")))?;
         }
-        Ok(output + &self.home.read(OUT))
+        Ok(output + &self.home.read(SINK_FILE))
     }
 
     /// Returns the logs of all hosts.

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use ordain_servers::Redis;
 use ordain_tests::host::Home;
-use ordain_tests::http::{LINES, ingress, post};
+use ordain_tests::http::{LINES_TYPE, ingress, post};
 use ordain_tests::log::{by_key, line, text};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
@@ -25,13 +25,13 @@ fn event(key: &str, sequence: u64) -> String {
     line(key, sequence, &json!({ "n": sequence }))
 }
 
-/// Starts the host, posts the events one after the other, and waits for `effects` effects. The host has taken the
-/// earlier events before it takes the last event, because both are in one queue. Returns the output of the host.
+/// Starts the host, posts the events one after the other, and waits for `effects` effects. All events are in one queue,
+/// so the host takes the earlier events before it takes the last event. Returns the output of the host.
 fn run(home: &Home, events: &[String], effects: usize) -> Result<String> {
     let mut service = Service::start(home, &["run"])?;
     let address = ingress(&mut service)?;
     for event in events {
-        let answer = post(address, LINES, &text(std::slice::from_ref(event)))?;
+        let answer = post(address, LINES_TYPE, &text(std::slice::from_ref(event)))?;
         ensure!(answer.status == 202, "{event}: {answer:?}");
     }
     service.until("all effects", || home.lines("stdout") == effects)?;
@@ -43,9 +43,10 @@ fn row(home: &Home, key: &str) -> Result<Value> {
     home.rows(&["keys", "show", "cases", key, "--json"])?.pop().context("a row")
 }
 
-/// Two keys begin at the first events that arrive. After a restart, they continue, and a lower sequence becomes a dead
-/// letter `late`, which does not repeat. A missing event after the beginning is a gap as usual. If the configuration
-/// later names a first sequence, the keys in the store continue, and new keys begin at this sequence.
+/// Two keys begin at the first events that arrive. After a restart, the keys continue. An event with a lower sequence
+/// becomes a dead letter `late`, and its repeat produces no further dead letter. A missing event after the beginning is
+/// a gap as usual. If the configuration later names a first sequence, the keys in the store continue, and new keys
+/// begin at this sequence.
 fn expect_keys_to_begin_anywhere(store: &str) -> Result<()> {
     let home = Home::new(&["tally"], &config("\"any\"", store))?;
     let mut right = vec![event("k", 500), event("k", 501), event("time", TIME)];

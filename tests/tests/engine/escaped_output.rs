@@ -18,27 +18,31 @@ path = "out.ndjson"
 
 /// Characters that the output must escape: three control characters (one of them outside of ASCII), a character without
 /// width, and two characters that change the direction of text.
-const UNSEEN: &str = "\x1b\u{7f}\u{9b}\u{200b}\u{202e}\u{2066}";
-const ESCAPED: &str = r"\u001b\u007f\u009b\u200b\u202e\u2066";
+const UNSEEN_CHARACTERS: &str = "\x1b\u{7f}\u{9b}\u{200b}\u{202e}\u{2066}";
+const ESCAPED_CHARACTERS: &str = r"\u001b\u007f\u009b\u200b\u202e\u2066";
 
 fn is_clean(text: &[u8]) -> Result<bool> {
-    Ok(!std::str::from_utf8(text)?.contains(|c| UNSEEN.contains(c) || c == '\r'))
+    Ok(!std::str::from_utf8(text)?.contains(|c| UNSEEN_CHARACTERS.contains(c) || c == '\r'))
 }
 
 #[test]
 fn text_of_events_and_handlers_is_escaped() -> Result<()> {
     let home = Home::new(&["faulty"], CONFIG)?;
-    let key = format!("key{UNSEEN}");
+    let key = format!("key{UNSEEN_CHARACTERS}");
     let lines = [
-        line(&key, 1, &json!({ "do": "reject", "reason": UNSEEN })),
-        line(&key, 2, &json!({ "do": "print", "out": format!("over\r{UNSEEN}"), "err": "" })),
-        line(&key, 3, &json!({ "do": "panic", "text": UNSEEN })),
+        line(&key, 1, &json!({ "do": "reject", "reason": UNSEEN_CHARACTERS })),
+        line(
+            &key,
+            2,
+            &json!({ "do": "print", "out": format!("over\r{UNSEEN_CHARACTERS}"), "err": "" }),
+        ),
+        line(&key, 3, &json!({ "do": "panic", "text": UNSEEN_CHARACTERS })),
     ];
     home.write("events.ndjson", lines.join("\n"))?;
     let run = home.output(&["run", "--once"])?;
     let log = String::from_utf8_lossy(&run.stderr);
     ensure!(is_clean(&run.stderr)?, "{log:?}");
-    ensure!(log.contains(&format!(r"over\r{ESCAPED}")), "{log}");
+    ensure!(log.contains(&format!(r"over\r{ESCAPED_CHARACTERS}")), "{log}");
     std::fs::remove_dir_all(home.path("ordain-data"))?;
     let run = home.output(&["run", "--once", "--log-format", "json"])?;
     ensure!(is_clean(&run.stderr)?, "{:?}", String::from_utf8_lossy(&run.stderr));
@@ -57,7 +61,7 @@ fn text_of_events_and_handlers_is_escaped() -> Result<()> {
         let output = home.output(args)?;
         let text = String::from_utf8_lossy(&output.stdout);
         ensure!(output.status.success() && is_clean(&output.stdout)?, "{args:?}: {text:?}");
-        ensure!(text.contains(ESCAPED), "{args:?}: {text}");
+        ensure!(text.contains(ESCAPED_CHARACTERS), "{args:?}: {text}");
     }
     Ok(())
 }
@@ -72,12 +76,12 @@ fn text_of_configurations_and_file_names_is_escaped() -> Result<()> {
     home.write("ordain.toml", CONFIG)?;
     home.write("events.ndjson", "")?;
     home.write("plugins/faulty.wasm", "")?;
-    home.write(&format!("plugins/{UNSEEN}.wasm"), "")?;
+    home.write(&format!("plugins/{UNSEEN_CHARACTERS}.wasm"), "")?;
     for args in [&["plugins", "list"][..], &["plugins", "list", "--json"], &["check"]] {
         let output = home.output(args)?;
         let text = [output.stdout, output.stderr].concat();
         let shown = String::from_utf8_lossy(&text);
-        ensure!(is_clean(&text)? && shown.contains(ESCAPED), "{args:?}: {shown:?}");
+        ensure!(is_clean(&text)? && shown.contains(ESCAPED_CHARACTERS), "{args:?}: {shown:?}");
     }
     Ok(())
 }

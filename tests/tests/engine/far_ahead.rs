@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use anyhow::{Context, Result, ensure};
 use ordain_servers::Redis;
 use ordain_tests::host::Home;
-use ordain_tests::http::{LINES, admin, ingress, metric, post};
+use ordain_tests::http::{LINES_TYPE, admin, ingress, metric, post};
 use ordain_tests::log::{by_key, line, text};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
@@ -59,7 +59,7 @@ fn letters(home: &Home) -> Result<Vec<Value>> {
 /// `store` contains the section `[store]` of the configuration. The sink is the standard output, which works with the
 /// embedded store and with Redis.
 fn expect_all_after_gap(store: &str) -> Result<()> {
-    let home = home(&format!("{NARROW}\n{store}"))?;
+    let home = home(&format!("{NARROW_GAP_SETTING}\n{store}"))?;
     let config = home.read("ordain.toml").replace("path = \"out.ndjson\"", "path = \"-\"");
     home.write("ordain.toml", config)?;
     let mut output = String::new();
@@ -104,7 +104,7 @@ fn expect_all_after_gap(store: &str) -> Result<()> {
 
 /// A setting of the stream: an event is too far ahead if its sequence exceeds the sequence of the first missing event
 /// by more than 100.
-const NARROW: &str = "gap = { timeout = \"200ms\", max_width = 100 }";
+const NARROW_GAP_SETTING: &str = "gap = { timeout = \"200ms\", max_width = 100 }";
 
 #[test]
 fn events_far_ahead_take_effect_after_the_gap() -> Result<()> {
@@ -148,7 +148,7 @@ fn waiting_key_takes_the_letters_and_ends() -> Result<()> {
 /// missing.
 #[test]
 fn first_event_far_ahead_makes_a_gap() -> Result<()> {
-    let home = home(NARROW)?;
+    let home = home(NARROW_GAP_SETTING)?;
     let mut lines = events(1..=10);
     lines.push(event(500));
     home.write("events.ndjson", text(&lines))?;
@@ -164,9 +164,9 @@ fn first_event_far_ahead_makes_a_gap() -> Result<()> {
     Ok(())
 }
 
-/// A running process skips event 2. Later the producer skips more sequences than `gap.max_width`, and the process skips
-/// these sequences too. But if the producer skips more than 100 times `gap.max_width`, the key parks, so that one wrong
-/// sequence does not make all right events late.
+/// A running process skips event 2. Later the producer leaves out more sequences than `gap.max_width`, and the process
+/// skips these sequences too. But if the producer leaves out more than 100 times `gap.max_width`, the key parks, so
+/// that one wrong sequence does not make all right events late.
 #[test]
 fn skipping_key_reaches_events_far_ahead() -> Result<()> {
     let gap =
@@ -218,7 +218,7 @@ fn expect_one_letter_of_a_wide_skip(store: &str) -> Result<()> {
     );
     let home = Home::new(&["tally"], &config)?;
     let send = |service: &mut Service, sequence: u64| -> Result<()> {
-        let answer = post(ingress(service)?, LINES, &text(&[event(sequence)]))?;
+        let answer = post(ingress(service)?, LINES_TYPE, &text(&[event(sequence)]))?;
         ensure!(answer.status == 202, "{answer:?}");
         Ok(())
     };
@@ -359,7 +359,7 @@ fn events_far_ahead_over_http_take_effect() -> Result<()> {
     let address = ingress(&mut service)?;
     let send = |lines: &[String]| -> Result<()> {
         for part in lines.chunks(1_000) {
-            let answer = post(address, LINES, &text(part))?;
+            let answer = post(address, LINES_TYPE, &text(part))?;
             ensure!(answer.status == 202, "{answer:?}");
         }
         Ok(())

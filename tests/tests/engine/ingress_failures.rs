@@ -59,11 +59,11 @@ fn answer_names_the_error_of_redis() -> Result<()> {
         (&["REPLICAOF", "127.0.0.1", "1"], &["REPLICAOF", "NO", "ONE"], "READONLY"),
     ] {
         redis.command(refuse)?;
-        let answer = http::post(address, http::LINES, &body)?;
+        let answer = http::post(address, http::LINES_TYPE, &body)?;
         redis.command(accept)?;
         ensure!(answer.status == 503, "{answer:?}");
         ensure!(answer.problem()?.contains(reason), "the answer lacks {reason:?}: {answer:?}");
-        let answer = http::post(address, http::LINES, &body)?;
+        let answer = http::post(address, http::LINES_TYPE, &body)?;
         ensure!(answer.status == 202, "{answer:?}");
     }
     service.end()

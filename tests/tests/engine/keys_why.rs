@@ -24,7 +24,7 @@ path = "out.ndjson"
 
 /// The stopped keys. Each row has the key, the instruction to the handler in event 1 of the key, and the beginning of
 /// the printed remedy. With an empty instruction, event 1 is missing.
-const STUCK: [(&str, &str, &str); 6] = [
+const STOPPED_KEYS: [(&str, &str, &str); 6] = [
     ("trap", r#"{ "do": "trap" }"#, "fix the handler; then put another version of"),
     (
         "loop",
@@ -44,7 +44,7 @@ const STUCK: [(&str, &str, &str); 6] = [
 fn home() -> Result<Home> {
     let home = Home::new(&["faulty"], CONFIG)?;
     let mut lines = Vec::new();
-    for (key, command, _) in STUCK {
+    for (key, command, _) in STOPPED_KEYS {
         if !command.is_empty() {
             lines.push(line(key, 1, &serde_json::from_str::<Value>(command)?));
         }
@@ -58,7 +58,7 @@ fn home() -> Result<Home> {
 fn printed_remedy_fits_the_cause() -> Result<()> {
     let home = home()?;
     home.run_once()?;
-    for (key, _, remedy) in STUCK {
+    for (key, _, remedy) in STOPPED_KEYS {
         let output = home.output(&["keys", "why", "cases", key])?;
         let text = String::from_utf8(output.stdout)?;
         ensure!(text.contains(&format!("remedy: {remedy}")), "{key}: {text}");
@@ -103,6 +103,6 @@ fn report_prints_commands_that_can_be_run() -> Result<()> {
     let (command, _) = rest.split_once('`').context("the end of the command")?;
     assert_eq!(command, "keys list cases --status parked --config other.toml");
     let output = home.output(&command.split(' ').collect::<Vec<_>>())?;
-    assert_eq!(String::from_utf8(output.stdout)?.matches("parked").count(), STUCK.len());
+    assert_eq!(String::from_utf8(output.stdout)?.matches("parked").count(), STOPPED_KEYS.len());
     Ok(())
 }

@@ -165,7 +165,7 @@ fn run_fails_when_the_store_goes_back_for_the_fifth_time() -> Result<()> {
     const KEYS: usize = 40;
     const EVENTS: u64 = 4_000;
     const ROLLBACKS: usize = 5;
-    const AGAIN: &str = "publishing the file again from the oldest position";
+    const RESUME_WORDS: &str = "publishing the file again from the oldest position";
     let redis = Redis::start(&[])?;
     let home = home(&redis.url())?;
     let config = home.read("ordain.toml").replace("\"stream\" }", "\"stream\", queue = 1000000 }");
@@ -184,7 +184,7 @@ fn run_fails_when_the_store_goes_back_for_the_fifth_time() -> Result<()> {
     };
 
     let mut service = Service::start(&home, &["publish", "cases", "events.ndjson"])?;
-    let starts = |service: &Service| service.stderr().matches(AGAIN).count();
+    let starts = |service: &Service| service.stderr().matches(RESUME_WORDS).count();
     for number in 0..ROLLBACKS {
         let published = wait_until("events that the run has published", || {
             Ok(starts(&service) >= number && waiting()? > 1)
@@ -372,14 +372,14 @@ async fn loss_in_fifo_stream_is_detected_although_its_number_was_reused() -> Res
 /// of the loss must state how many other events are lost, in which shard, and since when.
 #[test]
 fn record_of_events_beyond_memory_states_their_number() -> Result<()> {
-    const LOST: u64 = 60;
-    const BYTES: usize = 512 << 10;
+    const LOST_EVENTS: u64 = 60;
+    const EVENT_BYTES: usize = 512 << 10;
     let redis = Redis::start(&[])?;
     let home = home(&redis.url())?;
     let line = |number: u64| {
         let event = json!({
             "specversion": "1.0", "id": format!("a-{number}"), "source": "/tests", "type": "test",
-            "subject": "a", "data": "x".repeat(BYTES),
+            "subject": "a", "data": "x".repeat(EVENT_BYTES),
         });
         format!("{event}\n")
     };
@@ -399,13 +399,13 @@ fn record_of_events_beyond_memory_states_their_number() -> Result<()> {
     command.stdin(Stdio::piped()).stderr(fs::File::create(home.path("err"))?);
     let mut publisher = command.spawn()?;
     let mut input = publisher.stdin.take().context("standard input is no pipe")?;
-    for number in 2..2 + LOST {
+    for number in 2..2 + LOST_EVENTS {
         input.write_all(line(number).as_bytes())?;
     }
-    wait_until("all events", || Ok(waiting()? == 1 + LOST))?;
+    wait_until("all events", || Ok(waiting()? == 1 + LOST_EVENTS))?;
     redis.go_back(&early)?;
     let lost_at = jiff::Timestamp::now();
-    input.write_all(line(2 + LOST).as_bytes())?;
+    input.write_all(line(2 + LOST_EVENTS).as_bytes())?;
     drop(input);
     wait_until("the end of the publisher", || Ok(publisher.try_wait()?.is_some()))?;
     let ended = publisher.wait()?;
@@ -426,7 +426,7 @@ fn record_of_events_beyond_memory_states_their_number() -> Result<()> {
     let since = since.as_millisecond();
     let times = began.as_millisecond()..=lost_at.as_millisecond();
     ensure!(times.contains(&since), "{times:?}: {since}");
-    let right = json!({ "shard": shard, "events": LOST - again, "since": null });
-    ensure!(data == right && again < LOST, "the record states {data}, not {right}");
+    let right = json!({ "shard": shard, "events": LOST_EVENTS - again, "since": null });
+    ensure!(data == right && again < LOST_EVENTS, "the record states {data}, not {right}");
     Ok(())
 }

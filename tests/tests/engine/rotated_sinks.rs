@@ -15,10 +15,10 @@ use ordain_tests::tally;
 use serde_json::Value;
 
 const EVENTS: &str = "events.ndjson";
-const OUT: &str = "out.ndjson";
+const SINK_FILE: &str = "out.ndjson";
 /// The number of lines that a test appends to the input at a time: one event of each key. The comments call these lines
 /// a part.
-const PART: usize = 10;
+const PART_LINES: usize = 10;
 
 /// A running host, and the lines of its input.
 struct Rig {
@@ -33,19 +33,19 @@ impl Rig {
         let home = Home::new(&["tally"], config)?;
         home.write(EVENTS, "")?;
         let service = Service::start(&home, &["run"])?;
-        Ok(Self { home, service, lines: in_turn(PART, 20), written: 0 })
+        Ok(Self { home, service, lines: in_turn(PART_LINES, 20), written: 0 })
     }
 
     /// Appends a part to the input, and waits until the messages of the part are in the file at the path of the sink.
     fn publish_part(&mut self) -> Result<()> {
-        let part = text(&self.lines[self.written..self.written + PART]);
-        self.written += PART;
+        let part = text(&self.lines[self.written..self.written + PART_LINES]);
+        self.written += PART_LINES;
         // A part has one event of each key, so all its events have the same sequence.
-        let sequence = self.written / PART;
+        let sequence = self.written / PART_LINES;
         self.home.append(EVENTS, part)?;
         let Self { home, service, .. } = self;
         service.until("the messages in the file at the path of the sink", || {
-            messages(home, sequence) == PART
+            messages(home, sequence) == PART_LINES
         })
     }
 
@@ -71,7 +71,7 @@ fn messages(home: &Home, sequence: usize) -> usize {
     let has_sequence = |line: &&str| {
         serde_json::from_str::<Value>(line).is_ok_and(|line| line["data"]["sequence"] == sequence)
     };
-    home.read(OUT).lines().filter(has_sequence).count()
+    home.read(SINK_FILE).lines().filter(has_sequence).count()
 }
 
 #[test]
@@ -82,18 +82,18 @@ fn next_messages_are_not_written_to_a_renamed_file() -> Result<()> {
         rig.publish_part()?;
         // After the first rename, the test creates the new file, as other programs do. After each later rename, the
         // host creates the new file.
-        fs::rename(rig.home.path(OUT), rig.home.path("out.1"))?;
-        rig.home.write(OUT, "")?;
+        fs::rename(rig.home.path(SINK_FILE), rig.home.path("out.1"))?;
+        rig.home.write(SINK_FILE, "")?;
         rig.publish_part()?;
-        fs::rename(rig.home.path(OUT), rig.home.path("out.2"))?;
+        fs::rename(rig.home.path(SINK_FILE), rig.home.path("out.2"))?;
         rig.publish_part()?;
         rig.service.kill()?;
         rig.service = Service::start(&rig.home, &["run"])?;
         rig.publish_part()?;
-        fs::rename(rig.home.path(OUT), rig.home.path("out.3"))?;
+        fs::rename(rig.home.path(SINK_FILE), rig.home.path("out.3"))?;
         rig.publish_part()?;
         rig.service.end()?;
-        rig.check_files(&["out.1", "out.2", "out.3", OUT])?;
+        rig.check_files(&["out.1", "out.2", "out.3", SINK_FILE])?;
         ensure!(rig.service.stderr().contains("was renamed, removed or replaced"));
     }
     Ok(())
@@ -103,11 +103,11 @@ fn next_messages_are_not_written_to_a_renamed_file() -> Result<()> {
 fn removed_file_is_created_again() -> Result<()> {
     let mut rig = Rig::start(tally::CONFIG)?;
     rig.publish_part()?;
-    let mut files = vec![rig.home.read(OUT)];
+    let mut files = vec![rig.home.read(SINK_FILE)];
     for _ in 0..3 {
-        fs::remove_file(rig.home.path(OUT))?;
+        fs::remove_file(rig.home.path(SINK_FILE))?;
         rig.publish_part()?;
-        files.push(rig.home.read(OUT));
+        files.push(rig.home.read(SINK_FILE));
     }
     rig.service.end()?;
     rig.check(&files)
@@ -118,11 +118,11 @@ fn removed_file_is_created_again() -> Result<()> {
 fn replaced_file_keeps_its_data() -> Result<()> {
     let mut rig = Rig::start(tally::CONFIG)?;
     rig.publish_part()?;
-    let before = rig.home.read(OUT);
-    rig.home.replace(OUT, "the line of another program\nhalf")?;
+    let before = rig.home.read(SINK_FILE);
+    rig.home.replace(SINK_FILE, "the line of another program\nhalf")?;
     rig.publish_part()?;
     rig.service.end()?;
-    let out = rig.home.read(OUT);
+    let out = rig.home.read(SINK_FILE);
     let after = out.strip_prefix("the line of another program\nhalf\n").context(out.clone())?;
     rig.check(&[before, after.to_owned()])
 }
@@ -133,12 +133,12 @@ fn copied_and_truncated_file_continues_at_its_beginning() -> Result<()> {
     for copy in ["out.1", "out.2"] {
         rig.publish_part()?;
         rig.publish_part()?;
-        fs::copy(rig.home.path(OUT), rig.home.path(copy))?;
-        File::options().write(true).open(rig.home.path(OUT))?.set_len(0)?;
+        fs::copy(rig.home.path(SINK_FILE), rig.home.path(copy))?;
+        File::options().write(true).open(rig.home.path(SINK_FILE))?.set_len(0)?;
     }
     rig.publish_part()?;
     rig.service.end()?;
-    rig.check(&["out.1", "out.2", OUT].map(|file| rig.home.read(file)))
+    rig.check(&["out.1", "out.2", SINK_FILE].map(|file| rig.home.read(file)))
 }
 
 /// The folder of the sink's file is missing for a while. The host must keep the messages until it can create the file
@@ -191,14 +191,14 @@ const ROTATIONS: usize = 20;
 /// rotation. In one of these runs, the path is a link to a file in another folder.
 #[test]
 fn rotation_under_load_loses_and_repeats_nothing() -> Result<()> {
-    for (kills, out) in [(false, OUT), (true, OUT), (true, "app/log")] {
+    for (kills, out) in [(false, SINK_FILE), (true, SINK_FILE), (true, "app/log")] {
         let config = "[runtime]\nbatch = 3\n".to_owned() + tally::CONFIG;
         let home = Home::new(&["tally"], &config)?;
         let lines = in_turn(20, LOAD);
         home.write(EVENTS, "")?;
-        if out != OUT {
+        if out != SINK_FILE {
             fs::create_dir(home.path("app"))?;
-            std::os::unix::fs::symlink(out, home.path(OUT))?;
+            std::os::unix::fs::symlink(out, home.path(SINK_FILE))?;
         }
         let mut service = Service::start(&home, &["run"])?;
         let mut files = Vec::new();

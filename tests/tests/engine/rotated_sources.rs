@@ -11,14 +11,14 @@ use std::thread;
 
 use anyhow::{Context as _, Result, ensure};
 use ordain_tests::host::Home;
-use ordain_tests::http::{LINES, ingress, post_with};
+use ordain_tests::http::{LINES_TYPE, ingress, post_with};
 use ordain_tests::log::{by_key, in_turn, line, text, unnumbered};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::json;
 
 const EVENTS: &str = "events.ndjson";
-const OUT: &str = "out.ndjson";
+const SINK_FILE: &str = "out.ndjson";
 /// The number of keys of the events.
 const KEYS: usize = 5;
 
@@ -115,14 +115,14 @@ impl Writer {
 
     /// Waits until the messages of all written lines are in the output.
     fn until_all(&self, service: &mut Service) -> Result<()> {
-        let waited = service.until("all messages", || self.home.lines(OUT) >= self.written);
-        waited.with_context(|| format!("{} of {}", self.home.lines(OUT), self.written))
+        let waited = service.until("all messages", || self.home.lines(SINK_FILE) >= self.written);
+        waited.with_context(|| format!("{} of {}", self.home.lines(SINK_FILE), self.written))
     }
 
     /// Checks that the output has one message for each written line, in order.
     fn check_output(&self) -> Result<()> {
         let written = &self.numbered[..self.written];
-        tally::check(&by_key(written)?, &self.home.read(OUT))
+        tally::check(&by_key(written)?, &self.home.read(SINK_FILE))
     }
 
     /// Checks the output, and that no dead letter exists.
@@ -204,7 +204,7 @@ fn rotation_ends_no_stream() -> Result<()> {
     writer.home.write("idle.ndjson", "")?;
     writer.create(EVENTS, 3_000)?;
     let mut service = writer.start()?;
-    service.until("the first messages", || writer.home.lines(OUT) > 0)?;
+    service.until("the first messages", || writer.home.lines(SINK_FILE) > 0)?;
     writer.rename("idle.ndjson", "idle.ndjson.1")?;
     writer.home.write("idle.ndjson", "")?;
     writer.rotate()?;
@@ -268,15 +268,15 @@ fn file_rotated_before_sigterm_is_finished_by_the_next_run() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 8_000)?;
     writer.create(EVENTS, 20_000)?;
     let mut service = writer.start()?;
-    service.until("the first messages", || writer.home.lines(OUT) > 0)?;
+    service.until("the first messages", || writer.home.lines(SINK_FILE) > 0)?;
     writer.rotate()?;
     writer.create(EVENTS, 100)?;
     service.end()?;
-    ensure!(writer.home.lines(OUT) < 20_000, "the host had already read the whole file");
+    ensure!(writer.home.lines(SINK_FILE) < 20_000, "the host had already read the whole file");
     writer.rotate()?;
     writer.create(EVENTS, 100)?;
     let mut service = writer.start()?;
-    service.until("further messages", || writer.home.lines(OUT) > 0)?;
+    service.until("further messages", || writer.home.lines(SINK_FILE) > 0)?;
     service.kill()?;
     writer.home.run_once()?;
     writer.check()
@@ -351,7 +351,7 @@ fn rest_in_compressed_file_is_reported() -> Result<()> {
     );
     // The next run does not report the loss again.
     ensure!(writer.home.run_once()?["dead_total"] == 0);
-    ensure!(writer.home.lines(OUT) == rest - 10);
+    ensure!(writer.home.lines(SINK_FILE) == rest - 10);
     gzip(&writer.home.path("events.ndjson.1.gz"), "-d")?;
     writer.append(EVENTS, 10)?;
     writer.home.run_once()?;
@@ -448,7 +448,7 @@ fn compressed_files_that_were_never_read_are_reported() -> Result<()> {
     }
     writer.home.write(EVENTS, "")?;
     service.resume()?;
-    service.until("the rest of the first file", || writer.home.lines(OUT) == 30)?;
+    service.until("the rest of the first file", || writer.home.lines(SINK_FILE) == 30)?;
     for name in ["events.ndjson.3.gz", "events.ndjson.2.gz"] {
         service.until_lines(1, &["unread lines lost", name])?;
     }
@@ -565,9 +565,9 @@ fn removed_rest_is_reported_with_its_length() -> Result<()> {
     let length = writer.home.read(EVENTS).len() as u64;
     let inode = fs::metadata(writer.home.path(EVENTS))?.ino();
     let mut service = writer.start()?;
-    service.until("the first messages", || writer.home.lines(OUT) > 0)?;
+    service.until("the first messages", || writer.home.lines(SINK_FILE) > 0)?;
     service.end()?;
-    let read = writer.home.lines(OUT);
+    let read = writer.home.lines(SINK_FILE);
     ensure!(read < 20_000, "the host had already read the whole file");
     let offset = text(&writer.lines[..read]).len() as u64;
     fs::remove_file(writer.home.path(EVENTS))?;
@@ -650,7 +650,7 @@ fn spelling_of_the_path_does_not_matter() -> Result<()> {
     let config = writer.home.path("ordain.toml");
     let output = command.current_dir("/").arg(config).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    ensure!(writer.home.lines(OUT) == writer.written);
+    ensure!(writer.home.lines(SINK_FILE) == writer.written);
     let letters = writer.home.rows(&["dead", "list", "cases", "--json"])?;
     ensure!(letters.len() == 1, "{letters:?}");
     Ok(())
@@ -738,9 +738,9 @@ fn file_is_copied_and_truncated_while_the_handler_is_slow() -> Result<()> {
     let mut writer = Writer::slow(EVENTS, 4_000)?;
     writer.create(EVENTS, 3_500)?;
     let mut service = writer.start()?;
-    service.until("the first messages", || writer.home.lines(OUT) > 0)?;
+    service.until("the first messages", || writer.home.lines(SINK_FILE) > 0)?;
     writer.copy_and_truncate()?;
-    service.until("further messages", || writer.home.lines(OUT) > 1_500)?;
+    service.until("further messages", || writer.home.lines(SINK_FILE) > 1_500)?;
     writer.append(EVENTS, 10)?;
     writer.until_all(&mut service)?;
     service.end()?;
@@ -795,7 +795,7 @@ fn truncated_unread_file_is_reported_unless_copied() -> Result<()> {
         let unread = if is_copied { writer.next(20) } else { "a line that is lost\n".repeat(20) };
         writer.home.write("e-b.ndjson", unread)?;
         let mut service = writer.start()?;
-        service.until("the first messages", || writer.home.lines(OUT) > 0)?;
+        service.until("the first messages", || writer.home.lines(SINK_FILE) > 0)?;
         service.kill()?;
         let [file, copy] = ["e-b.ndjson", "e-b.ndjson.1"].map(|name| writer.home.path(name));
         if is_copied {
@@ -854,8 +854,8 @@ fn returned_file_is_not_read_again() -> Result<()> {
     writer.check()
 }
 
-/// Files that were rotated before the first start leave the folder, and return: uncompressed, moved back or copied. More
-/// files return than the host remembers of the files that it has read.
+/// Files that were rotated before the first start leave the folder, and return: uncompressed, moved back or copied.
+/// More files return than the host remembers of the files that it has read.
 #[test]
 fn ignored_file_that_returns_is_not_read() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 40)?;
@@ -899,7 +899,7 @@ fn lost_file_that_returns_is_read_in_the_same_run() -> Result<()> {
     }
     fs::create_dir(writer.home.path("away"))?;
     let mut service = writer.start()?;
-    service.until("the first messages", || writer.home.lines(OUT) > 0)?;
+    service.until("the first messages", || writer.home.lines(SINK_FILE) > 0)?;
     writer.rename("e-239.ndjson", "away/file")?;
     service.until_says("unread lines lost")?;
     writer.rename("away/file", "e-239.ndjson")?;
@@ -923,7 +923,7 @@ fn rotation_disturbs_no_stream_over_http() -> Result<()> {
     writer.until_all(&mut service)?;
     let address = ingress(&mut service)?;
     let posted: Vec<String> = (1..=200).map(|n| line("web", n, &json!({ "n": n }))).collect();
-    let content_type = format!("content-type: {LINES}");
+    let content_type = format!("content-type: {LINES_TYPE}");
     thread::scope(|scope| -> Result<()> {
         let posting = scope.spawn(|| -> Result<()> {
             for event in &posted {
@@ -936,7 +936,7 @@ fn rotation_disturbs_no_stream_over_http() -> Result<()> {
             writer.rotate()?;
             writer.create(EVENTS, 20)?;
             service.until("the messages of the file", || {
-                let out = writer.home.read(OUT);
+                let out = writer.home.read(SINK_FILE);
                 let of_file = out.lines().filter(|line| !line.contains("\"subject\":\"web\""));
                 of_file.count() == writer.written
             })?;
@@ -944,9 +944,9 @@ fn rotation_disturbs_no_stream_over_http() -> Result<()> {
         posting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })?;
     let all = [&writer.numbered[..writer.written], &posted].concat();
-    service.until("all messages", || writer.home.lines(OUT) == all.len())?;
+    service.until("all messages", || writer.home.lines(SINK_FILE) == all.len())?;
     service.end()?;
-    tally::check(&by_key(&all)?, &writer.home.read(OUT))
+    tally::check(&by_key(&all)?, &writer.home.read(SINK_FILE))
 }
 
 /// The folder of the file is missing for a while. The host must log when the source waits, and when the source
@@ -995,8 +995,8 @@ fn incomplete_line_of_a_renamed_file_is_read_when_complete() -> Result<()> {
     writer.check()
 }
 
-/// The new file has only the first half of a line. The older files begin with the same bytes, but the host must not take
-/// them for copies of the new file.
+/// The new file has only the first half of a line. The older files begin with the same bytes, but the host must not
+/// take them for copies of the new file.
 #[test]
 fn half_line_hides_no_older_file() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 40)?;

@@ -8,21 +8,21 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Result, ensure};
 use ordain_servers::{Clock, Options, Redis};
 use ordain_tests::host::Home;
-use ordain_tests::http::{LINES, ingress, post, ready};
+use ordain_tests::http::{LINES_TYPE, ingress, post, ready};
 use ordain_tests::log::text;
 use ordain_tests::service::Service;
 use serde_json::{Value, json};
 
-const MINUTE: i64 = 60;
-const HOUR: i64 = 60 * MINUTE;
-const DAY: i64 = 24 * HOUR;
+const MINUTE_S: i64 = 60;
+const HOUR_S: i64 = 60 * MINUTE_S;
+const DAY_S: i64 = 24 * HOUR_S;
 /// A source and a sink that are files.
 const FILES: &str = "source = { kind = \"file\", path = \"events.ndjson\" }\n\
     [sinks.faulty]\nkind = \"file\"\npath = \"out.ndjson\"\n";
 /// The beginning of the warning about a clock that is ahead.
-const AHEAD: &str = "the machine's clock is far ahead of the store's time";
+const AHEAD_WARNING: &str = "the machine's clock is far ahead of the store's time";
 /// A part of the warning about a clock of a Redis server that is ahead.
-const SERVER_AHEAD: &str = "is far ahead of the store's time";
+const SERVER_AHEAD_WARNING: &str = "is far ahead of the store's time";
 /// The number of keys that end before the clock jumps. At its start, the store removes only a part of these expired
 /// records.
 const KEYS: usize = 20_000;
@@ -49,7 +49,7 @@ fn output(home: &Home, clock: &Clock, seconds: i64, args: &[&str]) -> Result<Out
 
 /// Posts events, which the host must accept.
 fn send(address: SocketAddr, events: &[String]) -> Result<()> {
-    let answer = post(address, LINES, &text(events))?;
+    let answer = post(address, LINES_TYPE, &text(events))?;
     ensure!(answer.status == 202, "{answer:?}");
     Ok(())
 }
@@ -94,13 +94,13 @@ fn time_of_accepted_event_survives_crash() -> Result<()> {
     service.end()?;
 
     // In this run, the store detects the jump. In the next run, the clock is still ahead, which confirms the jump.
-    start(&home, &clock, 2 * HOUR)?.end()?;
-    let mut service = start(&home, &clock, 2 * HOUR + 11 * MINUTE)?;
+    start(&home, &clock, 2 * HOUR_S)?.end()?;
+    let mut service = start(&home, &clock, 2 * HOUR_S + 11 * MINUTE_S)?;
     send(ingress(&mut service)?, &[only_event("k", "2", "loop")])?;
     service.kill()?;
 
     home.write("ordain.toml", config.replace("30s", "200ms"))?;
-    let mut service = start(&home, &clock, 2 * HOUR + 12 * MINUTE)?;
+    let mut service = start(&home, &clock, 2 * HOUR_S + 12 * MINUTE_S)?;
     let letters = || home.rows(&["dead", "list", "cases", "--json"]);
     service.until("the dead letter", || letters().is_ok_and(|letters| !letters.is_empty()))?;
     let letters: Vec<Value> = letters()?;
@@ -117,14 +117,14 @@ fn commands_under_a_wrong_clock_forget_no_key() -> Result<()> {
     let home = Home::new(&["faulty"], &config)?;
     let clock = Clock::new()?;
     let mut events = Vec::new();
-    for seconds in [0, 8 * DAY, 0] {
+    for seconds in [0, 8 * DAY_S, 0] {
         events.push(only_event("k", "1", "emit"));
         home.replace("events.ndjson", text(&events))?;
         let run = output(&home, &clock, seconds, &["run", "--once"])?;
         let log = String::from_utf8(run.stderr)?;
-        ensure!(log.contains(AHEAD) == (seconds > 0), "{seconds}: {log}");
+        ensure!(log.contains(AHEAD_WARNING) == (seconds > 0), "{seconds}: {log}");
         ensure!(home.lines("out.ndjson") == 1, "{seconds}: {}", home.read("out.ndjson"));
-        for seconds in [8 * DAY, 0] {
+        for seconds in [8 * DAY_S, 0] {
             let keys = output(&home, &clock, seconds, &["keys", "list", "cases", "--json"])?;
             let row: Value = serde_json::from_slice(&keys.stdout)?;
             ensure!(row["key"] == "k" && row["status"] == "completed", "{seconds}: {row}");
@@ -149,9 +149,9 @@ fn jump_during_a_run_forgets_no_letter_and_no_id() -> Result<()> {
     send(address, &[fifo_event("17", &emit), fifo_event("18", &json!({ "do": "reject" }))])?;
     service.until("the dead letter", || letters().is_ok_and(|letters| letters.len() == 1))?;
     // Dead letters expire after 30 days, and the key after one day.
-    clock.set(40 * DAY)?;
+    clock.set(40 * DAY_S)?;
     send(address, &[fifo_event("19", &emit)])?;
-    service.until_says(AHEAD)?;
+    service.until_says(AHEAD_WARNING)?;
     service.until("another message", || home.lines("out.ndjson") == 2)?;
     ensure!(letters()?.len() == 1, "the dead letter expired because of the wrong clock");
     clock.set(0)?;
@@ -177,7 +177,7 @@ fn clock_before_1970_is_temporary() -> Result<()> {
     output(&home, &clock, 0, &["run", "--once"])?;
     home.append("events.ndjson", text(&[only_event("b", "2", "emit")]))?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs().cast_signed();
-    clock.set(-now - DAY)?;
+    clock.set(-now - DAY_S)?;
     for args in [&["run", "--once"][..], &["keys", "list", "cases"]] {
         let refused = home.ordain(args)?.envs(clock.env()).output()?;
         let log = String::from_utf8_lossy(&refused.stderr);
@@ -205,7 +205,8 @@ fn jump_of_the_redis_clock_forgets_no_key_and_no_letter() -> Result<()> {
     let repeat = only_event("k", "1", "emit");
     let mut lines = 0;
     // The wrong clock is 40 days ahead. Ended keys expire after seven days, dead letters after 30 days.
-    for (round, offsets) in [[0, 40 * DAY], [40 * DAY, 40 * DAY], [40 * DAY, 0]].iter().enumerate()
+    for (round, offsets) in
+        [[0, 40 * DAY_S], [40 * DAY_S, 40 * DAY_S], [40 * DAY_S, 0]].iter().enumerate()
     {
         clock.set(offsets[0])?;
         let mut service = Service::start(&home, &["run"])?;
@@ -232,9 +233,9 @@ fn jump_of_the_redis_clock_forgets_no_key_and_no_letter() -> Result<()> {
             });
             ensure!(ended.count() == lines, "{round}: {keys:?}");
         }
-        service.until_says(SERVER_AHEAD)?;
+        service.until_says(SERVER_AHEAD_WARNING)?;
         service.end()?;
-        let warnings = service.stderr().matches(SERVER_AHEAD).count();
+        let warnings = service.stderr().matches(SERVER_AHEAD_WARNING).count();
         ensure!(warnings == 1, "{round}: {warnings} warnings: {}", service.stderr());
     }
 
@@ -246,6 +247,6 @@ fn jump_of_the_redis_clock_forgets_no_key_and_no_letter() -> Result<()> {
     ensure!(home.lines("out.ndjson") == lines + 1, "{}", home.read("out.ndjson"));
     ensure!(letters()?.len() == 1, "the dead letter expired");
     service.end()?;
-    ensure!(!service.stderr().contains(SERVER_AHEAD), "{}", service.stderr());
+    ensure!(!service.stderr().contains(SERVER_AHEAD_WARNING), "{}", service.stderr());
     Ok(())
 }

@@ -21,7 +21,7 @@ path = "-"
 
 /// A Lua script that replaces the spilled event 2 of key `a` by a truncated copy, and keeps the original under another
 /// name.
-const DAMAGE: &str = r"
+const DAMAGE_SCRIPT: &str = r"
 local field = 'ea\0\0\0\0\0\0\0\2'
 for _, name in ipairs(redis.call('KEYS', '*:data:cases')) do
   local event = redis.call('HGET', name, field)
@@ -33,8 +33,8 @@ for _, name in ipairs(redis.call('KEYS', '*:data:cases')) do
 end
 return 'the event is missing'";
 
-/// A Lua script that restores the event that [`DAMAGE`] replaced.
-const MEND: &str = r"
+/// A Lua script that restores the event that [`DAMAGE_SCRIPT`] replaced.
+const REPAIR_SCRIPT: &str = r"
 local aside = redis.call('HMGET', 'aside', 'name', 'event')
 redis.call('HSET', aside[1], 'ea\0\0\0\0\0\0\0\2', aside[2])
 return 'done'";
@@ -71,7 +71,7 @@ fn unreadable_spilled_event_stops_only_its_key() -> Result<()> {
     let held = [event("a", 2), event("a", 3), event("b", 1)];
     home.write("events.ndjson", text(&held))?;
     let mut out = once(&home)?.0;
-    eval(&redis, DAMAGE)?;
+    eval(&redis, DAMAGE_SCRIPT)?;
 
     // A run that reads the damaged event must still end successfully, and must log the key, the event and the fault.
     let more = [event("a", 1), event("b", 2)];
@@ -118,7 +118,7 @@ fn unreadable_spilled_event_stops_only_its_key() -> Result<()> {
     }
 
     // After the repair, the key continues.
-    eval(&redis, MEND)?;
+    eval(&redis, REPAIR_SCRIPT)?;
     out += &once(&home)?.0;
     let all: Vec<String> = held.into_iter().chain(more).chain([event("b", 3)]).collect();
     tally::check(&by_key(&all)?, &out)

@@ -10,15 +10,15 @@ use ordain_tests::tally;
 use serde_json::json;
 
 /// The exit code of a successful command.
-const DONE: i32 = 0;
+const SUCCESS_CODE: i32 = 0;
 /// The exit code of a command that failed for a reason without a code of its own.
-const FAILED: i32 = 1;
+const FAILURE_CODE: i32 = 1;
 /// The exit code of a command line with invalid arguments.
-const USAGE: i32 = 2;
+const USAGE_CODE: i32 = 2;
 /// The exit code of a failure that may be temporary. A supervisor starts the process again.
-const UNAVAILABLE: i32 = 75;
+const UNAVAILABLE_CODE: i32 = 75;
 /// The exit code of an error in the configuration or in a file that it names.
-const CONFIG: i32 = 78;
+const CONFIG_CODE: i32 = 78;
 
 /// Runs a command, which must exit with `code` and print each of `words` once to standard error. This output must not
 /// contain internals of the program.
@@ -42,36 +42,36 @@ fn make_pipe(home: &Home, name: &str) -> Result<()> {
     Ok(())
 }
 
-const ONCE: &[&str] = &["--log", "warn", "run", "--once"];
+const RUN_ONCE: &[&str] = &["--log", "warn", "run", "--once"];
 
 #[test]
 fn invalid_arguments_are_usage_errors() -> Result<()> {
     let home = Home::new(&[], tally::CONFIG)?;
-    check(&home, &[], USAGE, &["Usage:"])?;
-    check(&home, &["nonsense"], USAGE, &["unrecognized subcommand 'nonsense'"])?;
-    check(&home, &["run", "--strict"], USAGE, &["required", "  --once"])?;
-    check(&home, &["run", "a", "b"], USAGE, &["unexpected argument 'b'"])?;
-    check(&home, &["keys", "why", "cases"], USAGE, &["  <KEY>"])?;
+    check(&home, &[], USAGE_CODE, &["Usage:"])?;
+    check(&home, &["nonsense"], USAGE_CODE, &["unrecognized subcommand 'nonsense'"])?;
+    check(&home, &["run", "--strict"], USAGE_CODE, &["required", "  --once"])?;
+    check(&home, &["run", "a", "b"], USAGE_CODE, &["unexpected argument 'b'"])?;
+    check(&home, &["keys", "why", "cases"], USAGE_CODE, &["  <KEY>"])?;
     check(
         &home,
         &["keys", "list", "cases", "--status", "odd"],
-        USAGE,
+        USAGE_CODE,
         &["invalid value 'odd'", "[possible values: active, waiting, retrying, parked, completed]"],
     )?;
     check(
         &home,
         &["dead", "show", "cases", "odd"],
-        USAGE,
+        USAGE_CODE,
         &["like 3-b05cb4f9ec0b9b83", "`ordain dead list cases`"],
     )?;
     check(
         &home,
         &["dead", "show", "cases", "7-b05cb4f9ec0b9b83"],
-        FAILED,
+        FAILURE_CODE,
         &["stream cases has no dead letter 7-b05cb4f9ec0b9b83 without a key: "],
     )?;
-    check(&home, &["generate", "--loss", "3"], USAGE, &["a probability from 0 to 1"])?;
-    check(&home, &["--log", "!", "run"], USAGE, &["try `--log info`"])
+    check(&home, &["generate", "--loss", "3"], USAGE_CODE, &["a probability from 0 to 1"])?;
+    check(&home, &["--log", "!", "run"], USAGE_CODE, &["try `--log info`"])
 }
 
 /// Another program may write the file of a secret only some time after the start of the machine. So the exit code for a
@@ -86,10 +86,10 @@ fn missing_file_of_secret_is_temporary() -> Result<()> {
     let config = format!("[store]\nkind = \"redis\"\nurl = \"{url}\"\n{config}");
     home.write("ordain.toml", &config)?;
     let words = ["ordain.toml:3: store.url: ", "redis-password: No such file"];
-    check(&home, &["run"], UNAVAILABLE, &words)?;
-    check(&home, &["check"], UNAVAILABLE, &words)?;
-    check(&home, &["keys", "list", "cases"], UNAVAILABLE, &words)?;
-    check(&home, ONCE, UNAVAILABLE, &words)?;
+    check(&home, &["run"], UNAVAILABLE_CODE, &words)?;
+    check(&home, &["check"], UNAVAILABLE_CODE, &words)?;
+    check(&home, &["keys", "list", "cases"], UNAVAILABLE_CODE, &words)?;
+    check(&home, RUN_ONCE, UNAVAILABLE_CODE, &words)?;
     home.write(
         "ordain.toml",
         config.replace("kind = \"redis\"\n", "kind = \"redis\"\nshards = 0\n"),
@@ -97,14 +97,14 @@ fn missing_file_of_secret_is_temporary() -> Result<()> {
     check(
         &home,
         &["run"],
-        CONFIG,
+        CONFIG_CODE,
         &["redis-password: No such file", "store.shards: must be between"],
     )?;
     home.write("ordain.toml", config.replace("/redis-password", "/"))?;
-    check(&home, &["run"], CONFIG, &["is no regular file"])?;
+    check(&home, &["run"], CONFIG_CODE, &["is no regular file"])?;
     home.write("ordain.toml", &config)?;
     home.write("redis-password", "secret\n")?;
-    check(&home, &["check"], DONE, &[])
+    check(&home, &["check"], SUCCESS_CODE, &[])
 }
 
 /// A program that replaces the file of a secret may first truncate the file, or remove the target of a link for a
@@ -119,15 +119,15 @@ fn file_of_secret_during_its_replacement_is_temporary() -> Result<()> {
     let admin = format!("[admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"{variable}\"\n");
     for (setting, table) in [("broker.url", broker), ("admin.token", admin)] {
         home.write("ordain.toml", format!("{table}{}", tally::CONFIG))?;
-        check(&home, &["check"], UNAVAILABLE, &[setting, "secret: No such file"])?;
+        check(&home, &["check"], UNAVAILABLE_CODE, &[setting, "secret: No such file"])?;
         for empty in ["", "\n"] {
             home.write("secret.new", empty)?;
-            for args in [ONCE, &["check"]] {
-                check(&home, args, UNAVAILABLE, &[setting, "secret is empty"])?;
+            for args in [RUN_ONCE, &["check"]] {
+                check(&home, args, UNAVAILABLE_CODE, &[setting, "secret is empty"])?;
             }
         }
         home.write("secret.new", "0123456789abcdef\n")?;
-        check(&home, &["check"], DONE, &[])?;
+        check(&home, &["check"], SUCCESS_CODE, &[])?;
         std::fs::remove_file(home.path("secret.new"))?;
     }
     Ok(())
@@ -142,21 +142,26 @@ fn configuration_during_its_replacement_is_temporary() -> Result<()> {
     home.write("events.ndjson", "")?;
     let config = home.read("ordain.toml");
     std::fs::remove_file(home.path("ordain.toml"))?;
-    check(&home, ONCE, CONFIG, &["ordain.toml: cannot be read: No such file"])?;
+    check(&home, RUN_ONCE, CONFIG_CODE, &["ordain.toml: cannot be read: No such file"])?;
     std::os::unix::fs::symlink("volume/ordain.toml", home.path("ordain.toml"))?;
     std::os::unix::fs::symlink("volume", home.path("linked"))?;
     let list = &["keys", "list", "cases", "--config", "linked/ordain.toml"];
     let plugins = &["plugins", "check", "plugins/tally.wasm"];
-    for args in [ONCE, &["check"], list, plugins] {
-        check(&home, args, UNAVAILABLE, &["ordain.toml: leads through a link", "is mounted"])?;
+    for args in [RUN_ONCE, &["check"], list, plugins] {
+        check(&home, args, UNAVAILABLE_CODE, &["ordain.toml: leads through a link", "is mounted"])?;
     }
     std::fs::create_dir(home.path("volume"))?;
     std::fs::write(home.path("volume/ordain.toml"), "")?;
-    for args in [ONCE, &["check"], list, plugins] {
-        check(&home, args, UNAVAILABLE, &["ordain.toml: is empty: write at least one stream"])?;
+    for args in [RUN_ONCE, &["check"], list, plugins] {
+        check(
+            &home,
+            args,
+            UNAVAILABLE_CODE,
+            &["ordain.toml: is empty: write at least one stream"],
+        )?;
     }
     home.write("volume/ordain.toml", config)?;
-    check(&home, ONCE, DONE, &[])
+    check(&home, RUN_ONCE, SUCCESS_CODE, &[])
 }
 
 #[test]
@@ -165,10 +170,10 @@ fn all_configuration_errors_are_reported_at_once() -> Result<()> {
     check(
         &home,
         &["run", "absent.toml"],
-        CONFIG,
+        CONFIG_CODE,
         &["absent.toml: cannot be read: No such file", "name the file with --config FILE"],
     )?;
-    check(&home, &["run", "plugins"], CONFIG, &["plugins: is not a file"])?;
+    check(&home, &["run", "plugins"], CONFIG_CODE, &["plugins: is not a file"])?;
     let bad = r#"
 [runtime]
 workers = 0
@@ -187,9 +192,9 @@ retry = { attempts = 2, backoff = "10ms..1ms" }
         "bad.toml:8: streams.cases.ordering: expected \"sequenced\" or \"fifo\", found \"sorted\"",
         "bad.toml:10: streams.cases.retry.backoff: expected a range",
     ];
-    check(&home, &["run", "bad.toml"], CONFIG, &errors)?;
-    check(&home, &["check", "bad.toml"], CONFIG, &errors)?;
-    check(&home, &["keys", "list", "cases", "--config", "bad.toml"], CONFIG, &errors)
+    check(&home, &["run", "bad.toml"], CONFIG_CODE, &errors)?;
+    check(&home, &["check", "bad.toml"], CONFIG_CODE, &errors)?;
+    check(&home, &["keys", "list", "cases", "--config", "bad.toml"], CONFIG_CODE, &errors)
 }
 
 #[test]
@@ -197,7 +202,12 @@ fn file_that_is_no_handler_is_refused() -> Result<()> {
     let home = Home::new(&[], tally::CONFIG)?;
     home.write("events.ndjson", "")?;
     let handler = "ordain.toml:3: streams.cases.handler:";
-    check(&home, ONCE, CONFIG, &[handler, "there is no tally.wasm or tally@<version>.wasm"])?;
+    check(
+        &home,
+        RUN_ONCE,
+        CONFIG_CODE,
+        &[handler, "there is no tally.wasm or tally@<version>.wasm"],
+    )?;
     let none: [(&[u8], &str); 4] = [
         (b"no wasm at all", "is no WebAssembly"),
         (b"", "is empty"),
@@ -206,13 +216,13 @@ fn file_that_is_no_handler_is_refused() -> Result<()> {
     ];
     for (bytes, words) in none {
         home.write("plugins/tally.wasm", bytes)?;
-        for args in [ONCE, &["check"]] {
-            check(&home, args, CONFIG, &["plugins/tally.wasm: ", words])?;
+        for args in [RUN_ONCE, &["check"]] {
+            check(&home, args, CONFIG_CODE, &["plugins/tally.wasm: ", words])?;
         }
     }
     std::fs::remove_file(home.path("plugins/tally.wasm"))?;
     make_pipe(&home, "plugins/tally.wasm")?;
-    check(&home, ONCE, CONFIG, &["plugins/tally.wasm: is no regular file"])?;
+    check(&home, RUN_ONCE, CONFIG_CODE, &["plugins/tally.wasm: is no regular file"])?;
     std::fs::remove_file(home.path("plugins/tally.wasm"))?;
     // None of the refused starts may have created a store or an output file.
     ensure!(
@@ -220,12 +230,12 @@ fn file_that_is_no_handler_is_refused() -> Result<()> {
         "a refused start created a file"
     );
     home.write("plugins/tally.wasm", guest("puppet")?)?;
-    check(&home, ONCE, DONE, &[])?;
+    check(&home, RUN_ONCE, SUCCESS_CODE, &[])?;
     std::fs::remove_dir_all(home.path("plugins"))?;
     check(
         &home,
-        ONCE,
-        UNAVAILABLE,
+        RUN_ONCE,
+        UNAVAILABLE_CODE,
         &["plugins.dir: the folder plugins cannot be read", "Create it"],
     )
 }
@@ -240,15 +250,15 @@ fn strict_run_fails_on_dead_letters_and_held_events() -> Result<()> {
     ] {
         let home = Home::new(&["tally"], tally::CONFIG)?;
         home.write("events.ndjson", &events)?;
-        check(&home, ONCE, DONE, &["dead letters"])?;
-        let code = if held { FAILED } else { DONE };
+        check(&home, RUN_ONCE, SUCCESS_CODE, &["dead letters"])?;
+        let code = if held { FAILURE_CODE } else { SUCCESS_CODE };
         check(&home, strict, code, &["dead letters"])?;
         std::fs::remove_dir_all(home.path("ordain-data"))?;
-        check(&home, strict, FAILED, &["dead letters"])?;
+        check(&home, strict, FAILURE_CODE, &["dead letters"])?;
     }
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", in_turn(3, 3).join("\n"))?;
-    check(&home, strict, DONE, &["settled with effect             9"])
+    check(&home, strict, SUCCESS_CODE, &["settled with effect             9"])
 }
 
 #[test]
@@ -258,9 +268,9 @@ fn store_of_another_process_is_unavailable() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     service.until("a message", || home.lines("out.ndjson") == 1)?;
     let holder = format!("process {} has the store in ordain-data open", service.id());
-    check(&home, ONCE, UNAVAILABLE, &[&holder, "stop it first", "a folder of its own"])?;
+    check(&home, RUN_ONCE, UNAVAILABLE_CODE, &[&holder, "stop it first", "a folder of its own"])?;
     service.kill()?;
-    check(&home, ONCE, DONE, &[])
+    check(&home, RUN_ONCE, SUCCESS_CODE, &[])
 }
 
 #[test]
@@ -270,35 +280,50 @@ fn missing_key_or_stream_is_an_error() -> Result<()> {
     home.run_once()?;
     let stream = "stream \"odd\" does not exist, neither in ordain.toml nor in its store; \
                   existing streams: cases";
-    check(&home, &["keys", "list", "odd"], FAILED, &[stream])?;
-    check(&home, &["keys", "why", "odd", "k0"], FAILED, &[stream])?;
-    check(&home, &["dead", "list", "odd"], FAILED, &[stream])?;
-    check(&home, &["keys", "why", "cases", "odd"], FAILED, &["\"odd\" of stream cases was never"])?;
-    check(&home, &["dead", "show", "cases", "1-1"], FAILED, &["has no dead letter 1-1"])
+    check(&home, &["keys", "list", "odd"], FAILURE_CODE, &[stream])?;
+    check(&home, &["keys", "why", "odd", "k0"], FAILURE_CODE, &[stream])?;
+    check(&home, &["dead", "list", "odd"], FAILURE_CODE, &[stream])?;
+    check(
+        &home,
+        &["keys", "why", "cases", "odd"],
+        FAILURE_CODE,
+        &["\"odd\" of stream cases was never"],
+    )?;
+    check(&home, &["dead", "show", "cases", "1-1"], FAILURE_CODE, &["has no dead letter 1-1"])
 }
 
 #[test]
 fn unusable_files_are_refused() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     let source = "ordain.toml:4: streams.cases.source.path:";
-    check(&home, ONCE, UNAVAILABLE, &[source, "events.ndjson cannot be read: No such file"])?;
+    check(
+        &home,
+        RUN_ONCE,
+        UNAVAILABLE_CODE,
+        &[source, "events.ndjson cannot be read: No such file"],
+    )?;
     std::fs::create_dir(home.path("events.ndjson"))?;
-    check(&home, ONCE, CONFIG, &[source, "events.ndjson is no regular file", "path = \"-\""])?;
+    check(
+        &home,
+        RUN_ONCE,
+        CONFIG_CODE,
+        &[source, "events.ndjson is no regular file", "path = \"-\""],
+    )?;
     home.write("ordain.toml", tally::CONFIG.replace("events.ndjson", "/dev/zero"))?;
-    check(&home, ONCE, CONFIG, &[source, "/dev/zero is no regular file"])?;
+    check(&home, RUN_ONCE, CONFIG_CODE, &[source, "/dev/zero is no regular file"])?;
 
     std::fs::remove_dir(home.path("events.ndjson"))?;
     home.write("events.ndjson", in_turn(1, 1).join("\n"))?;
     make_pipe(&home, "pipe")?;
     for (sink, code, what) in [
-        ("absent/out.ndjson", UNAVAILABLE, "cannot be written:"),
-        ("ordain.toml/out", CONFIG, "cannot be written:"),
-        ("plugins", CONFIG, "is no regular file"),
-        ("pipe", CONFIG, "is no regular file"),
-        ("/dev/null", CONFIG, "is no regular file"),
+        ("absent/out.ndjson", UNAVAILABLE_CODE, "cannot be written:"),
+        ("ordain.toml/out", CONFIG_CODE, "cannot be written:"),
+        ("plugins", CONFIG_CODE, "is no regular file"),
+        ("pipe", CONFIG_CODE, "is no regular file"),
+        ("/dev/null", CONFIG_CODE, "is no regular file"),
     ] {
         home.write("ordain.toml", tally::CONFIG.replace("out.ndjson", sink))?;
-        check(&home, ONCE, code, &["ordain.toml:8: sinks.tally.path:", what, "Use a "])?;
+        check(&home, RUN_ONCE, code, &["ordain.toml:8: sinks.tally.path:", what, "Use a "])?;
     }
     home.write("ordain.toml", tally::CONFIG)?;
     let report = home.run_once()?;
@@ -312,12 +337,13 @@ fn unusable_files_are_refused() -> Result<()> {
 fn missing_files_of_a_service_are_unavailable() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     let service = &["--log", "warn", "run"];
-    check(&home, service, UNAVAILABLE, &["events.ndjson cannot be read: No such file"])?;
+    check(&home, service, UNAVAILABLE_CODE, &["events.ndjson cannot be read: No such file"])?;
     std::fs::create_dir(home.path("events.ndjson"))?;
-    check(&home, service, CONFIG, &["events.ndjson is no regular file"])?;
+    check(&home, service, CONFIG_CODE, &["events.ndjson is no regular file"])?;
     std::fs::remove_dir(home.path("events.ndjson"))?;
     home.write("events.ndjson", "")?;
-    for (sink, code) in [("absent/out.ndjson", UNAVAILABLE), ("ordain.toml/out", CONFIG)] {
+    for (sink, code) in [("absent/out.ndjson", UNAVAILABLE_CODE), ("ordain.toml/out", CONFIG_CODE)]
+    {
         home.write("ordain.toml", tally::CONFIG.replace("out.ndjson", sink))?;
         check(&home, service, code, &["sinks.tally.path:", "cannot be written:"])?;
     }
@@ -363,11 +389,11 @@ fn read_only_file_system_is_unavailable() -> Result<()> {
         let events = home.read("events.ndjson") + &home.read("more.ndjson");
         home.write("events.ndjson", events)?;
         for (folder, words) in [("volume", "volume/store"), ("out", "sinks.tally.path: out/out.")] {
-            let (code, log) = with_read_only(&home, folder, ONCE)?;
-            ensure!(code == Some(UNAVAILABLE), "{folder}: {code:?}: {log}");
+            let (code, log) = with_read_only(&home, folder, RUN_ONCE)?;
+            ensure!(code == Some(UNAVAILABLE_CODE), "{folder}: {code:?}: {log}");
             ensure!(log.contains("Read-only file system") && log.contains(words), "{log}");
         }
-        check(&home, ONCE, DONE, &[])?;
+        check(&home, RUN_ONCE, SUCCESS_CODE, &[])?;
     }
     tally::check(&by_key(&lines)?, &home.read("out/out.ndjson"))
 }
@@ -380,17 +406,17 @@ fn too_many_open_files_are_no_error_of_the_configuration() -> Result<()> {
     home.write("events.ndjson", in_turn(1, 1).join("\n") + "\n")?;
     let mut steps = std::collections::BTreeSet::new();
     for files in 6..=20 {
-        let (code, log) = limited(&home, &format!("ulimit -n {files}"), ONCE)?;
+        let (code, log) = limited(&home, &format!("ulimit -n {files}"), RUN_ONCE)?;
         // With fewer than 12 files, the host reaches the limit before it opens its store.
-        let is_allowed =
-            [Some(DONE), Some(UNAVAILABLE)].contains(&code) || files >= 12 && code == Some(FAILED);
-        let is_named = code == Some(DONE) || log.contains("Too many open files");
+        let is_allowed = [Some(SUCCESS_CODE), Some(UNAVAILABLE_CODE)].contains(&code)
+            || files >= 12 && code == Some(FAILURE_CODE);
+        let is_named = code == Some(SUCCESS_CODE) || log.contains("Too many open files");
         ensure!(is_allowed && is_named, "{files}: {code:?}: {log}");
         ensure!(!log.contains("Create it"), "the folder of the handlers exists: {log}");
         steps.extend(log.lines().last().map(|line| line.chars().take(30).collect::<String>()));
     }
     ensure!(steps.len() > 3, "{steps:?}");
-    check(&home, ONCE, DONE, &[])
+    check(&home, RUN_ONCE, SUCCESS_CODE, &[])
 }
 
 #[test]
@@ -398,16 +424,16 @@ fn folder_of_the_store_on_an_unmounted_disk_is_unavailable() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", "")?;
     std::os::unix::fs::symlink("volume/data", home.path("ordain-data"))?;
-    check(&home, ONCE, UNAVAILABLE, &["leads through a link", "is mounted"])?;
+    check(&home, RUN_ONCE, UNAVAILABLE_CODE, &["leads through a link", "is mounted"])?;
     let store = "[store]\nkind = \"embedded\"\npath = \"ordain-data/inner/store\"\n";
     home.write("inner.toml", format!("{store}{}", tally::CONFIG))?;
     let inner = &["--log", "warn", "run", "--once", "inner.toml"];
-    check(&home, inner, UNAVAILABLE, &["leads through a link", "is mounted"])?;
+    check(&home, inner, UNAVAILABLE_CODE, &["leads through a link", "is mounted"])?;
     // The root of a new volume contains the folder `lost+found` of the file system, so the host must accept this
     // folder.
     std::fs::create_dir_all(home.path("volume/data/lost+found"))?;
-    check(&home, ONCE, DONE, &[])?;
-    check(&home, ONCE, DONE, &[])
+    check(&home, RUN_ONCE, SUCCESS_CODE, &[])?;
+    check(&home, RUN_ONCE, SUCCESS_CODE, &[])
 }
 
 #[test]
@@ -417,7 +443,7 @@ fn run_once_with_an_endless_source_is_refused() -> Result<()> {
     let queue = tally::CONFIG.replace(source, r#"{ kind = "amqp", queue = "cases" }"#);
     home.write("ordain.toml", format!("{queue}[broker]\nurl = \"amqp://127.0.0.1:1\"\n"))?;
     let words = ["ordain.toml:4: streams.cases.source: a queue has no end", "run without --once"];
-    check(&home, ONCE, CONFIG, &words)
+    check(&home, RUN_ONCE, CONFIG_CODE, &words)
 }
 
 #[test]
@@ -428,23 +454,23 @@ fn one_file_under_two_names_is_refused() -> Result<()> {
     home.write("events.ndjson", &events)?;
     std::os::unix::fs::symlink("events.ndjson", home.path("out.ndjson"))?;
     let input = "is the same file as streams.cases.source.path: the source would never end";
-    check(&home, ONCE, CONFIG, &["ordain.toml:8: sinks.tally.path: out.ndjson", input])?;
+    check(&home, RUN_ONCE, CONFIG_CODE, &["ordain.toml:8: sinks.tally.path: out.ndjson", input])?;
     std::fs::remove_file(home.path("out.ndjson"))?;
     std::fs::hard_link(home.path("events.ndjson"), home.path("out.ndjson"))?;
-    check(&home, ONCE, CONFIG, &[input])?;
+    check(&home, RUN_ONCE, CONFIG_CODE, &[input])?;
     std::fs::remove_file(home.path("out.ndjson"))?;
     assert_eq!(home.read("events.ndjson"), events);
 
     // The link and its target are one file, which does not exist. Both commands must refuse it, and create no file.
     std::os::unix::fs::symlink("other.ndjson", home.path("out.ndjson"))?;
     let words = ["sinks.tally.path: out.ndjson", "as sinks.other.path: each sink needs its own"];
-    check(&home, &["check"], CONFIG, &words)?;
-    check(&home, ONCE, CONFIG, &words)?;
+    check(&home, &["check"], CONFIG_CODE, &words)?;
+    check(&home, RUN_ONCE, CONFIG_CODE, &words)?;
     home.write("ordain.toml", tally::CONFIG.to_owned() + &second.replace("other.n", "./new.n"))?;
     home.write("ordain.toml", home.read("ordain.toml").replace("out.n", "plugins/../new.n"))?;
     let words = ["tally.path: plugins/../new.ndjson", "as sinks.other.path: each sink needs its"];
-    check(&home, &["check"], CONFIG, &words)?;
-    check(&home, ONCE, CONFIG, &words)?;
+    check(&home, &["check"], CONFIG_CODE, &words)?;
+    check(&home, RUN_ONCE, CONFIG_CODE, &words)?;
     ensure!(!home.path("other.ndjson").exists() && !home.path("new.ndjson").exists());
     Ok(())
 }
@@ -454,7 +480,12 @@ fn damaged_store_is_refused() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", in_turn(2, 5).join("\n"))?;
     home.write("ordain-data", "")?;
-    check(&home, ONCE, CONFIG, &["the store's path ordain-data is a file", "must be a folder"])?;
+    check(
+        &home,
+        RUN_ONCE,
+        CONFIG_CODE,
+        &["the store's path ordain-data is a file", "must be a folder"],
+    )?;
     std::fs::remove_file(home.path("ordain-data"))?;
     home.run_once()?;
     for (file, words) in [
@@ -465,7 +496,7 @@ fn damaged_store_is_refused() -> Result<()> {
         let path = home.path("ordain-data").join(file);
         let whole = std::fs::read(&path).with_context(|| file.to_owned())?;
         std::fs::write(&path, &whole[..10])?;
-        check(&home, ONCE, CONFIG, &[words, "from a backup"])?;
+        check(&home, RUN_ONCE, CONFIG_CODE, &[words, "from a backup"])?;
         std::fs::write(&path, whole)?;
     }
     let report = home.run_once()?;

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ordain_tests::host::Home;
-use ordain_tests::http::{LINES, ingress, post};
+use ordain_tests::http::{LINES_TYPE, ingress, post};
 use ordain_tests::log::{by_key, in_turn};
 use ordain_tests::seed::kill_seed;
 use ordain_tests::service::Service;
@@ -149,7 +149,8 @@ fn same_id_from_another_source_is_another_event() -> Result<()> {
     Ok(())
 }
 
-/// A library may send an event again in another form of JSON. `data_base64` contains the data in exactly this form.
+/// A library may send an event again in another form of JSON. The test uses `data_base64`, because it preserves the
+/// form of the JSON.
 #[test]
 fn other_form_of_json_is_a_repeat() -> Result<()> {
     let home = Home::new(&["tally"], CONFIG)?;
@@ -183,7 +184,7 @@ fn same_id_from_another_source_is_another_event_over_http() -> Result<()> {
     let last = event("/a", "last", 5);
     // The first two requests contain the same five events. The last event arrives after all repeats.
     for body in [events_of_sources(), events_of_sources(), format!("{last}\n")] {
-        let answer = post(address, LINES, &body)?;
+        let answer = post(address, LINES_TYPE, &body)?;
         ensure!(answer.status == 202, "{answer:?}");
     }
     service.until("all messages", || home.lines("out.ndjson") >= 6)?;

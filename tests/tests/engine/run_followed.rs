@@ -14,7 +14,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 /// The maximum length of a piece, in bytes. A piece contains several lines, or only a part of a line.
-const PIECE: usize = 2_000;
+const PIECE_BYTES_LIMIT: usize = 2_000;
 /// The number of kills before the file is complete.
 const KILLS: usize = 8;
 
@@ -35,7 +35,7 @@ fn file_written_in_pieces_survives_kills() -> Result<()> {
     let mut written = 0;
     let mut kills = 0;
     while written < content.len() {
-        let piece = rng.random_range(1..=PIECE).min(content.len() - written);
+        let piece = rng.random_range(1..=PIECE_BYTES_LIMIT).min(content.len() - written);
         file.write_all(&content[written..written + piece])?;
         written += piece;
         if rng.random_ratio(1, 20) {

@@ -7,7 +7,7 @@ use std::fs;
 use anyhow::{Result, ensure};
 use ordain_tests::alerts;
 use ordain_tests::host::Home;
-use ordain_tests::http::{LINES, get, ingress, metric, post, ready};
+use ordain_tests::http::{LINES_TYPE, get, ingress, metric, post, ready};
 use ordain_tests::log::{by_key, line, text};
 use ordain_tests::plugins::plugin;
 use ordain_tests::printed::run_all;
@@ -150,7 +150,9 @@ fn full_key_over_http_has_a_remedy() -> Result<()> {
         let words = "the limit `source.queue`: try again. A partition of the stream receives no events: key \"a\" is \
                      stopped at event 1, and ";
         service.until("an answer that names the key", || {
-            let Ok(answer) = post(events, LINES, &(event(sequence) + "\n")) else { return false };
+            let Ok(answer) = post(events, LINES_TYPE, &(event(sequence) + "\n")) else {
+                return false;
+            };
             if answer.status == 202 {
                 accepted.push(event(sequence));
                 sequence += 1;
@@ -158,7 +160,7 @@ fn full_key_over_http_has_a_remedy() -> Result<()> {
             }
             answer.status == 429 && answer.problem().is_ok_and(|detail| detail.contains(words))
         })?;
-        let answer = post(events, LINES, &(event(1) + "\n"))?;
+        let answer = post(events, LINES_TYPE, &(event(1) + "\n"))?;
         ensure!(answer.status == 429 && answer.problem()?.contains(words), "{answer:?}");
         let named =
             "remedy: raise `spill_limit`, or set `overflow = \"dead-letter\"`, and start Ordain ";
@@ -173,7 +175,7 @@ fn full_key_over_http_has_a_remedy() -> Result<()> {
         let mut service = Service::start(&home, &["run"])?;
         let events = ingress(&mut service)?;
         service.until("the missing event", || {
-            post(events, LINES, &(event(1) + "\n")).is_ok_and(|answer| answer.status == 202)
+            post(events, LINES_TYPE, &(event(1) + "\n")).is_ok_and(|answer| answer.status == 202)
         })?;
         accepted.push(event(1));
         service.until("all messages", || home.lines("out.ndjson") == accepted.len())?;

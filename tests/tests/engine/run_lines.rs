@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
-use ordain_tests::http::{LINES, ingress, post};
+use ordain_tests::http::{LINES_TYPE, ingress, post};
 use ordain_tests::log::{by_key, in_turn, text, with_unusual_times};
 use ordain_tests::seed::kill_seed;
 use ordain_tests::service::Service;
@@ -26,7 +26,7 @@ fn config() -> String {
 }
 
 /// Invalid lines. Each row has the line, the cause of its dead letter, and a part of the error.
-const BAD: &[(&[u8], &str, &str)] = &[
+const INVALID_LINES: &[(&[u8], &str, &str)] = &[
     (b"no JSON", "unreadable", "not a CloudEvent in JSON"),
     (b"{\"specversion\":\"1.0\"", "unreadable", "EOF while parsing"),
     (b"{\"id\":\"\xff\xfe\"}", "unreadable", "not UTF-8"),
@@ -64,7 +64,7 @@ const BLANKS: [&[u8]; 6] =
     [b"", b" \t \n", b"\xef\xbb\xbf\n", b"\xc2\xa0 \r\n", b"\0\0\0", b"\0\n \0\t"];
 
 /// Returns the text of a file with valid, invalid and blank lines. An invalid line follows each event whose index is a
-/// multiple of `every`. Also returns a map from the line number of each invalid line to its index in [`BAD`].
+/// multiple of `every`. Also returns a map from the line number of each invalid line to its index in [`INVALID_LINES`].
 fn mixed(good: &[String], every: usize) -> (Vec<u8>, BTreeMap<usize, usize>) {
     // The file begins with a byte order mark, which belongs to no event.
     let mut text = b"\xef\xbb\xbf".to_vec();
@@ -79,8 +79,8 @@ fn mixed(good: &[String], every: usize) -> (Vec<u8>, BTreeMap<usize, usize>) {
         text.extend(if number % 2 == 0 { &b"\n"[..] } else { b"\r\n\n" });
         line += 1 + number % 2;
         if number % every == 0 {
-            let which = number / every % BAD.len();
-            text.extend(BAD[which].0);
+            let which = number / every % INVALID_LINES.len();
+            text.extend(INVALID_LINES[which].0);
             text.push(b'\n');
             line += 1;
             bad.insert(line, which);
@@ -116,7 +116,7 @@ fn check_letters(home: &Home, bad: &BTreeMap<usize, usize>) -> Result<()> {
         by_origin.insert(text(letter, "origin")?, (text(letter, "cause")?, text(letter, "error")?));
     }
     for (line, which) in bad {
-        let (_, expected, words) = BAD[*which];
+        let (_, expected, words) = INVALID_LINES[*which];
         let origin = format!("line {line} of events.ndjson");
         let (cause, error) =
             by_origin.get(&origin).with_context(|| format!("no dead letter of {origin}"))?;
@@ -129,7 +129,7 @@ fn check_letters(home: &Home, bad: &BTreeMap<usize, usize>) -> Result<()> {
 fn each_bad_line_is_one_dead_letter() -> Result<()> {
     let good = in_turn(4, 40);
     let (home, bad) = home(&good, 5)?;
-    assert!(bad.len() >= BAD.len());
+    assert!(bad.len() >= INVALID_LINES.len());
     let report = home.run_once()?;
     assert_eq!((report["settled"].as_u64(), report["duplicates"].as_u64()), (Some(160), Some(0)));
     assert_eq!(report["dead_total"].as_u64(), Some(bad.len() as u64));
@@ -180,7 +180,7 @@ fn events_with_unusual_times_take_effect() -> Result<()> {
     let config = tally::CONFIG.replace(source, "kind = \"http\"");
     let home = Home::new(&["tally"], &format!("[ingress]\nlisten = \"127.0.0.1:0\"\n{config}"))?;
     let mut service = Service::start(&home, &["run"])?;
-    let answer = post(ingress(&mut service)?, LINES, &text(&lines))?;
+    let answer = post(ingress(&mut service)?, LINES_TYPE, &text(&lines))?;
     ensure!(answer.status == 202, "{answer:?}");
     service.until("all messages", || home.lines("out.ndjson") == lines.len())?;
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))?;

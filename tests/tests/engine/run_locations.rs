@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
 use ordain_tests::host::Home;
-use ordain_tests::http::{LINES, ingress, post};
+use ordain_tests::http::{LINES_TYPE, ingress, post};
 use ordain_tests::service::Service;
 use serde_json::{Value, json};
 
@@ -70,9 +70,9 @@ fn events_over_http_are_spread_by_the_located_key() -> Result<()> {
     let address = ingress(&mut service)?;
     // With `id = "none"`, no event counts as a repeat.
     let lines: String = (0..40).map(|n| event("same", &json!({ "order": n % 8 }))).collect();
-    let answer = post(address, LINES, &lines)?;
+    let answer = post(address, LINES_TYPE, &lines)?;
     ensure!(answer.status == 202, "{answer:?}");
-    let answer = post(address, LINES, &event("same", &json!({})))?;
+    let answer = post(address, LINES_TYPE, &event("same", &json!({})))?;
     let words = "there is no key: the data at \\\"/order\\\" must contain the key";
     ensure!(answer.status == 400 && answer.body.contains(words), "{answer:?}");
     service.until("all messages", || home.lines("out.ndjson") >= 40)?;

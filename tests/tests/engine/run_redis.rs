@@ -14,7 +14,7 @@ use super::check_connect::home;
 
 const SECRET: &str = "s/cr@t-of-redis";
 /// The password in percent-encoded form, as in a URL.
-const WRITTEN: &str = "s%2Fcr%40t-of-redis";
+const ENCODED_SECRET: &str = "s%2Fcr%40t-of-redis";
 
 #[test]
 fn password_from_the_environment_is_never_printed() -> Result<()> {
@@ -25,7 +25,8 @@ fn password_from_the_environment_is_never_printed() -> Result<()> {
     let home = Home::new(&["tally"], &config)?;
     let lines = in_turn(5, 10);
     home.write("events.ndjson", text(&lines))?;
-    for (password, code) in [(None, 78), (Some("s%2Fcr%40t-wrong"), 75), (Some(WRITTEN), 0)] {
+    for (password, code) in [(None, 78), (Some("s%2Fcr%40t-wrong"), 75), (Some(ENCODED_SECRET), 0)]
+    {
         let mut run = home.ordain(&["--wait-divisor=50", "--log", "debug", "run", "--once"])?;
         run.env_remove("REDIS_PASSWORD");
         run.envs(password.map(|password| ("REDIS_PASSWORD", password)));

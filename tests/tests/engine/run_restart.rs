@@ -114,10 +114,10 @@ source = { kind = "file", path = "events.ndjson" }
 }
 
 /// The host writes checkpoints while it reads events. After a crash at any moment, the next run must read at most
-/// `REPEATS` settled events again: the prefetch plus the number of events between two checkpoints.
+/// `REPEATS_LIMIT` settled events again: the prefetch plus the number of events between two checkpoints.
 #[test]
 fn crash_repeats_few_events() -> Result<()> {
-    const REPEATS: u64 = 4_000 + 1_024;
+    const REPEATS_LIMIT: u64 = 4_000 + 1_024;
     let lines = in_turn(1_000, 200);
     let home = Home::new(&["tally"], tally::CONFIG)?;
     home.write("events.ndjson", text(&lines))?;
@@ -136,6 +136,6 @@ fn crash_repeats_few_events() -> Result<()> {
     println!(
         "killed {killed} times; the run after the last kill read {again} settled events again"
     );
-    ensure!(killed > 0 && again <= REPEATS, "{report}");
+    ensure!(killed > 0 && again <= REPEATS_LIMIT, "{report}");
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }

@@ -40,12 +40,12 @@ fn expect_change_read(
 }
 
 /// A part of the log line about a changed file, which the host reads from its beginning.
-const CHANGED: &str = "no longer begins with the lines that Ordain had read";
+const CHANGED_FILE_WORDS: &str = "no longer begins with the lines that Ordain had read";
 
 #[test]
 fn truncated_file_is_read_from_its_beginning() -> Result<()> {
     let lines = in_turn(10, 30);
-    expect_change_read(&lines[..200], CHANGED, &lines[200..], |home| {
+    expect_change_read(&lines[..200], CHANGED_FILE_WORDS, &lines[200..], |home| {
         home.write("events.ndjson", text(&lines[200..]))
     })
 }
@@ -53,7 +53,7 @@ fn truncated_file_is_read_from_its_beginning() -> Result<()> {
 #[test]
 fn file_rewritten_longer_is_read_from_its_beginning() -> Result<()> {
     let lines = in_turn(10, 30);
-    expect_change_read(&lines[..50], CHANGED, &lines[50..], |home| {
+    expect_change_read(&lines[..50], CHANGED_FILE_WORDS, &lines[50..], |home| {
         home.write("events.ndjson", text(&lines[50..]))
     })
 }
@@ -62,7 +62,7 @@ fn file_rewritten_longer_is_read_from_its_beginning() -> Result<()> {
 fn file_truncated_and_longer_at_the_next_poll_is_read_from_its_beginning() -> Result<()> {
     // All lines have the same length, so the host can detect the change only by the content of the first line.
     let lines: Vec<String> = (10..60).map(|n| line(&format!("k{n}"), 1, &json!(n))).collect();
-    expect_change_read(&lines[..1], CHANGED, &lines[1..], |home| {
+    expect_change_read(&lines[..1], CHANGED_FILE_WORDS, &lines[1..], |home| {
         let mut file = File::options().write(true).open(home.path("events.ndjson"))?;
         file.set_len(0)?;
         Ok(file.write_all(text(&lines[1..]).as_bytes())?)

@@ -118,18 +118,18 @@ fn check(home: &Home, name: &str) -> Result<()> {
 /// as soon as the process has written to the file. Each message must have a line of its own, once and in order.
 #[test]
 fn kills_after_data_without_a_line_end_lose_and_repeat_nothing() -> Result<()> {
-    const OTHER: &str = "data of another program";
+    const OTHER_DATA: &str = "data of another program";
     for _ in 0..5 {
         let home = Home::new(&["faulty"], CONFIG)?;
         for stream in ["left", "right"] {
             home.write(&format!("{stream}.ndjson"), events()?)?;
         }
-        home.write("some.ndjson", OTHER)?;
+        home.write("some.ndjson", OTHER_DATA)?;
         let mut service = Service::start(&home, &["run"])?;
-        service.until("a message", || home.read("some.ndjson").len() > OTHER.len())?;
+        service.until("a message", || home.read("some.ndjson").len() > OTHER_DATA.len())?;
         service.kill()?;
         home.run_once()?;
-        check_after(&home, "some", OTHER)?;
+        check_after(&home, "some", OTHER_DATA)?;
         check(&home, "both")?;
     }
     Ok(())

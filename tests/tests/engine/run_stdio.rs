@@ -10,7 +10,7 @@ use ordain_tests::log::{by_key, in_turn, line, text};
 use ordain_tests::tally;
 use serde_json::{Value, json};
 
-const PIPED: &str = r#"
+const PIPED_CONFIG: &str = r#"
 [streams.cases]
 handler = "tally"
 source = { kind = "file", path = "-" }
@@ -20,7 +20,7 @@ kind = "file"
 path = "-"
 "#;
 
-const FAULTY: &str = r#"
+const FAULTY_CONFIG: &str = r#"
 [streams.cases]
 handler = "faulty"
 source = { kind = "file", path = "events.ndjson" }
@@ -45,7 +45,7 @@ fn objects(text: &[u8]) -> Result<Vec<Value>> {
 #[test]
 fn host_works_as_a_filter_in_a_pipe() -> Result<()> {
     let lines = in_turn(20, 100);
-    let home = Home::new(&["tally"], PIPED)?;
+    let home = Home::new(&["tally"], PIPED_CONFIG)?;
     let report_with = [&["run", "--once"][..], &["run", "--once", "--json"]];
     for (round, args) in report_with.into_iter().enumerate() {
         let mut command = home.ordain(args)?;
@@ -75,7 +75,7 @@ fn host_works_as_a_filter_in_a_pipe() -> Result<()> {
 #[test]
 fn closed_stdout_ends_the_run_and_loses_nothing() -> Result<()> {
     let lines = in_turn(200, 100);
-    let home = Home::new(&["tally"], &PIPED.replacen("\"-\"", "\"events.ndjson\"", 1))?;
+    let home = Home::new(&["tally"], &PIPED_CONFIG.replacen("\"-\"", "\"events.ndjson\"", 1))?;
     home.write("events.ndjson", lines.join("\n") + "\n")?;
     let mut command = home.ordain(&["--log", "error", "run", "--once"])?;
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
@@ -103,7 +103,7 @@ fn closed_stdout_ends_the_run_and_loses_nothing() -> Result<()> {
 #[test]
 fn start_without_standard_output_is_refused() -> Result<()> {
     let lines = in_turn(2, 3);
-    let home = Home::new(&["tally"], &PIPED.replacen("\"-\"", "\"events.ndjson\"", 1))?;
+    let home = Home::new(&["tally"], &PIPED_CONFIG.replacen("\"-\"", "\"events.ndjson\"", 1))?;
     home.write("events.ndjson", text(&lines))?;
     let run_with = |redirection: &str| -> Result<Output> {
         let command = format!("exec \"$0\" run --once {redirection}");
@@ -131,7 +131,7 @@ fn start_without_standard_output_is_refused() -> Result<()> {
 
 #[test]
 fn json_log_has_only_json_lines() -> Result<()> {
-    let home = Home::new(&["faulty"], FAULTY)?;
+    let home = Home::new(&["faulty"], FAULTY_CONFIG)?;
     let lines = [
         line("talks", 1, &json!({ "do": "log", "lines": 3, "bytes": 10 })),
         line("prints", 1, &json!({ "do": "print", "out": "one\ntwo", "err": "\"three\"\n" })),
@@ -152,7 +152,7 @@ fn json_log_has_only_json_lines() -> Result<()> {
     );
     assert_eq!(log.last().context("a report")?["held"]["parked_keys"], 1);
 
-    home.write("ordain.toml", FAULTY.replace("faulty", "absent"))?;
+    home.write("ordain.toml", FAULTY_CONFIG.replace("faulty", "absent"))?;
     let output = home.output(&["run", "--once", "--log-format", "json", "--log", "off"])?;
     assert_eq!(output.status.code(), Some(78));
     let log = objects(&output.stderr)?;
@@ -163,7 +163,7 @@ fn json_log_has_only_json_lines() -> Result<()> {
 
 #[test]
 fn log_is_not_written_to_standard_output() -> Result<()> {
-    let home = Home::new(&["faulty"], FAULTY)?;
+    let home = Home::new(&["faulty"], FAULTY_CONFIG)?;
     home.write("events.ndjson", line("k", 1, &json!({ "do": "emit" })))?;
     let output = home.output(&["run", "--once", "--json", "--log", "trace"])?;
     assert_eq!(objects(&output.stdout)?.len(), 1);

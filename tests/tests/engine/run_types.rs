@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use anyhow::{Context as _, Result, ensure};
 use ordain_tests::host::Home;
-use ordain_tests::http::{LINES, ingress, metric, post, ready};
+use ordain_tests::http::{LINES_TYPE, ingress, metric, post, ready};
 use ordain_tests::log::{Line, by_key, disturb, in_turn, line, text, unnumbered};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
@@ -160,7 +160,7 @@ fn events_of_other_types_over_http_are_accepted_and_counted() -> Result<()> {
     let body = text(&unnumbered(&lines)?);
     // The second request repeats all events.
     for _ in 0..2 {
-        let answer = post(events_address, LINES, &body)?;
+        let answer = post(events_address, LINES_TYPE, &body)?;
         ensure!(answer.status == 202, "{answer:?}");
     }
     let count = |outcome: &str| {

@@ -261,14 +261,14 @@ fn skipped(rig: &Rig) -> Vec<(u64, u64)> {
         .collect()
 }
 
-const WIDE: &str = "gap = { timeout = \"1s\", attempts = 2, backoff = \"1s..1s\", \
+const WIDE_GAP_SETTINGS: &str = "gap = { timeout = \"1s\", attempts = 2, backoff = \"1s..1s\", \
                     max_width = 1000000000, on_exhausted = \"skip\" }\nspill_after = \"10m\"\n";
 
 /// The producer jumps by 20 million numbers. The key skips them in one commit, with one dead letter, after the rounds
 /// of a single gap.
 #[test]
 fn wide_gap_is_skipped_in_one_step() -> Result<()> {
-    let mut rig = Rig::new(WIDE)?;
+    let mut rig = Rig::new(WIDE_GAP_SETTINGS)?;
     rig.deliver(0, 1);
     rig.remember()?;
     let commits = rig.batches.len();
@@ -285,10 +285,10 @@ fn wide_gap_is_skipped_in_one_step() -> Result<()> {
 }
 
 /// Events of a skipped range arrive late: first one in the middle of the range, then the first one of the range. Each
-/// gets a dead letter of its own, a repeat has no result, and the letter of the range stays.
+/// late event gets its own dead letter, a repeat has no result, and the letter of the range stays.
 #[test]
 fn late_original_of_a_skipped_range_gets_its_own_letter() -> Result<()> {
-    let mut rig = Rig::new(WIDE)?;
+    let mut rig = Rig::new(WIDE_GAP_SETTINGS)?;
     rig.deliver(0, 1);
     rig.remember()?;
     rig.deliver(0, 20_000_001);
@@ -313,10 +313,10 @@ fn late_original_of_a_skipped_range_gets_its_own_letter() -> Result<()> {
     Ok(())
 }
 
-/// If the skip has a single number, the letter of the late original replaces the letter of the skip.
+/// If the skip covers a single number, the letter of the late original replaces the letter of the skip.
 #[test]
 fn late_original_replaces_the_letter_of_a_single_skip() -> Result<()> {
-    let mut rig = Rig::new(WIDE)?;
+    let mut rig = Rig::new(WIDE_GAP_SETTINGS)?;
     rig.deliver(0, 1);
     rig.remember()?;
     rig.deliver(0, 3);
@@ -422,7 +422,8 @@ fn events_cut_from_a_full_answer_are_not_skipped() -> Result<()> {
     Ok(())
 }
 
-/// An event that replay found has at most one dead letter to remove, if it is not in the range of the dead letters.
+/// If replay found an event outside the range of the dead letters, at most one dead letter of this event must be
+/// removed.
 #[test]
 fn replayed_event_removes_no_letters_that_cannot_exist() -> Result<()> {
     let mut rig = Rig::new("gap = { timeout = \"1s\" }\nspill_after = \"10m\"\n")?;
@@ -439,13 +440,14 @@ fn replayed_event_removes_no_letters_that_cannot_exist() -> Result<()> {
     Ok(())
 }
 
-const ANYWHERE: &str = "first = \"any\"\ngap = { timeout = \"1h\" }\nspill_after = \"10m\"\n";
+const ANYWHERE_SETTINGS: &str =
+    "first = \"any\"\ngap = { timeout = \"1h\" }\nspill_after = \"10m\"\n";
 
 /// The first event of a key has the sequence 500. The key begins with this event, without a gap. A lower sequence that
 /// arrives later becomes a dead letter, and its repeat has no result. Later events need their order as usual.
 #[test]
 fn key_begins_at_the_first_event_that_arrives() -> Result<()> {
-    let mut rig = Rig::new(ANYWHERE)?;
+    let mut rig = Rig::new(ANYWHERE_SETTINGS)?;
     rig.deliver(0, 500);
     let write = &rig.batches[0].writes[0];
     assert_eq!((write.condition, write.record.next), (WriteCondition::Absent, 501));
@@ -474,7 +476,7 @@ fn key_begins_at_the_first_event_that_arrives() -> Result<()> {
 /// Before the key has executed an event, a lower sequence becomes the beginning.
 #[test]
 fn lower_sequence_becomes_the_beginning_before_the_first_execution() -> Result<()> {
-    let mut rig = Rig::new(ANYWHERE)?;
+    let mut rig = Rig::new(ANYWHERE_SETTINGS)?;
     for sequence in [5, 3, 7, 4] {
         rig.delivery += 1;
         let input = Input::Arrived { delivery: rig.delivery, event: event(sequence) };
@@ -498,7 +500,7 @@ fn sequence_far_below_a_held_event_does_not_become_the_beginning() -> Result<()>
         ([high, high - 10_001], high + 1, vec![Cause::Late]),
         ([high, high - 10_000], high - 9_999, vec![]),
     ] {
-        let mut rig = Rig::new(ANYWHERE)?;
+        let mut rig = Rig::new(ANYWHERE_SETTINGS)?;
         for sequence in sequences {
             rig.delivery += 1;
             let input = Input::Arrived { delivery: rig.delivery, event: event(sequence) };
@@ -517,7 +519,7 @@ fn sequence_far_below_a_held_event_does_not_become_the_beginning() -> Result<()>
 /// An early event does not let a key begin, because the source may deliver a lower sequence before it.
 #[test]
 fn early_event_does_not_begin_a_key() -> Result<()> {
-    let mut rig = Rig::new(ANYWHERE)?;
+    let mut rig = Rig::new(ANYWHERE_SETTINGS)?;
     rig.input(0, Input::ArrivedEarly(event(9)));
     assert!(rig.batches.is_empty());
     rig.deliver(0, 7);
@@ -529,7 +531,7 @@ fn early_event_does_not_begin_a_key() -> Result<()> {
 /// With `first = "any"`, a key must not begin at a sequence at which a store can no longer count exactly.
 #[test]
 fn key_does_not_begin_at_a_sequence_beyond_the_limit() -> Result<()> {
-    let mut rig = Rig::new(ANYWHERE)?;
+    let mut rig = Rig::new(ANYWHERE_SETTINGS)?;
     rig.deliver(0, 1 << 51);
     let [letter] = &rig.batches[0].letters[..] else { panic!("{:?}", rig.batches) };
     assert_eq!(letter.cause, Cause::NoSequence);

@@ -164,7 +164,7 @@ fn old_id_is_forgotten_unless_a_crash_can_repeat_its_event() -> Result<()> {
 }
 
 /// The source and the id together identify an event. But an event without a source counts as a repeat of an event with
-/// the same id from any source, and an event with a source counts as a repeat of an event with the same id without a
+/// the same id from any source. An event with a source counts as a repeat of an event with the same id without a
 /// source.
 #[test]
 fn source_and_id_identify_an_event() -> Result<()> {

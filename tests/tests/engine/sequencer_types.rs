@@ -20,7 +20,7 @@ struct Rig {
     delivery: u64,
     /// The sequences of the events of each turn.
     turns: Vec<Vec<u64>>,
-    /// The turns without a result. The results stay out while `has_slow_worker` is true.
+    /// The turns without a result. While `has_slow_worker` is true, the turns get no results.
     running: Vec<Turn>,
     has_slow_worker: bool,
     writes: Vec<KeyWrite>,
@@ -137,7 +137,7 @@ impl Rig {
         messages.map(|emitted| (emitted.sequence, emitted.message.sink())).collect()
     }
 
-    /// Returns the numbers of events that were settled with effect, and without a call of the handler.
+    /// Returns two numbers of settled events: events with effect, and events without a call of the handler.
     fn settled(&self) -> (u64, u64) {
         let stats = self.sequencer.stats();
         (stats.settled, stats.other_types)

@@ -33,8 +33,8 @@ path = "out.ndjson"
 const WITH_LATE_SINK: &str =
     "[sinks.late]\nkind = \"file\"\npath = \"late.ndjson\"\n\n[sinks.faulty]";
 
-/// For each limit: a key with the limit's name, the command in the key's first event (the command exceeds the limit),
-/// and a change of the configuration (the old and the new text) that lifts the limit.
+/// For each limit: a key with the limit's name, the command in the key's first event, and the old and the new text of a
+/// setting. The command exceeds the limit, and the new text lifts the limit.
 const CASES: [(&str, &str, &str, &str); 7] = [
     ("timeout", r#"{ "do": "sleep", "ms": 300 }"#, "100ms", "20s"),
     ("memory", r#"{ "do": "allocate", "mib": 12 }"#, "8MiB", "64MiB"),

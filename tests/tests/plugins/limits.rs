@@ -99,17 +99,18 @@ fn memory_has_a_limit() -> Result<()> {
 #[test]
 fn all_memories_and_tables_count_together() -> Result<()> {
     const MEMORY: u32 = 0;
-    const SECOND: u32 = 1;
-    const THIRD: u32 = 2;
+    const SECOND_MEMORY: u32 = 1;
+    const THIRD_MEMORY: u32 = 2;
     const TABLE: u32 = 3;
     let workers = Workers::guest("memories")?;
     // A page of a memory has 64 KiB, and an element of a table has 8 bytes.
-    for (what, by) in [(MEMORY, 600), (THIRD, 600), (TABLE, 10_000_000)] {
-        let grow = Pairs::new().pair(SECOND, 600).pair(what, by);
+    for (what, by) in [(MEMORY, 600), (THIRD_MEMORY, 600), (TABLE, 10_000_000)] {
+        let grow = Pairs::new().pair(SECOND_MEMORY, 600).pair(what, by);
         let failure = workers.failure(grow.bytes());
         assert_failure(&failure, Limit, &["`plugins.memory` allows 64 MiB"]);
     }
-    let failure = workers.failure(Pairs::new().pair(SECOND, 600).pair(TABLE, 10_000).bytes());
+    let failure =
+        workers.failure(Pairs::new().pair(SECOND_MEMORY, 600).pair(TABLE, 10_000).bytes());
     assert_failure(&failure, Trap, &["unreachable"]);
     Ok(())
 }

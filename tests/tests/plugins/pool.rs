@@ -14,9 +14,9 @@ use ordain_tests::workers::{SINKS, Workers, load, settings, text, turn};
 use ordain_wasm::{ActiveVersion, HandlerSettings, InstancePolicy, StreamContext, TurnResults};
 
 // Instructions for the handler `faulty`.
-const LOOP: &str = r#"{"do":"loop"}"#;
-const OK: &str = r#"{"do":"ok"}"#;
-const STATE: &str = r#"{"do":"state"}"#;
+const LOOP_EVENT: &str = r#"{"do":"loop"}"#;
+const OK_EVENT: &str = r#"{"do":"ok"}"#;
+const STATE_EVENT: &str = r#"{"do":"state"}"#;
 const CALLS: &str = r#"{"do":"calls"}"#;
 
 /// Returns the texts of all messages that a turn emitted.
@@ -36,16 +36,17 @@ fn token(lane: u32, turn: Turn) -> Turn {
 fn each_event_gets_the_state_of_its_predecessor() -> Result<()> {
     let workers = Workers::faulty()?;
     let put = r#"{"do":"put","bytes":7}"#;
-    let mut events = turn("key", &[STATE, put, STATE, r#"{"do":"reject"}"#, STATE]);
+    let mut events =
+        turn("key", &[STATE_EVENT, put, STATE_EVENT, r#"{"do":"reject"}"#, STATE_EVENT]);
     events.state = Some(vec![0; 3].into());
     let done = workers.run(events);
     assert_eq!(texts(&done), [r#"{"bytes":3}"#, r#"{"bytes":7}"#, r#"{"bytes":7}"#]);
     assert_eq!(done.outcomes.len(), 5);
     assert!(matches!(&done.state, StateUpdate::Put(state) if state.len() == 7));
 
-    let done = workers.run(turn("key", &[put, r#"{"do":"delete"}"#, STATE]));
+    let done = workers.run(turn("key", &[put, r#"{"do":"delete"}"#, STATE_EVENT]));
     assert_eq!((texts(&done), &done.state), (vec!["null".to_owned()], &StateUpdate::Delete));
-    let done = workers.run(turn("key", &[OK, STATE]));
+    let done = workers.run(turn("key", &[OK_EVENT, STATE_EVENT]));
     assert_eq!(done.state, StateUpdate::Keep);
     Ok(())
 }
@@ -54,17 +55,18 @@ fn each_event_gets_the_state_of_its_predecessor() -> Result<()> {
 fn turn_stops_at_a_failure_and_at_the_end_of_its_key() -> Result<()> {
     let workers = Workers::faulty()?;
     let put = r#"{"do":"put","bytes":7}"#;
-    let done = workers.run(turn("key", &[put, r#"{"do":"fail-after","bytes":9}"#, OK]));
+    let done = workers.run(turn("key", &[put, r#"{"do":"fail-after","bytes":9}"#, OK_EVENT]));
     assert_eq!(done.outcomes.len(), 1);
     assert!(matches!(&done.state, StateUpdate::Put(state) if state.len() == 7));
     assert_eq!(done.failure.map(|failure| failure.kind), Some(FailureKind::Error));
 
-    let done = workers.run(turn("key", &[OK, r#"{"do":"complete"}"#, OK]));
+    let done = workers.run(turn("key", &[OK_EVENT, r#"{"do":"complete"}"#, OK_EVENT]));
     assert_eq!((done.outcomes.len(), done.failure), (2, None));
     assert!(matches!(done.outcomes[1], HandlerOutcome::Effect { complete: true, .. }));
 
-    let mut marked = turn("key", &[OK, OK, OK]);
-    let last = EventParts { key: "key", data: OK.as_bytes(), end: true, ..EventParts::default() };
+    let mut marked = turn("key", &[OK_EVENT, OK_EVENT, OK_EVENT]);
+    let last =
+        EventParts { key: "key", data: OK_EVENT.as_bytes(), end: true, ..EventParts::default() };
     marked.events[1].1 = Arc::new(Event::new(&last));
     assert_eq!(workers.run(marked).outcomes.len(), 2);
     Ok(())
@@ -97,8 +99,8 @@ fn instances_are_reused_and_replaced() -> Result<()> {
 #[test]
 fn slow_key_does_not_block_others() -> Result<()> {
     let workers = Workers::faulty()?;
-    let mut turns = vec![token(0, turn("slow", &[OK, LOOP]))];
-    turns.extend((1..=500).map(|lane| token(lane, turn("fast", &[OK; 3]))));
+    let mut turns = vec![token(0, turn("slow", &[OK_EVENT, LOOP_EVENT]))];
+    turns.extend((1..=500).map(|lane| token(lane, turn("fast", &[OK_EVENT; 3]))));
     workers.turns.submit(turns);
     let results = workers.results(501);
     let at =
@@ -118,8 +120,8 @@ fn all_slow_keys_time_out() -> Result<()> {
     let mut short = settings();
     short.limits.timeout = Duration::from_millis(20);
     let workers = Workers::plugin("faulty", short)?;
-    let slow = (0..70).map(|lane| token(lane, turn("slow", &[LOOP])));
-    let fast = (70..80).map(|lane| token(lane, turn("fast", &[OK])));
+    let slow = (0..70).map(|lane| token(lane, turn("slow", &[LOOP_EVENT])));
+    let fast = (70..80).map(|lane| token(lane, turn("fast", &[OK_EVENT])));
     workers.turns.submit(slow.chain(fast).collect());
     let results = workers.results(80);
     for done in results {
@@ -149,9 +151,9 @@ fn paused_queue_starts_no_turn_and_blocks_no_other_queue() -> Result<()> {
     let payments = StreamContext::new("payments", SINKS);
     let paused = workers.pool.attach(payments, workers.turns.active(), done);
     paused.pause(true);
-    paused.submit((0..100).map(|lane| token(lane, turn("paused", &[OK]))).collect());
+    paused.submit((0..100).map(|lane| token(lane, turn("paused", &[OK_EVENT]))).collect());
     for _ in 0..10 {
-        workers.command(OK);
+        workers.command(OK_EVENT);
     }
     assert!(results.try_recv().is_err(), "a turn was started");
     paused.pause(false);
@@ -177,7 +179,7 @@ fn pending_results_pause_their_queue() -> Result<()> {
     for _ in 0..10 {
         // While this event of another stream is executed, the worker could start more of the 40 turns. The worker must
         // start no more of them, because the test has not taken the results of the earlier turns.
-        workers.command(OK);
+        workers.command(OK_EVENT);
     }
     untaken.extend(results.try_iter());
     let untaken: usize = untaken.into_iter().map(|results| results.take().len()).sum();
@@ -194,7 +196,7 @@ fn slow_stream_does_not_starve_another() -> Result<()> {
     let mut patient = settings();
     patient.limits.timeout = Duration::from_hours(1);
     let workers = Workers::plugin("faulty", patient)?;
-    workers.turns.submit((0..200).map(|lane| token(lane, turn("slow", &[LOOP]))).collect());
+    workers.turns.submit((0..200).map(|lane| token(lane, turn("slow", &[LOOP_EVENT]))).collect());
     let (send, results) = channel();
     let done = Box::new(move |done: TurnResults| {
         let _ = send.send(done.take());
@@ -202,7 +204,7 @@ fn slow_stream_does_not_starve_another() -> Result<()> {
     let other = StreamContext::new("payments", SINKS);
     let turns = workers.pool.attach(other, workers.turns.active(), done);
     for _ in 0..3 {
-        turns.submit(vec![turn("fast", &[OK])]);
+        turns.submit(vec![turn("fast", &[OK_EVENT])]);
         let fast: Vec<TurnResult> = results.recv_timeout(Duration::from_secs(30))?;
         assert_eq!(fast[0].failure, None);
     }
@@ -247,7 +249,7 @@ fn every_turn_has_one_result_with_many_workers_and_queues() -> Result<()> {
 #[test]
 fn handler_is_replaced_between_turns() -> Result<()> {
     let workers = Workers::faulty()?;
-    assert!(workers.command(OK).rollout.build.version.starts_with("faulty+"));
+    assert!(workers.command(OK_EVENT).rollout.build.version.starts_with("faulty+"));
     let dir = tempfile::tempdir()?;
     let newer = dir.path().join("tally@2.0.0.wasm");
     std::fs::copy(plugin("tally")?, &newer)?;
@@ -255,13 +257,13 @@ fn handler_is_replaced_between_turns() -> Result<()> {
     // Without a new version, `switch_version` returns the turns that no worker has started. These turns have no
     // results.
     workers.turns.pause(true);
-    workers.turns.submit(vec![turn("waits", &[OK])]);
+    workers.turns.submit(vec![turn("waits", &[OK_EVENT])]);
     let undone = workers.turns.switch_version(None);
     assert_eq!(undone.len(), 1);
     assert!(undone[0].outcomes.is_empty() && undone[0].failure.is_none());
     workers.turns.pause(false);
     workers.turns.switch_version(Some(ActiveVersion::first(tally)));
-    let done = workers.command(OK);
+    let done = workers.command(OK_EVENT);
     assert_eq!(&*done.rollout.build.version, "tally@2.0.0");
     assert!(texts(&done)[0].contains("\"count\":1"));
     Ok(())
@@ -273,7 +275,7 @@ fn dropping_the_pool_does_not_wait_for_handlers() -> Result<()> {
     patient.limits.timeout = Duration::from_hours(1);
     for detached_first in [true, false] {
         let Workers { turns, pool, .. } = Workers::plugin("faulty", patient.clone())?;
-        turns.submit((0..100).map(|lane| token(lane, turn("slow", &[LOOP]))).collect());
+        turns.submit((0..100).map(|lane| token(lane, turn("slow", &[LOOP_EVENT]))).collect());
         std::thread::sleep(Duration::from_millis(30));
         if detached_first {
             drop(turns);
@@ -281,7 +283,7 @@ fn dropping_the_pool_does_not_wait_for_handlers() -> Result<()> {
         } else {
             drop(pool);
             // The pool has been dropped, so this turn is discarded.
-            turns.submit(vec![turn("late", &[OK])]);
+            turns.submit(vec![turn("late", &[OK_EVENT])]);
         }
     }
     Ok(())
@@ -294,9 +296,9 @@ fn running_turns_of_a_dropped_queue_are_cancelled() -> Result<()> {
     let workers = Workers::plugin("faulty", patient)?;
     let stream = StreamContext::new("payments", SINKS);
     let turns = workers.pool.attach(stream, workers.turns.active(), Box::new(|_| ()));
-    turns.submit((0..100).map(|lane| token(lane, turn("slow", &[LOOP]))).collect());
+    turns.submit((0..100).map(|lane| token(lane, turn("slow", &[LOOP_EVENT]))).collect());
     std::thread::sleep(Duration::from_millis(30));
     drop(turns);
-    assert_eq!(workers.command(OK).failure, None);
+    assert_eq!(workers.command(OK_EVENT).failure, None);
     Ok(())
 }

@@ -33,7 +33,7 @@ path = "out.ndjson"
 /// Instructions that make the handler fail, so that the host parks the key. Each row has the key, and the instruction
 /// in the second event of this key. A new version can repair all these failures. The list contains neither `gap` nor
 /// `reject`: a gap does not depend on the handler, and a rejection is final.
-const FAILING: [(&str, &str); 5] = [
+const FAILING_KEYS: [(&str, &str); 5] = [
     ("trap", r#"{ "do": "trap" }"#),
     ("panic", r#"{ "do": "panic" }"#),
     ("loop", r#"{ "do": "loop" }"#),
@@ -43,7 +43,7 @@ const FAILING: [(&str, &str); 5] = [
 
 fn events() -> Result<String> {
     let mut lines = Vec::new();
-    for (key, second) in FAILING {
+    for (key, second) in FAILING_KEYS {
         lines.push(line(key, 1, &json!({ "do": "emit" })));
         lines.push(line(key, 2, &serde_json::from_str::<Value>(second)?));
         lines.push(line(key, 3, &json!({ "do": "emit" })));
@@ -64,18 +64,18 @@ fn keys_parked_for_failures_are_retried() -> Result<()> {
     home.write("events.ndjson", events()?)?;
     home.run_once()?;
     assert_eq!(parked(&home)?, ["gap", "loop", "many", "panic", "retry", "trap"]);
-    assert_eq!(home.lines("old.ndjson"), FAILING.len());
+    assert_eq!(home.lines("old.ndjson"), FAILING_KEYS.len());
 
     // Adds a new version under the same name. The new version accepts every event.
     fs::copy(plugin("tally")?, home.path("plugins/faulty@1.2.3.wasm"))?;
     let mut service = Service::start(&home, &["run"])?;
-    let expected = 2 * FAILING.len();
+    let expected = 2 * FAILING_KEYS.len();
     service.until("the messages of the held events", || home.lines("out.ndjson") == expected)?;
     service.end()?;
     assert_eq!(parked(&home)?, ["gap"]);
     let rows = home.rows(&["keys", "list", "cases", "--status", "active", "--json"])?;
     let repaired = rows.iter().filter(|row| row["version"] == "faulty@1.2.3" && row["next"] == 4);
-    ensure!(repaired.count() == FAILING.len(), "{rows:?}");
+    ensure!(repaired.count() == FAILING_KEYS.len(), "{rows:?}");
     let report = home.run_once()?;
     assert_eq!((report["settled"].as_u64(), home.lines("out.ndjson")), (Some(0), expected));
     assert_eq!(home.rows(&["dead", "list", "cases", "--json"])?.len(), 1);
@@ -88,10 +88,10 @@ fn file_replaced_under_its_name_is_another_version() -> Result<()> {
     home.write("events.ndjson", events()?)?;
     home.run_once()?;
     home.run_once()?;
-    assert_eq!(parked(&home)?.len(), FAILING.len() + 1, "the same file fails again");
+    assert_eq!(parked(&home)?.len(), FAILING_KEYS.len() + 1, "the same file fails again");
     fs::copy(plugin("tally")?, home.path("plugins/faulty.wasm"))?;
     home.run_once()?;
     assert_eq!(parked(&home)?, ["gap"]);
-    assert_eq!(home.lines("out.ndjson"), 2 * FAILING.len());
+    assert_eq!(home.lines("out.ndjson"), 2 * FAILING_KEYS.len());
     Ok(())
 }

@@ -16,8 +16,8 @@ use ordain_tests::conformance::{Owner, first_write};
 
 use super::dedicated::{DedicatedStore, Server, letter};
 
-const HOUR: i64 = 3_600;
-const DAY: i64 = 24 * HOUR;
+const HOUR_S: i64 = 3_600;
+const DAY_S: i64 = 24 * HOUR_S;
 const HOUR_MS: u64 = 3_600_000;
 const DAY_MS: u64 = 24 * HOUR_MS;
 
@@ -104,7 +104,7 @@ async fn wrong_clock_expires_nothing() {
     let rig = Rig::start().await;
     fill(&rig.dedicated.store, 7 * DAY_MS).await;
     for days in [8, 40] {
-        rig.set(days * DAY);
+        rig.set(days * DAY_S);
         assert_full(&rig.dedicated.store, "in a running process").await;
         for reads_only in [true, true, false, true, false] {
             let store = rig.open(reads_only).await;
@@ -124,9 +124,9 @@ async fn wrong_clock_expires_nothing() {
 async fn data_expires_when_a_jump_has_lasted() {
     let rig = Rig::start().await;
     fill(&rig.dedicated.store, HOUR_MS).await;
-    rig.set(8 * DAY);
+    rig.set(8 * DAY_S);
     assert_full(&rig.open(false).await, "at the first start after the jump").await;
-    rig.set(8 * DAY + (JUMP_CONFIRMATION_MS / 1_000).cast_signed() + 1);
+    rig.set(8 * DAY_S + (JUMP_CONFIRMATION_MS / 1_000).cast_signed() + 1);
     assert_full(&rig.open(true).await, "in a command").await;
     // The process that noticed the jump has ended. A process that was started earlier does not know the later time.
     assert_full(&rig.dedicated.store, "in an earlier process").await;
@@ -143,7 +143,7 @@ async fn data_expires_when_a_jump_has_lasted() {
 #[tokio::test]
 async fn data_expires_after_a_small_step() {
     let rig = Rig::start().await;
-    let step = (JUMP_LIMIT_MS / 1_000).cast_signed() - HOUR / 10;
+    let step = (JUMP_LIMIT_MS / 1_000).cast_signed() - HOUR_S / 10;
     fill(&rig.dedicated.store, 60_000).await;
     rig.set(step);
     for store in [&rig.dedicated.store, &rig.open(true).await, &rig.open(false).await] {
@@ -156,9 +156,9 @@ async fn data_expires_after_a_small_step() {
 #[tokio::test]
 async fn data_of_a_time_with_a_clock_that_is_behind_is_kept() {
     let rig = Rig::start().await;
-    rig.set(-2 * DAY);
+    rig.set(-2 * DAY_S);
     fill(&rig.dedicated.store, HOUR_MS).await;
-    for offset in [-2 * DAY, 0] {
+    for offset in [-2 * DAY_S, 0] {
         rig.set(offset);
         assert_full(&rig.dedicated.store, "in a running process").await;
         assert_full(&rig.open(true).await, "in a command").await;
@@ -188,7 +188,7 @@ async fn missing_record_of_the_clock_is_written_by_a_start() {
         let written = record();
         let (time, jump) = written.text().and_then(|times| times.split_once(' ')).expect("times");
         assert!(time.parse::<u64>().is_ok() && jump == "0", "{written:?}");
-        rig.set(8 * DAY);
+        rig.set(8 * DAY_S);
         assert_full(&rig.open(true).await, "in a command after a jump").await;
         assert_eq!(record(), written);
         assert_full(&rig.open(false).await, "after a jump").await;

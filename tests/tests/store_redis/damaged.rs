@@ -13,8 +13,9 @@ use super::dedicated::{DedicatedStore, numbers, step};
 /// other parts. Each number and each part has at least one byte.
 const SHORTEST_BYTES: usize = 30 + 50 + 7 + 4;
 
-/// Returns damaged forms of `right`, of four kinds: `right` truncated at each length; `right` with one changed bit, for
-/// each bit; random bytes of many lengths; and `right` with one changed bit and up to two more bytes at the end.
+/// Returns damaged forms of `right`, of four kinds. The first two kinds are `right` truncated at each length, and
+/// `right` with one changed bit, for each bit. The other kinds are random bytes of many lengths, and `right` with one
+/// changed bit and up to two more bytes at the end.
 pub(super) fn garbage(right: &[u8]) -> Vec<Vec<u8>> {
     let seed = rand::random();
     println!("garbage of seed {seed}");

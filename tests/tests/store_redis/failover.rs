@@ -12,7 +12,7 @@ use ordain_tests::conformance::Owner;
 use super::dedicated::{next_of, step, until_answered};
 use super::rights::{RIGHTS, UNDER_SENTINEL, WITH_REPLICAS, denied, rules};
 use super::support::options;
-use super::work::Work;
+use super::work::ShardWorkers;
 
 async fn open(group: &Sentinel, replicas: u32) -> Arc<RedisStore> {
     let options = RedisOptions { replicas, ..options(&group.url()) };
@@ -29,7 +29,7 @@ async fn replicated_commits_survive_failover() {
     let url = group.url().replace("redis://", "redis://shop:right@");
     let options = RedisOptions { prefix: "ordain".to_owned(), replicas: 1, ..options(&url) };
     let store = Arc::new(RedisStore::open(options).await.expect("the store"));
-    let work = Work::start(&store).await;
+    let work = ShardWorkers::start(&store).await;
     work.until_more(100);
     for _ in 0..2 {
         group.failover().expect("another master");
@@ -47,7 +47,7 @@ async fn replicated_commits_survive_failover() {
 async fn store_switches_from_a_demoted_master() {
     let group = Sentinel::start().expect("a group");
     let store = open(&group, 1).await;
-    let work = Work::start(&store).await;
+    let work = ShardWorkers::start(&store).await;
     work.until_more(50);
     let [_, next] = group.servers();
     group.sentinel().command(&["SENTINEL", "FAILOVER", group.name()]).expect("a failover");

@@ -7,7 +7,7 @@ use ordain_store::{KeyFilter, KeyListing, LetterListing, SpillArea};
 use ordain_tests::conformance::{Owner, event};
 
 use super::dedicated::{DedicatedStore, next_of, numbers, step};
-use super::work::Work;
+use super::work::ShardWorkers;
 
 #[tokio::test]
 async fn every_call_loads_its_script_again() {
@@ -48,7 +48,7 @@ async fn every_call_loads_its_script_again() {
 async fn commits_continue_while_scripts_are_flushed() {
     let DedicatedStore { server, store, .. } = DedicatedStore::start().await;
     let store = Arc::new(store);
-    let work = Work::start(&store).await;
+    let work = ShardWorkers::start(&store).await;
     let mut connection = server.connect().expect("a connection");
     for _ in 0..200 {
         connection.command(&["SCRIPT", "FLUSH", "SYNC"]).expect("an answer");

@@ -9,7 +9,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use super::dedicated::{DedicatedStore, Server, step, until_answered};
-use super::work::{Work, pause};
+use super::work::{ShardWorkers, pause};
 
 /// The number of kills of the server.
 const KILLS: usize = 10;
@@ -21,7 +21,7 @@ async fn answered_commits_survive_killed_server() {
     let seed = rand::random();
     println!("kills of seed {seed}");
     let mut random = ChaCha8Rng::seed_from_u64(seed);
-    let work = Work::start(&store).await;
+    let work = ShardWorkers::start(&store).await;
     for _ in 0..KILLS {
         work.until_more(20);
         pause(&mut random, 0..60);

@@ -1,4 +1,4 @@
-//! Tests of large amounts of data, which one call must not read completely.
+//! Tests of large amounts of data. One call must not read all of such data.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -107,17 +107,17 @@ async fn entry_is_found_behind_orphan_index_entries() {
 /// dead letters of earlier commits, so that the number of stored dead letters does not grow.
 #[tokio::test]
 async fn expired_letters_do_not_accumulate() {
-    const COUNT: u64 = 200;
+    const LETTER_COUNT: u64 = 200;
     let dedicated = DedicatedStore::start().await;
     let store = &dedicated.store;
     let mut owner = Owner::claim(store, "s", 0).await;
     for round in 0..3 {
         let mut batch = Arc::unwrap_or_clone(owner.batch(vec![step("x", 1)]));
         batch.writes.clear();
-        batch.letters = (0..COUNT).map(|tag| letter("", round, tag)).collect();
+        batch.letters = (0..LETTER_COUNT).map(|tag| letter("", round, tag)).collect();
         until_applied(store, &owner, &Arc::new(batch)).await;
         dedicated.options.clock_offset_ms.fetch_add(DEAD_TTL + 1, Ordering::Relaxed);
     }
     let index = dedicated.name(owner.shard("x"), "letters-age:s");
-    assert_eq!(dedicated.command(&["ZCARD", &index]).int(), i64::try_from(COUNT).ok());
+    assert_eq!(dedicated.command(&["ZCARD", &index]).int(), i64::try_from(LETTER_COUNT).ok());
 }

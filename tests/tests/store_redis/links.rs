@@ -161,8 +161,8 @@ async fn moved_cluster_is_found_again() {
     assert_eq!(store.mark("m").await.expect("a mark"), Some("after".into()));
 }
 
-/// No address that the nodes announced answers when the store fetches the masters of the slots. The store must query the
-/// configured address, even after all nodes have announced new addresses and the old addresses refuse connections.
+/// No address that the nodes announced answers when the store fetches the masters of the slots. The store must query
+/// the configured address, even after all nodes have announced new addresses and the old addresses refuse connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn masters_are_found_through_the_configured_address() {
     let cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");

@@ -16,7 +16,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::dedicated::{DedicatedStore, next_of, numbers, step, until_applied};
-use super::work::{Work, pause};
+use super::work::{ShardWorkers, pause};
 
 /// The number of random faults in a test. A fault loses a request or one or two replies, or closes all connections.
 const LOSSES: u64 = 300;
@@ -210,7 +210,7 @@ async fn commits_continue_through_bad_network() {
     let seed = rand::random();
     println!("losses of seed {seed}");
     let mut random = ChaCha8Rng::seed_from_u64(seed);
-    let work = Work::start(&rig.store).await;
+    let work = ShardWorkers::start(&rig.store).await;
     for number in 1..=LOSSES {
         let call = ["EVALSHA", "EVALSHA", ""][random.random_range(0..3)];
         match random.random_range(0..4) {

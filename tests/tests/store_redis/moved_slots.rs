@@ -12,7 +12,7 @@ use ordain_tests::conformance::{Owner, event};
 use super::dedicated::{next_of, numbers, step, until_applied};
 use super::rights::{IN_CLUSTER, RIGHTS, denied, rules};
 use super::support::options;
-use super::work::Work;
+use super::work::ShardWorkers;
 
 fn sleep(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
@@ -26,7 +26,7 @@ async fn commits_continue_while_slot_moves() {
     let url = format!("redis://shop:right@127.0.0.1:{}", cluster.nodes()[0].port());
     let options = ordain_store::RedisOptions { prefix: "ordain".to_owned(), ..options(&url) };
     let store = Arc::new(RedisStore::open(options).await.expect("the store"));
-    let work = Work::start(&store).await;
+    let work = ShardWorkers::start(&store).await;
     for shard in [0, 1, 0] {
         work.until_more(40);
         let slot = cluster.slot(&format!("{{{shard}}}")).expect("a slot");
@@ -55,7 +55,7 @@ async fn owner_is_found_after_nodes_reported_no_addresses() {
     let cluster = Cluster::start(3).expect("a Cluster");
     let store = RedisStore::open(options(&cluster.urls()[0])).await.expect("the store");
     let store = Arc::new(store);
-    let work = Work::start(&store).await;
+    let work = ShardWorkers::start(&store).await;
     work.until_more(40);
     let prefer = |kind: &str| {
         for node in cluster.nodes() {

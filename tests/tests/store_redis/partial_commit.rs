@@ -82,9 +82,9 @@ fn other(keys: &[Key]) -> Vec<KeyWrite> {
     vec![full, again, plain, new]
 }
 
-/// Returns a text for comparisons with the data of a shard: the records, states, ids and spilled events of `keys`, the
-/// due keys, the ids of the dead letters, the outbox and the listed keys. The text states whether a key has a due time
-/// and an expiry time, but contains neither these times nor the incarnations.
+/// Returns the data of a shard as a text for comparisons. The text has the records, states, ids and spilled events of
+/// `keys`, the due keys, the ids of the dead letters, the outbox and the listed keys. The text states whether a key has
+/// a due time and an expiry time, but contains neither these times nor the incarnations.
 async fn visible_data(store: &RedisStore, owner: &Owner, keys: &[Key]) -> String {
     let mut seen = Vec::new();
     let loaded = store.load(&owner.partition, keys, usize::MAX).await.expect("a load");

@@ -186,8 +186,8 @@ async fn claim_in_emptied_store_is_refused() {
     Owner::claim(&reopened, "s", 0).await;
 }
 
-/// The store must refuse a URL that does not match the server: a URL that names a Sentinel's master although the server
-/// is a single server, or a URL with a database number that the server does not have.
+/// The store must refuse a URL that does not match the server. One URL names a Sentinel's master although the server is
+/// a single server. Another URL has a database number that the server does not have.
 #[tokio::test]
 async fn url_that_does_not_match_server_is_refused() {
     let dedicated = DedicatedStore::start().await;

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::assigned::{assigner, ids, partition};
 use super::dedicated::{DedicatedStore, Server, next_of, numbers, step, until_applied};
 use super::support::options;
-use super::work::Work;
+use super::work::ShardWorkers;
 
 /// Within this time, each link of a store (its connection for one shard) queries the Sentinels at least once.
 const SENTINEL_QUERY_TIME: Duration = Duration::from_secs(6);
@@ -85,7 +85,7 @@ async fn waiting_commits_continue_after_faults() {
     let dedicated = DedicatedStore::start().await;
     let replica = replica(&dedicated);
     let store = Arc::new(waiting(&dedicated, 1).await);
-    let work = Work::start(&store).await;
+    let work = ShardWorkers::start(&store).await;
     for round in 0..3 {
         work.until_more(20);
         dedicated.command(&["SCRIPT", "FLUSH"]);

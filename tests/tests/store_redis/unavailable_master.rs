@@ -11,7 +11,7 @@ use ordain_tests::conformance::Owner;
 
 use super::dedicated::step;
 use super::support::options;
-use super::work::Work;
+use super::work::ShardWorkers;
 
 /// The limit for the time that a commit in a shard of a working master takes, on a busy machine.
 const COMMIT_TIME_LIMIT: Duration = Duration::from_secs(2);
@@ -47,7 +47,7 @@ async fn only_its_shards_wait(cluster: Cluster, fault: Fault, lasts: u64, end: F
     let owners = owners(&cluster);
     let faulty = owners[0];
     assert!(owners.iter().any(|owner| *owner != faulty));
-    let work = Work::start(&store).await;
+    let work = ShardWorkers::start(&store).await;
     work.until_more(100);
     fault(&cluster, faulty);
     sleep(lasts / 2);

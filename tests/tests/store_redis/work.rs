@@ -25,13 +25,13 @@ const AHEAD_DISTANCE: u64 = 4;
 const COMMIT_DELAY: Duration = Duration::from_micros(500);
 
 /// The running workers of all shards.
-pub(super) struct Work {
-    shared: Arc<Shared>,
+pub(super) struct ShardWorkers {
+    shared: Arc<WorkState>,
     tasks: JoinSet<Worker>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct WorkState {
     must_stop: AtomicBool,
     answered: AtomicU64,
 }
@@ -54,13 +54,13 @@ struct Progress {
     spilled: Option<u64>,
 }
 
-impl Work {
+impl ShardWorkers {
     /// Starts the workers. Prints the seed of their random choices, so that a failure can be reproduced.
     pub(super) async fn start(store: &Arc<RedisStore>) -> Self {
         let seed: u64 = rand::random();
         println!("seed {seed}");
         let owner = Owner::claim(&**store, "s", 0).await;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(WorkState::default());
         let mut tasks = JoinSet::new();
         for shard in 0..store.shards() {
             let worker = Worker::new(&owner, shard, seed);
@@ -106,7 +106,7 @@ impl Worker {
         Self { owner, shard, keys, longest: Duration::ZERO, random }
     }
 
-    async fn run(mut self, store: Arc<RedisStore>, shared: Arc<Shared>) -> Self {
+    async fn run(mut self, store: Arc<RedisStore>, shared: Arc<WorkState>) -> Self {
         while !shared.must_stop.load(Ordering::Relaxed) {
             let started = Instant::now();
             self.commit(&*store).await;

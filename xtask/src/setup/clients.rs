@@ -1,5 +1,5 @@
-//! Installs the clients of RabbitMQ that `tests/clients` uses into the folder `clients` of cargo's output, in the versions
-//! that `requirements.txt` and `package-lock.json` pin.
+//! Installs the clients of RabbitMQ that `tests/clients` uses into the folder `clients` of cargo's output, in the
+//! versions that `requirements.txt` and `package-lock.json` pin.
 
 use std::fs;
 use std::path::Path;
@@ -21,9 +21,10 @@ pub(crate) fn clients() -> Result<()> {
     install(&from, &javascript, "package-lock.json", Path::new("node"), install_javascript)
 }
 
-/// Runs `install` with the folders `from` and `to`, unless an earlier installation into `to` had the same `versions`
-/// (the name of the file that pins the versions) and the same version of the `interpreter`. After an upgrade of the
-/// system, the interpreter of an earlier installation may have another version, or may be missing.
+/// Runs `install` with the folders `from` and `to`, unless `to` already has the right installation. `versions` is the
+/// name of the file that pins the versions. An earlier installation is right if this file and the version of the
+/// `interpreter` have not changed. After an upgrade of the system, the interpreter of an earlier installation may have
+/// another version, or may be missing.
 fn install(
     from: &Path,
     to: &Path,

@@ -1,6 +1,6 @@
 //! Finds or installs the servers that tests start, the linter of the Redis scripts, and the programs that run other
-//! clients of RabbitMQ. This module must never change a
-//! server that was already installed or is running: tests use ports and folders of their own.
+//! clients of RabbitMQ. This module must never change a server that was already installed or is running, because tests
+//! use their own ports and folders.
 
 use std::ffi::OsStr;
 use std::io;

@@ -33,7 +33,7 @@ impl Section {
 }
 
 /// Returns the text or the bytes in a message that is an AMQP value. Returns `None` for any other message: for plain
-/// data, for a value of another type, such as a map or a number, and for a body that is not the encoding of a value.
+/// data, for a value of another type (such as a map), and for a body that is not the encoding of a value.
 pub(super) fn amqp_value(delivery: &Delivery) -> Option<&[u8]> {
     let kind = delivery.properties.kind().as_ref()?;
     if kind.as_str() == ENCODED_TYPE { decode_value(&delivery.data) } else { None }

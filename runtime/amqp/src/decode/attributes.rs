@@ -37,11 +37,10 @@ pub(super) fn content_type<'r>(
     optional_attribute("datacontenttype", headers.content_type, property)
 }
 
-/// Returns the time of the event, in µs since the Unix epoch. The time comes from the CloudEvents attribute `time`,
-/// otherwise from the header `timestamp_in_ms`, otherwise from AMQP's own timestamp. The first of these three that can
-/// be read counts ([`event_time`] for the attribute; a time in ms for the header). Other programs may use these names
-/// for something else, so another value is not an error. AMQP's timestamp is in seconds, but many producers write
-/// another unit.
+/// Returns the time of the event, in µs since the Unix epoch. There are three places, in this order: the CloudEvents
+/// attribute `time` (in a form that [`event_time`] reads), the header `timestamp_in_ms` (a number of ms), and AMQP's
+/// own timestamp. The first place with a readable time counts. Other programs may use these names for something else,
+/// so an unreadable value is not an error. AMQP's timestamp is in seconds, but many producers write another unit.
 pub(super) fn default_time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> Option<u64> {
     let attribute = headers.time.and_then(as_text).and_then(|text| event_time(&text));
     // Ordain and a timestamp plugin of RabbitMQ write this header.

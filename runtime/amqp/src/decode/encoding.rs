@@ -1,6 +1,6 @@
 //! Returns the data in bodies: undoes the compression that the property `content_encoding` names, and removes the
-//! encoding of an AMQP value. The result must never exceed the size limit of an event, however small the compressed
-//! body is.
+//! encoding of an AMQP value. The result must never exceed the size limit of an event, even if the compressed body is
+//! small.
 
 use std::borrow::Cow;
 use std::io::{self, Read};
@@ -136,12 +136,12 @@ mod tests {
 
     use super::*;
 
-    const LIMIT: usize = 1 << 20;
+    const SIZE_LIMIT: usize = 1 << 20;
 
     fn plain(encoding: &str, body: Vec<u8>) -> Result<(Vec<u8>, Option<String>), String> {
         let mut delivery = Delivery::mock(1, "x".into(), "k".into(), false, body);
         delivery.properties = BasicProperties::default().with_content_encoding(encoding.into());
-        let body = plain_body(&delivery, LIMIT)?;
+        let body = plain_body(&delivery, SIZE_LIMIT)?;
         Ok((body.data.into_owned(), body.encoding.map(Cow::into_owned)))
     }
 
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn compression_is_undone_within_the_limit() {
-        for data in [&b"{\"a\":1}"[..], b"", &vec![b'x'; LIMIT]] {
+        for data in [&b"{\"a\":1}"[..], b"", &vec![b'x'; SIZE_LIMIT]] {
             for (encoding, body) in compressed(data) {
                 let found = plain(encoding, body.clone());
                 assert_eq!(found, Ok((data.to_vec(), None)), "{encoding}");
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn decompressed_body_above_the_limit_is_rejected() {
-        for (encoding, body) in compressed(&vec![0; 64 * LIMIT]) {
+        for (encoding, body) in compressed(&vec![0; 64 * SIZE_LIMIT]) {
             let error = plain(encoding, body).expect_err(encoding);
             assert!(error.contains("runtime.event_size allows 1048576 bytes"), "{error}");
         }
@@ -205,7 +205,7 @@ mod tests {
             delivery.properties = BasicProperties::default()
                 .with_type("amqp-1.0".into())
                 .with_content_encoding(encoding.into());
-            let found = plain_body(&delivery, LIMIT).expect(encoding);
+            let found = plain_body(&delivery, SIZE_LIMIT).expect(encoding);
             assert_eq!(
                 (&*found.data, found.is_amqp_value),
                 (&b"{\"a\":1}"[..], true),

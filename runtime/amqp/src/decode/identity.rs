@@ -80,7 +80,7 @@ impl DeliveryDecoder {
             (None, Some(sequence), _) => Ok(Cow::Owned(format!("{key}/{sequence}"))),
             (None, None, OrderingMode::Sequenced) => Ok(Cow::Borrowed("")),
             (None, None, OrderingMode::Fifo) => {
-                // The message of another stream's dead letter may lack an id, but the letter has one.
+                // The message in another stream's dead letter may lack an id, but the dead letter itself has an id.
                 if let Some(id) = original_letter_id(properties) {
                     return Ok(Cow::Borrowed(id));
                 }

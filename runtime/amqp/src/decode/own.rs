@@ -42,7 +42,7 @@ impl DeliveryDecoder {
     }
 
     /// Returns whether a message has the headers of a dead letter of this stream. In a dead letter in its original
-    /// form, these headers come from the message.
+    /// form, such headers come from the original message.
     fn has_own_cause(&self, delivery: &Delivery) -> bool {
         has_header(delivery, CAUSE_HEADER)
             && !has_header(delivery, LETTER_HEADER)

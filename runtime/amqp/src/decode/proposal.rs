@@ -70,10 +70,10 @@ struct Candidate {
     decoder: DeliveryDecoder,
 }
 
-/// Returns settings with which the decoder could read a message that it cannot read now, as text for an operator.
-/// Returns `None` if no known setting makes the message readable. The decoder has read the message with the returned
-/// settings, but only the operator knows whether they name the right values. For a dead letter in its original form
-/// that has returned to its stream, returns settings for the message that first arrived.
+/// Returns settings with which the decoder can read a message that it could not read, as text for an operator. Returns
+/// `None` if no known setting makes the message readable. This function has tried the returned settings, but only the
+/// operator knows whether they name the right values. If the message is a dead letter in its original form that has
+/// returned to its stream, the settings are for the message that first arrived.
 pub(crate) fn propose_settings(decoder: &DeliveryDecoder, delivery: &Delivery) -> Option<String> {
     let first = first_delivery(decoder, delivery);
     let delivery = first.as_ref().unwrap_or(delivery);
@@ -190,7 +190,8 @@ fn candidates(cause: Cause, decoder: &DeliveryDecoder, delivery: &Delivery) -> V
     found
 }
 
-/// Returns the formats whose marks a message has, if a format can name the place of the id.
+/// Returns the formats that have a mark in the message. Returns no format if the settings already name the place of the
+/// id.
 fn formats(decoder: &DeliveryDecoder, delivery: &Delivery) -> Vec<MessageFormat> {
     if decoder.locations.id.is_some() {
         return Vec::new();
@@ -242,8 +243,8 @@ fn rank(name: &str, names: &[&str]) -> Option<usize> {
     equal.or_else(|| names.iter().position(is_ending).map(|index| names.len() + index))
 }
 
-/// Returns the rank of the name of a key. Any name that ends with `id`, and that does not look like the id of an event,
-/// has the last rank.
+/// Returns the rank of a name as the name of a key. A name that ends with `id`, but does not look like the id of an
+/// event, has the last rank.
 fn key_rank(name: &str) -> Option<usize> {
     rank(name, &KEY_NAMES).or_else(|| {
         let is_id_of_object = name.ends_with("id") && rank(name, &ID_NAMES).is_none();

@@ -77,7 +77,7 @@ fn is_outside_event(place: &Place) -> bool {
 fn may_share_id(location: &IdLocation) -> bool {
     for place in &location.0 {
         match place {
-            // Each event has an id in these places, so no event reads the later places.
+            // `IdPlace::Content` and `IdPlace::Unique` give every event an id, so no event reads the later places.
             IdPlace::Content | IdPlace::Unique => return false,
             IdPlace::Place(Place::Attribute(name)) if name == "id" => return false,
             IdPlace::Place(place) if is_outside_event(place) => return true,
@@ -96,8 +96,7 @@ fn unreadable(message: String) -> DecodeError {
 fn shared_value(value: &str, setting: &str) -> String {
     format!(
         "the setting {setting} names a place outside the events of a batch, so all events of the batch would have the \
-         same {value}: publish each event as a message of its own, or name a place in the data of the events \
-         (\"data:/POINTER\")"
+         same {value}: publish each event in its own message, or name a place in the data (\"data:/POINTER\")"
     )
 }
 

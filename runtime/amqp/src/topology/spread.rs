@@ -77,9 +77,9 @@ impl Topology {
         } else {
             format!(
                 "the stream needs an exchange of type {HASH_EXCHANGE_TYPE} with the argument {argument} = {value:?}: \
-                 choose another name in the configuration, and name the present exchange in `bind`; or stop the \
+                 choose another name in the configuration, and name the present exchange in `bind`. Or stop the \
                  producers and delete the exchange in the broker (messages that are published while it is missing are \
-                 lost); or, if the exchange sends all messages of a key to one queue, set declare = false to use the \
+                 lost). Or, if the exchange sends all messages of a key to one queue, set declare = false to use the \
                  exchange as it is"
             )
         };

@@ -64,8 +64,8 @@ fn timestamp_does_not_identify_a_message_with_an_id() {
     assert_ne!(letter("", 7).id, letter("", 8).id);
 }
 
-/// An operator can send the letter of an event in a batch back as a message: the letter contains this event alone,
-/// with the content type of an event.
+/// An operator can send the letter of a single event of a batch back as a message. The letter contains this event
+/// alone, with the content type of an event.
 #[test]
 fn unreadable_event_of_a_batch_becomes_a_letter_of_its_own() {
     let locations = EventLocations::DEFAULT;
@@ -92,7 +92,8 @@ fn unreadable_event_of_a_batch_becomes_a_letter_of_its_own() {
     assert_eq!(decode_batch(&decoder, "q", &delivery).expect("a batch"), events);
 }
 
-/// The property `type` of the batch names the encoding of its whole body, which the letter does not contain.
+/// The property `type` of the batch names the encoding of the whole body. The letter contains only a part of the
+/// body, so the letter must not have this property.
 #[test]
 fn event_of_an_encoded_batch_has_no_encoded_type() {
     let body = br#"[{"id":"2"}]"#;
@@ -191,8 +192,8 @@ fn moved(from: &str, letter: &DeadLetter) -> Delivery {
     moved
 }
 
-/// An operator corrects the settings of the stream and moves the dead letter back: the event is the event that the
-/// producer sent, and a second copy of the letter is the same event.
+/// An operator corrects the settings of the stream and moves the dead letter back. The stream must read the event
+/// that the producer sent. A second copy of the letter must be the same event.
 #[test]
 fn moved_letter_is_the_original_event() {
     let mut headers = FieldTable::default();
@@ -262,8 +263,8 @@ fn moved_letter_has_the_properties_of_the_message() {
     assert_eq!(original.headers().as_ref().map(|headers| headers.inner().len()), Some(3));
 }
 
-/// An operator moves the letter of a whole batch back: the events have the routing key of the batch as their key, and
-/// no headers of Ordain. The letter of an event that is still unreadable can be moved back too.
+/// An operator moves the letter of a whole batch back. The events must have the routing key of the batch as their
+/// key, and no headers of Ordain. If an event is still unreadable, its letter can be moved back too.
 #[test]
 fn moved_batch_is_the_original_batch() {
     let body = br#"[{"specversion":"1.0","id":"1","source":"/s","type":"t"},{"id":"2"}]"#;
@@ -328,8 +329,8 @@ fn letter_of_a_sequence_below_the_first_has_the_original_form() {
     assert_eq!((event.key(), event.sequence()), ("k", Some(0)));
 }
 
-/// The letter `returned` stays the same letter when it returns again, even if the broker has changed its headers. An
-/// edited message is another letter.
+/// When the letter `returned` returns again, it is the same letter, even if the broker has changed its headers. An
+/// edited message results in another letter.
 #[test]
 fn returned_letter_depends_on_the_message() {
     let original = delivery("k", BasicProperties::default());

@@ -129,14 +129,14 @@ fn reason_text(failure: &FailureRow) -> String {
 }
 
 /// Returns a text that names the missing events for which the key waits: the events from `next` up to the event before
-/// the first later event that has arrived; only event `next` if no later event has arrived.
+/// the first later event that has arrived. If no later event has arrived, names only event `next`.
 fn missing_events(row: &KeyRow) -> String {
     events(row.next, next_arrived(row).unwrap_or(row.next).saturating_sub(1))
 }
 
-/// Returns the lowest sequence after `next` among three sequences in the record: the lower bound for the events that
-/// the store holds, and both bounds for the events that wait in dead letters (`far-ahead`, `overflow`). All these
-/// events have arrived early. `None` if none of the three sequences is after `next`.
+/// Returns the lowest sequence after `next` among three sequences in the record. One is the lower bound of the events
+/// that the store holds. The others are both bounds of the events that wait in dead letters (`far-ahead`, `overflow`).
+/// All these events have arrived early. `None` if none of the three sequences is after `next`.
 fn next_arrived(row: &KeyRow) -> Option<u64> {
     let ahead = row.ahead.into_iter().flat_map(|range| [range.first, range.last]);
     ahead.chain([row.held.first]).filter(|sequence| *sequence > row.next).min()

@@ -62,7 +62,7 @@ impl ConfigChecker<'_> {
         let Some(format) = format.filter(|_| !self.lines.has(key_setting)) else { return };
         let message = format!(
             "format = \"{}\" needs the setting `key`, because {} writes the key of your data into no fixed place: name \
-             the place in your messages, such as key = \"{}\"; or write key = \"routing-key\", or key = \"*\" for one \
+             the place in your messages, such as key = \"{}\". Or write key = \"routing-key\", or key = \"*\" for one \
              key of the whole stream",
             format.name(),
             format.library(),
@@ -119,11 +119,11 @@ fn partitions_conflict(source: &SourceConfig) -> Option<String> {
         return None;
     }
     Some(
-        "with more than one partition, the exchange chooses the partition of each event, and RabbitMQ can choose it \
-         only by the routing key, by one header, or by one of the properties message_id, correlation_id and timestamp: \
-         the events of one key could be in several partitions. Set partitions = 1; or let the producer or a shovel \
-         write the key into a header, and use \"header:NAME\"; or use kind = \"http\", where Ordain chooses the \
-         partition itself"
+        "with more than one partition, the exchange chooses the partition of each event. RabbitMQ can choose it only \
+         by the routing key, by one header, or by one of the properties message_id, correlation_id and timestamp. With \
+         this setting, the events of one key could be in several partitions. Set partitions = 1; or let the producer \
+         or a shovel write the key into a header, and use \"header:NAME\"; or use kind = \"http\", where Ordain \
+         chooses the partition itself"
             .to_owned(),
     )
 }

@@ -1,5 +1,5 @@
-//! Checks that no two streams share a queue, that no two streams share an exchange that divides its messages among
-//! several queues, and finds dead letters and events of other types that return to their stream.
+//! Checks that no two streams share a queue, and that no two streams share an exchange that divides its messages among
+//! several queues. Also finds dead letters and events of other types that can return to their stream.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -57,8 +57,8 @@ impl ConfigChecker<'_> {
         }
     }
 
-    /// Returns whether the events that a stream sends to `sink` can return to the stream: directly, or through exchanges
-    /// and the settings `dead_letter` and `other_types` of other streams.
+    /// Returns whether the events that a stream sends to `sink` can return to the stream: directly, or through
+    /// exchanges and the settings `dead_letter` and `other_types` of other streams.
     pub(super) fn leads_back(&self, stream: &ResourceName, sink: &ResourceName) -> bool {
         let mut reached = BTreeSet::new();
         let mut open = vec![sink];

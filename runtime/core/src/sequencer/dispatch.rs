@@ -17,7 +17,7 @@ use crate::version::Rollout;
 impl Sequencer {
     /// Starts turns of the ready lanes, in the order in which the lanes became ready, as far as the limits permit.
     /// Settles the events that the handler does not execute because of their types. Returns whether the function
-    /// settled an event, so that a shard may have something to write.
+    /// settled an event: a shard may then have something to write.
     pub(super) fn dispatch(&mut self) -> bool {
         let filter = self.type_filter();
         let mut has_settled = false;

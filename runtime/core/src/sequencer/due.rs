@@ -28,9 +28,9 @@ pub(super) struct DueScan {
     after: Option<(u64, Key)>,
     reading: bool,
     in_pass: bool,
-    /// `true` if the last pass was complete. A pass is complete if three conditions hold since its beginning: every
-    /// read has searched its whole part of the index, the sequencer had a lane for each key that it read, and no lane
-    /// whose key must be processed again has left memory.
+    /// `true` if the last pass was complete. A pass is complete if three conditions hold since its beginning. Every
+    /// read has searched its whole part of the index. The sequencer had a lane for each key that it read. No lane whose
+    /// key must be processed again has left memory.
     clean: bool,
 }
 

@@ -2,8 +2,8 @@
 //! conflict, unless the two events have different sources. An event without a source counts as an event from any
 //! source.
 //!
-//! The sequencer remembers an id at least while two conditions hold: the id is among the last `id_window` ids of its
-//! key, and the event with this id was settled at most `id_ttl` ago. The sequencer remembers the last `id_floor` ids
+//! The sequencer remembers an id at least while two conditions hold. The id is among the last `id_window` ids of its
+//! key. The event with this id was settled at most `id_ttl` ago. The sequencer remembers the last `id_floor` ids
 //! regardless of their age.
 
 use std::collections::VecDeque;

@@ -202,8 +202,8 @@ impl Lane {
         }
     }
 
-    /// Makes a sequence the first sequence of a key without a record. All lower sequences count as skipped, so that their
-    /// events become dead letters if they arrive later.
+    /// Makes a sequence the first sequence of a key without a record. All lower sequences count as skipped, so that
+    /// their events become dead letters if they arrive later.
     pub(super) fn begin_at(&mut self, sequence: u64) {
         self.record.next = sequence;
         self.done = sequence;
@@ -317,8 +317,8 @@ impl Lane {
         self.cold.gap.as_ref().filter(|gap| self.misses(gap.at))?.clock()
     }
 
-    /// Returns whether events of the key may be unable to run now: the key is parked, waits for a retry or a rollout,
-    /// has a gap, or has events that are only in the spill area.
+    /// Returns whether events of the key may be unable to run now. The reason is that the key is parked, waits for a
+    /// retry or a rollout, has a gap, or has events that are only in the spill area.
     pub(super) fn blocked(&self) -> bool {
         self.live()
             && (self.parked()

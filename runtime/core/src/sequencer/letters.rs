@@ -61,7 +61,7 @@ pub(super) fn settling_letter(
     error: String,
     version: Option<VersionName>,
 ) -> DeadLetter {
-    // The tag includes a digest of the event. If the key starts again after its end, the letters of its new events
+    // The tag contains a digest of the event. If the key starts again after its end, the letters of its new events
     // therefore do not replace the earlier letters.
     let letter = orphan_letter(key, sequence, event, cause, error);
     DeadLetter { version, ..letter }
@@ -80,9 +80,10 @@ pub(super) fn skip_letter(key: &Key, first: u64, last: u64, error: String) -> De
 }
 
 /// Returns the ids of the letters that a held event may have got before its key reached the event. `ahead` is the range
-/// in the key's record: the record contains the range of the letters `far-ahead` and `overflow` before such a letter
-/// exists. An event outside the range can only have a letter `corrupt`, and only if replay found the event. For an event
-/// in the range, the result also contains the ids that earlier versions of Ordain gave its letters, if they differ.
+/// of the letters `far-ahead` and `overflow` in the key's record. The record contains this range before such a letter
+/// exists. An event outside the range can only have a letter `corrupt`, and only if replay found the event. For an
+/// event in the range, the result also contains the ids that earlier versions of Ordain gave its letters, if these ids
+/// differ.
 pub(super) fn early_letter_ids(
     key: &Key,
     held: &HeldEvent,

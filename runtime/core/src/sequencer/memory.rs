@@ -3,12 +3,12 @@
 //!
 //! At three quarters of the budget, the sequencer stops accepting events, blocked lanes spill (move their events into
 //! the store), and lanes whose content is durable leave memory. The last quarter is for the work on events already
-//! accepted. The sequencer learns only at the end of a turn, a load or a read of spilled events how much memory this
-//! action needed, so the used memory may exceed the budget. While a commit or a publication is in progress, a turn
-//! starts only if the budget has room for its expected outcome, and a load or a read starts only if the used memory is
-//! below the budget. When all commits and publications are done, turns also start beyond the budget, one at a time; at
-//! a full budget, loads and reads then also start, but only when no lane is ready to run. A turn that started beyond
-//! the budget delays other turns, loads and reads for at most 50 ms.
+//! accepted. The sequencer does not know in advance how much memory a turn, a load or a read of spilled events needs.
+//! The used memory may therefore exceed the budget. While a commit or a publication is in progress, a turn starts only
+//! if the budget has room for its expected outcome. A load or a read starts only if the used memory is below the
+//! budget. When all commits and publications are done, turns also start beyond the budget, one at a time. Loads and
+//! reads then also start at a full budget, but only when no lane is ready to run. A turn that started beyond the budget
+//! delays other turns, loads and reads for at most 50 ms.
 
 use super::Sequencer;
 use super::lanes::LaneList;

@@ -1,6 +1,7 @@
-//! Settles the events whose types the handler does not execute. Such an event runs on no worker: it changes no state,
-//! and its only message is the event itself, if the stream has a sink for events of other types. In all other respects,
-//! the event is an event like any other. It keeps its place in the order of its key, and a commit settles it once.
+//! Settles the events whose types the handler does not execute. No worker executes such an event, and the event changes
+//! no state. If the stream has a sink for events of other types, a message passes the event on to this sink. In all
+//! other respects, the event is like any other event. It keeps its place in the order of its key, and a commit settles
+//! it once.
 
 use std::sync::Arc;
 

@@ -63,9 +63,9 @@ impl Sequencer {
         }
     }
 
-    /// Settles the late original of a skipped sequence. The skip wrote a dead letter without an event. If that letter
-    /// stands for this sequence alone, the dead letter of the late original replaces the letter. If the letter stands
-    /// for several skipped sequences, the letter stays.
+    /// Settles the late original of a skipped sequence. The skip wrote a dead letter without an event. If the letter of
+    /// the skip stands for this sequence alone, the dead letter of the late original replaces it. If the letter of the
+    /// skip stands for several sequences, it stays.
     fn settle_late_original(
         &mut self,
         index: u32,
@@ -121,8 +121,8 @@ impl Sequencer {
     }
 }
 
-/// Returns the error of a dead letter `conflict` for an event. `other` is the other event with the same sequence or id,
-/// and `sequence` its sequence; `other` is `None` if the other event is settled.
+/// Returns the error of a dead letter `conflict` for an event. `other` is the other event with the same sequence or id;
+/// `None` if the other event is settled. `sequence` is the sequence of the other event.
 pub(super) fn conflict_error(sequence: u64, event: &Event, other: Option<&Event>) -> String {
     let is_store_numbered =
         event.is_store_numbered() || other.is_some_and(Event::is_store_numbered);

@@ -17,8 +17,8 @@ use crate::settings::{OrderingMode, OverflowPolicy};
 use crate::turn::AttemptToken;
 
 impl Sequencer {
-    /// Requests a read of spilled events in two cases: the next event to execute may be among the spilled events, or
-    /// the key has ended and its spilled events must become dead letters.
+    /// Requests a read of spilled events if the next event to execute may be among the spilled events. Also requests a
+    /// read if the key has ended, because its spilled events must become dead letters.
     pub(super) fn request_page(&mut self, index: u32) {
         let lane = &self.lanes[index];
         let is_requested = lane.cold.page.is_some() || lane.cold.unreadable.is_some();

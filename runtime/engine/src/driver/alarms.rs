@@ -40,7 +40,7 @@ static ALARM_THROTTLE: Mutex<AlarmThrottle> = Mutex::new(AlarmThrottle {
 static RESUMED_THROTTLE: Mutex<LogThrottle> =
     Mutex::new(LogThrottle::with_lines(LINE_LIMIT, WARN_INTERVAL));
 
-/// Limits the lines about alarms, and counts the suppressed lines of each stream.
+/// Limits the log lines about alarms, and counts the suppressed lines of each stream.
 struct AlarmThrottle {
     throttle: LogThrottle,
     /// For each stream, the number of lines that were suppressed since the last call of [`flush`].
@@ -60,7 +60,7 @@ impl AlarmThrottle {
         is_allowed
     }
 
-    /// Returns how many lines of each stream were suppressed since the last call, and resets the counts.
+    /// Returns the number of suppressed lines of each stream since the last call, and resets the numbers.
     fn take_suppressed(&mut self) -> BTreeMap<String, u64> {
         self.throttle.take_suppressed();
         std::mem::take(&mut self.suppressed)
@@ -151,9 +151,9 @@ fn log_parked_key(stream: &str, write: &KeyWrite, failure: &FailureInfo) {
     );
 }
 
-/// Returns the newest gap (missing events of the key) if this write is the first to record two facts: all replay rounds
-/// of the gap have failed, and the key still waits. Before this write, the field `until` of the gap is 0; afterwards,
-/// the field contains the time of the write.
+/// Returns the newest gap (missing events of the key) if two facts are new in this write: all replay rounds of the gap
+/// have failed, and the key still waits. Before this write, the field `until` of the gap is 0; afterwards, the field
+/// contains the time of the write.
 fn newly_waiting(record: &KeyRecord) -> Option<&GapEntry> {
     record.gaps.iter().next_back().filter(|gap| gap.end == GapEnd::Waiting && gap.until == 0)
 }
@@ -221,8 +221,8 @@ fn shortened(error: &str) -> String {
     truncated(escape_invisible(error).into_owned(), ERROR_BYTES)
 }
 
-/// Returns whether the caller may write one more line about `stream`. The first line that is suppressed after the start
-/// or after a call of [`flush`] starts a task. The task logs the number of suppressed lines after [`WARN_INTERVAL`].
+/// Returns whether the caller may write one more line about `stream`. The first suppressed line after the start, or
+/// after a call of [`flush`], starts a task. After [`WARN_INTERVAL`], this task logs the number of suppressed lines.
 fn allow_line(stream: &str) -> bool {
     let mut throttle = throttle();
     let is_allowed = throttle.allow(stream);

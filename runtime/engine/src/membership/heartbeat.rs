@@ -249,8 +249,8 @@ impl HeartbeatTask {
                 tokio::select! {
                     () = sleep(HEARTBEAT_INTERVAL) => {}
                     () = self.trigger.notified() => {
-                        // The membership table has just changed. If the store has gone back in time since then and
-                        // has lost this change, the store's table has again the version that this task already has,
+                        // The membership table has just changed. The store may have gone back in time since then and
+                        // lost this change. The store's table then has again the version that this task already has,
                         // and the store would not send the table. With version 0, the reply contains the table in any
                         // case.
                         self.membership_version = 0;
@@ -334,8 +334,8 @@ impl HeartbeatTask {
     }
 }
 
-/// Returns whether this process was paused until its lease had expired. Two conditions must hold: the lease expired (at
-/// `until`) after the last response and before the next request, and more than half of the lease passed between this
+/// Returns whether this process was paused until its lease had expired. Two conditions must hold. The lease expired (at
+/// `until`) after the last response and before the next request. More than half of the lease passed between this
 /// response and this request. Without the second condition, a store that takes nearly the whole lease to respond would
 /// count as a pause of this process.
 fn was_paused(

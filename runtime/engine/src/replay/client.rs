@@ -116,8 +116,8 @@ impl ReplayClient {
     }
 
     /// Returns the value of [`ReplayAnswer::until`] for a query that ends before the sequence `next`. If the host has
-    /// answered no request since `started_at` (the start of the query), the value is `u64::MAX`: the host counts as
-    /// queried, and as unavailable, for all sequences of the query.
+    /// answered no request since `started_at` (the start of the query), the value is `u64::MAX`. The host then counts
+    /// as queried, and as unavailable, for all sequences of the query.
     fn end_of_answer(&self, started_at: Instant, next: u64) -> u64 {
         if self.has_answered_since(started_at) { next } else { u64::MAX }
     }

@@ -70,9 +70,9 @@ pub(super) struct RefusedStream {
 /// Declares or checks the exchanges and queues of streams, and opens the exchange sinks, as soon as the broker is
 /// available. Prepares all streams concurrently, so that a queue that does not answer delays no other stream. After an
 /// error that concerns the whole process, waits for the broker for at most `BROKER_START_TIMEOUT`, or without a limit
-/// if the process accepts events over HTTP. Records this wait in `status`. A stream or a sink that the broker refuses
-/// does not end the start: the stream or the sink waits, and Ordain retries. But in a run with `once`, which ends when
-/// all messages are published, a refused sink ends the start after the wait.
+/// if the process accepts events over HTTP. Records this wait in `status`. If the broker refuses a stream or a sink,
+/// the start continues: this stream or sink waits, and Ordain retries. A run with `once` ends when all messages are
+/// published. In such a run, a refused sink therefore ends the start after the wait.
 pub(super) async fn prepare(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
@@ -213,9 +213,9 @@ impl RefusedStream {
 }
 
 /// Inspects the broker of a configuration, at most for the time `limit`, and changes nothing in the broker. If `sample`
-/// is a number of messages, also receives this number of messages of each queue, and returns them to the queue. Returns
-/// the findings, and the form in which a stream would read each message. Returns `None` if the configuration has no
-/// broker.
+/// is a number, also receives at most this number of messages of each queue, and returns the messages to the queue. The
+/// result contains the findings, and how the streams would read the messages. Returns `None` if the configuration has
+/// no broker.
 pub async fn inspect(
     loaded: &LoadedConfig,
     limit: Duration,
@@ -285,7 +285,8 @@ struct StartRetries<'a> {
     /// The time for which each action is retried, from its first error on. `None` means no limit.
     patience: Option<Duration>,
     status: &'a RunStatus,
-    /// The limit on warnings that the broker is unavailable: all concurrent actions have this error at the same time.
+    /// Limits the warnings that the broker is unavailable, because all concurrent actions have this error at the same
+    /// time.
     throttle: Mutex<LogThrottle>,
 }
 
@@ -308,13 +309,14 @@ impl StartRetries<'_> {
                 TopologyError::Broker(error) => self.status.begin_broker_wait(error),
                 TopologyError::Store(_) => self.status.end_broker_wait(),
             }
-            // A stream whose queue does not answer can take minutes, so the time begins with the first error.
+            // The preparation of a stream whose queue does not answer can take minutes, so the time limit begins with
+            // the first error.
             let now = Instant::now();
             until = until.or_else(|| Some(now + self.patience?));
             if until.is_some_and(|until| now >= until) {
                 return Err(describe_lasting(error));
             }
-            // The next attempt may reach an upgraded broker.
+            // Before the next attempt, the broker may be upgraded.
             self.broker.forget_version();
             self.warn(&error, &mut throttle);
             tokio::time::sleep(RETRY_DELAY).await;

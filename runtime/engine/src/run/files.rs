@@ -277,8 +277,8 @@ fn is_handler_name(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "wasm")
 }
 
-/// Returns whether log rotation has left an older file in the folder of a source or, if the path of the source is a
-/// link, in the folder of the file to which the link leads.
+/// Returns whether log rotation has left an older file in the folder of a source. If the path of the source is a link,
+/// also searches the folder of the file to which the link leads.
 fn has_older_file(pattern: &FilePattern) -> bool {
     let target = pattern.target();
     [Some(pattern), target.as_ref()].into_iter().flatten().any(|pattern| {

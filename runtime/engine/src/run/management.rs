@@ -117,8 +117,8 @@ impl ManagementApi {
         })
     }
 
-    /// As [`Self::read`], but returns `None` if the answer has status 404, for example because a queue in the path does
-    /// not exist.
+    /// Reads an answer as [`Self::read`] does, but returns `None` if the answer has status 404, for example because a
+    /// queue in the path does not exist.
     fn read_existing<T: DeserializeOwned>(
         &self,
         before: &str,
@@ -155,8 +155,9 @@ impl ManagementApi {
         })
     }
 
-    /// Reads the consumers of a queue; `None` if the queue does not exist. In contrast to the list of all consumers,
-    /// this answer also contains the consumers of other users if the user has only the tag `management`.
+    /// Reads the consumers of a queue; `None` if the queue does not exist. This answer contains the consumers of all
+    /// users. If the user has only the tag `management`, the list of all consumers would lack the consumers of other
+    /// users.
     pub(super) fn consumers(&self, queue: &str) -> Result<Option<Vec<ConsumerAnswer>>, String> {
         let after = format!("/{}?columns=name,consumer_details", encoded(queue));
         let answer: Option<ConsumersAnswer> = self.read_existing("/api/queues/", &after)?;

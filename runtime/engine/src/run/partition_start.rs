@@ -122,9 +122,9 @@ pub(super) async fn check_backlog(
     Ok(())
 }
 
-/// Returns the maximum total size, in bytes, of sent left-over messages: messages of earlier owners that the outbox
-/// publisher has sent to the sinks, and that the store has not marked as published yet. The limit has room for the
-/// messages that one dead process left unpublished, if that process had the same settings as this process.
+/// Returns the maximum total size, in bytes, of sent left-over messages. These are messages of earlier owners that the
+/// outbox publisher has sent to the sinks, and that the store has not marked as published yet. The limit has room for
+/// the messages that one dead process left unpublished, if that process had the same settings as this process.
 pub(super) fn backlog_bytes_limit(config: &Config) -> usize {
     2 * config.runtime.memory_budget.bytes()
 }

@@ -1,6 +1,7 @@
-//! Checks the settings of the queues that streams consume: the policies and arguments with which RabbitMQ loses or
-//! repeats events, the bindings that another program declares, and the consumers, queues and exchanges that take events
-//! from a stream. A client cannot read them over AMQP, so this module reads them from the broker's management API.
+//! Checks the queues that streams consume. The checks find policies and arguments with which RabbitMQ loses or repeats
+//! events, missing bindings that another program must declare, and consumers, queues and exchanges that take events
+//! from a stream. A client cannot read these facts over AMQP, so this module reads them from the broker's management
+//! API.
 
 mod dividing_exchange;
 mod foreign_consumer;
@@ -33,8 +34,8 @@ use topology_finding::{RoutingFaults, TopologyFinding, partition_of};
 const FAULT_CHECK_INTERVAL: Duration = Duration::from_mins(1);
 /// Maximum size of a text of the broker in a warning, in bytes.
 const TEXT_BYTES: usize = 100;
-/// The number of queues whose consumers cannot be read after which a check reads no further consumers. Each request to
-/// an API that does not answer takes seconds.
+/// After this number of queues whose consumers cannot be read, a check reads no further consumers. If the API does not
+/// answer, each request takes seconds.
 const CONSUMER_ERRORS_LIMIT: usize = 3;
 /// The path of the request for all queues of a virtual host, before and after the name of the virtual host. The request
 /// names the fields of [`QueueAnswer`], so that the answer has no statistics.
@@ -65,7 +66,7 @@ const LOSSY_SETTINGS: [(&str, &str); 5] = [
 /// The setting that limits the time for which a consumer may keep a delivery without an acknowledgement.
 const CONSUMER_TIMEOUT: &str = "consumer-timeout";
 
-/// A setting of a queue with which RabbitMQ loses or repeats events, or another reason for such an effect.
+/// A setting of a queue with which RabbitMQ loses or repeats events, or another reason why this happens.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct QueueWarning {
     effect: SettingEffect,
@@ -100,7 +101,7 @@ struct QueueFindings {
     topology: Vec<TopologyFinding>,
     /// The error because of which the bindings are unknown; `None` if the bindings were checked, or need no check.
     bindings_error: Option<String>,
-    /// The error because of which the consumers of a queue are unknown, for each partition with such a queue.
+    /// For each partition whose queue has unknown consumers: the error because of which they are unknown.
     consumers_errors: BTreeMap<Partition, String>,
 }
 
@@ -173,8 +174,8 @@ impl QueuePolicies {
         (!queues.is_empty()).then_some(Self { api, queues, exchanges, own_consumers })
     }
 
-    /// Reads the settings and consumers of all queues, and the bindings if another program declares bindings of a
-    /// stream or if a stream has several partitions. Ignores queues that do not exist. Returns an error if the
+    /// Reads the settings and consumers of all queues. Also reads the bindings if another program declares bindings of
+    /// a stream, or if a stream has several partitions. Ignores queues that do not exist. Returns an error if the
     /// management API does not answer, or refuses the request for the queues.
     async fn check(self: &Arc<Self>) -> Result<QueueFindings, String> {
         let this = Arc::clone(self);
@@ -220,8 +221,9 @@ impl QueueFindings {
         Self { bindings_error: routes.err().cloned(), ..findings }
     }
 
-    /// Adds the consumers of other programs at the queues. `read` returns the consumers of a queue. Ignores queues that
-    /// do not exist. After [`CONSUMER_ERRORS_LIMIT`] errors, the consumers of the remaining queues count as unknown.
+    /// Adds a finding for each queue with a consumer of another program. `read` returns the consumers of a queue.
+    /// Ignores queues that do not exist. After [`CONSUMER_ERRORS_LIMIT`] errors, the consumers of the remaining queues
+    /// count as unknown.
     fn add_consumers(
         &mut self,
         queues: &[ConsumedQueue],
@@ -304,8 +306,8 @@ impl ConsumedQueue {
         warnings
     }
 
-    /// Returns a finding if another program declares the bindings of the queue, and no binding leads from the stream's
-    /// exchange to the queue, either directly or through other exchanges and queues. `answers` are the queues of the
+    /// Returns a finding if another program declares the bindings of the queue, and no route leads from the stream's
+    /// exchange to the queue. A route can lead through other exchanges and queues. `answers` are the queues of the
     /// virtual host.
     fn missing_binding(&self, routes: &Routes, answers: &[QueueAnswer]) -> Option<TopologyFinding> {
         let exchange = self.foreign_exchange.as_deref()?;
@@ -313,7 +315,7 @@ impl ConsumedQueue {
             RouteCheck::Found => return None,
             RouteCheck::Missing => (
                 Some(RoutingFault::MissingBinding),
-                ". If the events reach the queue on another way, for example through a shovel, remove `exchange` from \
+                ". If the events reach the queue in another way, for example through a shovel, remove `exchange` from \
                  the source",
             ),
             RouteCheck::Unknown => (
@@ -439,9 +441,10 @@ impl<'a> UnreadStreams<'a> {
     }
 }
 
-/// Logs the policies and arguments that lose or repeat events: all of them at the start, and later each new one. At
-/// each check, also logs and counts the missing bindings, and the consumers, queues and exchanges that take events from
-/// a stream. Records in the states of the sources which partitions receive no events. This function never returns.
+/// Logs the policies and arguments that lose or repeat events. The first check logs all of them, and later checks log
+/// the new ones. Each check also logs and counts the missing bindings, and the consumers, queues and exchanges that
+/// take events from a stream. The states of the sources record which partitions receive no events. This function never
+/// returns.
 pub(super) async fn watch(policies: Option<QueuePolicies>, status: &RunStatus) {
     let Some(policies) = policies.map(Arc::new) else { return std::future::pending().await };
     let mut known = BTreeSet::new();

@@ -25,8 +25,8 @@ pub struct RunReport {
     pub held: Option<HeldTotals>,
 }
 
-/// The totals of held events (events that the store keeps for keys that cannot process them yet) and of blocked keys
-/// (keys that wait for an event, wait to retry, or are parked).
+/// The totals of held events and of blocked keys. The store keeps a held event for a key that cannot process it yet. A
+/// blocked key waits for an event, waits to retry, or is parked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeldTotals {
     /// The number of events that the store holds for all keys.

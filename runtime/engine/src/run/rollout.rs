@@ -1,6 +1,6 @@
-//! Manages handler versions during a run. The module monitors the folder of handlers, loads new files while other
-//! versions run, and publishes the offer of this instance (for each handler, the highest version that this instance can
-//! use). The module also writes rollouts into the store, and follows the rollouts that other instances write. A rollout
+//! Manages handler versions during a run. The module monitors the folder of handlers, and loads new files while other
+//! versions run. It publishes the offer of this instance: for each handler, the highest version that this instance can
+//! use. The module also writes rollouts into the store, and follows the rollouts that other instances write. A rollout
 //! records the version that executes a stream's events.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -56,8 +56,8 @@ impl SinkContent {
     }
 
     /// Appends the content to `out`, encoded as a line. `sequence` is the number that the store has given to the
-    /// content; `None` if the messages of the sink have no numbers. `text_form` is the form of data that is text but not
-    /// JSON.
+    /// content; `None` if the messages of the sink have no numbers. `text_form` is the form of data that is text but
+    /// not JSON.
     pub(super) fn encode(
         &self,
         stream: &str,

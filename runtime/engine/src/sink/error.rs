@@ -57,10 +57,10 @@ pub enum PublisherError {
     /// has sent messages from the same outbox, or these messages are already published. But this process still owns the
     /// partition, and has not recorded these messages as published, so a part of the store was removed or restored.
     #[error(
-        "stream {stream}: shard {shard} of the store refuses messages to {to}: according to the shard, a later owner \
+        "stream {stream}: shard {shard} of the store refuses messages to {to}. According to the shard, a later owner \
          of the partition has sent messages, or these messages are already published. But this process owns the \
-         partition, and has not recorded these messages as published, so a part of the store was removed or restored: \
-         restore the rest as well, or give the stream another name"
+         partition, and has not recorded these messages as published. A part of the store was therefore removed or \
+         restored: restore the rest as well, or give the stream another name"
     )]
     Fenced {
         /// The stream that sends messages to the destination.

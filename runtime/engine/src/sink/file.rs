@@ -81,8 +81,9 @@ struct RenamedFile {
 pub(crate) struct FileSinkRecovery {
     sink: FileSink,
     file_length: u64,
-    /// The part of the file before `sink.tail.end()` that may have lines of unpublished messages: the part that the
-    /// mark names, or the whole file if the store has no mark that matches the file. `None` if there is no such part.
+    /// The part of the file before `sink.tail.end()` that may have lines of unpublished messages. The mark names this
+    /// part. If the store has no mark that matches the file, this part is the whole file. `None` if there is no such
+    /// part.
     kept_range: Option<Range<u64>>,
     /// The files that an earlier process wrote as this sink file and that now have other names.
     renamed: Vec<RenamedFile>,
@@ -218,9 +219,9 @@ impl FileSink {
     }
 
     /// Keeps the complete lines after the published length, and removes an incomplete line from the end of the file. If
-    /// the file has a line of another program after the published length, also removes this line and all data after it,
-    /// unless this data contains a message that the outbox lacks. Returns, for each stream, the number of messages that
-    /// the remaining lines have and that the store lacks.
+    /// the file has a line of another program after the published length, also removes this line and all data after it.
+    /// If this data contains a message that the outbox lacks, removes nothing. Returns, for each stream, the number of
+    /// messages that the remaining lines have and that the store lacks.
     fn recover(
         &mut self,
         file_length: u64,
@@ -398,8 +399,8 @@ impl FileSink {
 
     /// Makes all written lines durable. `unsynced` contains the lines that were appended since the last sync. If
     /// another process removed or truncated the file before the sync had ended, writes these lines again. After a
-    /// removal, writes them to the file that is now at the path. Returns a mark for all runs whose messages the store has not marked
-    /// as published, if lines were written again; otherwise returns `None`.
+    /// removal, writes the lines to the file that is now at the path. If lines were written again, returns a mark for
+    /// all runs whose messages the store has not marked as published. Otherwise returns `None`.
     pub(super) fn sync(&mut self, unsynced: &[u8]) -> io::Result<Option<Mark>> {
         if self.is_synced {
             return Ok(None);

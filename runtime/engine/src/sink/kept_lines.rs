@@ -70,9 +70,9 @@ impl UnpublishedMessages {
     }
 
     /// Returns whether a line is equal to the encoded message that has the same id; `None` if the outbox has no message
-    /// with this id. `number` is the number in the line. The outbox does not have the numbers of messages, so the
-    /// function encodes the message with the number in the line. An earlier version of Ordain may have written the line,
-    /// so text may also be base64.
+    /// with this id. `number` is the number in the line. The outbox does not have the numbers of messages, so this
+    /// method encodes the message with the number in the line. An earlier version of Ordain may have written the line,
+    /// and wrote text as base64.
     fn has_line(&self, id: &str, number: Option<u64>, line: &[u8]) -> Option<bool> {
         let (stream, content) = self.0.get(id)?;
         let mut encoded = Vec::with_capacity(line.len());
@@ -362,7 +362,11 @@ mod tests {
 
     /// Opens a file with this content and with a mark whose length is 0. Returns the remaining content, the number of
     /// lost messages, and whether the sink skips message `skipped`.
-    fn recovered(content: &[u8], outbox: &UnpublishedMessages, skipped: &SinkContent) -> Recovered {
+    fn recovered(
+        content: &[u8],
+        outbox: &UnpublishedMessages,
+        skipped: &SinkContent,
+    ) -> RecoveredFile {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("out");
         let open = |mark: Option<&[u8]>| FileSink::open(&path, mark).expect("opened");
@@ -384,7 +388,7 @@ mod tests {
     }
 
     /// The content of a file after a start, the number of lost messages, and whether a message is skipped.
-    type Recovered = (Vec<u8>, Option<u64>, bool);
+    type RecoveredFile = (Vec<u8>, Option<u64>, bool);
 
     #[test]
     fn complete_lines_stay_and_an_incomplete_line_is_removed() {
@@ -425,7 +429,7 @@ mod tests {
     }
 
     /// A line of another program, and zeros that a power failure may leave, are removed together with the lines after
-    /// them, unless the outbox lacks the message of one of these later lines.
+    /// them. If the outbox lacks the message of one of these later lines, nothing is removed.
     #[test]
     fn foreign_lines_are_removed_if_no_lost_message_follows() {
         let one = content(1, "1");

@@ -143,8 +143,7 @@ impl Sinks {
     }
 
     /// Starts the tasks of exchanges and streams. These tasks report to `published` how many messages of a run need no
-    /// further confirm: the messages that are published, and the messages that the next owner of the partition
-    /// publishes.
+    /// further confirm. These messages are published, or the next owner of the partition publishes them.
     pub(super) fn start(
         &mut self,
         published: &UnboundedSender<PublishedCount>,

@@ -567,10 +567,10 @@ impl LineDecoder {
         self.decoder.decode(line)
     }
 
-    /// Returns the dead letter of a line that is not an event. The tag of the letter depends on the stream, on the
-    /// first line of the file that is not blank, and on the number and the text of the line that is not an event. If
-    /// the source reads the line again after a crash, the line produces the same letter, even if log rotation has given
-    /// the file another name. Two lines with the same text produce two letters.
+    /// Returns the dead letter of a line that is not an event. The tag of the letter depends on the stream, and on the
+    /// first line of the file that is not blank. It also depends on the number and the text of the line that is not an
+    /// event. If the source reads the line again after a crash, the line produces the same letter, even if log rotation
+    /// has given the file another name. Two lines with the same text produce two letters.
     fn letter(
         &self,
         error: DecodeError,

@@ -236,8 +236,9 @@ impl FileSet {
             let file = Arc::clone(file);
             let metadata = file.metadata()?;
             tracked.target = metadata.len();
-            // If a program has truncated a file before anything of it was read, keep the earlier length: by this length
-            // and the first bytes, the next scan detects the truncation, and then searches for the removed bytes.
+            // If a program has truncated a file before the source has read any of it, keep the earlier length. By this
+            // length and the first bytes, the next scan detects the truncation, and then searches for the removed
+            // bytes.
             if tracked.compared == Some((metadata.len(), metadata.modified()?)) {
                 tracked.progress.length = tracked.target;
             } else if !tracked.is_cut_in(&file)? {

@@ -1,6 +1,6 @@
 //! Events received over HTTP for a stream whose source reads from the broker. The events wait in queues in the store.
-//! The inbox publishes a copy of each event to the stream's exchange, and removes the event from the store when the
-//! broker has confirmed this copy and the copies of all events that the inbox read earlier. The broker routes the copy
+//! The inbox publishes a copy of each event to the stream's exchange. It removes the event from the store when the
+//! broker has confirmed this copy, and the copies of all events that the inbox read earlier. The broker routes the copy
 //! to its queue for the partition of the event's key. While the broker does not accept events, the inbox passes events
 //! early: directly to the driver of their partition.
 //!
@@ -52,9 +52,9 @@ impl Inbox {
     /// partition (`unrouted`). While the broker does not accept events, passes at most `early_limit` events of the
     /// partition's queue to the driver early. The limit exists because the sequencer must recognise the copies of these
     /// events when the broker delivers them. Never passes events without a known partition early. While `gate` is
-    /// closed, neither publishes events nor passes them early: the exchange of a new stream may belong to another
-    /// program, and early events would give the stream data in the store, so that the next start would not hold the
-    /// stream back.
+    /// closed, neither publishes events nor passes them early, for two reasons. The exchange of a new stream may belong
+    /// to another program. Early events would give the stream data in the store, and the next start would then not hold
+    /// the stream back.
     pub fn start(
         routed: QueueOptions,
         unrouted: Option<QueueOptions>,

@@ -494,8 +494,8 @@ impl QueueReader {
         report_lost_events(partition, shard, loss, safe, losses, LOST_EVENTS_MESSAGE);
     }
 
-    /// Reports the result of a recount after the store went back in time: how many of the waiting events that this
-    /// process accepted are still in the store, and how many of them the store has lost.
+    /// Reports the result of a recount after the store went back in time. The recount covers the waiting events that
+    /// this process accepted: how many of them are still in the store, and how many the store has lost.
     fn report_recount(&self, shard: u32, recount: QueueRecount) {
         let Partition { stream, number } = &self.options.partition;
         let QueueRecount { safe, lost } = recount;

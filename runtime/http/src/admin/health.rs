@@ -1,5 +1,5 @@
-//! The readiness of the process: whether the process can use its store, has a valid lease, owns all partitions that it
-//! should own, and receives and executes the events of its streams.
+//! The readiness of the process. A ready process can use its store, has a valid lease, and owns all partitions that it
+//! should own. It also receives and executes the events of its streams.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -218,7 +218,8 @@ fn no_events_reason(since: Timestamp, login_refusal: Option<&str>) -> String {
     format!("no events arrive from its source since {since:.0}{}", login_cause(login_refusal))
 }
 
-/// Returns the reason why a stream is not ready if the broker does not route its events to the stream.
+/// Returns the reason why a stream is not ready, for a fault because of which the broker does not route events to the
+/// stream.
 fn routing_reason(fault: RoutingFault) -> &'static str {
     match fault {
         RoutingFault::OtherExchangeType => {
@@ -420,8 +421,8 @@ mod tests {
         );
     }
 
-    /// A sink concerns the streams that publish to it. Before the first message, the streams of a sink that no setting
-    /// names are unknown, so the sink concerns all streams.
+    /// A sink concerns the streams that publish to it. If no setting names a sink, the streams of this sink are unknown
+    /// before its first message, so the sink concerns all streams.
     #[test]
     fn refused_sink_concerns_the_streams_that_publish_to_it() {
         let stream = |name: &str, settings: &str| {

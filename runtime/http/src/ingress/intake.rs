@@ -31,8 +31,8 @@ const PAGE_BYTES: usize = 4 << 20;
 /// Maximum number of keys in each generation of [`BegunKeys`]. The digests of both generations take about three
 /// megabytes at most.
 const BEGUN_KEYS_LIMIT: usize = 1 << 16;
-/// The time after which a new generation of [`BegunKeys`] begins. The store can forget a key, so the intake must look up
-/// each key again from time to time.
+/// The time after which a new generation of [`BegunKeys`] begins. The store can forget a key, so the intake must query
+/// the store again for each key from time to time.
 const BEGUN_KEYS_PERIOD: Duration = Duration::from_mins(1);
 
 /// The part of the process that accepts events over HTTP for one stream.
@@ -43,14 +43,14 @@ pub(super) struct Intake {
     stream: Arc<str>,
     first: u64,
     /// The highest sequence with which an event of a key without earlier events can take effect. `None` if there is no
-    /// such limit, or if events of the stream may arrive in another way than through the store: the store then does not
-    /// show whether a key has earlier events.
+    /// such limit. Also `None` if events of the stream may arrive in another way than through the store, because the
+    /// store then does not show whether a key has earlier events.
     new_key_limit: Option<u64>,
     /// True if `new_key_limit` permits a multiple of `gap.max_width`, because the keys of the stream skip missing
     /// events.
     skips: bool,
-    /// Keys that have earlier events. The intake looks up a key only if an event has a sequence above `new_key_limit`;
-    /// this set spares further look-ups of the key.
+    /// Keys that have earlier events. If an event has a sequence above `new_key_limit`, the intake queries the store
+    /// for its key. For the keys in this set, the intake does not repeat this query.
     begun_keys: Mutex<BegunKeys>,
     /// True if the key of an event must be a valid routing key.
     is_routed: bool,
@@ -228,9 +228,9 @@ impl Intake {
         }
     }
 
-    /// Returns the positions of the events whose sequences cannot be right: the key of the event has no earlier events,
-    /// and could never reach the sequence. Reads the store only if an event has a sequence above `new_key_limit`, and
-    /// the intake does not know yet that its key has earlier events.
+    /// Returns the positions of the events whose sequences cannot be right: the key of such an event has no earlier
+    /// events, and could never reach the sequence. Reads the store only if an event has a sequence above
+    /// `new_key_limit`, and `begun_keys` does not contain its key.
     pub(super) async fn unreachable_events(
         &self,
         events: &[Arc<Event>],
@@ -288,8 +288,8 @@ impl Intake {
         let width = if self.skips { "100 times `gap.max_width`" } else { "`gap.max_width`" };
         format!(
             "sequence {sequence} cannot be right: the key has no events yet, so its sequences begin at {} (`first`), \
-             and {width} allows at most {limit}: number the events of each key without gaps, let each key \
-             begin at the sequence of its first event (`first = \"any\"`), or make the stream `fifo`",
+             and {width} allows at most {limit}. Number the events of each key without gaps, let each key begin at the \
+             sequence of its first event (`first = \"any\"`), or make the stream `fifo`",
             self.first
         )
     }

@@ -51,8 +51,8 @@ impl JsonData {
     /// Converts bytes to one of four forms:
     ///
     /// - JSON without white space, if the bytes are JSON that every reader accepts;
-    /// - `{"text": …}`, if the bytes are JSON that some readers do not accept: JSON with deep nesting, with numbers
-    ///   beyond the range of a 64-bit float, or with an escaped half of a surrogate pair;
+    /// - `{"text": …}`, if the bytes are JSON that some readers do not accept. Such JSON has deep nesting, numbers
+    ///   beyond the range of a 64-bit float, or an escaped half of a surrogate pair;
     /// - a text, if the bytes are UTF-8, but not JSON;
     /// - `{"base64": …}`, if the bytes are not UTF-8.
     pub fn of(bytes: &[u8]) -> Self {

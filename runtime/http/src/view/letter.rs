@@ -25,8 +25,8 @@ pub struct LetterRow {
     pub key: RowText,
     /// The sequence of the event, even if the event never arrived; `None` if the event has no sequence.
     pub sequence: Option<u64>,
-    /// The last sequence, if the letter stands for several skipped sequences, the first of which is `sequence`;
-    /// otherwise `None`.
+    /// If the letter stands for several skipped sequences: the last of these sequences. `sequence` is the first of
+    /// them. Otherwise `None`.
     pub last_sequence: Option<u64>,
     /// The name of the cause, such as `rejected`.
     pub cause: RowText,

@@ -38,9 +38,9 @@ pub struct PluginRow {
     pub reason: Option<RowText>,
     /// The streams whose events the version executes; `None` if the row does not come from a running process.
     pub running: Option<Vec<RowText>>,
-    /// `loading` (not loaded yet), `broken` (unusable), `unused` (no stream is configured with the handler), `active`
-    /// (the highest usable version), `older` (another usable version), or `gone` (the version runs, but its file was
-    /// removed or changed).
+    /// `loading`: not loaded yet. `broken`: unusable. `unused`: no stream is configured with the handler. `active`: the
+    /// highest usable version. `older`: another usable version. `gone`: the version runs, but its file was removed or
+    /// changed.
     pub state: RowText,
     /// The streams that are configured with this handler. In the state `gone`, only the streams that run the version.
     pub streams: Vec<RowText>,

@@ -100,7 +100,7 @@ pub async fn queue_losses(
 pub struct ResumedRow {
     /// The number of the partition within the stream, from 0.
     pub partition: u32,
-    /// The reason of the stop: the description of the loss of the queue, or of the messages that cannot be read.
+    /// The reason of the stop. It describes the loss of the queue, or the messages that cannot be read.
     pub reason: RowText,
 }
 

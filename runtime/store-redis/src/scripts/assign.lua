@@ -1,7 +1,7 @@
--- Assigns messages to a destination (an exchange, a stream or a file): numbers them, retains them for replay, and puts
--- them into the queues of a stream, as far as the rules of the destination require these steps. One HSET writes the
--- results of all these steps. After this HSET, the script removes expired fields, and other fields that are no longer
--- needed.
+-- Assigns messages to a destination (an exchange, a stream or a file). As far as the rules of the destination require,
+-- the script numbers the messages, retains them for replay, and puts them into the queues of a stream. One HSET writes
+-- the results of all these steps. After this HSET, the script removes expired fields, and other fields that are no
+-- longer needed.
 --
 -- The origin of messages is the outbox of a stream, partition and shard from which an owner sends them. The messages of
 -- a producer have no origin.
@@ -53,12 +53,12 @@ local function next_argument()
   return ARGV[argument]
 end
 
--- The description of a message begins with two flags. The first flag is 1 if the message has its own number, and 2 if
--- it is a producer's message that may get only the number that it had before a loss. The second flag is 1 if the
--- message is the last of its key. The flags are followed by the partition, the content digest, the digest of the id
--- (for a producer's message, of source and id), the first bytes of the event, the message's own number, the digest of
--- the id alone, which earlier versions stored, and the other digests under which a record may have the message. These
--- parts have the following offsets:
+-- The description of a message begins with two flags. The first flag is 1 if the message has its own number. The first
+-- flag is 2 if the message comes from a producer, and may get only the number that it had before a loss. The second
+-- flag is 1 if the message is the last message of its key. The other parts are: the partition; the content digest; the
+-- digest of the id (for a producer's message, of source and id); the first bytes of the event; the message's own
+-- number; the digest of the id alone, which earlier versions stored; and the other digests under which a record may
+-- have the message. These parts have the following offsets:
 local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN, EARLIER_ID_IN, DIGESTS_IN = 3, 7, 15, 23, 25, 33, 41
 -- A duration, in ms, that is longer than any retention time.
 local EXPIRY_DELAY_LIMIT_MS = 2 ^ 42
@@ -249,8 +249,8 @@ local function each_block(origin, from, to, visit)
 end
 
 -- Read the record of each origin. The record contains the epoch of the last owner, and the last outbox position whose
--- messages are assigned. Refuse a group in four cases: its epoch is lower than the epoch in the record, the store lacks
--- messages that it has already confirmed to the owner, the group comes from a stale request, or an earlier group of
+-- messages are assigned. Refuse a group in four cases: its epoch is lower than the epoch in the record; the store lacks
+-- messages that it has already confirmed to the owner; the group comes from a stale request; or an earlier group of
 -- this call has the same origin.
 do
   -- Decodes the record of an origin; `found` is false if the origin has no record yet.
@@ -493,10 +493,11 @@ do
     return found and is_unexpired(field, found) and found or nil
   end
 
-  -- Calls `visit` with each record of a key that a reader of the destination has: the Redis key of the reader's data,
-  -- the record, the sequence after all events that the reader has settled or spilled, and whether an owner has repeated
-  -- lost commits of the reader within the last `retain` ms. In that case, the log may have lost numbers that it had
-  -- given. A reader is a stream whose hash of data is one of the Redis keys after the first Redis key of the call.
+  -- Calls `visit` for each record of a key that a reader of the destination has. The arguments are the Redis key of the
+  -- reader's data, the record, the sequence after all events that the reader has settled or spilled, and a flag. The
+  -- flag states whether an owner has repeated lost commits of the reader within the last `retain` ms. In that case, the
+  -- log may have lost numbers that it had given. A reader is a stream whose hash of data is one of the Redis keys after
+  -- the first Redis key of the call.
   local function each_reader(key, visit)
     for i = 2, #KEYS do
       local found = redis.call('HMGET', KEYS[i], 'r', 'j' .. key)
@@ -514,8 +515,8 @@ do
     return byte(record, layout.KEY_RECORD + 1) == layout.COMPLETED
   end
 
-  -- Returns a digest in the form in which a key record keeps the digests of settled events: both halves of the digest
-  -- combined by `xor`, but 1 instead of 0, as four bytes.
+  -- Returns a digest in the form of a key record. A key record keeps both halves of a digest combined by `xor`, but 1
+  -- instead of 0, as four bytes.
   local function short_digest(long)
     local bytes = {}
     for i = 1, 4 do
@@ -590,11 +591,12 @@ do
     return at, size
   end
 
-  -- Returns whether each reader that has settled or spilled the sequence of a key, or a later sequence, has under this
-  -- sequence the event with these digests: `long` and, in the form of a key record, `short` (fields of the table
-  -- `digests`). Returns false if no reader has the sequence. With `trusts_lossy`, an event that a reader does not know
-  -- counts as the same event if an owner has repeated lost commits of this reader: the owner knows the digests of more
-  -- events than the record of the key, and recognises a repeat by them.
+  -- Returns whether all readers that have a sequence of a key have the event with these digests under this sequence. A
+  -- reader has a sequence if it has settled or spilled the sequence or a later sequence. The table `digests` contains
+  -- the digests as `long`, and in the form of a key record as `short`. Returns false if no reader has the sequence. A
+  -- reader may not know its event. With `trusts_lossy`, such an event counts as the same event if an owner has repeated
+  -- lost commits of this reader. The reason: the owner knows the digests of more events than the record of the key, and
+  -- recognises a repeat by these digests.
   local function readers_have(key, digests, sequence, trusts_lossy)
     local is_found, is_same = false, true
     each_reader(key, function(data, record, unused, is_lossy)

@@ -220,8 +220,9 @@ local function has_position(log, queue, number, history)
   return found == history or found == NO_NUMBER or history == NO_NUMBER
 end
 
--- Returns the record of a writer of queue entries: its expiry time (nil if the shard has no record), and the numbers of
--- those calls of the writer that the shard has processed, as ascending ranges.
+-- Returns the record of a writer of queue entries. The first result is its expiry time (nil if the shard has no
+-- record). The second result contains the numbers of the writer's calls that the shard has processed, as ascending
+-- ranges.
 local function read_writer(log, writer)
   local field, ranges = 'r' .. writer, {}
   local found = redis.call('HGET', log, field)

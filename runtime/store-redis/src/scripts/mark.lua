@@ -1,8 +1,8 @@
--- Writes a mark into a shard if two conditions hold: the mark still has the value that the caller expects, and the
--- shard has the producer's witness (the newest message or call that the shard has confirmed to the producer). The
--- script checks the second condition only if the caller names the log of a destination. The mark may also have the new
--- value already: if the reply to the first try was lost, the caller repeats the call. Returns 1 if the shard has the
--- new mark now, otherwise 0.
+-- Writes a mark into a shard if two conditions hold. The mark still has the value that the caller expects. The shard
+-- has the producer's witness: the newest message or call that the shard has confirmed to the producer. The script
+-- checks the second condition only if the caller names the log of a destination. The mark may also have the new value
+-- already: if the reply to the first try was lost, the caller repeats the call. Returns 1 if the shard has the new mark
+-- now, otherwise 0.
 local marks, log, name, value = KEYS[1], KEYS[2], ARGV[2], ARGV[3]
 -- The value that the caller expects; false if the shard must not have the mark.
 local before = ARGV[4] == '1' and ARGV[5]

@@ -1,6 +1,6 @@
 -- Finds the sequences of the retained messages of a key between two sequences (inclusive), with `HSCAN`. `pattern`
 -- matches the fields of all retained messages of the key. One call examines a limited number of fields. Returns the
--- next cursor (0 at the end), and the sequences in any order. A sequence may be returned more than once.
+-- next cursor (0 at the end), and the sequences in any order. The calls may return a sequence more than once.
 local log, pattern, first, last, cursor = KEYS[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local found, examined = {}, 0
 repeat

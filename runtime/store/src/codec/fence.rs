@@ -1,4 +1,4 @@
-//! The fence of a partition in a shard (a slice of the store): the record with the owner's claim, the number of the
+//! The fence of a partition in a shard (a slice of the store). The fence contains the owner's claim, the number of the
 //! partition's last commit in the shard, and the reply to that commit. If the owner does not receive the reply, it
 //! repeats the commit, and the store returns the stored reply.
 //!

@@ -26,8 +26,8 @@ pub enum Error {
     /// The store or the broker is unavailable, or the queue of the stream is full; a later attempt may succeed.
     #[error("{0}")]
     Away(String),
-    /// The store has failed, contains a damaged value, or lost events of the publisher and refuses to number one of them
-    /// again.
+    /// The store has failed, contains a damaged value, or lost events of the publisher and refuses to number one of
+    /// them again.
     #[error("{0}")]
     Failed(String),
 }

@@ -111,8 +111,8 @@ impl Publisher {
     }
 
     /// Lets the store give lost numbers again. Use this method only after the store lost data, and only to publish the
-    /// lost events again: open a publisher, call this method, publish all lost events in the same order and with the
-    /// same ids, and close the publisher. Publish new events afterwards, with another publisher.
+    /// lost events again. Open a publisher and call this method. Then publish all lost events in the same order and
+    /// with the same ids, and close the publisher. Publish new events afterwards, with another publisher.
     ///
     /// Without this method, [`Self::publish`] refuses an event if the stream has events of its key with higher numbers
     /// than the store. After a call of this method, the store gives such an event the next number of its key if the
@@ -124,10 +124,9 @@ impl Publisher {
 
     /// Closes the publisher.
     ///
-    /// # Errors
-    /// Fails if the store has failed or is unavailable, or if it lost events of this publisher and refuses to number one
-    /// of them again. The broker, or the store if it lost nothing, keeps all events for which [`Self::publish`] returned
-    /// a receipt.
+    /// # Errors Fails if the store has failed or is unavailable, or if it lost events of this publisher and refuses to
+    /// number one of them again. The broker, or the store if it lost nothing, keeps all events for which
+    /// [`Self::publish`] returned a receipt.
     pub async fn close(self) -> Result<(), Error> {
         Ok(self.inner.close().await?)
     }

@@ -26,7 +26,7 @@ use super::load::{Load, PlannedDelivery, key_name};
 /// The name of the stream, of its exchange and of its queue.
 pub(crate) const STREAM: &str = "bench";
 /// The name of the exchange for messages, and of the queue that is bound to this exchange.
-pub(crate) const OUT: &str = "out";
+pub(crate) const OUT_NAME: &str = "out";
 /// Maximum number of published events without a confirm.
 const CONFIRM_LIMIT: usize = 2_000;
 /// Interval between two bursts of a steady load.
@@ -43,7 +43,7 @@ pub(crate) struct CaseOptions {
     pub(crate) fsync: String,
     /// True if the host keeps everything in its embedded store.
     pub(crate) embedded: bool,
-    /// True if each event makes a message for the exchange [`OUT`].
+    /// True if each event makes a message for the exchange [`OUT_NAME`].
     pub(crate) emits: bool,
     /// Settings of the stream that differ from the defaults.
     pub(crate) stream: &'static str,
@@ -152,16 +152,17 @@ impl Case {
     }
 
     /// Returns how many of the `deliveries` deliveries of a load are done. If each delivery makes a message, the result
-    /// is the number of messages in the queue [`OUT`]. Otherwise the result is the number of deliveries that have left
-    /// the queues. This number includes the deliveries that the consumer has received but not acknowledged; the
+    /// is the number of messages in the queue [`OUT_NAME`]. Otherwise the result is the number of deliveries that have
+    /// left the queues. This number includes the deliveries that the consumer has received but not acknowledged; the
     /// prefetch limits them. A measurement uses the difference of two such numbers, in which the unacknowledged
     /// deliveries cancel out.
     ///
     /// Returns `None` if a queue is too busy to answer: the broker then reports no messages and no consumers for the
-    /// queue. The broker reports the same for an empty queue [`OUT`], so the function also returns `None` in this case.
+    /// queue. The broker reports the same for an empty queue [`OUT_NAME`], so the function also returns `None` in this
+    /// case.
     pub(crate) async fn done(&self, deliveries: u64) -> Result<Option<u64>> {
         if self.emits {
-            let messages = u64::from(self.queue_state(OUT).await?.message_count());
+            let messages = u64::from(self.queue_state(OUT_NAME).await?.message_count());
             return Ok(Some(messages).filter(|count| *count > 0));
         }
         let mut ready = 0;
@@ -199,7 +200,7 @@ impl Case {
             ensure!(left == 0, "the queue {queue} is not empty: it contains {left} deliveries");
         }
         if self.emits {
-            self.watching.queue_delete(OUT.into(), QueueDeleteOptions::default()).await?;
+            self.watching.queue_delete(OUT_NAME.into(), QueueDeleteOptions::default()).await?;
         }
         Ok(self.connection.close(200, "done".into()).await?)
     }
@@ -213,13 +214,13 @@ async fn confirmed(confirm: lapin::PublisherConfirm) -> Result<()> {
 async fn declare_out(channel: &Channel) -> Result<()> {
     let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
     let nothing = FieldTable::default;
-    channel.exchange_declare(OUT.into(), ExchangeKind::Topic, durable, nothing()).await?;
+    channel.exchange_declare(OUT_NAME.into(), ExchangeKind::Topic, durable, nothing()).await?;
     let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
     let mut arguments = FieldTable::default();
     arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
-    channel.queue_declare(OUT.into(), durable, arguments).await?;
+    channel.queue_declare(OUT_NAME.into(), durable, arguments).await?;
     let options = QueueBindOptions::default();
-    Ok(channel.queue_bind(OUT.into(), OUT.into(), "#".into(), options, nothing()).await?)
+    Ok(channel.queue_bind(OUT_NAME.into(), OUT_NAME.into(), "#".into(), options, nothing()).await?)
 }
 
 /// Returns the host's configuration: the addresses and folders of a measurement, and its options. All other settings
@@ -245,7 +246,7 @@ fn config(options: &CaseOptions, rabbit: &Rabbit, redis: &Redis, admin: u16) -> 
          partitions = {partitions}{prefetch} }}"
     ));
     if options.emits {
-        add(&format!("[sinks.{OUT}]\nkind = \"amqp\"\nexchange = \"{OUT}\""));
+        add(&format!("[sinks.{OUT_NAME}]\nkind = \"amqp\"\nexchange = \"{OUT_NAME}\""));
     }
     text
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// The bytes of an event's data that contain the time of publication, in µs since the Unix epoch. All bytes are 0 if
 /// the data does not show this time.
-pub(crate) const STAMP: Range<usize> = 0..8;
+pub(crate) const STAMP_BYTES: Range<usize> = 0..8;
 
 /// Two percentiles of the latency of a side.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -32,7 +32,8 @@ impl Ages {
     /// Records the age of the event with this data. The side is done with this event now. Ignores data without a time
     /// of publication.
     pub(crate) fn done(&mut self, data: &[u8]) {
-        let stamp = data.get(STAMP).and_then(|stamp| stamp.try_into().ok()).map(u64::from_le_bytes);
+        let stamp =
+            data.get(STAMP_BYTES).and_then(|stamp| stamp.try_into().ok()).map(u64::from_le_bytes);
         if let Some(stamp @ 1..) = stamp {
             self.0.push(u32::try_from(now_us().saturating_sub(stamp)).unwrap_or(u32::MAX));
         }

@@ -7,7 +7,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use super::latency::{STAMP, now_us};
+use super::latency::{STAMP_BYTES, now_us};
 
 /// Size of an event's data, in bytes.
 const DATA_BYTES: usize = 256;
@@ -136,8 +136,8 @@ impl Load {
         let kind = if self.emitting.contains(&key) { "emit" } else { self.kind };
         let now = now_us();
         let mut data = [b'.'; DATA_BYTES];
-        data[STAMP].copy_from_slice(&if self.stamped { now } else { 0 }.to_le_bytes());
-        data[STAMP.end..][..4].copy_from_slice(&sequence.to_le_bytes());
+        data[STAMP_BYTES].copy_from_slice(&if self.stamped { now } else { 0 }.to_le_bytes());
+        data[STAMP_BYTES.end..][..4].copy_from_slice(&sequence.to_le_bytes());
         let mut headers = FieldTable::default();
         headers.insert("X-Sequence-ID".into(), AMQPValue::LongLongInt(sequence.into()));
         headers

@@ -32,13 +32,13 @@ pub(crate) enum SideProgram {
 }
 
 /// A running side. Dropping this value kills the process.
-pub(crate) struct Running {
+pub(crate) struct RunningSide {
     child: Child,
     out: PathBuf,
     log: PathBuf,
 }
 
-impl Running {
+impl RunningSide {
     /// Starts a side. `events` is the number of deliveries that the side will receive. The percentiles of a consumer
     /// leave out the first `cold` deliveries.
     pub(crate) fn start(
@@ -139,7 +139,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningSide {
     fn drop(&mut self) {
         // Errors do not matter: the process has already ended, or the benchmark has already failed.
         let _ = self.child.kill();

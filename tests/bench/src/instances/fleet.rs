@@ -8,9 +8,9 @@ use anyhow::{Context, Result, ensure};
 use ordain_servers::{Rabbit, send_signal};
 use tokio::task::spawn_blocking;
 
-use crate::Common;
+use crate::CommonArgs;
 use crate::amqp::case::{Case, CaseOptions};
-use crate::amqp::side::Running;
+use crate::amqp::side::RunningSide;
 use crate::process::{cpu_seconds, peak};
 
 const PARTITIONS: u32 = 4;
@@ -36,13 +36,13 @@ pub(crate) async fn case(plugins: &Path, rabbit: &Rabbit) -> Result<Case> {
 
 pub(crate) struct Fleet {
     ordain: PathBuf,
-    hosts: Vec<Running>,
+    hosts: Vec<RunningSide>,
     started: usize,
 }
 
 impl Fleet {
     /// Starts `hosts` hosts, and waits until they share the partitions evenly.
-    pub(crate) async fn start(common: &Common, case: &Case, hosts: usize) -> Result<Self> {
+    pub(crate) async fn start(common: &CommonArgs, case: &Case, hosts: usize) -> Result<Self> {
         let mut fleet = Self { ordain: common.ordain.clone(), hosts: Vec::new(), started: 0 };
         for _ in 0..hosts {
             fleet.add(case)?;
@@ -53,7 +53,7 @@ impl Fleet {
 
     fn add(&mut self, case: &Case) -> Result<()> {
         self.started += 1;
-        self.hosts.push(Running::host(&self.ordain, case, self.started)?);
+        self.hosts.push(RunningSide::host(&self.ordain, case, self.started)?);
         Ok(())
     }
 

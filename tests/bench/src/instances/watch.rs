@@ -12,8 +12,8 @@ use lapin::{Connection, ConnectionProperties};
 use ordain_servers::Rabbit;
 use tokio::task::JoinHandle;
 
-use crate::amqp::case::OUT;
-use crate::amqp::latency::{STAMP, now_us};
+use crate::amqp::case::OUT_NAME;
+use crate::amqp::latency::{STAMP_BYTES, now_us};
 
 /// Interval at which [`Watch::until`] counts the messages.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -43,7 +43,8 @@ impl Watch {
         let channel = connection.create_channel().await?;
         let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
         let nothing = FieldTable::default();
-        let mut messages = channel.basic_consume(OUT.into(), "".into(), options, nothing).await?;
+        let mut messages =
+            channel.basic_consume(OUT_NAME.into(), "".into(), options, nothing).await?;
         let seen = Arc::new(Mutex::new(Arrivals { since: u64::MAX, ..Arrivals::default() }));
         let arrivals = Arc::clone(&seen);
         let consuming = tokio::spawn(async move {
@@ -52,7 +53,7 @@ impl Watch {
             while let Some(message) = messages.next().await {
                 let message = message?;
                 let id = message.properties.message_id().as_ref().map(ToString::to_string);
-                let stamp = message.data.get(STAMP).and_then(|bytes| bytes.try_into().ok());
+                let stamp = message.data.get(STAMP_BYTES).and_then(|bytes| bytes.try_into().ok());
                 let (Some(id), Some(stamp)) = (id, stamp.map(u64::from_le_bytes)) else {
                     anyhow::bail!("a message arrived without an id or a time of publication")
                 };

@@ -18,9 +18,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
 use super::Plan;
-use crate::Common;
+use crate::CommonArgs;
 use crate::amqp::admin;
-use crate::amqp::side::Running;
+use crate::amqp::side::RunningSide;
 
 /// Number of gaps that begin together. At this number, no request waits for the requests of other gaps. The next gaps
 /// begin after [`GAP_GROUP_INTERVAL`].
@@ -33,7 +33,7 @@ const GAPS_TIMEOUT: Duration = Duration::from_mins(1);
 const STREAM: &str = "bench";
 
 /// Returns the mean duration of `gaps` gaps, which the gap histories of the keys record.
-pub(super) async fn mean(plan: &Plan, common: &Common, gaps: usize) -> Result<Duration> {
+pub(super) async fn mean(plan: &Plan, common: &CommonArgs, gaps: usize) -> Result<Duration> {
     let server = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", server.local_addr()?);
     tokio::spawn(serve(server, *plan));
@@ -48,7 +48,7 @@ pub(super) async fn mean(plan: &Plan, common: &Common, gaps: usize) -> Result<Du
     fs::write(home.path().join("ordain.toml"), config)?;
     let events = home.path().join("events.ndjson");
     File::create(&events)?;
-    let mut host = Running::on(&common.ordain, home.path())?;
+    let mut host = RunningSide::on(&common.ordain, home.path())?;
     let mut file = OpenOptions::new().append(true).open(&events)?;
     for first in (0..gaps).step_by(GAP_GROUP_SIZE) {
         let keys = first..(first + GAP_GROUP_SIZE).min(gaps);

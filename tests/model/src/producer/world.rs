@@ -50,7 +50,7 @@ pub enum ProducerViolation {
     /// The numbers that a shard gave to events in the producer's memory do not follow the order of the file.
     OutOfOrder,
     /// Two events in the producer's memory got the same number from a shard, or the broker received two events of a
-    /// shard with the same number. It is no violation if one of the two events is an event of the other producer: the
+    /// shard with the same number. It is no violation if one of the two events is an event of the other producer. The
     /// store has no record of a lost number, so it can give the number to the event of another producer.
     NumberReused,
     /// The producer never finishes, or cannot write the events of a call.

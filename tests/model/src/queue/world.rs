@@ -219,8 +219,8 @@ impl QueueWorld {
         self.state.past.len()
     }
 
-    /// Finishes all work of the run, and checks the result: completes the call over two shards, reads, settles and
-    /// removes all entries, and compares the calls of the process without a reader with their record.
+    /// Finishes all work of the run, and checks the result. Completes the call over two shards, and reads, settles and
+    /// removes all entries. Then compares the calls of the process without a reader with their record.
     pub fn finish_and_check(&mut self) {
         while self.state.shared.is_some() {
             self.put_part();

@@ -27,8 +27,8 @@ pub enum Takeover {
 }
 
 impl Cluster {
-    /// Gives each node a replica. Waits until all replicas are in step with their masters ([`Redis::until_in_step`]), and
-    /// all nodes know them.
+    /// Gives each node a replica. Waits until all replicas are in step with their masters ([`Redis::until_in_step`]),
+    /// and all nodes know them.
     pub fn add_replicas(&mut self) -> Result<()> {
         let mut options = Options::new().cluster();
         if let Some((_, certificates)) = self.nodes.first().and_then(Redis::tls) {

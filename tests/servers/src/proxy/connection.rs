@@ -54,7 +54,7 @@ pub(crate) fn start(state: &Arc<State>, client: TcpStream, server: TcpStream) ->
 }
 
 /// The next state of one direction of a connection, after some bytes have passed.
-enum Next {
+enum DirectionState {
     Continues,
     /// Nothing more passes in this direction until the connection ends.
     Waits,
@@ -62,7 +62,7 @@ enum Next {
 }
 
 /// The number of bytes that pass, and the next state.
-type PassResult = (usize, Next);
+type PassResult = (usize, DirectionState);
 
 impl ProxiedConnection {
     /// Reads from one side, and writes to the other side the bytes that `pass` admits.
@@ -88,12 +88,12 @@ impl ProxiedConnection {
             to.write_all(&bytes[..passed])?;
             bytes.drain(..passed);
             match next {
-                Next::Continues if read > 0 => {}
-                Next::Waits => {
+                DirectionState::Continues if read > 0 => {}
+                DirectionState::Waits => {
                     self.state.until_closed(self.number);
                     return Ok(());
                 }
-                Next::Continues | Next::Ends => return Ok(()),
+                DirectionState::Continues | DirectionState::Ends => return Ok(()),
             }
         }
     }
@@ -119,41 +119,41 @@ impl ProxiedConnection {
         while at < bytes.len() && self.speaks_redis() {
             let length = match scan(&bytes[at..]) {
                 Scan::Complete(length) => length,
-                Scan::Incomplete => return (at, Next::Continues),
+                Scan::Incomplete => return (at, DirectionState::Continues),
                 Scan::Invalid => break,
             };
             let action = self.state.lock().decide(&bytes[at..at + length]);
             match action {
-                RequestAction::LoseRequest => return (at, Next::Ends),
-                RequestAction::HoldRequest => return (at, Next::Waits),
+                RequestAction::LoseRequest => return (at, DirectionState::Ends),
+                RequestAction::HoldRequest => return (at, DirectionState::Waits),
                 RequestAction::Pass | RequestAction::LoseReply => {}
             }
             // Add the entry before the request is written, so that the entry exists when the reply arrives.
             self.waiting().push_back(action == RequestAction::LoseReply);
             at += length;
         }
-        (bytes.len(), Next::Continues)
+        (bytes.len(), DirectionState::Continues)
     }
 
     fn answers(&self, bytes: &[u8], mode: Mode) -> PassResult {
         if mode == Mode::CutReplies && !bytes.is_empty() {
             self.lose();
-            return (0, Next::Ends);
+            return (0, DirectionState::Ends);
         }
         let mut at = 0;
         while at < bytes.len() && self.speaks_redis() {
             let length = match scan(&bytes[at..]) {
                 Scan::Complete(length) => length,
-                Scan::Incomplete => return (at, Next::Continues),
+                Scan::Incomplete => return (at, DirectionState::Continues),
                 Scan::Invalid => break,
             };
             if !is_push(&bytes[at..]) && self.waiting().pop_front() == Some(true) {
                 self.lose();
-                return (at, Next::Ends);
+                return (at, DirectionState::Ends);
             }
             at += length;
         }
-        (bytes.len(), Next::Continues)
+        (bytes.len(), DirectionState::Continues)
     }
 
     fn speaks_redis(&self) -> bool {

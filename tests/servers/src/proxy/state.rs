@@ -9,7 +9,7 @@ use crate::proxy::Mode;
 
 /// The counts of a proxy since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct ProxyCounts {
     /// Accepted connections for which the proxy reached the server.
     pub accepted: u64,
     /// Accepted connections that [`cut`](crate::Proxy::cut) or [`Mode::Refuse`] closed.
@@ -27,12 +27,12 @@ pub struct Counts {
 /// An order to lose or hold back requests, or to lose their replies: the number of requests that are still to be
 /// chosen, and the bytes that such a request must contain.
 #[derive(Debug)]
-struct Losses {
+struct LossOrder {
     left: u64,
     containing: Vec<u8>,
 }
 
-impl Losses {
+impl LossOrder {
     /// Returns whether the order applies to this request: the request contains the bytes, and the number is above 0. If
     /// the order applies, reduces the number by one.
     fn take(&mut self, request: &[u8]) -> bool {
@@ -66,37 +66,37 @@ pub(crate) enum RequestAction {
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    inner: Mutex<Inner>,
+    inner: Mutex<StateInner>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Inner {
+pub(crate) struct StateInner {
     pub(crate) mode: Mode,
     pub(crate) ended: bool,
     /// True if clients can connect now.
     pub(crate) listens: bool,
-    pub(crate) counts: Counts,
-    requests: Option<Losses>,
-    replies: Option<Losses>,
-    holds: Option<Losses>,
+    pub(crate) counts: ProxyCounts,
+    requests: Option<LossOrder>,
+    replies: Option<LossOrder>,
+    holds: Option<LossOrder>,
     connections: BTreeMap<u64, OpenConnection>,
 }
 
 impl State {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, StateInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until a connection has been closed, or the proxy has ended.
     pub(crate) fn until_closed(&self, connection: u64) {
         let is_open =
-            |inner: &mut Inner| !inner.ended && inner.connections.contains_key(&connection);
+            |inner: &mut StateInner| !inner.ended && inner.connections.contains_key(&connection);
         drop(self.changed.wait_while(self.lock(), is_open));
     }
 
     /// Changes the state, and wakes the threads that wait for a change.
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Inner) -> T) -> T {
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut StateInner) -> T) -> T {
         let result = change(&mut self.lock());
         self.changed.notify_all();
         result
@@ -104,7 +104,7 @@ impl State {
 
     /// Waits until clients may connect. Returns `false` if the proxy has ended.
     pub(crate) fn until_open(&self) -> bool {
-        let shut = |inner: &mut Inner| inner.mode == Mode::Refuse && !inner.ended;
+        let shut = |inner: &mut StateInner| inner.mode == Mode::Refuse && !inner.ended;
         let waited = self.changed.wait_while(self.lock(), shut);
         !waited.unwrap_or_else(PoisonError::into_inner).ended
     }
@@ -112,7 +112,7 @@ impl State {
     /// Waits until bytes of a connection may pass, and returns the mode. Returns `None` if the connection has been
     /// closed or the proxy has ended.
     pub(crate) fn until_passing(&self, connection: u64) -> Option<Mode> {
-        let holds = |inner: &mut Inner| {
+        let holds = |inner: &mut StateInner| {
             let is_half_open = inner.mode == Mode::HalfOpen;
             let open = inner.connections.get(&connection);
             !inner.ended && open.is_some_and(|open| open.is_silent || is_half_open)
@@ -123,17 +123,17 @@ impl State {
     }
 }
 
-impl Inner {
+impl StateInner {
     pub(crate) fn lose_requests(&mut self, left: u64, containing: &[u8]) {
-        self.requests = Some(Losses { left, containing: containing.to_vec() });
+        self.requests = Some(LossOrder { left, containing: containing.to_vec() });
     }
 
     pub(crate) fn lose_replies(&mut self, left: u64, containing: &[u8]) {
-        self.replies = Some(Losses { left, containing: containing.to_vec() });
+        self.replies = Some(LossOrder { left, containing: containing.to_vec() });
     }
 
     pub(crate) fn hold_request(&mut self, containing: &[u8]) {
-        self.holds = Some(Losses { left: 1, containing: containing.to_vec() });
+        self.holds = Some(LossOrder { left: 1, containing: containing.to_vec() });
     }
 
     /// Returns whether clients must not connect.
@@ -142,7 +142,7 @@ impl Inner {
     }
 
     pub(crate) fn decide(&mut self, request: &[u8]) -> RequestAction {
-        let takes = |losses: &mut Option<Losses>| {
+        let takes = |losses: &mut Option<LossOrder>| {
             losses.as_mut().is_some_and(|losses| losses.take(request))
         };
         if takes(&mut self.requests) {

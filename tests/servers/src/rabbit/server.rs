@@ -12,7 +12,7 @@ use super::options::RabbitOptions;
 use super::programs::Programs;
 use crate::port::{Port, free_everywhere};
 use crate::process::Process;
-use crate::running::Running;
+use crate::running::ServerProcess;
 use crate::tls::Certificates;
 use crate::wait::wait_within;
 
@@ -21,7 +21,7 @@ const START_TIMEOUT: Duration = Duration::from_mins(2);
 /// The time limit within which all queues must have elected leaders after a restart.
 const ELECTION_TIMEOUT: Duration = Duration::from_mins(1);
 /// The words in the broker's log that mark the end of a start.
-const STARTED: &str = "Server startup complete";
+const STARTED_WORDS: &str = "Server startup complete";
 const CONFIG: &str = "rabbitmq.conf";
 /// The maximum number of log lines that an error contains.
 const LOG_TAIL_LINES: usize = 30;
@@ -31,9 +31,9 @@ const LOG_TAIL_LINES: usize = 30;
 pub(super) struct Server {
     /// Declared before the folder: Rust drops fields in the order of their declaration, so the process ends before its
     /// folder is removed.
-    pub(super) process: Running,
+    pub(super) process: ServerProcess,
     /// The name service that Erlang needs. The broker does not use the machine's own name service.
-    names: Running,
+    names: ServerProcess,
     programs: Programs,
     pub(super) options: RabbitOptions,
     pub(super) port: Port,
@@ -59,8 +59,8 @@ impl Server {
         }
         fs::write(folder.path().join("plugins"), enabled_plugins(options))?;
         let server = Self {
-            process: Running::default(),
-            names: Running::default(),
+            process: ServerProcess::default(),
+            names: ServerProcess::default(),
             programs: Programs::find()?,
             options: options.clone(),
             port: Port::take()?,
@@ -145,7 +145,7 @@ impl Server {
     }
 
     fn launch(&self) -> Result<()> {
-        let before = self.log().matches(STARTED).count();
+        let before = self.log().matches(STARTED_WORDS).count();
         let folder = self.folder.path();
         let log = self.log_file();
         let server = &self.programs.server;
@@ -162,7 +162,7 @@ impl Server {
             if let Some(Some(status)) = self.process.ended().transpose()? {
                 bail!("rabbitmq-server ended ({status})");
             }
-            let is_started = self.log().matches(STARTED).count() > before;
+            let is_started = self.log().matches(STARTED_WORDS).count() > before;
             Ok((is_started && self.evaluate("ok.").is_ok()).then_some(()))
         })
         .with_context(|| format!("the server's log ends:\n{}", self.log_tail()))

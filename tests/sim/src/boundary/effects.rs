@@ -7,7 +7,7 @@ use ordain_core::{AttemptToken, Batch, Effect, Turn};
 use super::{BoundaryFault, FaultySequencer, writes};
 
 /// The bit that marks the token of a second turn, which the fault adds and the sequencer did not request.
-const SECOND: u64 = 1 << 63;
+const SECOND_TURN_BIT: u64 = 1 << 63;
 
 impl FaultySequencer {
     /// Changes an effect as the fault requires, and forwards it to the world.
@@ -18,7 +18,8 @@ impl FaultySequencer {
                 self.effects.extend(self.early_acks.take_effect(fault, effect));
             }
             (Fault::TwoTurnsOfOneKey, Effect::Run(turn)) => {
-                let token = AttemptToken { serial: turn.token.serial | SECOND, ..turn.token };
+                let token =
+                    AttemptToken { serial: turn.token.serial | SECOND_TURN_BIT, ..turn.token };
                 let second = Turn { token, ..turn.clone() };
                 self.effects.extend([Effect::Run(turn), Effect::Run(second)]);
             }

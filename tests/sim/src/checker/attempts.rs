@@ -13,9 +13,9 @@ use crate::handler::EventBehavior;
 pub(super) struct AttemptCounts {
     /// By key and content of an event, the number of failures that workers reported to owners.
     failures: BTreeMap<(Key, u64), u32>,
-    /// By key and content of an event, the number of failures that count towards the limit. A failure in a guess (a
-    /// turn that runs before its key record is loaded) does not count if the key has a record, because the store
-    /// refuses the results of the turn. A failure also does not count if the lane has started again since the turn
+    /// By key and content of an event, the number of failures that count towards the limit. A guess is a turn that runs
+    /// before its key record is loaded. If the key has a record, a failure in a guess does not count, because the store
+    /// refuses the results of the guess. A failure also does not count if the lane has started again since the turn
     /// began.
     counted: BTreeMap<(Key, u64), u32>,
     /// By key, the replay rounds, each with its owner and the ranges that the round requested from the sources.

@@ -9,7 +9,7 @@ use ordain_core::{
 };
 
 use super::{Checker, Settlement, at};
-use crate::plan::Blocked;
+use crate::plan::BlockKind;
 use crate::producer::{BLOCKED_KEY, SourceItem};
 use crate::store::{Store, StoredKey};
 
@@ -258,7 +258,7 @@ impl Checker {
             self.broke("I6", detail);
         }
         let due = self.plan.settings.first + 1;
-        if blocked == Blocked::Gap && self.next(&Key::from(BLOCKED_KEY)) > due {
+        if blocked == BlockKind::Gap && self.next(&Key::from(BLOCKED_KEY)) > due {
             let gap = self.plan.settings.gap.on_exhausted;
             if gap != ExhaustedPolicy::Skip {
                 self.broke("I1", format!("{BLOCKED_KEY} continued without #{due}"));

@@ -54,8 +54,8 @@ pub(crate) struct KeyModel {
     pub(super) position: Option<usize>,
     /// The first sequence of an imported key: all lower sequences were settled before the import.
     pub(super) imported: u64,
-    /// The sequence at which the key began in its present life, if keys may begin anywhere; otherwise 0. Lower sequences
-    /// count as skipped.
+    /// If keys may begin anywhere: the sequence at which the key began in its present life. Otherwise 0. Lower
+    /// sequences count as skipped.
     pub(super) begin: u64,
     /// Virtual time of the last settlement.
     pub(super) settled_at: u64,

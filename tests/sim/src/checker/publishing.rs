@@ -22,7 +22,7 @@ struct ExpectedMessage {
 
 /// The committed messages and dead letters, each with the information whether it is published.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Publishing {
+pub(super) struct CommittedOutput {
     expected: BTreeMap<Id, ExpectedMessage>,
     /// By partition and key, the number of committed messages and the number of published messages.
     counts: BTreeMap<(u32, Key), (usize, usize)>,
@@ -34,7 +34,7 @@ pub(super) struct Publishing {
     lost_letters: Vec<(DeadLetter, bool)>,
 }
 
-impl Publishing {
+impl CommittedOutput {
     pub(super) fn committed(&mut self, partition: u32, write: &KeyWrite, incarnation: u64) {
         for emitted in &write.messages {
             let counts = self.counts.entry((partition, write.key.clone())).or_default();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use ordain_core::{DeadLetter, Key, LetterContent, LetterId};
 
-use super::publishing::Publishing;
+use super::publishing::CommittedOutput;
 use super::{Checker, KeyModel};
 use crate::store::{RolledBackPart, restore};
 
@@ -14,7 +14,7 @@ use crate::store::{RolledBackPart, restore};
 pub(crate) struct CheckerSnapshot {
     keys: BTreeMap<Key, KeyModel>,
     letters: BTreeMap<LetterId, DeadLetter>,
-    publishing: Publishing,
+    publishing: CommittedOutput,
 }
 
 impl Checker {

@@ -368,9 +368,9 @@ impl Checker {
 
     /// Returns whether a sequence may have seemed near enough to be spilled. If an arriving event may repeat a spilled
     /// event, an owner spills the arriving event, and counts it as a new event. The next write of the key record
-    /// corrects the count. Another owner that loads the record before this write finds a count that is too high, and
-    /// may therefore take the first missing event for a later event: at most for the event directly after the last
-    /// spilled event.
+    /// corrects the count. If another owner loads the record before this write, the owner finds a count that is too
+    /// high. It may therefore take the first missing event for a later event, at most for the event directly after the
+    /// last spilled event.
     fn seems_near(&self, key: &Key, sequence: u64, store: &Store) -> bool {
         let width = self.plan.settings.gap.max_width;
         let Some(record) = store.records.get(key) else { return false };

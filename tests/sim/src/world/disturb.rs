@@ -1,5 +1,6 @@
-//! Disturbances of the owners: crashes at any step, newer owners that claim a partition while the old owner still runs,
-//! drains, lost connections, new handler versions, rollbacks of the store, and a key record that becomes unreadable.
+//! Disturbances of the owners: crashes at any step, drains, lost connections, new handler versions, and rollbacks of
+//! the store. Newer owners may also claim a partition while the old owner still runs, and a key record may become
+//! unreadable.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

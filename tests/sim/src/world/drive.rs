@@ -172,9 +172,9 @@ impl World {
         }
     }
 
-    /// Returns whether the owner has `prefetch` unacknowledged deliveries, in a `fifo` stream that remembers no more ids
-    /// than that. A broker then delivers nothing until an acknowledgement arrives, although the sequencer may accept
-    /// further deliveries.
+    /// Returns whether the owner has `prefetch` unacknowledged deliveries, in a `fifo` stream that remembers at most
+    /// `prefetch` ids. A broker then delivers nothing until an acknowledgement arrives, although the sequencer may
+    /// accept further deliveries.
     fn is_prefetch_full(&self, owner: &Owner) -> bool {
         let settings = &self.plan.settings;
         settings.ordering == OrderingMode::Fifo

@@ -9,10 +9,10 @@ use ordain_core::{
 
 use super::{Action, FIRST_VERSION, World};
 use crate::handler::{self, EventBehavior};
-use crate::plan::Blocked;
+use crate::plan::BlockKind;
 use crate::producer::BLOCKED_KEY;
 
-/// Duration of each turn of the key that [`Blocked::Slow`] blocks, in ms.
+/// Duration of each turn of the key that [`BlockKind::Slow`] blocks, in ms.
 const BLOCKED_TURN_MS: u64 = 3_600_000;
 
 impl World {
@@ -75,7 +75,7 @@ impl World {
 
     fn duration(&mut self, turn: &Turn) -> u64 {
         let handler = &self.plan.handler;
-        if handler.blocked == Some(Blocked::Slow) && &*turn.key == BLOCKED_KEY {
+        if handler.blocked == Some(BlockKind::Slow) && &*turn.key == BLOCKED_KEY {
             BLOCKED_TURN_MS
         } else if self.rng.permille(handler.slow) {
             self.rng.below(self.plan.handler.slowness + 1)

@@ -14,11 +14,11 @@ use ordain_tests::service::{Service, wait_until};
 use super::policies::{check, rig};
 
 /// The arguments of a host that reads policies and bindings every six seconds.
-const RUN: [&str; 2] = ["--wait-divisor=50", "run"];
+const RUN_ARGUMENTS: [&str; 2] = ["--wait-divisor=50", "run"];
 /// The arguments of a host that checks the topology of its streams every three seconds.
 const RUN_WITH_FREQUENT_CHECKS: [&str; 2] = ["--wait-divisor=20", "run"];
 /// The words about a further queue at the exchange of a stream with several partitions.
-const DIVIDED: &str =
+const DIVIDED_WORDS: &str =
     "the exchange \"cases\" divides its messages among the queues of stream cases, and the queue";
 
 fn changes(address: SocketAddr) -> Result<u64> {
@@ -55,7 +55,7 @@ fn run_unbind_command(text: &str) -> Result<()> {
 fn queue_that_takes_keys_is_reported() -> Result<()> {
     for stream in ["", "ordering = \"fifo\""] {
         let rig = rig(stream, "partitions = 4", None)?;
-        let mut service = Service::start(&rig.home, &RUN)?;
+        let mut service = Service::start(&rig.home, &RUN_ARGUMENTS)?;
         rig.until_declared()?;
         let address = ready(&mut service)?;
         check(&rig.home)?;
@@ -67,11 +67,14 @@ fn queue_that_takes_keys_is_reported() -> Result<()> {
         rig.publish(&lines)?;
         let taken = rig.rabbit.queues()?.get("audit").map_or(0, |(ready, _)| *ready);
         ensure!(taken > 0, "the exchange has sent nothing to the queue `audit`");
-        let words = ["broker may lose events: ", DIVIDED, "\"audit\"", "stream=\"cases\""];
+        let words = ["broker may lose events: ", DIVIDED_WORDS, "\"audit\"", "stream=\"cases\""];
         service.until_lines(2, &words)?;
         wait_until("two counted changes", || Ok(changes(address)? >= 2))?;
         let errors = failed_check(&rig.home)?;
-        ensure!(errors.contains(&format!("{DIVIDED} \"audit\" is bound to it too")), "{errors}");
+        ensure!(
+            errors.contains(&format!("{DIVIDED_WORDS} \"audit\" is bound to it too")),
+            "{errors}"
+        );
 
         run_unbind_command(&errors)?;
         // For a moment, RabbitMQ may still list the binding.
@@ -87,12 +90,12 @@ fn queue_that_takes_keys_is_reported() -> Result<()> {
 }
 
 /// Another program binds a queue of a stream with several partitions a second time. The exchange divides its messages
-/// among all bindings, so most keys change their partition. The host must report the second binding repeatedly, and the
-/// command that it names must remove this binding.
+/// among all bindings, so most keys change their partition. The host must report the second binding repeatedly. The
+/// command in the report must remove this binding.
 #[test]
 fn second_binding_of_a_queue_is_reported() -> Result<()> {
     let rig = rig("", "partitions = 4", None)?;
-    let mut service = Service::start(&rig.home, &RUN)?;
+    let mut service = Service::start(&rig.home, &RUN_ARGUMENTS)?;
     rig.until_declared()?;
     let address = ready(&mut service)?;
     let lines = in_turn(50, 2);
@@ -145,16 +148,16 @@ struct NeededBinding {
     effect: &'static str,
 }
 
-const LOST: &str = "published while it was missing are lost, so publish them again";
+const LOST_WORDS: &str = "published while it was missing are lost, so publish them again";
 
-const NEEDED: [NeededBinding; 3] = [
+const NEEDED_BINDINGS: [NeededBinding; 3] = [
     NeededBinding {
         source: "",
         from: "cases",
         to: "cases",
         key: "",
         described: "from exchange \"cases\" to queue \"cases\"",
-        effect: LOST,
+        effect: LOST_WORDS,
     },
     NeededBinding {
         source: "partitions = 4",
@@ -170,7 +173,7 @@ const NEEDED: [NeededBinding; 3] = [
         to: "cases",
         key: "#",
         described: "from exchange \"feed\" to exchange \"cases\" with routing key \"#\"",
-        effect: LOST,
+        effect: LOST_WORDS,
     },
 ];
 
@@ -189,7 +192,7 @@ impl NeededBinding {
 /// must report and count the missing binding before it declares the binding again.
 #[test]
 fn removed_binding_is_reported_and_restored() -> Result<()> {
-    for needed in NEEDED {
+    for needed in NEEDED_BINDINGS {
         let rig = rig("ordering = \"fifo\"", needed.source, None)?;
         rig.client.exchange("feed", ExchangeKind::Topic)?;
         let mut service = Service::start(&rig.home, &RUN_WITH_FREQUENT_CHECKS)?;

@@ -146,8 +146,8 @@ fn partly_finished_batch_is_delivered_again() -> Result<()> {
     tally::check(&by_key(&events)?, &out.join("\n"))
 }
 
-/// An event that cannot be read costs no other event of its batch. A `fifo` stream must remember the ids of all events
-/// in `prefetch` messages.
+/// If an event of a batch cannot be read, the other events of the batch must take effect. A `fifo` stream must remember
+/// the ids of all events in `prefetch` messages.
 #[test]
 fn unreadable_event_of_a_batch_becomes_a_dead_letter() -> Result<()> {
     let rig = Rig::with("", "ordering = \"fifo\"", "prefetch = 2000")?;

@@ -1,5 +1,5 @@
-//! Tests of streams that cannot read the messages of their queue. The messages must remain in the queue, instead of
-//! becoming dead letters, and the log must contain what to configure.
+//! Tests of streams that cannot read the messages of their queue. The messages must remain in the queue instead of
+//! becoming dead letters, and the log must propose settings.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ use super::support::{ADMIN, FIFO};
 const FOREIGN_COUNT: usize = 10_000;
 
 /// The beginning of the log line of a stream that stops because of its default limit.
-const STOPPED: &str =
+const STOPPED_WORDS: &str =
     "stream stopped: 100 consecutive messages of the queue \"cases\" cannot be read";
 
 /// Returns the properties of a message with these headers.
@@ -32,9 +32,9 @@ fn with_headers(headers: &[(&str, &str)]) -> BasicProperties {
     BasicProperties::default().with_headers(table)
 }
 
-/// Returns a message of one of five kinds of producers, none of which sets `message_id`: a task queue with the id in a
-/// header, a service bus with the id in the body, another bus with the id in a header, a plain client, and a client
-/// without a routing key.
+/// Returns a message of one of five kinds of producers. None of them sets `message_id`. A task queue writes the id into
+/// a header, a service bus into the body, and another bus into another header. A plain client and a client without a
+/// routing key write no id.
 fn foreign(number: usize) -> Outgoing {
     let id = format!("id-{number}");
     let key = format!("k{}", number % 10);
@@ -85,7 +85,7 @@ fn publish_readable(rig: &Rig) -> Result<()> {
     rig.until_empty()
 }
 
-/// A stream with default settings takes a queue of foreign producers by mistake. No message may be lost, the other
+/// By mistake, a stream with default settings reads a queue of foreign producers. No message may be lost, the other
 /// stream of the process must continue, and one log line must contain the next step. After a correction of the settings
 /// and a restart, each message takes effect once.
 #[test]
@@ -104,11 +104,11 @@ fn foreign_messages_stay_in_the_queue_until_the_settings_fit() -> Result<()> {
     rig.client.publish("cases", &messages)?;
     let mut service = Service::start(&rig.home, &["run"])?;
     let address = admin(&mut service)?;
-    service.until_says(STOPPED)?;
+    service.until_says(STOPPED_WORDS)?;
     until_queue(&rig, "cases", FOREIGN_COUNT as u64, 0)?;
 
     let line = service.stderr();
-    let line = line.lines().find(|line| line.contains(STOPPED)).context("the stop")?;
+    let line = line.lines().find(|line| line.contains(STOPPED_WORDS)).context("the stop")?;
     for part in [
         "(no-id: 80, no-key: 20)",
         "the headers id, task",
@@ -160,9 +160,9 @@ fn foreign_messages_stay_in_the_queue_until_the_settings_fit() -> Result<()> {
     Ok(())
 }
 
-/// A new stream receives a few unreadable messages and nothing else. The stream must not wait for more messages before
-/// it reports them, and must hold them until it has read a message. They then become dead letters. From then on, also
-/// after a restart, such messages become dead letters at once.
+/// A new stream receives a few unreadable messages and nothing else. The stream must report these messages without
+/// waiting for more, and must hold them until it has read a message. The held messages then become dead letters. From
+/// then on, also after a restart, such messages become dead letters at once.
 #[test]
 fn first_messages_are_held_until_a_message_is_read() -> Result<()> {
     let rig = Rig::with(ADMIN, "", "")?;
@@ -194,7 +194,7 @@ fn first_messages_are_held_until_a_message_is_read() -> Result<()> {
 }
 
 /// The producers of a stream that has read messages change their format. The stream stops at the limit, and leaves the
-/// messages in the queue. An operator can make dead letters of them with `unreadable_limit = 0`.
+/// messages in the queue. With `unreadable_limit = 0`, an operator can turn the messages into dead letters.
 #[test]
 fn run_of_unreadable_messages_stops_a_stream_with_data() -> Result<()> {
     for ordering in ["", FIFO] {
@@ -204,7 +204,7 @@ fn run_of_unreadable_messages_stops_a_stream_with_data() -> Result<()> {
         rig.client.publish("cases", &bad)?;
         for _ in 0..2 {
             let mut service = Service::start(&rig.home, &["run"])?;
-            service.until_says(STOPPED)?;
+            service.until_says(STOPPED_WORDS)?;
             until_queue(&rig, "cases", 150, 0)?;
             ensure!(reports(&service) == 1, "{}", service.stderr());
             service.end()?;
@@ -221,9 +221,9 @@ fn run_of_unreadable_messages_stops_a_stream_with_data() -> Result<()> {
     Ok(())
 }
 
-/// Unreadable messages among readable ones never reach the limit, however many they are together: each becomes a dead
-/// letter, and no event is lost. With a prefetch of 1, the consumer can hold no message back while it receives the
-/// next.
+/// If readable messages arrive between unreadable messages, the unreadable messages never reach the limit, even if
+/// their total number is higher. Each unreadable message becomes a dead letter, and no event is lost. With a prefetch
+/// of 1, the consumer cannot hold a message back while it receives the next message.
 #[test]
 fn unreadable_messages_among_readable_ones_become_letters() -> Result<()> {
     for source in ["unreadable_limit = 5", "unreadable_limit = 5, prefetch = 1"] {
@@ -303,9 +303,9 @@ fn unreadable_batch(number: usize, size: usize) -> Outgoing {
     batch(&events)
 }
 
-/// A batch without a readable event counts as one message, and the stream must hold all its events back. A single
-/// readable event makes the batch readable. When the stream stops, the events before the unreadable batches must be
-/// settled.
+/// A batch without a readable event counts as one unreadable message, and the stream must hold all events of this batch
+/// back. A single readable event makes the batch readable. When the stream stops, the events before the unreadable
+/// batches must be settled.
 #[test]
 fn batch_without_a_readable_event_counts_as_one_message() -> Result<()> {
     // With a lower `prefetch`, a batch may have several events.
@@ -341,7 +341,7 @@ fn batch_without_a_readable_event_counts_as_one_message() -> Result<()> {
 }
 
 /// An operator resumes the stream in the running process. While the messages are in the queue, the stream stops again
-/// and reports the reason again. After the operator has removed them, the stream continues.
+/// and reports the reason again. After the operator has removed the messages, the stream continues.
 #[test]
 fn resumed_stream_continues_without_the_unreadable_messages() -> Result<()> {
     let rig = Rig::with(ADMIN, FIFO, "unreadable_limit = 5")?;

@@ -13,12 +13,12 @@ use ordain_tests::service::Service;
 use super::policies::{check, rig};
 
 /// The arguments of a host that reads consumers every six seconds, or every second while it receives no events.
-const RUN: [&str; 2] = ["--wait-divisor=50", "run"];
+const RUN_ARGUMENTS: [&str; 2] = ["--wait-divisor=50", "run"];
 
 /// Declares the queue of the stream in the form in which a host declares it, by a short run of another host.
 fn declare_queue(rig: &Rig) -> Result<()> {
     let other = other_home(rig)?;
-    let mut service = Service::start(&other, &RUN)?;
+    let mut service = Service::start(&other, &RUN_ARGUMENTS)?;
     rig.until_declared()?;
     service.end()
 }
@@ -31,9 +31,10 @@ fn other_home(rig: &Rig) -> Result<Home> {
 /// Checks that the host repeatedly reports and counts a consumer that receives all events of the stream. Each of
 /// `words` must be in the report. The host must not be ready.
 fn check_reported(service: &mut Service, words: &[&str]) -> Result<()> {
-    const TAKEN: &str = "RabbitMQ delivers all events to this program, and none to the stream";
+    const TAKEN_WORDS: &str =
+        "RabbitMQ delivers all events to this program, and none to the stream";
     let mut parts =
-        vec!["broker may lose events: the queue \"cases\": ", TAKEN, "stream=\"cases\""];
+        vec!["broker may lose events: the queue \"cases\": ", TAKEN_WORDS, "stream=\"cases\""];
     parts.extend(words);
     service.until_lines(2, &parts)?;
     let address = admin(service)?;
@@ -60,7 +61,7 @@ fn active_consumer_of_another_program_is_reported() -> Result<()> {
         declare_queue(&rig)?;
         let thief = Client::connect(&rig.rabbit.url_at(rig.rabbit.port()))?;
         let held = thief.hold("cases")?;
-        let mut service = Service::start(&rig.home, &RUN)?;
+        let mut service = Service::start(&rig.home, &RUN_ARGUMENTS)?;
         check_reported(
             &mut service,
             &["another program (connection \"127.0.0.1:", "user \"guest\""],
@@ -84,14 +85,14 @@ fn active_consumer_of_another_program_is_reported() -> Result<()> {
 #[test]
 fn consumer_of_another_deployment_is_reported() -> Result<()> {
     let rig = rig("", "", None)?;
-    let mut owner = Service::start(&rig.home, &RUN)?;
+    let mut owner = Service::start(&rig.home, &RUN_ARGUMENTS)?;
     rig.until_declared()?;
     let lines = in_turn(3, 10);
     rig.publish(&lines[..15])?;
     let mut out = Vec::new();
     rig.take(&mut out, 15)?;
     let other = other_home(&rig)?;
-    let mut late = Service::start(&other, &RUN)?;
+    let mut late = Service::start(&other, &RUN_ARGUMENTS)?;
     let deployment = "a deployment of Ordain with another store (connection \"127.0.0.1:";
     check_reported(&mut late, &[deployment, "consumer tag \"ordain-"])?;
     owner.until_lines(2, &["broker may lose events: ", deployment, "waits to consume it"])?;
@@ -103,23 +104,23 @@ fn consumer_of_another_deployment_is_reported() -> Result<()> {
     owner.end()
 }
 
-/// The host does not report its own consumers, also not the consumer of a killed process with the same store.
+/// The host must report neither its own consumers nor the consumer of a killed process with the same store.
 #[test]
 fn own_consumers_are_not_reported() -> Result<()> {
     for source in ["", "partitions = 4"] {
         let rig = rig("", source, None)?;
-        let mut service = Service::start(&rig.home, &RUN)?;
+        let mut service = Service::start(&rig.home, &RUN_ARGUMENTS)?;
         rig.until_declared()?;
         let lines = in_turn(4, 5);
         rig.publish(&lines[..10])?;
         let mut out = Vec::new();
         rig.take(&mut out, 10)?;
         service.kill()?;
-        let mut service = Service::start(&rig.home, &RUN)?;
+        let mut service = Service::start(&rig.home, &RUN_ARGUMENTS)?;
         rig.publish(&lines[10..])?;
         rig.take(&mut out, lines.len())?;
         let address = ready(&mut service)?;
-        // A check that finds a policy has also read the consumers.
+        // When the host logs a policy, the same check has also read the consumers.
         rig.rabbit.set_policy("^cases", r#"{"max-length": 1000000}"#)?;
         service.until_says("has max-length = 1000000")?;
         let printed = check(&rig.home)?;

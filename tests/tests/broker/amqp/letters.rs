@@ -97,10 +97,10 @@ fn dead_letters_are_published_with_reason() -> Result<()> {
 /// any later line of the file as published, even if the line belongs to the second stream. After the next start, the
 /// file must have each line once.
 ///
-/// The host retries the message of the first stream at intervals of at most 10 seconds, and one of these retries must
-/// come after the end of the first stream and before the end of the second stream. A stream that is ending waits 5
-/// seconds for the publication of its messages. A looping event keeps the second stream busy until `plugins.timeout`
-/// (20 seconds), so the time between the ends of both streams is longer than the longest interval.
+/// The host retries the message of the first stream at intervals of at most 10 seconds. One of these retries must come
+/// after the end of the first stream and before the end of the second stream. A stream that is ending waits 5 seconds
+/// for the publication of its messages. A looping event keeps the second stream busy until `plugins.timeout` (20
+/// seconds), so the time between the ends of both streams is longer than the longest interval.
 #[test]
 fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
     let rig = Rig::with("", "dead_letter = \"dead\"", "partitions = 1")?;
@@ -170,8 +170,8 @@ fn returned_dead_letters_do_not_circulate() -> Result<()> {
 /// the stream must treat the returned dead letter as a repeat.
 #[test]
 fn returned_dead_letters_of_a_sequenced_stream_do_not_circulate() -> Result<()> {
-    // Two events have no sequence, and only the second of them has an id. When their dead letters return, the stream
-    // still cannot read the messages. Their dead letters must not circulate (`returned` twice).
+    // Two events have no sequence, and only the second of them has an id. When the dead letters of these two events
+    // return, the stream still cannot read their messages. The dead letters must not circulate (`returned` twice).
     let expected = ["no-sequence", "no-sequence", "rejected", "returned", "returned"];
     let without_id = from_line(&line("b", 1, &json!({ "do": "ok" })))?;
     let mut with_id = without_properties(from_line(&line("c", 1, &json!({ "do": "ok" })))?);

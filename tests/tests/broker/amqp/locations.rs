@@ -91,8 +91,8 @@ fn key_in_header_chooses_the_partition() -> Result<()> {
 }
 
 /// When the broker starts, it assigns the hashes to the queues anew, in an order that changes from start to start. Keys
-/// can therefore change their partition. The events must still take effect once and in order, and the host must name the
-/// moved keys.
+/// can therefore change their partition. The events must still take effect once and in order, and the host must name
+/// the moved keys.
 #[test]
 fn restart_of_the_broker_loses_and_repeats_nothing() -> Result<()> {
     let mut rig = Rig::with_private_broker("", "", "partitions = 12, key = \"header:case\"")?;

@@ -1,6 +1,6 @@
-//! Tests of a broker that queries a server over HTTP whether a user may log in (the plugin `rabbitmq_auth_backend_http`),
-//! while this server is down. The broker then refuses each login and each right. The refusal is temporary: a running
-//! stream must wait, and a start must wait too.
+//! Tests of a broker that queries a server over HTTP whether a user may log in (the plugin
+//! `rabbitmq_auth_backend_http`), while this server is down. The broker then refuses each login and each right. The
+//! refusal is temporary: a running stream must wait, and a start must wait too.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -57,8 +57,8 @@ impl LoginBackend {
     fn stop(&mut self) -> Result<()> {
         let (stopped, thread) = self.running.take().context("the login backend is not running")?;
         stopped.store(true, Ordering::Relaxed);
-        // This connection ends the wait of the thread for the next connection. A connection of the broker may have ended
-        // the wait already.
+        // This connection ends the wait of the thread for the next connection. A connection of the broker may have
+        // ended the wait already.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port.number()));
         ensure!(thread.join().is_ok(), "the login backend panicked");
         Ok(())

@@ -117,8 +117,8 @@ fn version_is_tested_again_before_a_missing_queue_is_declared() -> Result<()> {
         rig.until_bound("cases.marker", &["cases"])?;
         let opened = || rig.rabbit.opened_connections("ordain: which version");
         let line = in_turn(1, 1);
-        // If the test deleted the queue before the host has consumed it, the host would declare the queue again without
-        // a further test of the version, because its last test of the version would be recent.
+        // The test must not delete the queue before the host has consumed it. The host would then declare the queue
+        // again without a further test of the version, because its last test of the version would be recent.
         rig.publish(&line)?;
         rig.until_empty()?;
         for _ in 0..2 {
@@ -249,19 +249,19 @@ fn declare_queue_as_host(rig: &Rig) -> Result<()> {
     declare_queue(rig, arguments)
 }
 
-/// While no host runs, the queue with waiting events is deleted, or also declared again in the same form. The next
-/// start must report and count the loss once, and must consume the new queue. A later start must not report the loss
-/// again.
+/// While no host runs, the queue with waiting events is deleted. In a second case, it is also declared again in the
+/// same form. The next start must report and count the loss once, and must consume the new queue. A later start must
+/// not report the loss again.
 #[test]
 fn queue_lost_before_a_start_is_reported() -> Result<()> {
-    const LOST: &str = "queue removed while no process of Ordain consumed it";
+    const LOST_WORDS: &str = "queue removed while no process of Ordain consumed it";
     for is_replaced in [false, true] {
         let rig = Rig::with(ADMIN, "", "")?;
         let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
         rig.until_declared()?;
         let halves = Halves::begin(&rig, in_turn(3, 10))?;
         rig.until_empty()?;
-        ensure!(!service.stderr().contains(LOST), "{}", service.stderr());
+        ensure!(!service.stderr().contains(LOST_WORDS), "{}", service.stderr());
         service.end()?;
 
         rig.publish(halves.second())?;
@@ -270,20 +270,20 @@ fn queue_lost_before_a_start_is_reported() -> Result<()> {
             declare_queue_as_host(&rig)?;
         }
         let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
-        service.until_lines(1, &[LOST, "stream=\"cases\"", "`ordain keys list cases`"])?;
+        service.until_lines(1, &[LOST_WORDS, "stream=\"cases\"", "`ordain keys list cases`"])?;
         let address = ready(&mut service)?;
         rig.until_declared()?;
         halves.end(&rig)?;
         let changes = metric(address, "ordain_topology_changes_total")?;
         let log = service.stderr();
-        ensure!(changes == Some(1) && log.matches(LOST).count() == 1, "{changes:?}: {log}");
+        ensure!(changes == Some(1) && log.matches(LOST_WORDS).count() == 1, "{changes:?}: {log}");
         rig.until_empty()?;
         service.end()?;
 
         let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
         rig.publish(&[line("later", 1, &json!({ "n": 1 }))])?;
         rig.client.take("out", 1)?;
-        ensure!(!service.stderr().contains(LOST), "{}", service.stderr());
+        ensure!(!service.stderr().contains(LOST_WORDS), "{}", service.stderr());
         service.end()?;
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! Tests of dead letters of messages that are not events: the exchange receives them as they arrived, and the stream
-//! reads them after a correction of its settings.
+//! Tests of dead letters of messages that are not events. The exchange receives these dead letters in their original
+//! form, and the stream reads them after a correction of its settings.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 const GZIP: &[u8] = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff\xab\x56\xca\x53\xb2\x32\xac\x05\
     \x00\x7e\x3b\x4b\xd4\x07\x00\x00\x00";
 /// The headers that Ordain adds to a dead letter of a message that is not an event.
-const ADDED: [&str; 6] = [
+const ADDED_HEADERS: [&str; 6] = [
     "X-Ordain-Letter",
     "deadcause",
     "deaderror",
@@ -60,8 +60,8 @@ fn headers_of_all_types() -> FieldTable {
     ])
 }
 
-/// Returns messages that a stream with default settings cannot read, each with the properties that its dead letter
-/// must have. RabbitMQ interprets some values, which the dead letter therefore contains in other headers.
+/// Returns messages that a stream with default settings cannot read, each with the properties that its dead letter must
+/// have. RabbitMQ interprets some values, so the dead letter must contain these values in other headers.
 fn messages() -> Vec<(Outgoing, BasicProperties)> {
     let base = BasicProperties::default()
         .with_content_type("application/json".into())
@@ -112,14 +112,14 @@ fn without_added(letter: &Delivery) -> BasicProperties {
     let headers = letter.properties.headers().clone().unwrap_or_default();
     let mut kept = FieldTable::default();
     for (name, value) in headers.inner() {
-        if !ADDED.contains(&name.as_str()) {
+        if !ADDED_HEADERS.contains(&name.as_str()) {
             kept.insert(name.clone(), value.clone());
         }
     }
     letter.properties.clone().with_headers(kept)
 }
 
-/// Returns the data of the message in `out` for each key, with the number of messages.
+/// Returns, for each key, the number of messages in `out`, and the data of such a message.
 fn reports(messages: &[Delivery]) -> Result<BTreeMap<String, (usize, Value)>> {
     let mut reports: BTreeMap<String, (usize, Value)> = BTreeMap::new();
     for message in messages {
@@ -178,7 +178,7 @@ fn letters_as_messages_came_take_effect_when_moved_back() -> Result<()> {
         ensure!(header(letter, "deadorigin").as_deref() == Some("queue cases"), "{letter:?}");
     }
 
-    // The correction of the settings, and each letter twice, as after an interrupted move.
+    // The operator corrects the settings. Each letter arrives twice, as after an interrupted move.
     let places = "key = [\"routing-key\", \"*\"], \
                   id = [\"property:message_id\", \"property:correlation_id\", \"content\"]";
     let source = "queue = \"cases\", ";
@@ -225,7 +225,7 @@ fn letters_as_messages_came_take_effect_when_moved_back() -> Result<()> {
     Ok(())
 }
 
-/// A message that cannot be published as it arrived is published as a JSON document.
+/// If the original form of a dead letter is impossible, the host publishes a JSON document instead.
 #[test]
 fn large_headers_are_published_as_a_document() -> Result<()> {
     let (rig, mut service) = start_with_letters()?;
@@ -242,8 +242,8 @@ fn large_headers_are_published_as_a_document() -> Result<()> {
     Ok(())
 }
 
-/// A queue of type stream cannot store a header with a decimal number: RabbitMQ closes the channel. The host must publish
-/// the letter as a JSON document, and the later letter must not wait forever.
+/// A queue of type stream cannot store a header with a decimal number: RabbitMQ closes the channel. The host must
+/// publish the letter as a JSON document, and the later letter must not wait forever.
 #[test]
 fn letter_that_a_stream_queue_cannot_store_is_published_as_a_document() -> Result<()> {
     let (rig, mut service) = start_with_letters_and(&RUN_WITH_SHORT_WAITS)?;

@@ -13,7 +13,7 @@ use ordain_tests::service::{Service, wait_until};
 use serde_json::json;
 
 /// The arguments of a host that repeats its checks every three seconds.
-const RUN: [&str; 2] = ["--wait-divisor=100", "run"];
+const RUN_ARGUMENTS: [&str; 2] = ["--wait-divisor=100", "run"];
 const WARNING: &str = "broker may lose events: the queue ";
 
 /// Starts a rig whose host reads the management API at `management`, or at the broker if this is `None`.
@@ -42,7 +42,7 @@ fn policies_that_lose_events_are_logged() -> Result<()> {
     let rig = rig("spill_after = \"10s\"", "partitions = 2", None)?;
     let definition = r#"{"message-ttl": 60000, "max-length": 5, "delivery-limit": 3}"#;
     rig.rabbit.set_policy(r"^cases\.0$", definition)?;
-    let mut service = Service::start(&rig.home, &RUN)?;
+    let mut service = Service::start(&rig.home, &RUN_ARGUMENTS)?;
     for setting in ["message-ttl = 60000", "max-length = 5", "delivery-limit = 3"] {
         service.until_says(&format!("{WARNING}\"cases.0\" has {setting} (policy \"tests\")"))?;
     }
@@ -74,7 +74,7 @@ fn name_of_a_policy_is_escaped_and_truncated() -> Result<()> {
     let name = format!("one\ntwo{}", "ä".repeat(124));
     ensure!(name.len() == 255, "{}", name.len());
     rig.rabbit.set_named_policy(&name, "^cases$", r#"{"max-length": 5}"#)?;
-    let mut service = Service::start(&rig.home, &RUN)?;
+    let mut service = Service::start(&rig.home, &RUN_ARGUMENTS)?;
     let shown = format!(r"one\ntwo{}…", "ä".repeat(46));
     let words = format!("\"cases\" has max-length = 5 (policy \"{shown}\"): while the queue");
     service.until_says(&format!("{WARNING}{words}"))?;
@@ -99,7 +99,7 @@ fn events_dropped_by_a_delivery_limit_are_reported() -> Result<()> {
         rig.home.write("ordain.toml", format!("[plugins]\ntimeout = \"2m\"\n{slow}"))?;
         rig.rabbit.set_policy("^cases$", r#"{"delivery-limit": 1}"#)?;
         let lines = [1, 2, 3].map(|number| line("a", number, &json!({ "do": "loop" })));
-        let mut service = Service::start(&rig.home, &RUN)?;
+        let mut service = Service::start(&rig.home, &RUN_ARGUMENTS)?;
         rig.until_declared()?;
         rig.publish(&lines)?;
         for _ in 0..KILLS {
@@ -111,7 +111,7 @@ fn events_dropped_by_a_delivery_limit_are_reported() -> Result<()> {
                 Ok(waiting == 0 && dropped + delivered == 3)
             })?;
             service.kill()?;
-            service = Service::start(&rig.home, &RUN)?;
+            service = Service::start(&rig.home, &RUN_ARGUMENTS)?;
         }
         service.until_says("broker has dropped messages of this stream")?;
         let address = http::admin(&mut service)?;
@@ -122,7 +122,7 @@ fn events_dropped_by_a_delivery_limit_are_reported() -> Result<()> {
 
         rig.rabbit.clear_policy()?;
         rig.home.write("ordain.toml", &config)?;
-        let mut service = Service::start(&rig.home, &RUN)?;
+        let mut service = Service::start(&rig.home, &RUN_ARGUMENTS)?;
         ready(&mut service)?;
         rig.client.lose("cases.dropped", "cases", 3, |_| false)?;
         rig.check(&lines)?;
@@ -147,7 +147,7 @@ fn arguments_that_lose_or_repeat_events_are_reported() -> Result<()> {
     let expected = "the queue \"cases\" has x-expires = 900000 (arguments of the queue): if no process consumes";
     let printed = check(&rig.home)?;
     ensure!(printed.contains(&format!("warning: broker: {expected}")), "{printed}");
-    let mut service = Service::start(&rig.home, &RUN)?;
+    let mut service = Service::start(&rig.home, &RUN_ARGUMENTS)?;
     service.until_says(&format!("broker may lose events: {expected}"))?;
     // With this timeout, RabbitMQ delivers events again.
     let timeout = "the queue \"cases\" has x-consumer-timeout = 1000 (arguments of the queue): RabbitMQ can end";
@@ -157,27 +157,30 @@ fn arguments_that_lose_or_repeat_events_are_reported() -> Result<()> {
 }
 
 /// Another program removes the binding of a queue that Ordain does not declare. The host must repeatedly log and count
-/// that no binding leads from the exchange to the queue, must not be ready meanwhile, and must not log that it cannot
-/// read the bindings.
+/// that no binding leads from the exchange to the queue. Meanwhile, it must not be ready. It must not log that it
+/// cannot read the bindings.
 #[test]
 fn missing_binding_of_another_program_is_reported() -> Result<()> {
-    const MISSING: &str =
+    const MISSING_WORDS: &str =
         "no binding leads from the exchange \"cases\" to the queue \"cases\": the queue does not";
     let rig = rig("", "declare = false", None)?;
     rig.client.exchange("cases", lapin::ExchangeKind::Fanout)?;
     rig.client.queue_with("cases", FieldTable::default())?;
     rig.client.bind("cases", "cases", "")?;
     let printed = check(&rig.home)?;
-    ensure!(!printed.contains(MISSING), "{printed}");
-    let mut service = Service::start(&rig.home, &RUN)?;
+    ensure!(!printed.contains(MISSING_WORDS), "{printed}");
+    let mut service = Service::start(&rig.home, &RUN_ARGUMENTS)?;
     let lines = [1, 2].map(|number| line("a", number, &json!({ "n": number })));
     rig.publish(&lines[..1])?;
     let mut out = Vec::new();
     rig.take(&mut out, 1)?;
-    ensure!(!service.stderr().contains(MISSING), "{}", service.stderr());
+    ensure!(!service.stderr().contains(MISSING_WORDS), "{}", service.stderr());
     let address = ready(&mut service)?;
     rig.client.unbind("cases", "cases", "")?;
-    service.until_lines(2, &["stream=\"cases\"", &format!("broker may lose events: {MISSING}")])?;
+    service.until_lines(
+        2,
+        &["stream=\"cases\"", &format!("broker may lose events: {MISSING_WORDS}")],
+    )?;
     service
         .until("unreadiness", || get(address, "/readyz").is_ok_and(|page| page.status == 503))?;
     let page = get(address, "/readyz")?;
@@ -187,9 +190,9 @@ fn missing_binding_of_another_program_is_reported() -> Result<()> {
     ensure!(http::metric(address, "ordain_stream_consuming")? == Some(0));
     let url = format!("http://{address}");
     let listed = rig.home.printed(&["streams", "list", "--admin", &url])?;
-    ensure!(listed.contains(MISSING), "{listed}");
+    ensure!(listed.contains(MISSING_WORDS), "{listed}");
     let printed = check(&rig.home)?;
-    ensure!(printed.contains(&format!("warning: broker: {MISSING}")), "{printed}");
+    ensure!(printed.contains(&format!("warning: broker: {MISSING_WORDS}")), "{printed}");
     rig.client.bind("cases", "cases", "")?;
     ready(&mut service)?;
     rig.publish(&lines[1..])?;
@@ -199,8 +202,8 @@ fn missing_binding_of_another_program_is_reported() -> Result<()> {
     Ok(())
 }
 
-/// The events reach the queue of the stream from a queue that delays them, and whose expired messages another exchange
-/// routes. The host must be ready, and must not report a missing binding.
+/// A queue delays the events. Another exchange routes the expired messages of this queue to the queue of the stream.
+/// The host must be ready, and must not report a missing binding.
 #[test]
 fn queue_behind_a_delay_queue_has_no_missing_binding() -> Result<()> {
     let rig = rig("", "declare = false", None)?;
@@ -219,7 +222,7 @@ fn queue_behind_a_delay_queue_has_no_missing_binding() -> Result<()> {
     rig.client.bind("cases", "late", "")?;
     let printed = check(&rig.home)?;
     ensure!(!printed.contains(missing), "{printed}");
-    let mut service = Service::start(&rig.home, &RUN)?;
+    let mut service = Service::start(&rig.home, &RUN_ARGUMENTS)?;
     ready(&mut service)?;
     let lines = [line("a", 1, &json!({ "n": 1 }))];
     rig.publish(&lines)?;
@@ -242,7 +245,7 @@ fn missing_binding_concerns_only_its_partition() -> Result<()> {
         rig.client.queue_with(queue, FieldTable::default())?;
     }
     rig.client.bind("cases.0", "cases", "a.#")?;
-    let mut service = Service::start(&rig.home, &RUN)?;
+    let mut service = Service::start(&rig.home, &RUN_ARGUMENTS)?;
     service.until_lines(
         2,
         &["no binding leads from the exchange \"cases\" to the queue \"cases.1\""],
@@ -294,7 +297,7 @@ fn refused_and_missing_management_is_reported() -> Result<()> {
             "{printed}"
         );
         ensure!(printed.contains(reason) && !printed.contains("untagged:guest"), "{printed}");
-        let mut service = Service::start(&rig.home, &RUN)?;
+        let mut service = Service::start(&rig.home, &RUN_ARGUMENTS)?;
         service.until_says("policies of the broker's queues not checked: ")?;
         service.until_says(reason)?;
         rig.until_declared()?;

@@ -158,7 +158,7 @@ fn python_cases() -> Vec<Case> {
 
 fn javascript_cases() -> Vec<Case> {
     let order = json!({ "orderId": 17, "cents": 1200 });
-    // In the place of the pseudo-queue `amq.rabbitmq.reply-to`, the receiver gets an address of this form.
+    // RabbitMQ replaces the pseudo-queue `amq.rabbitmq.reply-to` by an address of this form.
     let request = properties()
         .with_delivery_mode(2)
         .with_correlation_id("r-1".into())

@@ -323,8 +323,8 @@ fn refused_message_delays_only_its_key() -> Result<()> {
 }
 
 /// The queue of a sink is full and rejects further messages (`reject-publish`). The host must keep the rejected message
-/// and the later messages of its key, must not delay other keys, and must publish each kept message once, in order, as
-/// soon as the queue has room.
+/// and the later messages of its key, and must not delay other keys. As soon as the queue has room, the host must
+/// publish each kept message once, in order.
 #[test]
 fn message_for_a_full_queue_is_published_once() -> Result<()> {
     let rig = rig(Rabbit::shared()?, "", "", "")?;

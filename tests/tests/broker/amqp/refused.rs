@@ -142,8 +142,8 @@ fn sink_without_its_exchange_waits() -> Result<()> {
     Ok(())
 }
 
-/// A run with `--once` ends when all messages are published, so a missing exchange must end the run instead of delaying
-/// its end for ever.
+/// A run with `--once` ends when all messages are published. A missing exchange must therefore end the run, because the
+/// run would otherwise never end.
 #[test]
 fn missing_exchange_of_a_sink_ends_a_run_with_once() -> Result<()> {
     let rig = Rig::new()?;
@@ -166,11 +166,11 @@ fn missing_exchange_of_a_sink_ends_a_run_with_once() -> Result<()> {
 /// stream. If such a queue or exchange is missing, a new stream waits for it.
 #[test]
 fn new_stream_waits_for_objects_of_other_programs() -> Result<()> {
-    const FOREIGN: &str = "declare = false";
+    const FOREIGN_SETTING: &str = "declare = false";
     for (source, has_queue, words) in [
         ("bind = [{ exchange = \"feed\" }]", false, "no exchange 'feed'"),
-        (FOREIGN, false, "the queue \"cases\" is required"),
-        (FOREIGN, true, "the exchange \"cases\" is required"),
+        (FOREIGN_SETTING, false, "the queue \"cases\" is required"),
+        (FOREIGN_SETTING, true, "the exchange \"cases\" is required"),
     ] {
         let rig = Rig::with(ADMIN, "", source)?;
         if has_queue {
@@ -178,7 +178,7 @@ fn new_stream_waits_for_objects_of_other_programs() -> Result<()> {
         }
         let (mut service, _) = start_refused(&rig.home, &[words])?;
         rig.client.exchange("feed", ExchangeKind::Topic)?;
-        if source == FOREIGN {
+        if source == FOREIGN_SETTING {
             rig.client.queue("cases")?;
             rig.client.exchange("cases", ExchangeKind::Fanout)?;
             rig.client.bind("cases", "cases", "")?;
@@ -270,9 +270,9 @@ fn declare_other_exchange(rig: &Rig, _user: &str) -> Result<()> {
     rig.client.exchange("cases", ExchangeKind::Topic)
 }
 
-/// The broker refuses a stream at its first start. The process must not end: the other stream must run. The refused
-/// stream must consume nothing, not even a queue that belongs to another program, and must begin as soon as the broker
-/// accepts it, without a new start.
+/// The broker refuses a stream at its first start. The process must not end, and the other stream must run. The refused
+/// stream must consume nothing, not even a queue that belongs to another program. When the broker accepts the refused
+/// stream, the stream must begin without a new start.
 #[test]
 fn new_stream_that_is_refused_delays_no_other_stream() -> Result<()> {
     let cases: [(&str, &str, [Change; 2]); 4] = [

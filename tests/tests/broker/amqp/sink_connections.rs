@@ -21,7 +21,7 @@ const NOT_PUBLISHED: &str = "messages not published";
 /// Parts of log lines that the host must not write in these tests. The first two texts are errors of the client
 /// library, which would hide the reason of the broker. The third text belongs to a report that the broker is unusable,
 /// which would be wrong, because the host still consumes its queue.
-const MISLEADING: [&str; 3] =
+const MISLEADING_WORDS: [&str; 3] =
     ["invalid channel state", "invalid connection state", "longer than the lease"];
 
 /// Returns whether the virtual host has an open connection with this name.
@@ -35,10 +35,10 @@ fn close(rig: &Rig, name: &str) -> Result<()> {
     wait_until(&format!("the end of the connection {name:?}"), || Ok(!is_open(rig, name)?))
 }
 
-/// Checks that the log contains no text of [`MISLEADING`].
+/// Checks that the log contains no text of [`MISLEADING_WORDS`].
 fn ensure_not_misleading(service: &Service) -> Result<()> {
     let log = service.stderr();
-    for words in MISLEADING {
+    for words in MISLEADING_WORDS {
         ensure!(!log.contains(words), "{words:?} in {log}");
     }
     Ok(())

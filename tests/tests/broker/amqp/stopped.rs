@@ -16,7 +16,7 @@ use serde_json::json;
 use super::support::{ADMIN, FIFO, log_in, rig_of_user};
 
 /// The beginning of the log line of a stream that stops.
-const STOPPED: &str = "stream stopped: the queue \"cases\" was removed";
+const STOPPED_WORDS: &str = "stream stopped: the queue \"cases\" was removed";
 
 /// Returns a rig with a `fifo` stream.
 fn rig() -> Result<Rig> {
@@ -31,7 +31,7 @@ fn start(rig: &Rig) -> Result<Service> {
 /// process.
 fn resume(rig: &Rig, service: &mut Service) -> Result<()> {
     let log = service.stderr();
-    let stopped = log.lines().find(|line| line.contains(STOPPED)).context("the stop")?;
+    let stopped = log.lines().find(|line| line.contains(STOPPED_WORDS)).context("the stop")?;
     let outputs = run_all(&rig.home, stopped)?;
     let resumes = |(command, printed): &(String, String)| {
         command.starts_with("ordain streams resume cases")
@@ -80,7 +80,7 @@ fn fifo_stream_stops_alone_without_its_queue() -> Result<()> {
     rig.until_declared()?;
     let lines = execute_first(&rig)?;
     rig.client.delete_queue("cases")?;
-    service.until_says(STOPPED)?;
+    service.until_says(STOPPED_WORDS)?;
     service.until_says("`ordain streams resume cases`")?;
 
     let address = admin(&mut service)?;
@@ -109,7 +109,7 @@ fn fifo_stream_stops_alone_without_its_queue() -> Result<()> {
     rig.until_declared()?;
     service.end()?;
     let mut service = start(&rig)?;
-    service.until_says(STOPPED)?;
+    service.until_says(STOPPED_WORDS)?;
     check_stopped_until_resumed(&rig, service, &lines)
 }
 
@@ -126,7 +126,7 @@ fn fifo_stream_stops_if_its_queue_is_replaced() -> Result<()> {
     rig.client.delete_queue("cases")?;
     rig.client.queue_with("cases", FieldTable::default())?;
     service.resume()?;
-    service.until_says(STOPPED)?;
+    service.until_says(STOPPED_WORDS)?;
     service.until_lines(1, &["topology not as configured", "inequivalent arg"])?;
     rig.until_declared()?;
     check_stopped_until_resumed(&rig, service, &lines)
@@ -149,7 +149,7 @@ fn fifo_stream_whose_queue_was_replaced_before_its_start_stops() -> Result<()> {
     rig.client.queue_with("cases", FieldTable::default())?;
     rig.client.bind("cases", "cases", "")?;
     let mut service = start(&rig)?;
-    service.until_says(STOPPED)?;
+    service.until_says(STOPPED_WORDS)?;
     service.end()?;
 
     // No process runs, so the commands read and write the store themselves.
@@ -185,7 +185,7 @@ fn loss_of_a_queue_names_the_number_of_its_messages() -> Result<()> {
         metric(address, "ordain_partition_lag_events").is_ok_and(|waiting| waiting == Some(20))
     })?;
     rig.client.delete_queue("cases")?;
-    service.until_lines(1, &[STOPPED, LOSS])?;
+    service.until_lines(1, &[STOPPED_WORDS, LOSS])?;
     let url = format!("http://{address}");
     for command in [&["streams", "list"][..], &["streams", "resume", "cases"]] {
         let printed = rig.home.printed(&[command, &["--admin", &url]].concat())?;
@@ -202,7 +202,7 @@ fn fifo_stream_of_a_rebuilt_broker_stops_and_resumes() -> Result<()> {
     rig.until_declared()?;
     let lines = execute_first(&rig)?;
     rig.rabbit.recreate_virtual_host()?;
-    service.until_says(STOPPED)?;
+    service.until_says(STOPPED_WORDS)?;
     ensure!(service.is_running()?, "{}", service.stderr());
     rig.reconnect()?;
     rig.client.exchange("out", lapin::ExchangeKind::Topic)?;
@@ -255,7 +255,7 @@ fn fifo_stream_without_right_to_a_marker_runs() -> Result<()> {
     service.until_says("queue without a marker")?;
     // Without a marker, the process must still detect that a queue is missing.
     rig.client.delete_queue("cases")?;
-    service.until_says(STOPPED)?;
+    service.until_says(STOPPED_WORDS)?;
     service.end()
 }
 
@@ -391,7 +391,7 @@ fn known_stream_waits_for_its_queue_at_start() -> Result<()> {
         rig.home.write("ordain.toml", foreign)?;
         rig.client.delete_queue("cases")?;
         let mut service = start(&rig)?;
-        let stopped = if ordering == FIFO { STOPPED } else { "queue not consumed" };
+        let stopped = if ordering == FIFO { STOPPED_WORDS } else { "queue not consumed" };
         service.until_says(stopped)?;
         if ordering == FIFO {
             service
@@ -477,7 +477,7 @@ fn process_without_its_broker_is_not_ready_but_accepts_events() -> Result<()> {
     service.end()
 }
 
-/// The host is killed at different times after the removal of the queue: the host may or may not have recorded the
+/// The test kills the host at different times after the removal of the queue. The host may or may not have recorded the
 /// loss, and may or may not have declared the new queue. In each case, the next start must stop the stream.
 #[test]
 fn loss_of_the_queue_stops_the_stream_after_a_kill() -> Result<()> {
@@ -493,7 +493,7 @@ fn loss_of_the_queue_stops_the_stream_after_a_kill() -> Result<()> {
         std::thread::sleep(std::time::Duration::from_millis(milliseconds));
         service.kill()?;
         let mut service_after = start(&rig)?;
-        service_after.until_says(STOPPED)?;
+        service_after.until_says(STOPPED_WORDS)?;
         rig.until_declared()?;
         rig.publish(&[line(&key, 1, &json!({ "n": 1 }))])?;
         std::thread::sleep(std::time::Duration::from_millis(300));

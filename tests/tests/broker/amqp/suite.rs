@@ -33,8 +33,8 @@ fn structured(routing_key: &str, event: &SuiteEvent) -> Result<Outgoing> {
     })
 }
 
-/// The handler rejects every event, so the dead letters show the events. Each message has its own key, because events of
-/// the suite have equal ids.
+/// The handler rejects every event, so the dead letters show the events. Each message has its own key, because events
+/// of the suite have equal ids.
 #[test]
 fn events_of_the_cloudevents_suite_are_read() -> Result<()> {
     let rig = Rig::with("", "ordering = \"fifo\"", "")?;

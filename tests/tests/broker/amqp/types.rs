@@ -12,8 +12,8 @@ use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 
-/// Returns the message of a line. Every second event of a key is a payment, with a property that must not let the
-/// message expire in the sink.
+/// Returns the message of a line. Every second event of a key is a payment with the property `expiration`. The host
+/// must not pass this property on, because the message would expire in the sink.
 fn outgoing(line: &str) -> Result<Outgoing> {
     let mut outgoing = from_line(line)?;
     let properties = outgoing.properties.clone();
@@ -104,7 +104,8 @@ fn exchange_receives_the_events_of_other_types() -> Result<()> {
     Ok(())
 }
 
-/// Without a sink, the host acknowledges the events of other types. An event without a type has another type too.
+/// Without a sink, the host only acknowledges the events of other types. An event without a type counts as an event of
+/// another type.
 #[test]
 fn events_of_other_types_are_acknowledged() -> Result<()> {
     let rig = Rig::with("", "ordering = \"fifo\"\ntypes = [\"order.*\"]", "")?;

@@ -88,7 +88,7 @@ fn damaged_counter_stops_numbering_until_repaired() -> Result<()> {
 }
 
 /// The counter of a key is damaged while a host numbers messages of the key. The host must keep the message, and must
-/// log the failure and, after the repair, the recovery.
+/// log the failure. After the repair, the host must log the recovery.
 #[test]
 fn numbering_that_continues_after_a_repair_is_reported() -> Result<()> {
     let redis = Redis::start(&[])?;

@@ -12,7 +12,7 @@ use serde_json::json;
 /// Two stages. All events have the same key. The first event of the second stage makes the state exceed
 /// `plugins.state_size`, so the key is parked in the second stage. With this `run_ahead`, the outbox of the first stage
 /// is full at [`OUTBOX`] messages.
-const BLOCKED: &str = r#"
+const BLOCKED_CHAIN_CONFIG: &str = r#"
 [runtime]
 run_ahead = 8
 [plugins]
@@ -29,13 +29,13 @@ kind = "stream"
 stream = "second"
 sequenced = true
 "#;
-/// The setting `run_ahead` in [`BLOCKED`]: the maximum number of executed events of the first stage that wait for their
-/// commits.
+/// The setting `run_ahead` in [`BLOCKED_CHAIN_CONFIG`]: the maximum number of executed events of the first stage that
+/// wait for their commits.
 const RUN_AHEAD: u64 = 8;
-/// The number of unpublished messages at which the first stage of [`BLOCKED`] executes no further event: 16 times
-/// `run_ahead`.
+/// The number of unpublished messages at which the first stage of [`BLOCKED_CHAIN_CONFIG`] executes no further event:
+/// 16 times `run_ahead`.
 const OUTBOX: u64 = 16 * RUN_AHEAD;
-/// The settings `queue` and `spill_limit` in [`BLOCKED`].
+/// The settings `queue` and `spill_limit` in [`BLOCKED_CHAIN_CONFIG`].
 const QUEUE: u64 = 100;
 const SPILL_LIMIT: u64 = 10;
 
@@ -45,7 +45,7 @@ const SPILL_LIMIT: u64 = 10;
 fn stage_waits_while_next_queue_is_full() -> Result<()> {
     const EVENTS: u64 = 500;
     const MESSAGES: u64 = 10;
-    let home = Home::new(&["faulty"], BLOCKED)?;
+    let home = Home::new(&["faulty"], BLOCKED_CHAIN_CONFIG)?;
     let large_state = line("k", 1, &json!({ "do": "put", "bytes": 1_025 }));
     home.write("blocked.ndjson", text(&unnumbered(&[large_state])?))?;
     home.rows(&["publish", "second", "blocked.ndjson", "--json"])?;

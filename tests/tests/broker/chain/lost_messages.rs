@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 /// The number of lost messages. Together, these messages are larger than the 16 MiB of messages that a process keeps in
 /// memory.
-const LOST: u64 = 60;
+const LOST_MESSAGES: u64 = 60;
 /// The size of the data of each message, in bytes.
 const MESSAGE_BYTES: usize = 512 << 10;
 
@@ -58,8 +58,8 @@ fn record_of_messages_beyond_memory_states_their_commits() -> Result<()> {
     let before = last_commit(&redis, 0, "cases")?;
     let early = redis.snapshot()?;
     let copied = Timestamp::now().as_millisecond();
-    home.append("cases.ndjson", lines(2, 1 + LOST))?;
-    until_effects(&service, 1 + LOST)?;
+    home.append("cases.ndjson", lines(2, 1 + LOST_MESSAGES))?;
+    until_effects(&service, 1 + LOST_MESSAGES)?;
     let after = last_commit(&redis, 0, "cases")?;
     redis.go_back(&early)?;
     let status = service.wait()?;
@@ -72,7 +72,10 @@ fn record_of_messages_beyond_memory_states_their_commits() -> Result<()> {
     ensure!(record["source"] == "/ordain/cases" && record["subject"] == "partition/0", "{record}");
     let mut data = record["data"].clone();
     let messages = data["messages"].take().as_u64().context("a number")?;
-    ensure!(messages > 0 && messages < LOST, "the record states {messages} of {LOST} messages");
+    ensure!(
+        messages > 0 && messages < LOST_MESSAGES,
+        "the record states {messages} of {LOST_MESSAGES} messages"
+    );
     let since: Timestamp = data["since"].take().as_str().context("a time")?.parse()?;
     let since = since.as_millisecond();
     ensure!(

@@ -12,7 +12,7 @@ use ordain_tests::log::line;
 use ordain_tests::service::{Service, wait_until};
 use serde_json::json;
 
-use super::support::{LINES, ONE, ingress};
+use super::support::{EVENT_TYPE, LINES_TYPE, ingress};
 
 const TOKEN: &str = "a-token-of-16-or-more-characters";
 
@@ -64,20 +64,20 @@ fn client_receives_the_refusal_of_a_body_of_any_size() -> Result<()> {
     for size in [100_000, 1_100_000, 3_000_000, 9_000_000, 100_000_000] {
         for chunked in [false, true] {
             for (stream, token, kind, status) in [
-                ("cases", "wrong", ONE, 401),
-                ("others", TOKEN, ONE, 404),
+                ("cases", "wrong", EVENT_TYPE, 401),
+                ("others", TOKEN, EVENT_TYPE, 404),
                 ("cases", TOKEN, "text/plain", 415),
-                ("cases", TOKEN, LINES, if size > 1 << 20 { 413 } else { 400 }),
+                ("cases", TOKEN, LINES_TYPE, if size > 1 << 20 { 413 } else { 400 }),
             ] {
                 let answer = post(address, &head("POST", stream, token, kind), size, chunked)?;
                 ensure!(answer.status == status, "{size} {chunked} {status}: {answer:?}");
                 answer.problem()?;
             }
-            let method = post(address, &head("PUT", "cases", TOKEN, ONE), size, chunked)?;
+            let method = post(address, &head("PUT", "cases", TOKEN, EVENT_TYPE), size, chunked)?;
             ensure!(method.status == 405, "{size} {chunked}: {method:?}");
         }
     }
-    let head = head("POST", "cases", TOKEN, ONE);
+    let head = head("POST", "cases", TOKEN, EVENT_TYPE);
     for chunked in [false, true] {
         wait_until("the refusal of a request because the memory for requests is full", || {
             // Another client occupies the memory for requests. If the host reads the following request first, it
@@ -102,7 +102,7 @@ fn webhook_sender_with_the_token_may_send_events() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     let address = ingress(&mut service)?;
     let options = |stream: &str, token: &str, headers: &str| {
-        let head = head("OPTIONS", stream, token, ONE);
+        let head = head("OPTIONS", stream, token, EVENT_TYPE);
         http::send(address, format!("{head}{headers}\r\n").as_bytes())
     };
     let origin = "WebHook-Request-Origin: events.example.com\r\n";
@@ -129,7 +129,7 @@ fn webhook_sender_with_the_token_may_send_events() -> Result<()> {
     }
     let event = line("k", 1, &json!({ "n": 1 }));
     let headers = format!("{origin}content-length: {}\r\n\r\n{event}", event.len());
-    let head = head("POST", "cases", TOKEN, &format!("{ONE}; charset=utf-8"));
+    let head = head("POST", "cases", TOKEN, &format!("{EVENT_TYPE}; charset=utf-8"));
     let answer = http::send(address, format!("{head}{headers}").as_bytes())?;
     ensure!(answer.status == 202, "{answer:?}");
     service.end()

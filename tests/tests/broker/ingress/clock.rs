@@ -12,7 +12,7 @@ use serde_json::json;
 use super::support::{SECTIONS, ingress, metric, post_all, printed};
 
 /// An hour, in seconds.
-const HOUR: i64 = 3_600;
+const HOUR_S: i64 = 3_600;
 /// The differences between the clock of the server and the clock of the system, in hours. The test sets one difference
 /// after the other.
 const OFFSETS: [i64; 4] = [2, 0, -2, 0];
@@ -58,7 +58,7 @@ fn events_take_effect_while_the_clock_of_redis_jumps() -> Result<()> {
         // while the second host does not know yet that they were read. After the jump, the test posts events only to
         // the two other hosts.
         post_part(1)?;
-        clock.set(hours * HOUR)?;
+        clock.set(hours * HOUR_S)?;
         post_part(2)?;
         let count = post_part(0)?;
         let taken = wait_until("the effects of all events", || {

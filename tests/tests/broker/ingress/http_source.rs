@@ -16,7 +16,9 @@ use ordain_tests::service::{Service, wait_until};
 use ordain_tests::tally;
 use serde_json::{Value, json};
 
-use super::support::{BATCH, LINES, ONE, ingress, metric, post, post_with, printed};
+use super::support::{
+    BATCH_TYPE, EVENT_TYPE, LINES_TYPE, ingress, metric, post, post_with, printed,
+};
 
 /// Returns the configuration of a stream that receives events over HTTP and writes its messages to a file.
 fn config(sections: &str, stream: &str) -> String {
@@ -30,14 +32,14 @@ const SOURCE: &str = "source = { kind = \"http\" }";
 
 /// Posts an event of the key `k` as a single event. Returns the status and the details of the answer.
 fn post_number(address: SocketAddr, key: &str, sequence: u64) -> Result<(u16, String)> {
-    let answer = post(address, ONE, &line(key, sequence, &json!({ "n": sequence })))?;
+    let answer = post(address, EVENT_TYPE, &line(key, sequence, &json!({ "n": sequence })))?;
     let details = if answer.status == 202 { String::new() } else { answer.json()?.to_string() };
     Ok((answer.status, details))
 }
 
-/// A producer numbers its events by time. Ordain must refuse the first event of a key whose sequence the key could never
-/// reach, and must name the sequence, the limit, and the right form. Ordain stores nothing of such a request. `store`
-/// contains the section `[store]` of the configuration.
+/// A producer numbers its events by time. Ordain must refuse the first event of a key whose sequence the key could
+/// never reach, and must name the sequence, the limit, and the right form. Ordain stores nothing of such a request.
+/// `store` contains the section `[store]` of the configuration.
 fn expect_refusal_of_unreachable_sequences(store: &str) -> Result<()> {
     let home = Home::new(&["tally"], &config(store, SOURCE).replace("out.ndjson", "-"))?;
     let mut service = Service::start(&home, &["run"])?;
@@ -52,21 +54,21 @@ fn expect_refusal_of_unreachable_sequences(store: &str) -> Result<()> {
     ] {
         ensure!(details.contains(words), "{words}: {details}");
     }
-    // One wrong event refuses the whole request, so the right event of another key is not stored: a later event with its
-    // sequence and other content is no conflict.
+    // The host refuses the whole request because of one wrong event, so it does not store the right event of the other
+    // key. A later event with the same sequence and other content is therefore no conflict.
     let event = |key, sequence, data| line(key, sequence, &json!({ "n": data }));
     let mixed = text(&[event("right", 1, 1), event("wrong", 10_002, 1)]);
-    let answer = post(address, LINES, &mixed)?;
+    let answer = post(address, LINES_TYPE, &mixed)?;
     let errors = answer.json()?["errors"].clone();
     ensure!(answer.status == 400 && errors.as_array().map(Vec::len) == Some(1), "{answer:?}");
     ensure!(errors[0]["line"] == 2 && errors[0]["key"] == "wrong", "{errors}");
     ensure!(errors[0]["sequence"] == 10_002, "{errors}");
-    ensure!(post(address, ONE, &event("right", 1, 2))?.status == 202);
+    ensure!(post(address, EVENT_TYPE, &event("right", 1, 2))?.status == 202);
     // The limit itself is right, and so is each sequence of a key that has events.
     ensure!(post_number(address, "limit", 10_001)?.0 == 202);
     ensure!(post_number(address, "limit", 30_000)?.0 == 202);
     let both = text(&[event("both", 40_000, 1), event("both", 1, 1)]);
-    ensure!(post(address, LINES, &both)?.status == 202);
+    ensure!(post(address, LINES_TYPE, &both)?.status == 202);
     service.until("both effects", || home.lines("stdout") == 2)?;
     service.end()?;
     // Another process knows the keys from the store.
@@ -95,8 +97,8 @@ fn unreachable_sequence_of_a_new_key_is_refused_over_redis() -> Result<()> {
     ))
 }
 
-/// A key that skips missing events reaches 100 times `gap.max_width`. If a replay server may have the earlier events, or
-/// the stream has a key record without events over HTTP, each sequence can be right.
+/// A key that skips missing events reaches 100 times `gap.max_width`. If a replay server may have the earlier events,
+/// or the store has a key record although no event of the key arrived over HTTP, each sequence can be right.
 #[test]
 fn reachable_sequence_of_a_new_key_is_accepted() -> Result<()> {
     for (gap, sequence, status) in [
@@ -142,9 +144,9 @@ fn events_in_all_forms_take_effect_once() -> Result<()> {
     let (second, rest) = rest.split_at(100);
     let (third, fourth) = rest.split_at(10);
     // The test posts the second hundred events before the first hundred events.
-    let answer = post(address, LINES, &text(second))?;
+    let answer = post(address, LINES_TYPE, &text(second))?;
     ensure!(answer.status == 202, "{answer:?}");
-    let answer = post(address, BATCH, &format!("[{}]", first.join(",")))?;
+    let answer = post(address, BATCH_TYPE, &format!("[{}]", first.join(",")))?;
     ensure!(answer.status == 202, "{answer:?}");
     let events = answer.json()?["events"].as_array().context("events")?.clone();
     ensure!(
@@ -152,8 +154,8 @@ fn events_in_all_forms_take_effect_once() -> Result<()> {
         "{events:?}"
     );
     for line in third {
-        ensure!(post(address, ONE, line)?.status == 202);
-        ensure!(post(address, ONE, line)?.status == 202, "a repeated event was rejected");
+        ensure!(post(address, EVENT_TYPE, line)?.status == 202);
+        ensure!(post(address, EVENT_TYPE, line)?.status == 202, "a repeated event was rejected");
     }
     for line in fourth {
         let event: Value = serde_json::from_str(line)?;
@@ -189,7 +191,7 @@ fn wrong_request_is_rejected_whole_with_reasons() -> Result<()> {
     let lines = in_turn(2, 2);
     let no_sequence = lines[1].replace("\"sequence\":1,", "");
     let body = format!("{}\n{no_sequence}\nnonsense\n", lines[0]);
-    let answer = post(address, LINES, &body)?;
+    let answer = post(address, LINES_TYPE, &body)?;
     ensure!(
         answer.status == 400 && answer.problem()?.contains("2 of 3 events are invalid"),
         "{answer:?}"
@@ -210,24 +212,24 @@ fn wrong_request_is_rejected_whole_with_reasons() -> Result<()> {
             415,
             "`curl -d` sends by default: add -H 'content-type: application/cloudevents+json'",
         ),
-        (ONE, "{}", 400, "`specversion` is missing"),
-        (ONE, "", 400, "the body is empty"),
-        (ONE, "[]", 400, "use application/cloudevents-batch+json for an array"),
-        (BATCH, "{}", 400, "not a JSON array"),
-        (ONE, &large, 400, "runtime.event_size allows 1024"),
-        (LINES, &(lines[0].clone() + &lines[1]), 400, "use `curl --data-binary`"),
-        (LINES, &"\n".repeat(5_000), 413, "ingress.request_size"),
+        (EVENT_TYPE, "{}", 400, "`specversion` is missing"),
+        (EVENT_TYPE, "", 400, "the body is empty"),
+        (EVENT_TYPE, "[]", 400, "use application/cloudevents-batch+json for an array"),
+        (BATCH_TYPE, "{}", 400, "not a JSON array"),
+        (EVENT_TYPE, &large, 400, "runtime.event_size allows 1024"),
+        (LINES_TYPE, &(lines[0].clone() + &lines[1]), 400, "use `curl --data-binary`"),
+        (LINES_TYPE, &"\n".repeat(5_000), 413, "ingress.request_size"),
     ] {
         let answer = post(address, kind, body)?;
         let details = format!("{} {}", answer.problem()?, answer.json()?["errors"]);
         ensure!(answer.status == status && details.contains(words), "{status} {words}: {answer:?}");
     }
-    let headers = [&*format!("content-type: {ONE}"), "content-encoding: gzip"];
+    let headers = [&*format!("content-type: {EVENT_TYPE}"), "content-encoding: gzip"];
     let packed = post_with(address, "/v1/streams/cases/events", &headers, &lines[0])?;
     ensure!(packed.status == 415 && packed.problem()?.contains("compressed"), "{packed:?}");
     let packed = format!(
         "POST /v1/streams/cases/events HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\
-         content-type: {ONE}\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n"
+         content-type: {EVENT_TYPE}\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n"
     );
     ensure!(http::send(address, packed.as_bytes())?.status == 415, "gzip, chunked");
     let headers = ["content-type: application/json", "ce-id: 1", "ce-type: t"];
@@ -239,13 +241,17 @@ fn wrong_request_is_rejected_whole_with_reasons() -> Result<()> {
     // With chunked encoding, the request does not announce the size of its body.
     let chunked = format!(
         "POST /v1/streams/cases/events HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\
-         content-type: {LINES}\r\ntransfer-encoding: chunked\r\n\r\n1388\r\n{}\r\n0\r\n\r\n",
+         content-type: {LINES_TYPE}\r\ntransfer-encoding: chunked\r\n\r\n1388\r\n{}\r\n0\r\n\r\n",
         "\n".repeat(5_000)
     );
     let answer = http::send(address, chunked.as_bytes())?;
     ensure!(answer.status == 413 && answer.problem()?.contains("request_size"), "{answer:?}");
-    let other =
-        post_with(address, "/v1/streams/others/events", &[&format!("content-type: {ONE}")], "")?;
+    let other = post_with(
+        address,
+        "/v1/streams/others/events",
+        &[&format!("content-type: {EVENT_TYPE}")],
+        "",
+    )?;
     ensure!(
         other.status == 404 && other.problem()?.contains("streams that accept them: cases"),
         "{other:?}"
@@ -253,9 +259,9 @@ fn wrong_request_is_rejected_whole_with_reasons() -> Result<()> {
     ensure!(http::get(address, "/v1/streams/cases/events")?.status == 405);
     ensure!(http::get(address, "/")?.status == 404);
     // Posts an event, then another event with the same sequence, and then the two following events in reverse order.
-    ensure!(post(address, ONE, &lines[0])?.status == 202);
+    ensure!(post(address, EVENT_TYPE, &lines[0])?.status == 202);
     let other = lines[0].replace("\"n\":1", "\"n\":7");
-    let answer = post(address, LINES, &format!("{other}\n{}\n{}\n", lines[2], lines[1]))?;
+    let answer = post(address, LINES_TYPE, &format!("{other}\n{}\n{}\n", lines[2], lines[1]))?;
     ensure!(answer.status == 409, "{answer:?}");
     let errors = answer.json()?["errors"].as_array().context("errors")?.clone();
     ensure!(errors.len() == 2 && errors[0]["line"] == 1 && errors[1]["line"] == 2, "{errors:?}");
@@ -280,7 +286,7 @@ fn accepted_events_survive_crash() -> Result<()> {
                 service = Service::start(&home, &["run"])?;
                 address = ingress(&mut service)?;
             }
-            if post(address, LINES, &text(chunk)).is_ok_and(|answer| answer.status == 202) {
+            if post(address, LINES_TYPE, &text(chunk)).is_ok_and(|answer| answer.status == 202) {
                 break;
             }
         }
@@ -313,7 +319,7 @@ fn full_queue_rejects_requests() -> Result<()> {
     let mut rejected = 0;
     for chunk in lines.chunks(40) {
         loop {
-            let answer = post(address, LINES, &text(chunk))?;
+            let answer = post(address, LINES_TYPE, &text(chunk))?;
             if answer.status == 202 {
                 break;
             }
@@ -346,7 +352,7 @@ fn bodies_are_bounded() -> Result<()> {
     let address = ingress(&mut service)?;
     let begin = |length: &str| {
         format!(
-            "POST /v1/streams/cases/events HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: {LINES}\r\n\
+            "POST /v1/streams/cases/events HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: {LINES_TYPE}\r\n\
              {length}\r\n\r\n"
         )
     };
@@ -363,12 +369,12 @@ fn bodies_are_bounded() -> Result<()> {
         Ok(slow)
     };
     let mut slow = promise()?;
-    ensure!(post(address, LINES, &text(&lines))?.status == 202);
+    ensure!(post(address, LINES_TYPE, &text(&lines))?.status == 202);
     wait_until("a full memory limit", || {
         // The ingress rejects the body that would exceed the limit: either the filled body or the posted body.
         let _filled = fill(std::mem::replace(&mut slow, promise()?))?;
         for _ in 0..20 {
-            let answer = post(address, LINES, &text(&lines))?;
+            let answer = post(address, LINES_TYPE, &text(&lines))?;
             if answer.status != 202 {
                 ensure!(answer.problem()?.contains("ingress.in_flight"), "{answer:?}");
                 ensure!(answer.head.contains("retry-after: 1"), "{answer:?}");
@@ -378,12 +384,12 @@ fn bodies_are_bounded() -> Result<()> {
         Ok(false)
     })?;
     wait_until("free memory below the limit", || {
-        Ok(post(address, LINES, &text(&lines))?.status == 202)
+        Ok(post(address, LINES_TYPE, &text(&lines))?.status == 202)
     })?;
     let many = format!("[{}0]", "0,".repeat(10_000));
     // The last line has no line end, but must count towards the limit on the number of events too.
     let lines = format!("{}0", "0\n".repeat(10_000));
-    for (kind, many) in [(BATCH, many), (LINES, lines)] {
+    for (kind, many) in [(BATCH_TYPE, many), (LINES_TYPE, lines)] {
         let answer = post(address, kind, &many)?;
         ensure!(answer.status == 413 && answer.problem()?.contains("10000 events"), "{answer:?}");
     }
@@ -403,9 +409,10 @@ fn blanks_of_a_body_are_skipped() -> Result<()> {
         let line = |(line, blank): (&String, &&str)| format!("{line}{blank}");
         lines.iter().zip(blanks.iter().cycle()).map(line).collect::<String>()
     };
-    let answer = post(address, LINES, &with_blanks(&lines[..6_000]))?;
+    let answer = post(address, LINES_TYPE, &with_blanks(&lines[..6_000]))?;
     ensure!(answer.status == 202, "{answer:?}");
-    let answer = post(address, BATCH, &format!("\u{feff}[{}]\n", lines[6_000..6_025].join(",")))?;
+    let answer =
+        post(address, BATCH_TYPE, &format!("\u{feff}[{}]\n", lines[6_000..6_025].join(",")))?;
     ensure!(answer.status == 202, "{answer:?}");
     for line in &lines[6_025..] {
         let answer =
@@ -413,7 +420,7 @@ fn blanks_of_a_body_are_skipped() -> Result<()> {
         ensure!(answer.status == 202, "{answer:?}");
     }
     let broken = format!("{}no event", with_blanks(&lines[..2]));
-    let answer = post(address, LINES, &broken)?;
+    let answer = post(address, LINES_TYPE, &broken)?;
     ensure!(answer.status == 400 && answer.problem()?.contains("1 of 3"), "{answer:?}");
     wait_until("the effects of all events", || Ok(home.lines("out.ndjson") >= lines.len()))?;
     service.end()?;
@@ -435,7 +442,7 @@ fn processes_share_streams_of_redis() -> Result<()> {
     let lines = in_turn(40, 30);
     for (at, chunk) in lines.chunks(50).enumerate() {
         let to = if at < 12 { addresses[at % 2] } else { addresses[1] };
-        let answer = post(to, LINES, &text(chunk))?;
+        let answer = post(to, LINES_TYPE, &text(chunk))?;
         ensure!(answer.status == 202, "{answer:?}");
         if at == 11 {
             services[0].kill()?;
@@ -462,7 +469,7 @@ fn one_partition(redis: &Redis) -> String {
 /// Posts 20 events, and waits until the services have printed the effects of these events.
 fn execute_events(address: SocketAddr, services: &[Service]) -> Result<()> {
     let lines = in_turn(5, 4);
-    ensure!(post(address, LINES, &text(&lines))?.status == 202);
+    ensure!(post(address, LINES_TYPE, &text(&lines))?.status == 202);
     wait_until("the effects of all events", || {
         let printed = services.iter().map(|service| service.stdout().lines().count());
         Ok(printed.sum::<usize>() >= lines.len())
@@ -539,7 +546,7 @@ fn post_until_end(service: &mut Service, address: SocketAddr) -> Result<BTreeSet
         let key = format!("late{number}");
         let event = line(&key, 1, &json!({ "n": number }));
         let posted_at = lost_at.elapsed();
-        if post(address, ONE, &event).is_ok_and(|answer| answer.status == 202) {
+        if post(address, EVENT_TYPE, &event).is_ok_and(|answer| answer.status == 202) {
             last_accepted = posted_at;
             accepted.insert(key);
         }
@@ -627,7 +634,7 @@ fn host_whose_store_folder_is_replaced_accepts_no_more_events() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     let address = ingress(&mut service)?;
     let lines = in_turn(5, 4);
-    ensure!(post(address, LINES, &text(&lines))?.status == 202);
+    ensure!(post(address, LINES_TYPE, &text(&lines))?.status == 202);
     wait_until("the effects of all events", || Ok(home.lines("out.ndjson") >= lines.len()))?;
     let [store, aside] = ["ordain-data", "aside"].map(|name| home.path(name));
     std::fs::rename(&store, &aside)?;
@@ -654,7 +661,7 @@ fn request_in_progress_is_rejected_after_failure() -> Result<()> {
     let mut slow = TcpStream::connect(address)?;
     let head = format!(
         "POST /v1/streams/cases/events HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\
-         content-type: {ONE}\r\ncontent-length: {}\r\n\r\n",
+         content-type: {EVENT_TYPE}\r\ncontent-length: {}\r\n\r\n",
         line.len()
     );
     slow.write_all(head.as_bytes())?;
@@ -677,7 +684,7 @@ fn begin_post(address: SocketAddr, event: &str) -> Result<TcpStream> {
     stream.set_read_timeout(Some(Duration::from_mins(1)))?;
     let head = format!(
         "POST /v1/streams/cases/events HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\
-         content-type: {ONE}\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\r\n",
+         content-type: {EVENT_TYPE}\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\r\n",
         event.len()
     );
     stream.write_all(head.as_bytes())?;
@@ -765,15 +772,17 @@ fn events_after_redis_rollback_take_effect() -> Result<()> {
     };
     let (first, rest) = lines.split_at(60);
     let (second, third) = rest.split_at(90);
-    ensure!(post(address, LINES, &text(first))?.status == 202);
+    ensure!(post(address, LINES_TYPE, &text(first))?.status == 202);
     until(&service, first.len())?;
     let before = redis.snapshot()?;
-    ensure!(post(address, LINES, &text(second))?.status == 202);
+    ensure!(post(address, LINES_TYPE, &text(second))?.status == 202);
     until(&service, first.len() + second.len())?;
     redis.go_back(&before)?;
     // Posts fewer events than were lost, so that each posted event gets a number under which the host has already read
     // another event.
-    wait_until("an accepted request", || Ok(post(address, LINES, &text(third))?.status == 202))?;
+    wait_until("an accepted request", || {
+        Ok(post(address, LINES_TYPE, &text(third))?.status == 202)
+    })?;
     wait_until("all effects", || {
         let printed = service.stdout();
         Ok(printed.lines().collect::<BTreeSet<_>>().len() >= lines.len())
@@ -798,7 +807,7 @@ fn restored_store_copy_is_reported_and_file_kept() -> Result<()> {
     let mut run = |group: &[String]| -> Result<(String, u64)> {
         let mut service = Service::start(&home, &["run"])?;
         let address = ingress(&mut service)?;
-        ensure!(post(address, LINES, &text(group))?.status == 202);
+        ensure!(post(address, LINES_TYPE, &text(group))?.status == 202);
         shown += group.len();
         wait_until("all effects", || Ok(home.lines("out.ndjson") >= shown))?;
         let lost = metric(&mut service, "ordain_messages_lost_total")?;
@@ -840,9 +849,10 @@ fn configured_token_is_required() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     let address = ingress(&mut service)?;
     let line = &in_turn(1, 1)[0];
-    let answer = post(address, ONE, line)?;
+    let answer = post(address, EVENT_TYPE, line)?;
     ensure!(answer.status == 401 && answer.problem()?.contains("[ingress]"), "{answer:?}");
-    let headers = [&*format!("content-type: {ONE}"), &*format!("authorization: Bearer {token}")];
+    let headers =
+        [&*format!("content-type: {EVENT_TYPE}"), &*format!("authorization: Bearer {token}")];
     ensure!(post_with(address, "/v1/streams/cases/events", &headers, line)?.status == 202);
     service.end()
 }

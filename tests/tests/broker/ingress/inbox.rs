@@ -10,7 +10,7 @@ use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 use ordain_tests::tally;
 
-use super::support::{ONE, SECTIONS, inbox_events, ingress, into_file, post, post_all};
+use super::support::{EVENT_TYPE, SECTIONS, inbox_events, ingress, into_file, post, post_all};
 
 /// Calls `stop`, which makes the broker unavailable, and later `restore`, which makes the broker available again.
 /// Between the two calls, events that arrive over HTTP must take effect. The stream has one partition, so the host can
@@ -46,8 +46,8 @@ fn check_broker_outage(
     until(first.len() + second.len())?;
     // Without the broker, the host must still accept a repeated event, and must still reject a different event with the
     // same id.
-    ensure!(post(address, ONE, &second[7])?.status == 202);
-    ensure!(post(address, ONE, &second[7].replace("\"n\":", "\"m\":"))?.status == 409);
+    ensure!(post(address, EVENT_TYPE, &second[7])?.status == 202);
+    ensure!(post(address, EVENT_TYPE, &second[7].replace("\"n\":", "\"m\":"))?.status == 409);
     restore(&rig.rabbit)?;
     post_all(address, third)?;
     until(lines.len())?;

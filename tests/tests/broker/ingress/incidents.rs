@@ -14,7 +14,8 @@ use ordain_tests::service::{Service, wait_until};
 use serde_json::{Value, json};
 
 use super::support::{
-    LINES, ONE, READ_AHEAD, SECTIONS, events, ingress, metric, post, post_all, post_with,
+    EVENT_TYPE, LINES_TYPE, READ_AHEAD, SECTIONS, events, ingress, metric, post, post_all,
+    post_with,
 };
 
 const SHARDS: u32 = 2;
@@ -104,7 +105,7 @@ impl Rig {
     /// event, and each repeated record must have no effect.
     fn send_on(mut self, records: &[Value]) -> Result<()> {
         let address = ingress(&mut self.service)?;
-        let kind = format!("content-type: {ONE}");
+        let kind = format!("content-type: {EVENT_TYPE}");
         for record in records.iter().chain(records) {
             let path = "/v1/streams/incidents/events";
             let answer = post_with(address, path, &[&kind], &record.to_string())?;
@@ -169,7 +170,7 @@ fn records_of_lost_events_are_correct() -> Result<()> {
     let mut requests = Vec::new();
     for chunk in events("b", LOST_EVENTS).chunks(100) {
         let sent = Timestamp::now();
-        ensure!(post(address, LINES, &text(chunk))?.status == 202);
+        ensure!(post(address, LINES_TYPE, &text(chunk))?.status == 202);
         let answered = Timestamp::now();
         let key = |line: &String| -> Result<String> {
             let event: Value = serde_json::from_str(line)?;

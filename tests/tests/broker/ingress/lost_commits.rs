@@ -11,7 +11,7 @@ use ordain_tests::log::text;
 use ordain_tests::service::{Service, wait_until};
 use serde_json::{Value, json};
 
-use super::support::{LINES, SECTIONS, events, ingress, post, post_all};
+use super::support::{LINES_TYPE, SECTIONS, events, ingress, post, post_all};
 
 const SHARDS: u32 = 2;
 
@@ -69,7 +69,7 @@ fn check_lost_claim(lose: impl FnOnce(&Redis) -> Result<()>) -> Result<usize> {
     lose(&redis)?;
     // The host may reject these events because it has already detected the loss. If the host accepts the events, it
     // writes to each shard and detects the loss.
-    let _ = post(address, LINES, &text(&events("b", 40)));
+    let _ = post(address, LINES_TYPE, &text(&events("b", 40)));
     let (data, shard) = record_of_end(&mut service)?;
     let last = last[shard];
     ensure!(last > 0, "the host had made no commit in shard {shard}");
@@ -105,7 +105,7 @@ fn host_ends_after_removal_of_the_key_records_of_a_shard() -> Result<()> {
 fn record_of_commits_beyond_memory_states_all_lost_commits() -> Result<()> {
     // The host keeps recent commits in memory, so that it can repeat them. These commits occupy at most an eighth of
     // the memory budget: 2 MiB of 16 MiB. Each event occupies more than 300 bytes.
-    const LOST: usize = 20_000;
+    const LOST_EVENTS: usize = 20_000;
     let redis = Redis::start(&[])?;
     let home = Home::new(&["tally"], &config(&redis, "memory_budget = \"16MiB\""))?;
     let mut service = Service::start(&home, &["run"])?;
@@ -118,8 +118,8 @@ fn record_of_commits_beyond_memory_states_all_lost_commits() -> Result<()> {
     let before = last_commits(&redis)?;
     let early = redis.snapshot()?;
     let copied = Timestamp::now().as_millisecond();
-    post_all(address, &events("b", LOST))?;
-    until_effects(&service, 40 + LOST)?;
+    post_all(address, &events("b", LOST_EVENTS))?;
+    until_effects(&service, 40 + LOST_EVENTS)?;
     let after = last_commits(&redis)?;
     redis.go_back(&early)?;
     let (mut data, shard) = record_of_end(&mut service)?;

@@ -14,7 +14,7 @@ use ordain_tests::names::{FIRST_ADDRESS, Name};
 use ordain_tests::service::{Service, wait_until};
 
 use super::in_turn::{check_effects, default_home, events_in_turn, messages};
-use super::support::{LINES, ingress, lost_events, post};
+use super::support::{LINES_TYPE, ingress, lost_events, post};
 
 /// The name that a node of the Cluster can report.
 const NAME: &str = "store.test";
@@ -64,8 +64,10 @@ impl Rig {
     /// Posts the next events again and again, until the host accepts them.
     fn post_until_accepted(&mut self) -> Result<()> {
         let events = self.next_events();
-        wait_until("an accepted request", || Ok(post(self.address, LINES, &events)?.status == 202))
-            .with_context(|| self.service.stderr())?;
+        wait_until("an accepted request", || {
+            Ok(post(self.address, LINES_TYPE, &events)?.status == 202)
+        })
+        .with_context(|| self.service.stderr())?;
         self.accepted += EVENTS_PER_REQUEST;
         Ok(())
     }
@@ -107,7 +109,7 @@ impl Rig {
             self.cut()?;
             Ok(http::get(self.admin, "/readyz")?.status == 503)
         })?;
-        let answer = post(self.address, LINES, &self.next_events())?;
+        let answer = post(self.address, LINES_TYPE, &self.next_events())?;
         ensure!(answer.status == 503, "{answer:?}");
         Ok(())
     }

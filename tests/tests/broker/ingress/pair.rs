@@ -13,7 +13,7 @@ use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::Value;
 
-use super::support::{ONE, SECTIONS, inbox_events, ingress, into_file, post, post_all};
+use super::support::{EVENT_TYPE, SECTIONS, inbox_events, ingress, into_file, post, post_all};
 
 /// The servers, and two hosts that print their messages.
 struct Pair {
@@ -125,7 +125,7 @@ fn check_both_processes_accept_events(stream: &str) -> Result<()> {
     let (second, rest) = rest.split_at(200);
     let (third, fourth) = rest.split_at(200);
     for (at, line) in first.iter().enumerate() {
-        ensure!(post(pair.addresses[at % 2], ONE, line)?.status == 202);
+        ensure!(post(pair.addresses[at % 2], EVENT_TYPE, line)?.status == 202);
     }
     // A `fifo` stream executes events in the order of their arrival. All events must therefore have arrived over HTTP
     // before their copies arrive from the broker.

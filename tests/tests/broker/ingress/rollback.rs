@@ -16,7 +16,7 @@ use ordain_tests::service::{Service, wait_until};
 use serde_json::{Value, json};
 
 use super::support::{
-    LINES, READ_AHEAD, SECTIONS, events, inbox_events, ingress, into_file, lost_events, post,
+    LINES_TYPE, READ_AHEAD, SECTIONS, events, inbox_events, ingress, into_file, lost_events, post,
     post_all, waiting,
 };
 
@@ -165,7 +165,7 @@ fn lose_unread_events(mut servers: LossyServers, rig: Option<&Rig>) -> Result<()
     let lossy = events("b", if rig.is_some() { INBOX_EVENTS } else { EVENTS });
     // All events are in one request. With several requests, the host could execute the events of one request before the
     // test posts the next request.
-    let answer = post(address, LINES, &text(&lossy))?;
+    let answer = post(address, LINES_TYPE, &text(&lossy))?;
     ensure!(answer.status == 202, "{answer:?}");
     let least = if rig.is_some() { EARLY_EVENTS } else { 1 };
     wait_until("effects of events that the servers lose", || Ok(taken(&service, 'b')? >= least))
@@ -250,7 +250,7 @@ fn copy_lost_during_a_request_is_retained_again() -> Result<()> {
     proxy.set(Mode::Delay(Duration::from_secs(1)))?;
     let event = line("a", 1, &json!({ "text": "marker-of-the-event" }));
     let answer = std::thread::scope(|scope| -> Result<Answer> {
-        let posting = scope.spawn(|| post(address, LINES, &event));
+        let posting = scope.spawn(|| post(address, LINES_TYPE, &event));
         wait_until("a retained copy", || Ok(retained()? == 1))?;
         redis.go_back(&early)?;
         proxy.set(Mode::Pass)?;
@@ -309,7 +309,7 @@ fn accepted_request_survives_the_end_of_a_split() -> Result<()> {
     proxy.hold_request(keys.last().context("a key")?);
     let body = text(&lines_of(&keys));
     let answer = std::thread::scope(|scope| -> Result<Answer> {
-        let posting = scope.spawn(|| post(address, LINES, &body));
+        let posting = scope.spawn(|| post(address, LINES_TYPE, &body));
         wait_until("a part of the request in the old master", || {
             let is_held = proxy.counts().requests_held == 1;
             Ok(is_held && waiting(cut_off.connection(), SHARDS)? == [1, 1, 1, 0])

@@ -17,7 +17,7 @@ use super::support::{self, SECTIONS, ingress, post_all};
 
 const KEYS: usize = 10;
 /// The number of events of each key that the server still has after it went back in time.
-const KEPT: u64 = 2;
+const KEPT_EVENTS: u64 = 2;
 
 /// Creates a home with a `fifo` stream and a store at `url`. `sections` precedes the other sections of the
 /// configuration.
@@ -52,14 +52,14 @@ fn messages(service: &Service) -> Result<BTreeMap<String, u64>> {
 
 /// Returns the ids of the messages of all events that follow the kept events of their keys.
 fn late_ids(service: &Service) -> Result<BTreeSet<String>> {
-    let late = messages(service)?.into_iter().filter(|(_, sequence)| *sequence > KEPT);
+    let late = messages(service)?.into_iter().filter(|(_, sequence)| *sequence > KEPT_EVENTS);
     Ok(late.map(|(id, _)| id).collect())
 }
 
 /// Posts the kept events, and waits for their effects.
 fn post_kept(service: &mut Service) -> Result<()> {
-    post_all(ingress(service)?, &events(1..=KEPT)?)?;
-    let kept = KEPT as usize * KEYS;
+    post_all(ingress(service)?, &events(1..=KEPT_EVENTS)?)?;
+    let kept = KEPT_EVENTS as usize * KEYS;
     let done =
         wait_until("the effects of the kept events", || Ok(messages(service)?.len() == kept));
     done.with_context(|| service.stderr())
@@ -92,8 +92,8 @@ fn check_new_ids(home: &Home, late: &[String], before: &BTreeMap<String, u64>) -
 }
 
 /// The server loses two executed events of each key while the host is stopped. After the next start, other events get
-/// the sequences of the lost events: first events with other ids, then events with the same ids from another source,
-/// and then the lost events in another order.
+/// the sequences of the lost events. First, these are events with other ids, then events with the same ids from another
+/// source, and then the lost events in another order.
 #[test]
 fn events_with_reused_numbers_have_new_message_ids() -> Result<()> {
     let redis = Redis::start(&[])?;

@@ -8,7 +8,7 @@ use ordain_tests::host::Home;
 use ordain_tests::http::{Answer, admin, metric, send};
 use ordain_tests::service::Service;
 
-use super::support::{ONE, ingress, post_with};
+use super::support::{EVENT_TYPE, ingress, post_with};
 
 /// Posts an event to a stream in binary mode.
 fn post_binary(address: SocketAddr, path: &str, event: &SuiteEvent) -> Result<Answer> {
@@ -57,7 +57,7 @@ fn events_of_the_cloudevents_suite_are_read() -> Result<()> {
         let answer = post_binary(address, &path(sent.len()), event)?;
         ensure!(answer.status == 202, "{event:?}: {answer:?}");
         sent.push(event);
-        let kind = format!("content-type: {ONE}");
+        let kind = format!("content-type: {EVENT_TYPE}");
         let answer = post_with(address, &path(sent.len()), &[&kind], &event.structured()?)?;
         ensure!(answer.status == 202, "{event:?}: {answer:?}");
         sent.push(event);

@@ -7,15 +7,15 @@ use std::net::SocketAddr;
 use anyhow::{Result, ensure};
 use ordain_servers::Connection;
 use ordain_tests::http;
-pub(super) use ordain_tests::http::{LINES, ingress, post, post_with};
+pub(super) use ordain_tests::http::{LINES_TYPE, ingress, post, post_with};
 use ordain_tests::log::{line, text};
 use ordain_tests::service::Service;
 use serde_json::json;
 
 /// The content type of a body with one event.
-pub(super) const ONE: &str = "application/cloudevents+json";
+pub(super) const EVENT_TYPE: &str = "application/cloudevents+json";
 /// The content type of a body with a JSON array of events.
-pub(super) const BATCH: &str = "application/cloudevents-batch+json";
+pub(super) const BATCH_TYPE: &str = "application/cloudevents-batch+json";
 
 /// The configuration of two HTTP listeners: for events, and for operators.
 pub(super) const SECTIONS: &str =
@@ -41,7 +41,7 @@ pub(super) fn into_file(text: &str, path: &str) -> String {
 /// Posts events in requests of 200 events. The host must accept all of them.
 pub(super) fn post_all(address: SocketAddr, lines: &[String]) -> Result<()> {
     for chunk in lines.chunks(200) {
-        let answer = post(address, LINES, &text(chunk))?;
+        let answer = post(address, LINES_TYPE, &text(chunk))?;
         ensure!(answer.status == 202, "{answer:?}");
     }
     Ok(())

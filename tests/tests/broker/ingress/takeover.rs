@@ -16,7 +16,7 @@ use serde_json::json;
 use super::in_turn::{
     KEYS, check_effects, default_home, events_in_turn, messages, post_until_effects,
 };
-use super::support::{LINES, ingress, lost_events, post, post_all};
+use super::support::{LINES_TYPE, ingress, lost_events, post, post_all};
 
 const MASTERS: usize = 3;
 /// The number of events that a test posts in each of three periods: before the replicas lag, while they lag, and after
@@ -120,7 +120,7 @@ fn post_until(is_over: &AtomicBool, address: SocketAddr, name: &str) -> Result<V
         let event = |key: usize| line(&format!("{name}{key}"), number, &json!({ "n": number }));
         let events: Vec<String> = (0..KEYS).map(event).collect();
         wait_until("an accepted request", || {
-            Ok(post(address, LINES, &text(&events))?.status == 202)
+            Ok(post(address, LINES_TYPE, &text(&events))?.status == 202)
         })?;
         accepted.extend(events);
         sleep(REQUEST_INTERVAL);
@@ -175,7 +175,7 @@ fn check_killed_masters(mut rig: Rig) -> Result<()> {
     (0..MASTERS).try_for_each(|number| rig.cluster.fail_over(number))?;
     let first = line("d0", 1, &json!({ "n": 1 }));
     wait_until("an accepted request", || {
-        Ok(post(address, LINES, &text(std::slice::from_ref(&first)))?.status == 202)
+        Ok(post(address, LINES_TYPE, &text(std::slice::from_ref(&first)))?.status == 202)
     })
     .with_context(|| rig.service.stderr())?;
     rig.check(&["b", "d"], EVENTS + 1)

@@ -1,7 +1,7 @@
-//! Tests of events over HTTP while Redis refuses requests: a script of another client runs, the server suddenly
-//! requires a password, the disk of the server is full, or all nodes of a Cluster were killed. The host must report the
-//! words of the server, must not be ready meanwhile, and must continue by itself. Each accepted event must take effect
-//! once.
+//! Tests of events over HTTP while Redis refuses requests. In these tests, a script of another client runs, the server
+//! suddenly requires a password, the disk of the server is full, or all nodes of a Cluster were killed. The host must
+//! report the words of the server, must not be ready meanwhile, and must continue by itself. Each accepted event must
+//! take effect once.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use ordain_tests::log::text;
 use ordain_tests::service::{Service, wait_until};
 use serde_json::Value;
 
-use super::support::{LINES, SECTIONS, events, ingress, post, post_all};
+use super::support::{LINES_TYPE, SECTIONS, events, ingress, post, post_all};
 
 /// A host whose stream receives events over HTTP and has its store in Redis.
 struct Rig {
@@ -62,7 +62,7 @@ impl Rig {
     /// Posts events, which the host must refuse. Returns the events.
     fn post_refused(&mut self) -> Result<Vec<String>> {
         let refused = events("refused", 20);
-        let answer = post(self.address()?, LINES, &text(&refused))?;
+        let answer = post(self.address()?, LINES_TYPE, &text(&refused))?;
         ensure!(answer.status == 503, "{answer:?}");
         Ok(refused)
     }

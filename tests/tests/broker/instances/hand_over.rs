@@ -11,7 +11,7 @@ use super::support::{Fleet, PARTITIONS, while_published};
 /// The pause between two batches of published events.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
 /// Number of times that a test breaks the connections of all hosts before the next change of the hosts.
-const BREAKS: usize = 5;
+const BREAK_COUNT: usize = 5;
 /// The pause after the test has broken the connections of all hosts. The pause is longer than most reconnections.
 const BREAK_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -92,7 +92,7 @@ fn without_sequences(lines: &[String]) -> Result<Vec<String>> {
 /// Closes the connections through which the hosts consume their queues, again and again. Each time, some deliveries are
 /// unacknowledged, and RabbitMQ returns them to their queues.
 fn break_connections(fleet: &Fleet) -> Result<()> {
-    for _ in 0..BREAKS {
+    for _ in 0..BREAK_COUNT {
         for partition in 0..PARTITIONS {
             fleet.rig.rabbit.close_connection(&format!("ordain cases {partition}"))?;
         }
@@ -129,7 +129,7 @@ fn fifo_stream_keeps_order_when_connections_break() -> Result<()> {
         Ok(third)
     })?;
     fleet.rig.check(&numbered)?;
-    ensure!(opened() >= before + BREAKS, "the hosts have not reconnected");
+    ensure!(opened() >= before + BREAK_COUNT, "the hosts have not reconnected");
     fleet.rig.until_empty()
 }
 

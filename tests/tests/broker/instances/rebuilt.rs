@@ -1,5 +1,6 @@
-//! Tests of two processes that share the partitions of a stream, while the virtual host of the broker is missing or is
-//! created anew without its content, or another program removes the exchange or replaces the queue of one partition.
+//! Tests of two processes that share the partitions of a stream. Meanwhile, the virtual host of the broker is missing,
+//! or is created anew without its content. Or another program removes the exchange, or replaces the queue of one
+//! partition.
 
 use std::ops::Range;
 
@@ -68,7 +69,7 @@ fn declare_out(fleet: &mut Fleet) -> Result<()> {
 }
 
 /// Waits until the queues of all partitions are bound to the exchange of the stream. Checks that no host has reported a
-/// wrong topology: one host declares the exchange, and each host declares its own queues, so a binding may lack its
+/// wrong topology. One host declares the exchange, and each host declares its own queues, so a binding may lack its
 /// queue or exchange for a moment. While the broker deletes a virtual host, it may refuse the requests of the host's
 /// user: the host may report this refusal.
 fn until_all_bound(fleet: &Fleet, hosts: &[Host; 2]) -> Result<()> {

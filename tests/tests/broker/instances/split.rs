@@ -15,7 +15,7 @@ use ordain_servers::{
     Connection, CutOff, Mode, Port, Proxy, Sentinel, wait_for_command, wait_until,
 };
 use ordain_tests::host::Home;
-use ordain_tests::http::{self, LINES};
+use ordain_tests::http::{self, LINES_TYPE};
 use ordain_tests::incident::records;
 use ordain_tests::log::{by_key, in_turn, line, text};
 use ordain_tests::service::Service;
@@ -72,7 +72,7 @@ impl Host {
     /// Posts events. The host must accept all of them.
     fn post(&self, lines: &[String]) -> Result<()> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port.number()));
-        let answer = http::post(address, LINES, &text(lines))?;
+        let answer = http::post(address, LINES_TYPE, &text(lines))?;
         ensure!(answer.status == 202, "{answer:?}: {}", self.service.stderr());
         Ok(())
     }

@@ -86,8 +86,8 @@ const MISHAPS: [Mishap; 20] = [
 ];
 
 impl Mishap {
-    /// Draws the mishaps of a round. A start of the broker, and the expiry of queues, take up to ten seconds, so a round
-    /// has at most one such mishap.
+    /// Draws the mishaps of a round. A start of the broker, and the expiry of queues, take up to ten seconds, so a
+    /// round has at most one such mishap.
     pub(super) fn draw(random: &mut ChaCha8Rng) -> Result<Vec<Self>> {
         let count = random.random_range(3..=6);
         let mut mishaps: Vec<Self> = Vec::new();

@@ -6,7 +6,7 @@ use ordain_tests::http::{Answer, get, ready};
 use ordain_tests::service::{Service, wait_until};
 use serde_json::{Value, json};
 
-use super::support::{GOOD, ODD, at_rest, home};
+use super::support::{GOOD_KEYS, ODD_KEY, at_rest, home};
 
 /// Returns all rows of a listing. Reads them in pages of three rows.
 fn pages(path: &str, list: &str, get: impl Fn(&str) -> Result<Answer>) -> Result<Vec<Value>> {
@@ -40,7 +40,7 @@ fn pages_show_the_same_data_as_the_command_line() -> Result<()> {
     let parked = pages("/v1/streams/cases/keys?status=parked", "keys", request)?;
     let prefixed = pages("/v1/streams/cases/keys?prefix=k1", "keys", request)?;
     let dead = pages("/v1/dead?stream=cases", "dead", request)?;
-    let one = request(&format!("/v1/streams/cases/keys/{}", encoded(ODD)))?.json()?;
+    let one = request(&format!("/v1/streams/cases/keys/{}", encoded(ODD_KEY)))?.json()?;
     let of_key = request("/v1/dead?stream=cases&key=rejected")?.json()?;
     let id = of_key["dead"][0]["id"].as_str().context("the dead letter has no id")?.to_owned();
     let letter = request(&format!("/v1/dead?stream=cases&key=rejected&id={id}"))?.json()?;
@@ -48,13 +48,13 @@ fn pages_show_the_same_data_as_the_command_line() -> Result<()> {
     let plugins = request("/v1/plugins")?.json()?;
     service.end()?;
 
-    assert_eq!(keys.len(), GOOD + 4);
+    assert_eq!(keys.len(), GOOD_KEYS + 4);
     assert_eq!(keys, home.rows(&["keys", "list", "cases", "--json"])?);
     assert_eq!(parked, home.rows(&["keys", "list", "cases", "--status", "parked", "--json"])?);
     assert_eq!(prefixed, home.rows(&["keys", "list", "cases", "--prefix", "k1", "--json"])?);
     assert_eq!(dead, home.rows(&["dead", "list", "cases", "--json"])?);
-    assert_eq!(vec![one.clone()], home.rows(&["keys", "show", "cases", ODD, "--json"])?);
-    assert_eq!((&one["key"], &one["state_size"]), (&ODD.into(), &100.into()));
+    assert_eq!(vec![one.clone()], home.rows(&["keys", "show", "cases", ODD_KEY, "--json"])?);
+    assert_eq!((&one["key"], &one["state_size"]), (&ODD_KEY.into(), &100.into()));
     let shown = home.rows(&["dead", "show", "cases", &id, "--key", "rejected", "--json"])?;
     assert_eq!(letter, json!({ "dead": shown, "cursor": null }));
     assert_eq!(of_key, letter);

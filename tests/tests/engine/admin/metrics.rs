@@ -16,7 +16,7 @@ use ordain_tests::tally;
 use serde_json::{Value, json};
 use yaml_rust2::YamlLoader;
 
-use super::support::{EVENTS, GOOD, at_rest, home};
+use super::support::{EVENTS, GOOD_KEYS, at_rest, home};
 
 /// The names of all metrics without the prefix `ordain_`, each with the type of the metric.
 const ALL: [(&str, &str); 35] = [
@@ -199,7 +199,7 @@ fn metrics_count_the_events_of_a_run() -> Result<()> {
         is(r#"lanes{state="parked",stream="cases",partition="0"}"#, 2.0)
             && is(r#"outbox_pending{stream="cases",partition="0"}"#, 0.0)
     })?;
-    let good = (GOOD as u64 * EVENTS) as f64;
+    let good = (GOOD_KEYS as u64 * EVENTS) as f64;
     let sample = |name: &str| now.get(&format!("ordain_{name}")).copied();
     for (name, right) in [
         (concat!("build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"}"), 1.0),
@@ -220,7 +220,7 @@ fn metrics_count_the_events_of_a_run() -> Result<()> {
         (r#"published_messages_total{sink="faulty"}"#, good),
         (r#"parked_keys{stream="cases"}"#, 2.0),
         (r#"commits_repeated_total{stream="cases"}"#, 0.0),
-        // Besides the good events, the commits settle the event of the key `ODD` and the rejected event.
+        // Besides the good events, the commits settle the event of the key `ODD_KEY` and the rejected event.
         ("commit_batch_events_sum", good + 2.0),
         // These events have no time, so the histogram does not count them.
         ("publish_to_commit_seconds_count", 0.0),
@@ -240,8 +240,8 @@ fn metrics_count_the_events_of_a_run() -> Result<()> {
     let took = now.iter().find(|(name, _)| name.starts_with("ordain_handler_seconds_count{"));
     let (name, events) = took.context("the handler's time")?;
     ensure!(name.contains(r#"handler="faulty",version="faulty+"#), "{name}");
-    // Besides the good events, the handler executed the event of the key `ODD`, the rejected event, and twice the event
-    // at which it traps.
+    // Besides the good events, the handler executed the event of the key `ODD_KEY`, the rejected event, and twice the
+    // event at which it traps.
     assert_eq!(*events as u64, good as u64 + 4);
     Ok(())
 }

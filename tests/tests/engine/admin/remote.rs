@@ -10,7 +10,7 @@ use ordain_tests::http::ready;
 use ordain_tests::service::Service;
 use serde_json::json;
 
-use super::support::{ODD, at_rest, home};
+use super::support::{ODD_KEY, at_rest, home};
 
 const TOKEN: &str = "0123456789abcdef-secret";
 
@@ -41,8 +41,8 @@ fn running_process_shows_the_data_of_its_store() -> Result<()> {
         &["keys", "list", "cases", "--json"],
         &["keys", "list", "cases", "--limit", "7", "--prefix", "k"],
         &["keys", "list", "cases", "--status", "parked"],
-        &["keys", "show", "cases", ODD],
-        &["keys", "show", "cases", ODD, "--json"],
+        &["keys", "show", "cases", ODD_KEY],
+        &["keys", "show", "cases", ODD_KEY, "--json"],
         &["keys", "why", "cases", "gap"],
         &["keys", "why", "cases", "trap"],
         &["keys", "why", "cases", "k0"],

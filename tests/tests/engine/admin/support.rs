@@ -21,14 +21,14 @@ path = "out.ndjson"
 "#;
 
 /// The number of keys for whose events the handler only emits messages.
-pub(crate) const GOOD: usize = 20;
-/// The number of events of each of the [`GOOD`] keys.
+pub(crate) const GOOD_KEYS: usize = 20;
+/// The number of events of each of the [`GOOD_KEYS`] keys.
 pub(crate) const EVENTS: u64 = 10;
 /// A key with characters that must be percent-encoded in a URL.
-pub(crate) const ODD: &str = "a/b?c=d&e%2f#ü +%";
+pub(crate) const ODD_KEY: &str = "a/b?c=d&e%2f#ü +%";
 
-/// Returns a home whose input contains [`GOOD`] keys without failures, a key with special characters, a key that is
-/// parked because of a gap, a key that is parked because its handler traps, a rejected event, and an invalid line.
+/// Returns a home whose input contains [`GOOD_KEYS`] keys without failures, a key with special characters, a key that
+/// is parked because of a gap, a key that is parked because its handler traps, a rejected event, and an invalid line.
 pub(crate) fn home() -> Result<Home> {
     let home = Home::new(&["faulty"], CONFIG)?;
     home.write("events.ndjson", text(&events()))?;
@@ -37,10 +37,11 @@ pub(crate) fn home() -> Result<Home> {
 
 fn events() -> Vec<String> {
     let emit = json!({ "do": "emit" });
-    let good = (1..=EVENTS).flat_map(|event| (0..GOOD).map(move |key| (format!("k{key}"), event)));
+    let good =
+        (1..=EVENTS).flat_map(|event| (0..GOOD_KEYS).map(move |key| (format!("k{key}"), event)));
     let mut events: Vec<String> = good.map(|(key, event)| line(&key, event, &emit)).collect();
     events.extend([
-        line(ODD, 1, &json!({ "do": "put", "bytes": 100 })),
+        line(ODD_KEY, 1, &json!({ "do": "put", "bytes": 100 })),
         line("gap", 2, &emit),
         line("trap", 1, &json!({ "do": "trap" })),
         line("trap", 2, &emit),
@@ -59,7 +60,7 @@ pub(crate) fn at_rest(home: &Home) -> Result<(Service, SocketAddr)> {
             let page = http::get(address, path).and_then(|response| response.json());
             page.is_ok_and(|page| page[list].as_array().is_some_and(|rows| rows.len() == 2))
         };
-        let messages = home.lines("out.ndjson") as u64 == GOOD as u64 * EVENTS;
+        let messages = home.lines("out.ndjson") as u64 == GOOD_KEYS as u64 * EVENTS;
         messages
             && rows("/v1/streams/cases/keys?status=parked", "keys")
             && rows("/v1/dead?stream=cases", "dead")

@@ -14,7 +14,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
-use super::support::{DISK, LISTENING, OUT, Producer, Rig, STORE, home};
+use super::support::{DISK, LISTENING_WORDS, Producer, Rig, SINK_FILE, STORE, home};
 
 /// The time for which a host may continue to accept events after the test has taken the store's folder away. The host's
 /// log promises at most one second; the other second allows for a busy machine.
@@ -81,7 +81,7 @@ fn host_whose_folder_is_removed_stops_within_a_second() -> Result<()> {
             })
         })?;
         rig.start_on_good_disk()?;
-        rig.service.until_says(LISTENING)?;
+        rig.service.until_says(LISTENING_WORDS)?;
         ensure!(logs_new_store(&rig.service.stderr()), "the host does not log its new store");
         rig.until_accepted(producer, 100)
     });
@@ -123,11 +123,11 @@ fn logs_new_store(log: &str) -> bool {
 fn only_a_new_folder_is_logged() -> Result<()> {
     let mut rig = Rig::on_good_disk()?;
     let mut starts_anew = |change: fn(&Path) -> Result<()>| -> Result<bool> {
-        rig.service.until_says(LISTENING)?;
+        rig.service.until_says(LISTENING_WORDS)?;
         rig.service.end()?;
         change(&rig.home.path(STORE))?;
         rig.start_on_good_disk()?;
-        rig.service.until_says(LISTENING)?;
+        rig.service.until_says(LISTENING_WORDS)?;
         Ok(logs_new_store(&rig.service.stderr()))
     };
     let keep = |_: &Path| -> Result<()> { Ok(()) };
@@ -185,13 +185,13 @@ fn check_copy(copy: &Path, events: &[String]) -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     let mut missing = expected.len();
     let arrived = service.until("the effects of all events", || {
-        let effects = effects(&home.read(OUT)).unwrap_or_default();
+        let effects = effects(&home.read(SINK_FILE)).unwrap_or_default();
         missing = expected.difference(&effects).count();
         missing == 0
     });
     arrived.with_context(|| format!("{missing} effects are missing: {}", service.stderr()))?;
     service.end()?;
-    effects(&home.read(OUT))?;
+    effects(&home.read(SINK_FILE))?;
     // The sink's file may show effects that the copied store lacks. So the test also reads the next sequences from the
     // store.
     let rows = home.rows(&["keys", "list", "cases", "--json", "--limit", "1000"])?;

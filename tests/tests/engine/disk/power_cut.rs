@@ -18,7 +18,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
-use super::support::{DISK, LISTENING, OUT, Rig, STORE, home};
+use super::support::{DISK, LISTENING_WORDS, Rig, SINK_FILE, STORE, home};
 use super::synced::SyncedDisk;
 
 /// The number of random generators, each with its own seed and its own host.
@@ -36,7 +36,7 @@ const FAILURES_MIN: usize = 10;
 const LARGE_PADDING_BYTES: usize = 48_000;
 /// The number of power cuts with large values.
 const LARGE_CUTS: usize = 3;
-/// The end of the name of a journal's file.
+/// The extension of the files of journals.
 const JOURNAL: &str = ".jnl";
 /// The ends of the paths for which the test makes a sync fail: the journal and the sink's file.
 const FAILING_SYNC_ENDINGS: [&str; 2] = [JOURNAL, "out.ndjson"];
@@ -107,7 +107,7 @@ fn cut_power_after_creation(path: &str) -> Result<()> {
     let port = Port::take()?;
     let home = home(&port)?;
     let disk = SyncedDisk::create(&home, DISK, &[])?;
-    let config = home.read("ordain.toml").replace(STORE, path).replace(OUT, "../out.ndjson");
+    let config = home.read("ordain.toml").replace(STORE, path).replace(SINK_FILE, "../out.ndjson");
     let config = format!("{config}[plugins]\ndir = \"../plugins\"\n");
     let mut env = vec!["env".to_owned(), format!("--chdir={DISK}")];
     env.extend(disk.env().iter().map(|(name, value)| format!("{name}={}", value.display())));
@@ -115,14 +115,14 @@ fn cut_power_after_creation(path: &str) -> Result<()> {
         // The power failure also removes the configuration, because no program has synced it.
         home.write(&format!("{DISK}/ordain.toml"), &config)?;
         let mut service = Service::start_by(&home, &env, &["run"])?;
-        service.until_says(LISTENING)?;
+        service.until_says(LISTENING_WORDS)?;
         Ok(service)
     };
 
     let mut service = start()?;
     let event = line("k0", 1, &json!({ "n": 1 }));
     let address = SocketAddr::from(([127, 0, 0, 1], port.number()));
-    let answer = http::post(address, http::LINES, &text(std::slice::from_ref(&event)))?;
+    let answer = http::post(address, http::LINES_TYPE, &text(std::slice::from_ref(&event)))?;
     ensure!(answer.status == 202, "{answer:?}");
     service.kill()?;
     disk.cut_power()?;
@@ -190,14 +190,14 @@ fn failed_sync_at_a_start_is_temporary() -> Result<()> {
         let mut rig = Rig::with_failing_sync(ending)?;
         rig.until_failed(75, words).with_context(|| ending.to_owned())?;
         rig.start_again()?;
-        rig.service.until_says(LISTENING)?;
+        rig.service.until_says(LISTENING_WORDS)?;
         rig.service.end()?;
         // The store exists now, and was closed cleanly.
         rig.disk.fail_next_sync("/disk/store")?;
         rig.start_again()?;
         rig.until_failed(75, "cannot read or copy the journal")?;
         rig.start_again()?;
-        rig.service.until_says(LISTENING)?;
+        rig.service.until_says(LISTENING_WORDS)?;
         rig.service.end()?;
     }
     Ok(())
@@ -216,7 +216,7 @@ fn failed_open_or_read_at_a_start_is_temporary() -> Result<()> {
             rig.disk.fail_call(call, number, "/store/")?;
             rig.start_again()?;
             wait_until("a listener or the end of the host", || {
-                Ok(!rig.service.is_running()? || rig.service.stderr().contains(LISTENING))
+                Ok(!rig.service.is_running()? || rig.service.stderr().contains(LISTENING_WORDS))
             })?;
             let has_ended = !rig.service.is_running()?;
             if rig.disk.cancel_call(call)? {

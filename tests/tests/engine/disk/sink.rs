@@ -14,7 +14,7 @@ use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::{Value, json};
 
-use super::support::{DISK, LISTENING, OUT, Rig, STORE, home};
+use super::support::{DISK, LISTENING_WORDS, Rig, SINK_FILE, STORE, home};
 use super::synced::SyncedDisk;
 
 /// The name of the copy of the store's folder.
@@ -30,11 +30,11 @@ fn new_file_survives_power_cut() -> Result<()> {
     let mut rig = Rig::start()?;
     let accepted = rig.while_producing(0, |rig, producer| {
         let home = &rig.home;
-        rig.service.until("published lines", || home.lines(OUT) > 0)?;
+        rig.service.until("published lines", || home.lines(SINK_FILE) > 0)?;
         // The commits of these later events durably record that the earlier lines are published.
         rig.until_accepted(producer, 200)?;
         rig.cut_power()?;
-        ensure!(rig.home.lines(OUT) > 0, "the file of the sink is lost");
+        ensure!(rig.home.lines(SINK_FILE) > 0, "the file of the sink is lost");
         let log = rig.disk.log()?;
         let first = |ending: &str| log.lines().position(|line| line.ends_with(ending));
         let folder = first("/disk/out").context("the folder was not synced")?;
@@ -57,7 +57,7 @@ fn failed_sync_of_file_loses_no_line() -> Result<()> {
         let accepted = rig.while_producing(0, |rig, producer| {
             rig.until_accepted(producer, 200)?;
             rig.disk.fail_next_sync("out.ndjson")?;
-            rig.until_failed(1, OUT)?;
+            rig.until_failed(1, SINK_FILE)?;
             if let Some(more) = more {
                 rig.start_again()?;
                 rig.until_accepted(producer, more)?;
@@ -88,26 +88,26 @@ fn messages_wait_while_the_file_system_of_the_sink_is_read_only() -> Result<()> 
         home.write("ordain.toml", home.read("ordain.toml").replace(handler, &ordered))?;
         let disk = SyncedDisk::create(&home, DISK, &["store", "out"])?;
         let mut service = Service::start_with(&home, &["run"], &disk.env())?;
-        service.until_says(LISTENING)?;
+        service.until_says(LISTENING_WORDS)?;
         let address = SocketAddr::from(([127, 0, 0, 1], port.number()));
         let send = |lines: &[String]| -> Result<()> {
-            let answer = http::post(address, http::LINES, &text(lines))?;
+            let answer = http::post(address, http::LINES_TYPE, &text(lines))?;
             ensure!(answer.status == 202, "{answer:?}");
             Ok(())
         };
         let lines = in_turn(3, 20);
         let (first, rest) = lines.split_at(30);
         send(first)?;
-        service.until("the first messages", || home.lines(OUT) == first.len())?;
+        service.until("the first messages", || home.lines(SINK_FILE) == first.len())?;
         disk.make_read_only("/out/")?;
         send(rest)?;
         service.until_lines(1, &["sink not writable", READ_ONLY])?;
-        ensure!(home.lines(OUT) == first.len(), "{}", home.read(OUT));
+        ensure!(home.lines(SINK_FILE) == first.len(), "{}", home.read(SINK_FILE));
         disk.make_writable()?;
         service.until_says("sink writable again")?;
-        service.until("all messages", || home.lines(OUT) == lines.len())?;
+        service.until("all messages", || home.lines(SINK_FILE) == lines.len())?;
         service.end()?;
-        tally::check(&by_key(&lines)?, &home.read(OUT))?;
+        tally::check(&by_key(&lines)?, &home.read(SINK_FILE))?;
     }
     Ok(())
 }
@@ -178,10 +178,10 @@ impl RestoredHost {
     fn publish(&mut self, key: &str, sequence: u64) -> Result<String> {
         let body = self.event(key, sequence);
         let mut service = Service::start(&self.home, &["run"])?;
-        service.until_says(LISTENING)?;
-        let answer = http::post(self.address(), http::LINES, &body)?;
+        service.until_says(LISTENING_WORDS)?;
+        let answer = http::post(self.address(), http::LINES_TYPE, &body)?;
         ensure!(answer.status == 202, "{answer:?}");
-        service.until("all effects", || self.home.lines(OUT) >= self.sent.len())?;
+        service.until("all effects", || self.home.lines(SINK_FILE) >= self.sent.len())?;
         service.end()?;
         Ok(service.stderr())
     }
@@ -192,9 +192,9 @@ impl RestoredHost {
         let body = self.event(key, sequence);
         self.disk.fail_next_sync("out.ndjson")?;
         let mut service = Service::start_with(&self.home, &["run"], &self.disk.env())?;
-        service.until_says(LISTENING)?;
+        service.until_says(LISTENING_WORDS)?;
         // The host may end before it answers.
-        let _ = http::post(self.address(), http::LINES, &body);
+        let _ = http::post(self.address(), http::LINES_TYPE, &body);
         let status = service.wait()?;
         ensure!(self.disk.has_failed(), "no sync failed: {}", service.stderr());
         ensure!(status.code() == Some(1), "the host ended with {status}: {}", service.stderr());
@@ -223,12 +223,12 @@ fn restore_copy(is_sequenced: bool) -> Result<()> {
     // The store is not older than the file, so the log must contain no record of a loss.
     let log = host.publish("k1", 1)?;
     ensure!(log.contains(SKIPPED) && records(&log)?.is_empty(), "{log}");
-    let before = host.home.read(OUT);
+    let before = host.home.read(SINK_FILE);
     fs::remove_dir_all(&store)?;
     fs::rename(&copy, &store)?;
 
     let log = host.publish("k0", 3)?;
-    ensure!(host.home.read(OUT).starts_with(&before), "the file lacks earlier lines");
+    ensure!(host.home.read(SINK_FILE).starts_with(&before), "the file lacks earlier lines");
     check_lines(&host, is_sequenced).with_context(|| log.clone())?;
     let all = records(&log)?;
     let [record] = &all[..] else { bail!("the log must contain exactly one record: {log}") };
@@ -244,7 +244,7 @@ fn restore_copy(is_sequenced: bool) -> Result<()> {
 /// Checks that the file has one message for each event. If the sink is sequenced, also checks the numbers of the
 /// messages: each event emits one message of its key, so a message has the number of its event.
 fn check_lines(host: &RestoredHost, is_sequenced: bool) -> Result<()> {
-    let out = host.home.read(OUT);
+    let out = host.home.read(SINK_FILE);
     tally::check(&by_key(&host.sent)?, &out).with_context(|| out.clone())?;
     for line in out.lines() {
         let message: Value = serde_json::from_str(line)?;

@@ -27,13 +27,13 @@ pub(super) const DISK: &str = "disk";
 /// The folder of the store.
 pub(super) const STORE: &str = "disk/store";
 /// The file of the sink.
-pub(super) const OUT: &str = "disk/out/out.ndjson";
+pub(super) const SINK_FILE: &str = "disk/out/out.ndjson";
 /// A part of the log line that a host writes after it has opened its store.
-pub(super) const LISTENING: &str = "ingress listening on http://";
+pub(super) const LISTENING_WORDS: &str = "ingress listening on http://";
 /// The number of keys of the producer.
 const KEYS: usize = 20;
 /// The number of events per request.
-const BATCH: usize = 10;
+const REQUEST_EVENTS: usize = 10;
 /// The time for which the producer repeats the same request before the test fails.
 const ACCEPT_TIMEOUT: Duration = Duration::from_mins(1);
 /// The delay between two attempts to send a request.
@@ -105,7 +105,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Waits until the host has accepted `more` more events.
+    /// Waits until the host has accepted this number of further events.
     pub(super) fn until_accepted(&mut self, producer: &Producer, more: usize) -> Result<()> {
         let wanted = producer.accepted() + more;
         self.service.until("accepted events", || producer.accepted() >= wanted)
@@ -135,9 +135,9 @@ impl Rig {
     /// message for each accepted event, in order within each key.
     pub(super) fn check(&mut self, accepted: &[String]) -> Result<()> {
         let home = &self.home;
-        self.service.until("all effects", || home.lines(OUT) >= accepted.len())?;
+        self.service.until("all effects", || home.lines(SINK_FILE) >= accepted.len())?;
         self.service.end()?;
-        tally::check(&by_key(accepted)?, &self.home.read(OUT))
+        tally::check(&by_key(accepted)?, &self.home.read(SINK_FILE))
     }
 }
 
@@ -146,7 +146,7 @@ pub(super) fn home(port: &Port) -> Result<Home> {
     let config = format!(
         "[ingress]\nlisten = \"127.0.0.1:{}\"\n[store]\nkind = \"embedded\"\npath = \"{STORE}\"\n\
          [streams.cases]\nhandler = \"tally\"\nsource = {{ kind = \"http\" }}\n\
-         [sinks.tally]\nkind = \"file\"\npath = \"{OUT}\"\n",
+         [sinks.tally]\nkind = \"file\"\npath = \"{SINK_FILE}\"\n",
         port.number()
     );
     Home::new(&["tally"], &config)
@@ -207,10 +207,10 @@ impl Producer {
         while !self.is_over.load(Ordering::SeqCst) {
             let first = self.accepted();
             let batch: Vec<String> =
-                (first..first + BATCH).map(|number| self.event(number)).collect();
+                (first..first + REQUEST_EVENTS).map(|number| self.event(number)).collect();
             self.post_until_accepted(&text(&batch))?;
             *self.accepted_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-            self.accepted.store(first + BATCH, Ordering::SeqCst);
+            self.accepted.store(first + REQUEST_EVENTS, Ordering::SeqCst);
         }
         Ok(())
     }
@@ -218,7 +218,7 @@ impl Producer {
     fn post_until_accepted(&self, body: &str) -> Result<()> {
         let started = Instant::now();
         loop {
-            match http::post(self.address, http::LINES, body) {
+            match http::post(self.address, http::LINES_TYPE, body) {
                 Ok(Answer { status: 202, .. }) => return Ok(()),
                 Ok(Answer { status: 500..=599, body, .. }) => {
                     self.errors.lock().unwrap_or_else(PoisonError::into_inner).push(body);

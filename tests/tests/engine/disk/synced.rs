@@ -63,8 +63,8 @@ impl SyncedDisk {
         !self.side.join("fail").exists()
     }
 
-    /// Makes one call of the next process fail: the call with this number, counted from 1, among the calls on existing
-    /// files whose paths contain `part`. `call` is `open` or `read`.
+    /// Makes one call of the next process fail. `call` is the kind of the call, `open` or `read`. `number` selects the
+    /// call among the calls on existing files whose paths contain `part`, counted from 1.
     pub(super) fn fail_call(&self, call: &str, number: usize, part: &str) -> Result<()> {
         Ok(fs::write(self.side.join(format!("fail-{call}")), format!("{number} {part}"))?)
     }

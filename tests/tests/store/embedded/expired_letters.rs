@@ -24,13 +24,13 @@ fn letter(sequence: u64, tag: u64) -> DeadLetter {
 /// remove the expired dead letters of earlier commits, so that the number of stored dead letters does not grow.
 #[tokio::test]
 async fn expired_letters_do_not_accumulate() {
-    const COUNT: u64 = 200;
+    const LETTER_COUNT: u64 = 200;
     let mut rig = Rig::open();
     let mut owner = Owner::claim(rig.store(), "s", 0).await;
     for round in 0..3 {
         let mut batch = Arc::unwrap_or_clone(owner.batch(vec![first_write("x")]));
         batch.writes.clear();
-        batch.letters = (0..COUNT).map(|tag| letter(round, tag)).collect();
+        batch.letters = (0..LETTER_COUNT).map(|tag| letter(round, tag)).collect();
         let reply = owner.send(rig.store(), &Arc::new(batch)).await;
         assert!(matches!(reply, CommitReply::Applied(_)), "{reply:?}");
         rig.advance_clock(DEAD_TTL + 1).await;
@@ -41,5 +41,5 @@ async fn expired_letters_do_not_accumulate() {
     let options = EmbeddedOptions { dead_ttl: 100 * DEAD_TTL, ..rig.options() };
     let store = EmbeddedStore::open(options).expect("the store again");
     let page = store.letters("s", None, None, 1_000).await.expect("a page");
-    assert_eq!(page.rows.len() as u64, COUNT);
+    assert_eq!(page.rows.len() as u64, LETTER_COUNT);
 }

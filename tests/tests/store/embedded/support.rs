@@ -9,7 +9,7 @@ use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore, TimeSource};
 use ordain_tests::conformance::{DEAD_TTL, Fixture};
 
 /// The time at the start of a test, in milliseconds.
-const START: u64 = 1_000_000;
+const START_MS: u64 = 1_000_000;
 
 /// A store under test, and the clocks that it reads.
 pub(super) struct Rig {
@@ -24,7 +24,7 @@ impl Rig {
     /// Creates a new store in a temporary folder.
     pub(super) fn open() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let wall = Arc::new(AtomicU64::new(START));
+        let wall = Arc::new(AtomicU64::new(START_MS));
         let steady = Arc::default();
         let mut rig = Self { store: None, folder, remembered: None, wall, steady };
         rig.store = Some(EmbeddedStore::open(rig.options()).expect("a new store"));

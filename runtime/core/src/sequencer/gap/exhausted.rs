@@ -31,8 +31,8 @@ fn describe_missing(gaps: &GapHistory, first: u64, last: u64, rounds: u32) -> St
 
 impl Sequencer {
     /// Searches the events with sequence `from` or a higher sequence. Returns the lowest sequence of an event that has
-    /// arrived, but that is neither held nor in a durable dead letter yet: the lane has deferred the event, or the dead
-    /// letter of the event waits for its commit.
+    /// arrived, but that is neither held nor in a durable dead letter yet. The lane has deferred such an event, or the
+    /// dead letter of the event waits for its commit.
     pub(super) fn arriving_from(&self, index: u32, from: u64) -> Option<u64> {
         let lane = &self.lanes[index];
         let deferred = lane.deferred.iter().filter_map(|deferred| deferred.event.sequence());
@@ -106,9 +106,9 @@ impl Sequencer {
                 self.park(index, gap_failure(error));
             }
             ExhaustedPolicy::Skip => {
-                // One dead letter stands for all skipped sequences, so a skip costs the same for each width of the gap.
-                // While the results that wait for a commit have as many dead letters as a commit, the sequencer does
-                // not skip another gap of the key.
+                // One dead letter stands for all skipped sequences, so the cost of a skip does not depend on the width
+                // of the gap. If the results that wait for a commit already have the maximum number of dead letters of
+                // a commit, the sequencer does not skip another gap of the key.
                 let waiting: usize = lane.pending.iter().map(|chunk| chunk.letters.len()).sum();
                 if waiting >= self.settings.batch_events {
                     return;

@@ -15,9 +15,9 @@ use crate::turn::AttemptToken;
 
 /// The maximum number of sequences in one request to a replay source other than the store. The sequencer requests the
 /// other missing sequences in later rounds, when the requested events have arrived or the key has skipped their
-/// sequences. The store is queried for all missing sequences: only the store can find the next sequence that has a dead
-/// letter, and the cost of its search depends on the events that it has, not on the number of missing sequences. If the
-/// store is the only replay source, each round therefore requests all missing sequences.
+/// sequences. The sequencer requests all missing sequences from the store: only the store can find the next sequence
+/// that has a dead letter. The cost of the store's search depends on the events in the store, not on the number of
+/// missing sequences. If the store is the only replay source, each round therefore requests all missing sequences.
 const SEQUENCES_PER_REQUEST_LIMIT: u64 = 4_096;
 
 impl Sequencer {

@@ -46,8 +46,8 @@ impl PartitionedExchange {
         exchanges
     }
 
-    /// Returns the bindings of the stream's queues to the exchange, except one binding of each queue. Keeps the binding
-    /// that Ordain declares, if the queue has it.
+    /// Returns the bindings of the stream's queues to the exchange, except one binding of each queue. The exception is
+    /// the binding that Ordain declares, if the queue has this binding.
     fn repeated_bindings(
         &self,
         bindings: &[BindingAnswer],
@@ -125,8 +125,8 @@ pub(super) fn divides_messages(exchange: &ExchangeAnswer) -> bool {
 
 /// Returns the bindings that must not lead from `exchanges`: bindings to foreign destinations, and, from an exchange of
 /// type `x-modulus-hash`, further bindings of the stream's queues. Omits exchanges of types that send a copy of each
-/// message to each destination. Also omits further bindings from an exchange of type `x-consistent-hash`: they change
-/// no partition, and after the removal of such a binding, RabbitMQ 3.10 routes no messages to the queue.
+/// message to each destination. Also omits further bindings from an exchange of type `x-consistent-hash`. Such bindings
+/// change no partition, and after the removal of such a binding, RabbitMQ 3.10 routes no messages to the queue.
 pub(super) fn unneeded_bindings(
     api: &ManagementApi,
     exchanges: &[PartitionedExchange],

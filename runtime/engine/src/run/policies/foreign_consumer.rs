@@ -1,6 +1,7 @@
 //! Finds the consumers of other programs at the queues of streams. RabbitMQ delivers each message of a queue to only
-//! one consumer. If a queue allows only one active consumer, AMQP shows to a client neither the other consumers nor
-//! which consumer is active. A foreign active consumer that acknowledges its messages even keeps the queue empty.
+//! one consumer. If a queue allows only one active consumer, AMQP does not show the other consumers to a client, and
+//! does not show which consumer is active. If a foreign active consumer acknowledges its messages, the queue even stays
+//! empty.
 
 use std::sync::Arc;
 

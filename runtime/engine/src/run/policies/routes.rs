@@ -11,7 +11,8 @@ use crate::run::management::{BindingAnswer, ManagementApi};
 /// The path of the request for all exchanges of a virtual host, before and after the name of the virtual host. The
 /// request names the fields of [`ExchangeAnswer`].
 const EXCHANGES_PATH: [&str; 2] = ["/api/exchanges/", "?columns=name,type,arguments,policy"];
-/// The argument with the name of the exchange to which an exchange routes the messages that match no binding.
+/// The argument that names the alternate exchange of an exchange: the exchange receives the messages that match no
+/// binding.
 const ALTERNATE_EXCHANGE_ARGUMENT: &str = "alternate-exchange";
 
 /// An element of the answer to `GET /api/exchanges/{vhost}` (RabbitMQ, HTTP API reference).
@@ -39,8 +40,9 @@ pub(super) enum RouteCheck {
     /// A binding leads to the queue, directly, through other exchanges, through alternate exchanges, or through the
     /// dead-letter exchanges of other queues.
     Found,
-    /// No binding leads to the queue. But the policy of an exchange may name an alternate exchange, which the list of
-    /// exchanges does not contain, or the routing key of a dead-lettered message may name the queue.
+    /// No binding leads to the queue, but another route may exist. The policy of an exchange may name an alternate
+    /// exchange, which the list of exchanges does not show. Or the routing key of a dead-lettered message may name the
+    /// queue.
     Unknown,
     /// No message of the exchange reaches the queue.
     Missing,

@@ -11,8 +11,8 @@ use ordain_util::source_health::{RoutingFault, SourceState};
 
 /// The routing faults that only the management API shows.
 const FAULTS: [RoutingFault; 2] = [RoutingFault::MissingBinding, RoutingFault::ForeignConsumer];
-/// The number of failed checks in a row after which a fault counts as unknown. Otherwise the fault would outlive its
-/// cause as long as the management API does not answer.
+/// After this number of failed checks in a row, a fault counts as unknown. Otherwise, the fault would stay as long as
+/// the management API does not answer, even if its cause has ended.
 const FAILED_CHECKS_LIMIT: u32 = 3;
 
 /// A difference between the broker and a stream's topology because of which the stream loses or reorders events. Each
@@ -24,9 +24,9 @@ pub(super) struct TopologyFinding {
     pub(super) warning: QueueWarning,
     /// The fault because of which the partition receives no events; `None` if the partition still receives events.
     pub(super) fault: Option<RoutingFault>,
-    /// `true` if the fault concerns all partitions of the stream, because the exchange divides its messages among the
-    /// queues that are bound to it: without the queue of this partition, the exchange routes events of other partitions
-    /// to other queues too.
+    /// `true` if the fault concerns all partitions of the stream. This is so if the exchange divides its messages among
+    /// the queues that are bound to it. Without the queue of this partition, such an exchange also routes events of
+    /// other partitions to other queues.
     pub(super) concerns_stream: bool,
     /// `true` if `ordain check --connect` reports the finding as an error.
     pub(super) is_error: bool,
@@ -67,11 +67,11 @@ pub(super) struct RoutingFaults {
 
 impl RoutingFaults {
     /// Records the routing faults of `findings` in the states of the sources of this process, and removes the faults
-    /// that no longer exist. A partition that has received deliveries since the last check has no missing binding:
-    /// events reach its queue on a way that the management API does not show, for example through a shovel. Only the
-    /// process that drives a partition can see these deliveries. A missing binding that concerns the whole stream is
-    /// therefore a fault of the other partitions only in this process. Leaves the faults for which `is_unchecked`
-    /// returns `true` unchanged, but removes them after [`FAILED_CHECKS_LIMIT`] such checks.
+    /// that no longer exist. If a partition has received deliveries since the last check, it has no missing binding.
+    /// The events then reach its queue in a way that the management API does not show, for example through a shovel.
+    /// Only the process that drives a partition can see these deliveries. If a missing binding concerns the whole
+    /// stream, each process therefore records it only for its own other partitions. If `is_unchecked` returns `true`
+    /// for a fault, the fault stays unchanged, but ends after [`FAILED_CHECKS_LIMIT`] such checks.
     pub(super) fn update(
         &mut self,
         status: &RunStatus,
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(state(&faulty), faulty_state);
         tracker.update(&status, &[], checked);
         assert_eq!(state(&faulty), SourceState::Consuming);
-        // The fault does not outlive its cause for ever while the API does not answer.
+        // If the API does not answer, the fault ends nevertheless after some checks.
         tracker.update(&status, &found, checked);
         for _ in 1..FAILED_CHECKS_LIMIT {
             tracker.update(&status, &[], unchecked);
@@ -190,7 +190,7 @@ mod tests {
         let mut tracker = RoutingFaults::default();
         tracker.update(&status, &found, checked);
         assert_eq!(consuming(), [false, false, true]);
-        // Deliveries to the partition show that its events arrive on another way.
+        // Deliveries to the partition show that its events arrive in another way.
         status.partition(&second).set_stats(&Stats { delivered: 1, ..Stats::default() });
         tracker.update(&status, &found, checked);
         assert_eq!(consuming(), [true, true, true]);

@@ -16,7 +16,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use super::*;
 
 /// The number of lines that a round writes.
-const LINES: u32 = 4_000;
+const LINE_COUNT: u32 = 4_000;
 /// The number of rounds, each with another seed.
 const ROUNDS: u64 = 20;
 
@@ -34,7 +34,7 @@ fn lines(numbers: Range<u32>) -> String {
 fn shift(path: &Path) {
     let name = |number: u32| format!("{}.{number}", path.display());
     let is_free = |number: &u32| !fs::exists(name(*number)).expect("a folder");
-    let free = (1..LINES).find(is_free).expect("a free number");
+    let free = (1..LINE_COUNT).find(is_free).expect("a free number");
     for number in (1..free).rev() {
         fs::rename(name(number), name(number + 1)).expect("an older file");
     }
@@ -46,8 +46,8 @@ fn shift(path: &Path) {
 fn write_and_rotate(path: &Path, seed: u64, first_line_read: &Receiver<()>) {
     let mut random = StdRng::seed_from_u64(seed);
     let mut written = 0;
-    while written < LINES {
-        let end = LINES.min(written + random.random_range(1..=60));
+    while written < LINE_COUNT {
+        let end = LINE_COUNT.min(written + random.random_range(1..=60));
         let mut file = File::options().create(true).append(true).open(path).expect("the file");
         file.write_all(lines(written..end).as_bytes()).expect("a disk with free space");
         if written == 0 {
@@ -99,7 +99,7 @@ fn lines_are_read_in_order_while_files_are_renamed() {
         let (first_line, first_line_read) = channel();
         let writer = thread::spawn(move || write_and_rotate(&path, seed, &first_line_read));
         let mut seen = BTreeSet::new();
-        while seen.len() < LINES as usize {
+        while seen.len() < LINE_COUNT as usize {
             let batch = receive(&mut source);
             let batch =
                 batch.unwrap_or_else(|| panic!("seed {seed}: no line after {:?}", seen.last()));

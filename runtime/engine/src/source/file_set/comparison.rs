@@ -38,11 +38,12 @@ impl FileSet {
     ///
     /// - The path of the source now names `copy`, the tracked file is no longer among the listed files, and `copy`
     ///   begins with the whole content of the tracked file.
-    /// - `copy` is an older file that begins with the first bytes that were read, but ends before the last of them: the
-    ///   source read further lines after the copy was made, and before a program truncated or removed the original
-    ///   file.
-    /// - Nothing of the tracked file was read before a program truncated it, and `copy` is an older file that is at
-    ///   least as long as the tracked file was, and that begins with the same bytes, if these bytes are known.
+    /// - `copy` is an older file that begins with the first bytes that were read, but ends before the last of these
+    ///   bytes. The source has then read further lines after the copy was made, and before a program truncated or
+    ///   removed the original file.
+    /// - A program truncated the tracked file before the source had read any of it. `copy` is an older file that is at
+    ///   least as long as the tracked file was. If the first bytes of the tracked file are known, `copy` begins with
+    ///   these bytes.
     /// - The source ignores the tracked file, and `copy` is an older file that begins with the whole content of the
     ///   tracked file. `copy` may also be shorter, because a program may still be writing it. The method prefers a
     ///   tracked file that the source reads.
@@ -91,11 +92,12 @@ impl FileSet {
         Ok(best.map(|(index, _)| index))
     }
 
-    /// Returns whether another file has the same content as `file`, up to the end of the shorter file: a tracked file,
-    /// or a file that the path of the source names and that is in the listing. Also returns `true` if `file` is empty:
-    /// nothing can be read of it yet, and a later scan compares it again. If a program has truncated a tracked file
-    /// since the scan found this file, `file` may be its copy, but a comparison with the truncated file cannot show
-    /// this. The method then sets `is_listing_outdated` and returns `true`, so that the caller begins another scan.
+    /// Returns whether another file has the same content as `file`, up to the end of the shorter file. The other file
+    /// is a tracked file, or a file in the listing that the path of the source names. Also returns `true` if `file` is
+    /// empty: nothing can be read of it yet, and a later scan compares it again. If a program has truncated a tracked
+    /// file since the scan found this file, `file` may be its copy, but a comparison with the truncated file cannot
+    /// show this. The method then sets `is_listing_outdated` and returns `true`, so that the caller begins another
+    /// scan.
     pub(super) fn is_copy(&mut self, file: &File, listed: &[ListedFile]) -> io::Result<bool> {
         let length = file.metadata()?.len();
         if length == 0 {

@@ -2,10 +2,11 @@
 //! file of the set has become this compressed file, or the source has never read its lines. No such lines may be lost
 //! without a report.
 //!
-//! The name of a compressed file does not show which file it was before. The set compares the first bytes of the content
-//! of a gzip file with the first bytes of its own files, and the length of the content, which the last bytes of a gzip
-//! file contain, with their lengths. The set matches each of its files with at most one compressed file. If a compressed
-//! file has another format, the set knows neither the first bytes nor the length.
+//! The name of a compressed file does not show which file it was before. The set compares the first bytes of the
+//! content of a gzip file with the first bytes of the files of the set. It also compares the length of the content with
+//! the lengths of these files. The last bytes of a gzip file contain the length of its content. The set matches each of
+//! its files with at most one compressed file. If a compressed file has another format, the set knows neither the first
+//! bytes nor the length.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::Metadata;
@@ -54,8 +55,8 @@ impl CompressedFile {
         self.content_bytes == Some(tracked.progress.length % GZIP_MODULUS)
     }
 
-    /// Returns whether the content begins with the bytes that the set knows of the file `tracked`. Returns `None` if the
-    /// set does not know the first bytes of both files.
+    /// Returns whether the content begins with the bytes that the set knows of the file `tracked`. Returns `None` if
+    /// the set does not know the first bytes of one of the two files.
     fn begins_like(&self, tracked: &TrackedFile) -> Option<bool> {
         let (beginning, head) = tracked.beginning().zip(self.head.as_deref())?;
         Some(beginning.begins(head))
@@ -174,10 +175,10 @@ impl CompressedFiles {
         }
     }
 
-    /// Searches for the compressed file that `tracked` may have become, also among the files that need no report:
-    /// first for a file whose content has the same length, then for the newest file whose name log rotation can derive
-    /// from the path of `tracked`, and then for the newest file. Never returns a file whose first bytes show that it is
-    /// from another file.
+    /// Searches for the compressed file that `tracked` may have become, also among the files that need no report. Omits
+    /// each file whose first bytes show that it comes from another file. First searches for a file whose content has
+    /// the same length. Then searches for the newest file whose name log rotation can derive from the path of
+    /// `tracked`. Otherwise returns the newest file.
     pub(super) fn any_rest_of(&self, tracked: &TrackedFile) -> Option<&CompressedFile> {
         let pattern = FilePattern::new(Path::new(&tracked.progress.path));
         let candidates = || self.listed.iter().rev().filter(|file| file.may_come_from(tracked));

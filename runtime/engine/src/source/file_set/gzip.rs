@@ -12,8 +12,8 @@ const GZIP_BYTES: u64 = 18;
 /// The trailer of a gzip file contains the length of the content modulo this number.
 pub(super) const GZIP_MODULUS: u64 = 1 << 32;
 
-/// Returns the length of the content of a gzip file modulo [`GZIP_MODULUS`]. `tail` contains the last bytes of the file.
-/// Returns `None` if the file does not have the extension of a gzip file.
+/// Returns the length of the content of a gzip file modulo [`GZIP_MODULUS`]. `tail` contains the last bytes of the
+/// file. Returns `None` if the file does not have the extension of a gzip file.
 pub(super) fn content_bytes(path: &Path, tail: &TailFingerprint) -> Option<u64> {
     let is_gzip = path.extension().is_some_and(|extension| extension == "gz");
     let bytes = tail.bytes().last_chunk::<4>().filter(|_| is_gzip && tail.end() >= GZIP_BYTES);

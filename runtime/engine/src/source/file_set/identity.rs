@@ -90,9 +90,10 @@ pub(super) fn is_whole_copy(file: &File, copy: &File) -> io::Result<bool> {
 }
 
 /// Returns whether two different files have the same content, up to the end of the shorter file. Compares only the
-/// first and the last of the common bytes. If `file` has further bytes, the common bytes must contain a whole line:
-/// different files may begin with the same blanks after a truncation, and with the same half of a line. The result is
-/// also `true` if a program truncates one of the files during the comparison; a later scan compares the files again.
+/// first and the last of the common bytes. If `file` has further bytes, the common bytes must contain a whole line.
+/// Otherwise, different files may match: they may begin with the same blanks after a truncation, or with the same half
+/// of a line. The result is also `true` if a program truncates one of the files during the comparison; a later scan
+/// compares the files again.
 pub(super) fn is_copy_of(file: &File, other: &File) -> io::Result<bool> {
     let metadata = file.metadata()?;
     let other_metadata = other.metadata()?;

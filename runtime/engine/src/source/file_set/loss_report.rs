@@ -11,19 +11,18 @@ use super::tracked_file::{TrackedFile, describe_loss};
 /// maximum number of compressed files that the checkpoint keeps after they have left the folder.
 pub(super) const LOST_FILES_LIMIT: usize = 16;
 
-/// Maximum number of missing files that the checkpoint keeps although the source does not read them. If such a file
-/// returns, the source still does not read it. This limit is higher than [`LOST_FILES_LIMIT`], because an operator may
-/// compress or move all old files of a folder at once, and later restore them. A file needs about 300 bytes in the
-/// checkpoint.
+/// Maximum number of missing ignored files in the checkpoint. If such a file returns, the source still does not read
+/// it. This limit is higher than [`LOST_FILES_LIMIT`], because an operator may compress or move all old files of a
+/// folder at once, and later restore them. A file needs about 300 bytes in the checkpoint.
 const IGNORED_FILES_LIMIT: usize = 256;
 
 impl FileSet {
-    /// Handles the files that have become missing. `rests` contains, for each file of the set, the new compressed file
+    /// Handles the files that have become missing. For each file of the set, `rests` contains the new compressed file
     /// that this file may have become. Reports the unread rest of a file as lost. Also reports a loss if the content of
-    /// the compressed file does not have the length of the file: a program has then appended lines after the source
-    /// last measured the file, possibly after log rotation had renamed it. Marks each other file that was read to its
-    /// end or ignored as lost, so that the source does not read it again if it returns. Removes the remaining missing
-    /// files from the set.
+    /// the compressed file does not have the length of the file. A program has then appended lines after the source had
+    /// last measured the file, possibly after log rotation had renamed the file. All other files that were read to
+    /// their end or ignored stay in the set as lost files, so that the source does not read them again if they return.
+    /// Removes the remaining missing files from the set.
     pub(super) fn report_missing(&mut self, rests: Vec<Option<CompressedFile>>) {
         let mut kept = Vec::with_capacity(self.files.len());
         for (mut tracked, rest) in std::mem::take(&mut self.files).into_iter().zip(rests) {
@@ -97,9 +96,9 @@ impl FileSet {
         }
     }
 
-    /// Removes the oldest missing files from the set, if the set has more than [`LOST_FILES_LIMIT`] missing files with
-    /// an unread rest, more than [`LOST_FILES_LIMIT`] missing files that were read to their end, or more than
-    /// [`IGNORED_FILES_LIMIT`] missing files that the source does not read.
+    /// Removes the oldest missing files from the set. The set keeps at most [`LOST_FILES_LIMIT`] missing files with an
+    /// unread rest, [`LOST_FILES_LIMIT`] missing files that were read to their end, and [`IGNORED_FILES_LIMIT`] missing
+    /// ignored files.
     pub(super) fn forget_oldest(&mut self) {
         for (is_ignored, is_remembered, limit) in [
             (false, false, LOST_FILES_LIMIT),

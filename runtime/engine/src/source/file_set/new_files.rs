@@ -202,8 +202,8 @@ impl FileSet {
     /// Inserts a file of which nothing was read.
     fn insert(&mut self, index: usize, listed: &ListedFile, file: Arc<File>) -> io::Result<()> {
         let path = canonical_path(&listed.path).display().to_string();
-        // A program may have truncated the file since the listing. With the length in the listing, the file would then
-        // count as truncated after this insertion, although the set already has the copy of the earlier content.
+        // A program may have truncated the file since the listing. With the length in the listing, the next scan would
+        // treat the file as truncated, although the set already has the copy of the earlier content.
         let mut progress = FileProgress::unread(path, &file.metadata()?);
         progress.is_live = listed.role == FileRole::Live;
         let name = listed.path.display().to_string();

@@ -543,7 +543,7 @@ fn ignored_file_that_returns_is_not_read() {
     }
 }
 
-/// An ignored file returns under the name of a new file, so the path of the source names it.
+/// An ignored file returns under the name of a new file, so the path of the source names the file.
 #[test]
 fn ignored_file_with_the_name_of_a_new_file_is_read() {
     let mut fixture = with_ignored_file();
@@ -585,8 +585,8 @@ fn number_of_missing_ignored_files_is_limited() {
     assert_eq!(fixture.files(), [("f".to_owned(), 0)]);
 }
 
-/// A file that was ignored left the folder long ago. A new compressed file has the same length, but contains lines that
-/// the source has never read.
+/// An ignored file left the folder long ago. A new compressed file has the same length, but contains lines that the
+/// source has never read.
 #[test]
 fn ignored_file_hides_no_later_compressed_file() {
     let mut fixture = with_ignored_file();
@@ -662,7 +662,8 @@ fn removed_file_hides_no_compressed_file_of_equal_length() {
 }
 
 /// Returns a fixture with the file `f`, and with the compressed file `f.1.gz`. The source had read the content of
-/// 14,000 bytes before a program compressed it. Returns `None` if the file system does not record when a file was created.
+/// 14,000 bytes before a program compressed it. Returns `None` if the file system does not record when a file was
+/// created.
 fn with_compressed_file(content: &str) -> Option<Fixture> {
     let mut fixture = Fixture::new("f");
     fixture.append("f.1", content);

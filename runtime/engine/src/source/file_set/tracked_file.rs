@@ -106,8 +106,8 @@ impl TrackedFile {
     }
 
     /// Opens the file at its last known path. If a program has changed a link of the configured path, only the
-    /// configured path may still lead to the file: then opens the file there, and records the new canonical path.
-    /// Returns `None` if no path leads to the file.
+    /// configured path may still lead to the file. In this case, opens the file at the configured path, and records the
+    /// new canonical path. Returns `None` if no path leads to the file.
     pub(super) fn open_at_its_path(&mut self) -> io::Result<Option<Arc<File>>> {
         if let Some(file) = open_same(&self.progress)? {
             return Ok(Some(file));
@@ -155,8 +155,8 @@ impl TrackedFile {
         self.was_gone = false;
     }
 
-    /// Adapts the entry to a copy that ends before the last byte that was read: the position is then at most the end of
-    /// the copy, and the fingerprint covers only bytes of the copy.
+    /// Adapts the entry to a copy that ends before the last byte that was read. Afterwards, the position is at most the
+    /// end of the copy, and the fingerprint covers only bytes of the copy.
     pub(super) fn end_at(&mut self, copy: &File, length: u64) -> io::Result<()> {
         let position = self.progress.position();
         let offset = position.offset.min(length);
@@ -203,7 +203,7 @@ impl TrackedFile {
     }
 
     /// Returns whether the present length of the file shows that a program truncated the file before any line of it was
-    /// read: the file had bytes after `read_to`, and `length` is below the last known length.
+    /// read. In this case, the file had bytes after `read_to`, and `length` is below the last known length.
     pub(in crate::source) fn is_cut_to(&self, length: u64) -> bool {
         self.may_be_cut() && length < self.progress.length
     }
@@ -281,7 +281,7 @@ impl TrackedFile {
         self.is_read() && self.has_no_read_line()
     }
 
-    /// Returns whether the file is missing, and the source had read it to its end or had ignored it.
+    /// Returns whether the file is missing, and the source has read it to its end or ignored it.
     pub(super) fn is_remembered(&self) -> bool {
         self.progress.is_lost && (self.progress.is_ignored || self.progress.unread_bytes() == 0)
     }
@@ -292,8 +292,8 @@ impl TrackedFile {
     }
 
     /// Returns whether the file may have become a compressed file, and the set has not matched it with a compressed
-    /// file yet. An ignored file counts only in the scan that finds it gone: a compressed file that appears later more
-    /// probably contains unread lines, and only has the same length.
+    /// file yet. An ignored file counts only in the scan that finds it missing. A compressed file that appears later
+    /// probably contains unread lines, and has the same length only by chance.
     pub(super) fn may_be_compressed(&self) -> bool {
         let is_forgotten = self.progress.is_ignored && self.was_gone;
         self.is_gone() && !is_forgotten && !self.progress.is_compressed && self.loss.is_none()
@@ -306,9 +306,10 @@ impl TrackedFile {
         [print, first_bytes].into_iter().find(|known| known.end() > 0)
     }
 
-    /// Returns whether the file has become missing, and has an unread rest, or probably had one: the path of the source
-    /// named the file, so programs may have appended lines to it. A program seldom appends lines to a file that log
-    /// rotation has renamed; only a compressed file with the same first bytes shows such lines.
+    /// Returns whether the file has become missing, and has an unread rest, or probably had an unread rest. A file
+    /// probably had an unread rest if the path of the source named the file, because programs may then have appended
+    /// lines to the file. A program seldom appends lines to a file that log rotation has renamed; only a compressed
+    /// file with the same first bytes shows such lines.
     pub(super) fn may_have_unknown_rest(&self) -> bool {
         let is_reported = self.progress.is_lost || self.loss.is_some();
         let may_have_grown = self.progress.unread_bytes() > 0 || self.progress.is_live;

@@ -1,4 +1,4 @@
-//! A test of a reader whose store does not answer for some time, with a real server.
+//! A test with a real server: for some time, the store does not answer the reader of a queue.
 
 use std::fmt::{self, Write as _};
 use std::sync::{Mutex, PoisonError};
@@ -79,7 +79,7 @@ impl Visit for LogLine {
 }
 
 /// The server refuses reads of the queue for some time. The store of this test repeats no request, so the reader itself
-/// must repeat the read, and must log the failure and the recovery.
+/// must repeat the read. The reader must log the failure and the recovery.
 #[tokio::test]
 async fn reader_continues_when_the_store_answers_again() {
     let redis = Redis::start(&[]).expect("a server");

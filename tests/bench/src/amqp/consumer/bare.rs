@@ -14,22 +14,22 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::Partition;
-use crate::amqp::case::OUT;
+use crate::amqp::case::OUT_NAME;
 
 /// Maximum number of deliveries that a consumer takes from its channel at once. Also the number of unacknowledged
 /// deliveries at which [`consume`] acknowledges.
-const BATCH: usize = 256;
+const BATCH_LIMIT: usize = 256;
 /// Time without another delivery after which [`consume`] acknowledges an incomplete batch.
 const IDLE_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum number of batches that wait for the confirms of their messages. Eight batches have about as many messages as
 /// a usual client publishes before it waits for confirms.
 const UNCONFIRMED_BATCH_LIMIT: usize = 8;
 
-const MULTIPLE: BasicAckOptions = BasicAckOptions { multiple: true };
+const CUMULATIVE_ACK: BasicAckOptions = BasicAckOptions { multiple: true };
 
 pub(super) async fn consume(partition: Partition) -> Result<()> {
     let Partition { channel, deliveries, progress } = partition;
-    let mut batches = deliveries.ready_chunks(BATCH);
+    let mut batches = deliveries.ready_chunks(BATCH_LIMIT);
     let mut last = 0;
     let mut waiting = 0;
     loop {
@@ -40,7 +40,7 @@ pub(super) async fn consume(partition: Partition) -> Result<()> {
                     progress.done([&*delivery.data]);
                     (last, waiting) = (delivery.delivery_tag, waiting + 1);
                 }
-                if waiting < BATCH as u64 {
+                if waiting < BATCH_LIMIT as u64 {
                     continue;
                 }
             }
@@ -48,7 +48,7 @@ pub(super) async fn consume(partition: Partition) -> Result<()> {
             Err(_) if waiting == 0 => continue,
             Err(_) => {}
         }
-        channel.basic_ack(last, MULTIPLE).await?;
+        channel.basic_ack(last, CUMULATIVE_ACK).await?;
         progress.acknowledged(std::mem::take(&mut waiting));
     }
 }
@@ -71,12 +71,12 @@ pub(super) async fn consume_and_publish(
                 ensure!(confirm.await?.is_ack(), "the broker refused a message");
                 progress.done([&*data]);
             }
-            channel.basic_ack(last, MULTIPLE).await?;
+            channel.basic_ack(last, CUMULATIVE_ACK).await?;
             progress.acknowledged(count);
         }
         Ok(())
     });
-    let mut batches = deliveries.ready_chunks(BATCH);
+    let mut batches = deliveries.ready_chunks(BATCH_LIMIT);
     while let Some(batch) = batches.next().await {
         let batch: Vec<Delivery> = batch.into_iter().collect::<Result<_, _>>()?;
         let Some(last) = batch.last().map(|delivery| delivery.delivery_tag) else { continue };
@@ -91,7 +91,7 @@ pub(super) async fn consume_and_publish(
                 .with_delivery_mode(2);
             let key = delivery.routing_key.clone();
             let options = BasicPublishOptions::default();
-            publishing.basic_publish(OUT.into(), key, options, &delivery.data, properties)
+            publishing.basic_publish(OUT_NAME.into(), key, options, &delivery.data, properties)
         });
         let confirms = try_join_all(sent).await?;
         let data = batch.into_iter().map(|delivery| delivery.data);

@@ -132,13 +132,13 @@ fn missing_exchange_is_reported_without_a_declaration() -> Result<()> {
 /// must name both.
 #[test]
 fn all_missing_exchanges_are_named_without_a_declaration() -> Result<()> {
-    const MISSING: &str = "exchange missing: Ordain does not declare it";
+    const MISSING_WORDS: &str = "exchange missing: Ordain does not declare it";
     let source = "declare = false, bind = [{ exchange = \"feed\" }]";
     let mut foreign = ForeignRig::start_with("", source)?;
     let ForeignRig { rig, service, .. } = &mut foreign;
-    service.until_lines(1, &[MISSING, "exchanges=\"feed\""])?;
+    service.until_lines(1, &[MISSING_WORDS, "exchanges=\"feed\""])?;
     rig.client.delete_exchange("cases")?;
-    service.until_lines(1, &[MISSING, "exchanges=\"cases, feed\""])?;
+    service.until_lines(1, &[MISSING_WORDS, "exchanges=\"cases, feed\""])?;
     rig.client.exchange("cases", ExchangeKind::Fanout)?;
     rig.client.bind("cases", "cases", "")?;
     foreign.end()
