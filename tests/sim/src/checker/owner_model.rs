@@ -2,6 +2,7 @@
 
 mod bounds;
 mod commits;
+mod replay;
 mod turns;
 
 use std::collections::BTreeMap;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 use ordain_core::{AttemptToken, Batch, Effect, Event, Input, Key, Rollout, VersionName};
 
-use super::{Checker, at};
+use super::Checker;
 
 /// The state of an owner, as the checker derives it from the owner's inputs and effects.
 #[derive(Debug, Default)]
@@ -35,8 +36,13 @@ pub(super) struct OwnerModel {
     failures: BTreeMap<Key, (u64, u32)>,
     /// By key, the sequence whose next attempt must run on a fresh instance of the handler.
     fresh: BTreeMap<Key, u64>,
-    /// By key and first missing sequence, the number of replay rounds of this owner.
-    rounds: BTreeMap<(Key, u64), u32>,
+    /// By key, first missing sequence and replay source, the number of requests of this owner.
+    requests: BTreeMap<(Key, u64, usize), u32>,
+    /// By key, the number of loads whose key record contained a range of dead letters of later events.
+    ahead_loads: BTreeMap<Key, u32>,
+    /// By key and sequence, the number of dead letters, committed during the life of this owner, of an event that waits
+    /// for earlier events.
+    early_letters: BTreeMap<(Key, u64), u32>,
     /// True if the owner has received the request to start no more turns.
     draining: bool,
     /// The number of the rollout that the owner executes; `None` if the owner lacks the handler version of the rollout.
@@ -90,7 +96,7 @@ impl OwnerModel {
     pub(super) fn lanes_restarted(&mut self, is_selected: impl Fn(&Key) -> bool) {
         let turns = self.turns.values().map(|running_turn| &running_turn.key);
         let all = turns.chain(self.ahead.keys()).chain(self.failures.keys());
-        let all = all.chain(self.fresh.keys()).chain(self.rounds.keys().map(|(key, _)| key));
+        let all = all.chain(self.fresh.keys()).chain(self.requests.keys().map(|(key, ..)| key));
         let keys: Vec<Key> = all.filter(|key| is_selected(key)).cloned().collect();
         for key in &keys {
             self.lane_restarted(key);
@@ -118,7 +124,7 @@ impl OwnerModel {
         }
         self.failures.remove(key);
         self.fresh.remove(key);
-        self.rounds.retain(|(other, _), _| other != key);
+        self.requests.retain(|(other, ..), _| other != key);
     }
 }
 
@@ -186,52 +192,10 @@ impl Checker {
                 if *source >= settings.gap.sources.len() {
                     self.broke("gap", format!("replay source {source} does not exist"));
                 }
-                if *source == 0 {
-                    self.round(owner, key, missing);
-                }
+                self.requested(owner, key, *source, missing);
             }
             Effect::Stop(_) => self.owner_model(owner).stopped = true,
             Effect::Publish { .. } | Effect::ReadSpill { .. } | Effect::ReadDue { .. } => {}
-        }
-    }
-
-    /// Records that the answer to a replay request covers only the sequences below `until`.
-    pub(crate) fn replay_cut_short(&mut self, owner: u64, key: &Key, until: u64) {
-        self.attempts.shorten_round(owner, key, until);
-    }
-
-    /// Records that the source did not search for the missing events from `first` on. A round without a search does not
-    /// count.
-    pub(crate) fn replay_not_searched(&mut self, owner: u64, key: &Key, first: u64) {
-        self.attempts.shorten_round(owner, key, first);
-        if let Some(rounds) = self.owner_model(owner).rounds.get_mut(&(key.clone(), first)) {
-            *rounds = rounds.saturating_sub(1);
-        }
-    }
-
-    fn round(&mut self, owner: u64, key: &Key, missing: &[std::ops::RangeInclusive<u64>]) {
-        self.attempts.add_round(owner, key, missing);
-        let Some(first) = missing.first().map(|range| *range.start()) else {
-            return self.broke("gap", format!("{key:?}: a replay round requests no event"));
-        };
-        // The owner may request a missing event before its key reaches that event. Only rounds for the next sequence of
-        // the key count.
-        if first != self.next(key) {
-            return;
-        }
-        let rounds = self.owner_model(owner).rounds.entry((key.clone(), first)).or_default();
-        *rounds += 1;
-        let rounds = *rounds;
-        // The limit allows two rounds more than the setting, for the tail of a key (events after the last event that
-        // arrived). The owner may request the tail while a commit is under way, and again after no event of the key has
-        // arrived for some time. A lane repeats a round if it was evicted during the round, or if another partition
-        // took the key over.
-        let settings = &self.plan.settings;
-        let disturbed =
-            settings.max_lanes < 64 || self.plan.partitions > 1 || self.rollback_count > 0;
-        let starts = if disturbed { 4 } else { 1 };
-        if rounds > (settings.gap.attempts + 2) * starts {
-            self.broke("gap", format!("{}: {rounds} replay rounds are too many", at(key, first)));
         }
     }
 
@@ -245,6 +209,9 @@ impl Checker {
                 match (&key, loaded) {
                     (Some(key), Ok(Some(loaded))) => {
                         owner_model.loaded.insert(key.clone(), loaded.record.rollout_number());
+                        if loaded.record.ahead.is_some() {
+                            *owner_model.ahead_loads.entry(key.clone()).or_default() += 1;
+                        }
                     }
                     // The store has no record of the key, and therefore no rollout number. The record may have expired.
                     (Some(key), Ok(None)) => {
@@ -280,7 +247,7 @@ impl Checker {
             Input::SourceReset => {
                 let owner_model = self.owner_model(owner);
                 owner_model.failures.clear();
-                owner_model.rounds.clear();
+                owner_model.requests.clear();
             }
             _ => {}
         }
