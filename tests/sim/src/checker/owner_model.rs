@@ -54,6 +54,8 @@ pub(super) struct OwnerModel {
     /// For each shard that went back, the number of its newest lost commit. The lanes of the shard start again when the
     /// store answers this commit or the next commit.
     pub(super) lost: BTreeMap<u32, u64>,
+    /// True if another owner has claimed the partition.
+    taken_over: bool,
     /// True if the owner has requested its stop.
     stopped: bool,
 }
@@ -112,12 +114,17 @@ impl OwnerModel {
         }
     }
 
-    /// Records that the lane of a key starts again, or that the record of the key has expired.
-    pub(super) fn lane_restarted(&mut self, key: &Key) {
+    /// Records that the owner may have dropped the results of a key that are not durable.
+    fn results_dropped(&mut self, key: &Key) {
         if let Some((_, to)) = self.ahead.remove(key) {
             let reached = self.reached.entry(key.clone()).or_default();
             *reached = to.max(*reached);
         }
+    }
+
+    /// Records that the lane of a key starts again, or that the record of the key has expired.
+    pub(super) fn lane_restarted(&mut self, key: &Key) {
+        self.results_dropped(key);
         for running_turn in self.turns.values_mut().filter(|running_turn| running_turn.key == *key)
         {
             running_turn.stale = true;
@@ -144,8 +151,9 @@ impl Checker {
     }
 
     /// Records that another owner has claimed the partition while this owner continues.
-    pub(crate) fn partition_taken_over(&mut self) {
+    pub(crate) fn partition_taken_over(&mut self, owner: u64) {
         self.attempts.takeovers += 1;
+        self.owner_model(owner).taken_over = true;
     }
 
     pub(crate) fn version_changed(&mut self) {
@@ -230,9 +238,13 @@ impl Checker {
                     owner_model.lane_restarted(key);
                 }
                 // Another owner may have had the key since the last load. In this case, the lane starts again, without
-                // the failed attempts that the owner of the lane had not yet written into the key record.
+                // the failed attempts that the owner of the lane had not yet written into the key record, and without
+                // the result of a turn that began during the load.
                 if let Some(key) = key.filter(|_| several) {
                     owner_model.failures.remove(&key);
+                    if owner_model.turns.values().any(|running_turn| running_turn.key == key) {
+                        owner_model.results_dropped(&key);
+                    }
                 }
             }
             Input::TurnDone(done) => self.done(owner, done),
