@@ -39,7 +39,7 @@ fn no_seed_breaks_an_invariant() {
 
 /// Runs that once broke an invariant, because of an error in the sequencer, the driver or the checker. Each comment
 /// describes the error of the runs below it.
-const BROKEN_ONCE: [(Profile, u64); 24] = [
+const BROKEN_ONCE: [(Profile, u64); 34] = [
     // A dead owner had counted repeats as spilled events, so the key record seemed to have no hole.
     (Profile::GoesBack, 10_047),
     (Profile::TinyCrashy, 16_932),
@@ -88,6 +88,28 @@ const BROKEN_ONCE: [(Profile, u64); 24] = [
     (Profile::Jumping, 9_656),
     // The source delivered more than `prefetch` unacknowledged messages.
     (Profile::FifoForgets, 8_736),
+    // The checker counted searches for dead letters, which no clock delays, as replay rounds.
+    (Profile::SlowSink, 2_764),
+    (Profile::SlowSink, 3_909),
+    // The checker did not know that a key makes new replay rounds after it has resumed at a gap that had been too wide to
+    // skip.
+    (Profile::Jumping, 21_162),
+    // The checker did not know that the store may count too many spilled events while the earlier owner still runs.
+    (Profile::SlowSink, 6_322),
+    // While memory was full, a key that waited for a newer rollout was loaded and evicted in a busy loop.
+    (Profile::TinyCrashy, 2_981),
+    // A full parked key had only an event that the store had to compare with spilled events. The owner did not notice
+    // that another partition had released the key.
+    (Profile::Offered, 5_618),
+    // While memory was full, a load waited for a ready lane, which waited for the results of the lane of the load.
+    (Profile::Damaged, 5_246),
+    // The checker expected the owner to have the digest of a late original, because the owner had repeated the skip of
+    // its sequence.
+    (Profile::GoesBackTiny, 3_900),
+    // The checker counted the events of a turn that had begun during a load, although the load restarted the lane.
+    (Profile::Offered, 1_553),
+    // The checker expected a stale owner to know that a newer owner had cleared the number of attempts.
+    (Profile::Damaged, 1_689),
 ];
 
 #[test]

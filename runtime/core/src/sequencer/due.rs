@@ -5,15 +5,16 @@ use super::Sequencer;
 use crate::effect::Effect;
 use crate::event::{Key, shard_of};
 
-/// The delay until the next read of the due index, in ms, in four cases:
+/// The delay until the next read of the due index, in ms, in five cases:
 /// - No lane is free for the read.
 /// - During the read, other keys took the last free lanes.
 /// - A lane whose key must be processed again left memory during the last pass over the index.
 /// - The store has not searched the whole index.
+/// - A lane whose key is due, but cannot continue now, leaves memory.
 ///
 /// Without the delay, the sequencer would read the index in a busy loop.
 const SCAN_RETRY_DELAY_MS: u64 = 1_000;
-/// The delay in the last three of these cases, in ms, after the source has ended. This delay is shorter, because the
+/// The delay in the last four of these cases, in ms, after the source has ended. This delay is shorter, because the
 /// caller then waits until all events are settled.
 const SCAN_RETRY_DELAY_AT_END_MS: u64 = 20;
 /// The maximum number of entries in one read of the due index.
@@ -105,13 +106,13 @@ impl Sequencer {
         self.due.at =
             self.now + next_in.filter(|wait| *wait > 0).map_or(poll, |wait| wait.min(poll));
         if !self.due.clean {
-            let pause = if self.source_has_ended {
-                SCAN_RETRY_DELAY_AT_END_MS
-            } else {
-                SCAN_RETRY_DELAY_MS
-            };
-            self.due.schedule(self.now + pause);
+            self.due.schedule(self.now + self.scan_retry_delay());
         }
+    }
+
+    /// Returns the delay until the next read of the due index for keys that could not be processed.
+    pub(super) fn scan_retry_delay(&self) -> u64 {
+        if self.source_has_ended { SCAN_RETRY_DELAY_AT_END_MS } else { SCAN_RETRY_DELAY_MS }
     }
 
     /// Loads the keys of [`Input::Reload`](crate::Input::Reload) requests, as long as lanes are available.

@@ -411,10 +411,16 @@ impl Lane {
         self.cold.get_mut()?.unreadable.take_if(|_| written)
     }
 
-    /// Returns whether nothing of the lane is in progress, and the lane holds events that cannot become durable,
-    /// because `spill_limit` leaves no room for them.
+    /// Returns whether the lane has events that are not durable: held events without a confirmed copy in the spill
+    /// area, or events that the store must first compare with spilled events.
+    pub(super) fn has_undurable_events(&self) -> bool {
+        self.held.not_durable() > 0 || !self.cold.checks.is_empty()
+    }
+
+    /// Returns whether nothing of the lane is in progress, and the lane has events that cannot become durable, because
+    /// `spill_limit` leaves no room for them.
     pub(super) fn durable_but_full(&self, settings: &SequencerSettings) -> bool {
-        self.held.not_durable() > 0
+        self.has_undurable_events()
             && self.turn.is_none()
             && self.cold.page.is_none()
             && self.load.is_none()

@@ -32,7 +32,9 @@ impl Sequencer {
     }
 
     /// Evicts a lane whose content is durable. If the owner must process the key again at some time, schedules a read
-    /// of the due index for that time.
+    /// of the due index for that time. If that time has passed, the lane cannot continue now, for example because this
+    /// process lacks the handler version. The read then waits, because otherwise the sequencer would load and evict the
+    /// lane in a busy loop.
     pub(super) fn evict(&mut self, index: u32) {
         let lane = self.lanes.remove(index);
         debug_assert!(lane.durable(), "only a lane whose content is durable may be evicted");
@@ -41,6 +43,8 @@ impl Sequencer {
         self.stats.lanes_by_state[lane.counted_state as usize] -= 1;
         self.changing_lanes -= usize::from(lane.will_change);
         if let Some(at) = lane.due(self.now) {
+            let at =
+                if at > self.now { at } else { self.now.saturating_add(self.scan_retry_delay()) };
             self.due.schedule(at);
         }
     }

@@ -7,7 +7,7 @@
 //! The used memory may therefore exceed the budget. While a commit or a publication is in progress, a turn starts only
 //! if the budget has room for its expected outcome. A load or a read starts only if the used memory is below the
 //! budget. When all commits and publications are done, turns also start beyond the budget, one at a time. Loads and
-//! reads then also start at a full budget, but only when no lane is ready to run. A turn that started beyond the budget
+//! reads then also start at a full budget, but only when no turn of a ready lane can start. A turn that started beyond the budget
 //! delays other turns, loads and reads for at most 50 ms.
 
 use super::Sequencer;
@@ -25,11 +25,20 @@ impl Sequencer {
     }
 
     /// Returns whether a requested [`Load`](crate::Effect::Load) or [`ReadSpill`](crate::Effect::ReadSpill) may start
-    /// now. When the memory budget is full, the request waits for commits, publications, lanes that are ready to run,
-    /// and the first 50 ms of a turn that started beyond the budget.
+    /// now. When the memory budget is full, the request waits for commits, publications, ready lanes that can run, and
+    /// the first 50 ms of a turn that started beyond the budget.
     pub fn may_read(&self) -> bool {
         !self.is_full()
-            || (self.all_published() && self.ready.is_empty() && !self.over_budget_turn_runs())
+            || (self.all_published()
+                && !self.ready_lanes_can_run()
+                && !self.over_budget_turn_runs())
+    }
+
+    /// Returns whether a lane is ready to run, and its turn can start now or when a running turn has ended. While no
+    /// turn runs and no commit is in progress, only lanes that load their key record again have results that are not
+    /// durable. If these results exhaust `run_ahead`, no turn can start before the loads have ended.
+    fn ready_lanes_can_run(&self) -> bool {
+        !self.ready.is_empty() && (self.turns > 0 || self.ahead < self.settings.run_ahead)
     }
 
     /// Returns whether the budget has room for the expected outcomes of all running turns and of one more turn.

@@ -285,7 +285,13 @@ impl Sequencer {
             self.memory -= held.event.memory();
             lane.front = lane.done;
         }
-        if lane.held.not_durable() > 0 && lane.cold.reload_at.is_none() {
+        // Only the lanes of a `sequenced` stream have checks.
+        if let Some(cold) = lane.cold.get_mut() {
+            for check in cold.checks.extract_if(.., |check| check.delivery == 0) {
+                self.memory -= check.event.memory();
+            }
+        }
+        if lane.has_undurable_events() && lane.cold.reload_at.is_none() {
             lane.cold.get_or_init().reload_at =
                 Some(self.now.saturating_add(self.settings.due_poll));
         }

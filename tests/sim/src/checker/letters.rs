@@ -38,6 +38,11 @@ impl Checker {
             self.letter_index.entry(index).or_default().insert(letter.id.clone());
             self.record_late_arrival(letter, event);
         }
+        if letter.cause.waits_for_earlier() {
+            for owner_model in self.owner_models.values_mut() {
+                owner_model.early_letter_added(&letter.id);
+            }
+        }
     }
 
     /// Returns whether a record of the key has expired. After an expiry, the sequences of the key begin again, so a new

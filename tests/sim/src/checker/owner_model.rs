@@ -2,6 +2,7 @@
 
 mod bounds;
 mod commits;
+mod replay;
 mod turns;
 
 use std::collections::BTreeMap;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 use ordain_core::{AttemptToken, Batch, Effect, Event, Input, Key, Rollout, VersionName};
 
-use super::{Checker, at};
+use super::Checker;
 
 /// The state of an owner, as the checker derives it from the owner's inputs and effects.
 #[derive(Debug, Default)]
@@ -35,8 +36,13 @@ pub(super) struct OwnerModel {
     failures: BTreeMap<Key, (u64, u32)>,
     /// By key, the sequence whose next attempt must run on a fresh instance of the handler.
     fresh: BTreeMap<Key, u64>,
-    /// By key and first missing sequence, the number of replay rounds of this owner.
-    rounds: BTreeMap<(Key, u64), u32>,
+    /// By key, first missing sequence and replay source, the number of requests of this owner.
+    requests: BTreeMap<(Key, u64, usize), u32>,
+    /// By key, the number of loads whose key record contained a range of dead letters of later events.
+    ahead_loads: BTreeMap<Key, u32>,
+    /// By key and sequence, the number of dead letters, committed during the life of this owner, of an event that waits
+    /// for earlier events.
+    early_letters: BTreeMap<(Key, u64), u32>,
     /// True if the owner has received the request to start no more turns.
     draining: bool,
     /// The number of the rollout that the owner executes; `None` if the owner lacks the handler version of the rollout.
@@ -48,6 +54,8 @@ pub(super) struct OwnerModel {
     /// For each shard that went back, the number of its newest lost commit. The lanes of the shard start again when the
     /// store answers this commit or the next commit.
     pub(super) lost: BTreeMap<u32, u64>,
+    /// True if another owner has claimed the partition.
+    taken_over: bool,
     /// True if the owner has requested its stop.
     stopped: bool,
 }
@@ -90,7 +98,7 @@ impl OwnerModel {
     pub(super) fn lanes_restarted(&mut self, is_selected: impl Fn(&Key) -> bool) {
         let turns = self.turns.values().map(|running_turn| &running_turn.key);
         let all = turns.chain(self.ahead.keys()).chain(self.failures.keys());
-        let all = all.chain(self.fresh.keys()).chain(self.rounds.keys().map(|(key, _)| key));
+        let all = all.chain(self.fresh.keys()).chain(self.requests.keys().map(|(key, ..)| key));
         let keys: Vec<Key> = all.filter(|key| is_selected(key)).cloned().collect();
         for key in &keys {
             self.lane_restarted(key);
@@ -106,19 +114,24 @@ impl OwnerModel {
         }
     }
 
-    /// Records that the lane of a key starts again, or that the record of the key has expired.
-    pub(super) fn lane_restarted(&mut self, key: &Key) {
+    /// Records that the owner may have dropped the results of a key that are not durable.
+    fn results_dropped(&mut self, key: &Key) {
         if let Some((_, to)) = self.ahead.remove(key) {
             let reached = self.reached.entry(key.clone()).or_default();
             *reached = to.max(*reached);
         }
+    }
+
+    /// Records that the lane of a key starts again, or that the record of the key has expired.
+    pub(super) fn lane_restarted(&mut self, key: &Key) {
+        self.results_dropped(key);
         for running_turn in self.turns.values_mut().filter(|running_turn| running_turn.key == *key)
         {
             running_turn.stale = true;
         }
         self.failures.remove(key);
         self.fresh.remove(key);
-        self.rounds.retain(|(other, _), _| other != key);
+        self.requests.retain(|(other, ..), _| other != key);
     }
 }
 
@@ -138,8 +151,9 @@ impl Checker {
     }
 
     /// Records that another owner has claimed the partition while this owner continues.
-    pub(crate) fn partition_taken_over(&mut self) {
+    pub(crate) fn partition_taken_over(&mut self, owner: u64) {
         self.attempts.takeovers += 1;
+        self.owner_model(owner).taken_over = true;
     }
 
     pub(crate) fn version_changed(&mut self) {
@@ -186,52 +200,10 @@ impl Checker {
                 if *source >= settings.gap.sources.len() {
                     self.broke("gap", format!("replay source {source} does not exist"));
                 }
-                if *source == 0 {
-                    self.round(owner, key, missing);
-                }
+                self.requested(owner, key, *source, missing);
             }
             Effect::Stop(_) => self.owner_model(owner).stopped = true,
             Effect::Publish { .. } | Effect::ReadSpill { .. } | Effect::ReadDue { .. } => {}
-        }
-    }
-
-    /// Records that the answer to a replay request covers only the sequences below `until`.
-    pub(crate) fn replay_cut_short(&mut self, owner: u64, key: &Key, until: u64) {
-        self.attempts.shorten_round(owner, key, until);
-    }
-
-    /// Records that the source did not search for the missing events from `first` on. A round without a search does not
-    /// count.
-    pub(crate) fn replay_not_searched(&mut self, owner: u64, key: &Key, first: u64) {
-        self.attempts.shorten_round(owner, key, first);
-        if let Some(rounds) = self.owner_model(owner).rounds.get_mut(&(key.clone(), first)) {
-            *rounds = rounds.saturating_sub(1);
-        }
-    }
-
-    fn round(&mut self, owner: u64, key: &Key, missing: &[std::ops::RangeInclusive<u64>]) {
-        self.attempts.add_round(owner, key, missing);
-        let Some(first) = missing.first().map(|range| *range.start()) else {
-            return self.broke("gap", format!("{key:?}: a replay round requests no event"));
-        };
-        // The owner may request a missing event before its key reaches that event. Only rounds for the next sequence of
-        // the key count.
-        if first != self.next(key) {
-            return;
-        }
-        let rounds = self.owner_model(owner).rounds.entry((key.clone(), first)).or_default();
-        *rounds += 1;
-        let rounds = *rounds;
-        // The limit allows two rounds more than the setting, for the tail of a key (events after the last event that
-        // arrived). The owner may request the tail while a commit is under way, and again after no event of the key has
-        // arrived for some time. A lane repeats a round if it was evicted during the round, or if another partition
-        // took the key over.
-        let settings = &self.plan.settings;
-        let disturbed =
-            settings.max_lanes < 64 || self.plan.partitions > 1 || self.rollback_count > 0;
-        let starts = if disturbed { 4 } else { 1 };
-        if rounds > (settings.gap.attempts + 2) * starts {
-            self.broke("gap", format!("{}: {rounds} replay rounds are too many", at(key, first)));
         }
     }
 
@@ -245,6 +217,9 @@ impl Checker {
                 match (&key, loaded) {
                     (Some(key), Ok(Some(loaded))) => {
                         owner_model.loaded.insert(key.clone(), loaded.record.rollout_number());
+                        if loaded.record.ahead.is_some() {
+                            *owner_model.ahead_loads.entry(key.clone()).or_default() += 1;
+                        }
                     }
                     // The store has no record of the key, and therefore no rollout number. The record may have expired.
                     (Some(key), Ok(None)) => {
@@ -263,9 +238,13 @@ impl Checker {
                     owner_model.lane_restarted(key);
                 }
                 // Another owner may have had the key since the last load. In this case, the lane starts again, without
-                // the failed attempts that the owner of the lane had not yet written into the key record.
+                // the failed attempts that the owner of the lane had not yet written into the key record, and without
+                // the result of a turn that began during the load.
                 if let Some(key) = key.filter(|_| several) {
                     owner_model.failures.remove(&key);
+                    if owner_model.turns.values().any(|running_turn| running_turn.key == key) {
+                        owner_model.results_dropped(&key);
+                    }
                 }
             }
             Input::TurnDone(done) => self.done(owner, done),
@@ -280,7 +259,7 @@ impl Checker {
             Input::SourceReset => {
                 let owner_model = self.owner_model(owner);
                 owner_model.failures.clear();
-                owner_model.rounds.clear();
+                owner_model.requests.clear();
             }
             _ => {}
         }

@@ -69,6 +69,12 @@ impl Checker {
         self.received.named.get(&(key.clone(), name)).map_or(&[], Vec::as_slice)
     }
 
+    /// Returns whether an owner has received an event of the key with a sequence beyond `last`.
+    pub(super) fn was_received_beyond(&self, key: &Key, last: u64) -> bool {
+        let beyond = (key.clone(), last)..=(key.clone(), u64::MAX);
+        self.received.named.range(beyond).any(|((_, sequence), _)| *sequence > last)
+    }
+
     /// Returns whether the sequence may have been too far ahead for its lane when the event arrived. If keys can move
     /// to another partition, expire or go back, a lane may still expect the first sequence of its key, because the lane
     /// does not notice such a change at once.
@@ -82,10 +88,12 @@ impl Checker {
 
     /// Returns whether the spill area of the key may have seemed full to an owner. If an arriving event may repeat a
     /// spilled event, the owner spills the arriving event, and counts it as a new event. The next write of the key
-    /// record corrects the count, but an owner that died may never have made this write.
+    /// record corrects the count, but an owner that died, or whose partition another owner has claimed, may never have
+    /// made this write.
     pub(super) fn may_be_full(&self, key: &Key) -> bool {
         let names = self.received.named.range((key.clone(), 0)..=(key.clone(), u64::MAX));
-        let most = names.count() as u64 * (1 + u64::from(self.deaths));
+        let earlier_owners = u64::from(self.deaths + self.attempts.takeovers);
+        let most = names.count() as u64 * (1 + earlier_owners);
         self.plan.partitions > 1 || most >= self.plan.settings.spill_limit
     }
 

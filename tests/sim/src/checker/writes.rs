@@ -180,11 +180,15 @@ impl Checker {
         if write.record.next > next {
             model.settled_at = now;
         }
-        model.settled.extend(settled);
         (model.live, model.next, model.state) = (true, write.record.next, after);
+        let is_executed = |settled: &Settlement| {
+            matches!(settled, Settlement::Effect(_) | Settlement::Without(_))
+        };
+        let executed = settled.iter().filter(|(_, settled)| is_executed(settled));
+        let executed: Vec<_> = executed.map(|(sequence, _)| (key.clone(), *sequence)).collect();
+        model.settled.extend(settled);
         if self.lacks_commits {
-            let sequences = next..write.record.next;
-            self.recovered.extend(sequences.map(|sequence| (key.clone(), sequence)));
+            self.recovered.extend(executed);
         }
     }
 

@@ -161,7 +161,7 @@ impl World {
     /// Starts a new owner that claims the partition while the old owner continues and does not notice.
     fn take_over(&mut self, partition: u32) {
         let Some(old) = self.current[partition as usize] else { return };
-        self.checker.partition_taken_over();
+        self.checker.partition_taken_over(old);
         self.schedule(TAKEOVER_MS, Action::Kill(old));
         self.start(partition);
     }

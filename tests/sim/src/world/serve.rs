@@ -3,7 +3,10 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use ordain_core::{Batch, CommitReply, Effect, Event, Input, Key};
+use ordain_core::{
+    AheadRange, Batch, CommitReply, Effect, Event, Input, Key, KeyRecord, KeyStatus, KeyWrite,
+    SpillExtent,
+};
 
 use super::{Action, Reply, World};
 use crate::store::{Claim, Post};
@@ -37,10 +40,13 @@ impl World {
             return;
         }
         let Some(partition) = self.partitions_of.get(&owner).copied() else { return };
+        let moves_forward = self.moves_forward(batch);
         let (answer, applied) = self.store.commit(partition, claim, batch, self.now);
         self.trace.store(self.now, owner, shard, number, &answer, applied);
         if let (CommitReply::Applied(details), true) = (&answer, applied) {
-            self.progress = self.now;
+            if moves_forward {
+                self.progress = self.now;
+            }
             self.checker.applied(partition, batch, details, &self.store);
             self.record_recommit(shard, number);
         }
@@ -56,6 +62,21 @@ impl World {
             wait,
             Action::Input(owner, Input::Committed { shard, number, reply: answer }),
         );
+    }
+
+    /// Returns whether a batch may move a key forward. While reads of spilled events fail, an owner loads the keys of
+    /// these events again and again, and some of its writes then only repeat the stored key record with other times.
+    fn moves_forward(&self, batch: &Batch) -> bool {
+        let changes = |write: &KeyWrite| {
+            let stored = self.store.records.get(&write.key).map(|stored| &stored.key_record);
+            let adds = !write.spill.is_empty()
+                || !write.letters.is_empty()
+                || !write.removed_letters.is_empty();
+            adds || stored.is_none_or(|stored| position(stored) != position(&write.record))
+        };
+        self.plan.store.unreadable == 0
+            || !batch.letters.is_empty()
+            || batch.writes.iter().any(changes)
     }
 
     /// Schedules the input that reports to the owner that the reply to a commit is missing.
@@ -159,4 +180,12 @@ impl World {
         }
         (wait, found, again)
     }
+}
+
+/// Returns the fields of a key record that change when the key moves forward.
+fn position(
+    record: &KeyRecord,
+) -> (u64, KeyStatus, u32, u32, u32, SpillExtent, Option<AheadRange>) {
+    let KeyRecord { next, status, attempts, rounds, park_count, spilled, ahead, .. } = record;
+    (*next, *status, *attempts, *rounds, *park_count, *spilled, ahead.as_deref().copied())
 }

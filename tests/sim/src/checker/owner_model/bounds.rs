@@ -60,7 +60,8 @@ impl Checker {
         let settings = self.plan.settings.clone();
         let corrupt = self.corrupt.clone();
         let owner_model = self.owner_model(owner);
-        if owner_model.stopped {
+        // A newer owner may have cleared the counts, for example because of a new handler version.
+        if owner_model.stopped || owner_model.taken_over {
             return;
         }
         let mut missing = None;

@@ -28,6 +28,10 @@ impl Checker {
         let guess =
             first == settings.first && self.keys.get(&turn.key).is_some_and(|model| model.live);
         let owner_model = self.owner_model(owner);
+        if guess {
+            // The lane of a guess does not know the rounds that the stored key record counts.
+            owner_model.requests.retain(|(key, ..), _| *key != turn.key);
+        }
         let has = owner_model.rollout_number;
         let needs = owner_model.loaded.get(&turn.key).copied();
         // A guess is a turn that runs before its key record is loaded. A turn right after a guess is a guess, too.
