@@ -7,8 +7,8 @@
 //! The used memory may therefore exceed the budget. While a commit or a publication is in progress, a turn starts only
 //! if the budget has room for its expected outcome. A load or a read starts only if the used memory is below the
 //! budget. When all commits and publications are done, turns also start beyond the budget, one at a time. Loads and
-//! reads then also start at a full budget, but only when no turn of a ready lane can start. A turn that started beyond the budget
-//! delays other turns, loads and reads for at most 50 ms.
+//! reads then also start at a full budget, but only when no turn of a ready lane can start. A turn that started
+//! beyond the budget delays other turns, loads and reads for at most 50 ms.
 
 use super::Sequencer;
 use super::lanes::LaneList;
