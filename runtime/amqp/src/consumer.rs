@@ -407,8 +407,8 @@ async fn restore_topology(options: &ConsumerOptions, queue: &str) -> Option<Miss
         tracing::warn!(
             stream = &**stream,
             queue,
-            "topology of the stopped stream not restored: {error}; messages that are published without a queue are \
-             lost. Ordain tries again"
+            "topology of the stopped stream not restored: {error}; messages that are published while the queue or its \
+             binding is missing are lost. Ordain tries again"
         );
         None
     })

@@ -1,6 +1,6 @@
 //! The fault that a stream's exchange has another type than the stream needs. Such an exchange routes events of each
-//! partition wrongly. The fault therefore concerns all partitions of the stream, although only one consumer of a
-//! process checks the exchange.
+//! partition wrongly, so the fault concerns all partitions of the stream. In each process, only one consumer checks the
+//! exchange, and reports the fault to the others.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

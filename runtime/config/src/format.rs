@@ -94,8 +94,9 @@ static FORMATS: [FormatPlaces; 6] = [
         kind: &["attribute:type", "data:/type"],
         time: &["attribute:time", "data:/time"],
         marks: &["data:/specversion"],
-        reason: "Dapr writes a CloudEvent in JSON with the content type text/plain, so the body is plain data; an \
-                 attribute counts if the content type is application/cloudevents+json",
+        reason: "Dapr writes a CloudEvent in JSON with the content type text/plain, so Ordain treats the whole \
+                 CloudEvent as data; with the content type application/cloudevents+json, Ordain reads the attributes \
+                 of the CloudEvent",
     },
 ];
 
@@ -154,7 +155,7 @@ fn value_location(places: &[&str]) -> Option<ValueLocation> {
     (!places.is_empty()).then_some(ValueLocation(places))
 }
 
-/// Appends the places of each format and their reason, one format after the other, to the reference of all settings.
+/// Appends the places of each format, and why the format uses them, to the reference of all settings.
 pub(super) fn write_formats(out: &mut String, indent: &str) {
     for format in &FORMATS {
         let _ = writeln!(out, "{indent}format = {:?} names these places:", format.name);

@@ -205,9 +205,9 @@ fn unescaped(part: &str) -> Option<String> {
 pub enum KeyPlace {
     /// A place that contains the whole key.
     Place(Place),
-    /// A text whose places each contain a part of the key. Two places always have a text between them that begins with
-    /// neither an ASCII letter, a digit nor `%`. In the values, `%` and the first characters of these texts are
-    /// percent-encoded, so that different values never result in the same key.
+    /// A text whose places each contain a part of the key. Two places always have a separator (a text) between them. A
+    /// separator never begins with an ASCII letter, a digit or `%`. In the values, `%` and the first characters of the
+    /// separators are percent-encoded, so that different values never result in the same key.
     Composite(Vec<KeyPart>),
     /// No place: all events of the stream have the key `*`.
     Stream,
@@ -532,8 +532,8 @@ fn check_separator(parts: &[KeyPart]) -> Result<(), String> {
     if is_separator {
         return Ok(());
     }
-    Err("two places need a text between them that begins with neither a letter, a digit nor `%`, such as \
-         \"{header:tenant}/{data:/order}\": otherwise different values could result in the same key"
+    Err("two places need a separator between them, as `/` in \"{header:tenant}/{data:/order}\"; the separator must not \
+         begin with a letter, a digit or `%`: otherwise different values could result in the same key"
         .to_owned())
 }
 

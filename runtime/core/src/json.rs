@@ -128,13 +128,13 @@ impl JsonReader<'_> {
         }
     }
 
-    /// Returns the next byte that is not blank, without skipping it.
+    /// Returns the next non-blank byte, without skipping it.
     fn peek(&mut self) -> Option<u8> {
         self.skip_blanks();
         self.text.get(self.at).copied()
     }
 
-    /// Skips the next byte that is not blank, and returns it.
+    /// Skips the next non-blank byte, and returns it.
     fn take(&mut self) -> Option<u8> {
         let byte = self.peek()?;
         self.at += 1;

@@ -361,10 +361,10 @@ fn other_number_message(item: &AssignItem, next: u64) -> String {
         )
     } else {
         format!(
-            "it had the sequence {number} of key {key:?}, but the store would give it the sequence {next}, because \
-             earlier events of the key are lost too, and this publisher does not have them in memory. Publish the lost \
-             events again with another publisher (for a file: run the command again), the earlier ones first, in the \
-             same order and with the same ids ({LOST_NUMBERS_GUIDE})"
+            "it had the sequence {number} of key {key:?}, but would now get the sequence {next}: the store also lost \
+             earlier events of the key, and this publisher does not have them in memory. With another publisher (for a \
+             file: run the command again), publish all lost events of the key again, in their original order and with \
+             the same ids ({LOST_NUMBERS_GUIDE})"
         )
     }
 }

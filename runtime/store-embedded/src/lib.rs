@@ -103,8 +103,8 @@ pub struct EmbeddedOptions {
     /// The URL of the admin listener of this process. Commands of other processes find this URL in the folder
     /// ([`admin_url_of_owner`]).
     pub admin_url: Option<String>,
-    /// True if the store is opened by a command that only reads. Such a command never moves the store's time after a
-    /// jump of the machine's clock.
+    /// True if the store is opened by a command that only reads. If the machine's clock has jumped, such a command
+    /// neither accepts the jump nor writes the store's time.
     pub reads_only: bool,
 }
 

@@ -79,8 +79,8 @@ pub enum ChainFault {
     LaterNumbersGoBack,
     /// The destination does not remember the messages that it has numbered.
     NothingIsRemembered,
-    /// The removal of sent messages from the outbox counts as durable at once, although only a later commit makes the
-    /// removal durable.
+    /// The owner treats the removal of sent messages from the outbox as durable at once. In fact, a later commit makes
+    /// the removal durable.
     DoneBeforeDurable,
     /// An owner reports to the destination that messages are done (removed from the outbox for good), although the
     /// owner still has to send these messages again. The destination then forgets these messages.

@@ -127,8 +127,9 @@ fn end_of_a_block_is_logged() -> Result<()> {
     service.end()
 }
 
-/// Over HTTP, events of the full key `a` fill the queue of the stream, so Ordain cannot accept event 1 of `a`. The
-/// answer must name the key, and `keys why` must name a remedy that helps.
+/// The stopped key `a` has reached `spill_limit`. Its further events over HTTP wait until the queue of the stream is
+/// full too, so Ordain cannot accept event 1 of `a`. The answer must name the key, and `keys why` must name a remedy
+/// that helps.
 #[test]
 fn full_key_over_http_has_a_remedy() -> Result<()> {
     let config = |rest: &str| {

@@ -96,9 +96,9 @@ impl<'a> EventHeaders<'a> {
 
 impl DeliveryDecoder {
     /// Returns headers without a meaning for Ordain, as texts, and the properties that a handler reads as headers.
-    /// Omits the property in `key_place`, which contains the key. A value that is neither a text, a number nor a
-    /// Boolean becomes JSON. Returns an error if the headers exceed the limit on their number or size, or if the name
-    /// of a header is not UTF-8. Also returns an error if the headers and the body together exceed the size limit of an
+    /// Omits the property in `key_place`, which contains the key. A value of another type than text, number or Boolean
+    /// becomes JSON. Returns an error if the headers exceed the limit on their number or size, or if the name of a
+    /// header is not UTF-8. Also returns an error if the headers and the body together exceed the size limit of an
     /// event.
     pub(super) fn other_headers<'a>(
         &self,

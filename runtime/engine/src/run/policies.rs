@@ -355,10 +355,10 @@ pub(super) async fn inspect(
     if api.is_none() {
         findings.push(Finding::note(
             "a client cannot read the broker's policies and bindings over AMQP. Set `broker.management`, so that \
-             Ordain reads them. Or check with `rabbitmqctl list_policies` that no policy sets message-ttl, expires, \
-             max-length, max-length-bytes or delivery-limit on the queues of streams, with `rabbitmqctl \
-             list_bindings` that only the queues of the stream are bound to the exchange of a stream with several \
-             partitions, and with `rabbitmqctl list_consumers` that no other program consumes a queue of a stream",
+             Ordain reads them, or check three things yourself. `rabbitmqctl list_policies`: no policy may set \
+             message-ttl, expires, max-length, max-length-bytes or delivery-limit on the queues of streams. \
+             `rabbitmqctl list_bindings`: only the queues of a stream with several partitions may be bound to its \
+             exchange. `rabbitmqctl list_consumers`: no other program may consume a queue of a stream",
         ));
         return;
     }
@@ -406,11 +406,11 @@ pub(super) fn report_unread_settings(loaded: &LoadedConfig) {
     };
     tracing::info!(
         streams = all.join(", "),
-        "policies and bindings not checked, because broker.management is not set: Ordain does not report a policy or a \
-         missing binding that loses events, a further queue that takes events from a stream with several partitions, \
-         or another program that consumes a queue with a single active consumer. {further}Set broker.management to \
-         the URL of the broker's management API, or check with `rabbitmqctl list_policies`, `rabbitmqctl \
-         list_bindings` and `rabbitmqctl list_consumers`"
+        "policies and bindings not checked, because broker.management is not set. Ordain does not report a policy or a \
+         missing binding that loses events. It does not report a further queue that takes events from a stream with \
+         several partitions. Nor does it report another program that consumes a queue with a single active consumer. \
+         {further}Set broker.management to the URL of the broker's management API. Or check with `rabbitmqctl \
+         list_policies`, `rabbitmqctl list_bindings` and `rabbitmqctl list_consumers`"
     );
 }
 

@@ -568,9 +568,9 @@ impl LineDecoder {
     }
 
     /// Returns the dead letter of a line that is not an event. The tag of the letter depends on the stream, and on the
-    /// first line of the file that is not blank. It also depends on the number and the text of the line that is not an
-    /// event. If the source reads the line again after a crash, the line produces the same letter, even if log rotation
-    /// has given the file another name. Two lines with the same text produce two letters.
+    /// first non-blank line of the file. It also depends on the number and the text of the line that is not an event.
+    /// If the source reads the line again after a crash, the line produces the same letter, even if log rotation has
+    /// given the file another name. Two lines with the same text produce two letters.
     fn letter(
         &self,
         error: DecodeError,
@@ -596,8 +596,8 @@ impl LineDecoder {
     }
 }
 
-/// Returns a digest of the first line of a file that is not blank, without the blanks around the line. Searches only
-/// the first [`TAIL_LIMIT_BYTES`] bytes of the file.
+/// Returns a digest of the first non-blank line of a file, without the blanks around the line. Searches only the first
+/// [`TAIL_LIMIT_BYTES`] bytes of the file.
 fn first_line_digest(file: &File) -> u64 {
     let head = head(file).unwrap_or_default();
     let mut lines = head.split(|byte| *byte == b'\n').map(trim_blanks);

@@ -43,8 +43,7 @@ pub(in crate::source) struct TrackedFile {
     /// The length and the modification time of the file when a comparison last showed that the file matches its
     /// fingerprint.
     pub(super) compared: Option<(u64, SystemTime)>,
-    /// `true` if `progress.first_bytes` contain a whole line that is not blank. Other files do not begin with this
-    /// line.
+    /// `true` if `progress.first_bytes` contain a whole non-blank line. Other files do not begin with this line.
     pub(super) has_known_line: bool,
     /// `true` if the first bytes already contained such a line before the last listing of the folder. This listing had
     /// no unknown older file, so as long as the file has these first bytes, no older file has earlier lines of it.
@@ -270,7 +269,7 @@ impl TrackedFile {
         !self.is_missing || self.is_cut
     }
 
-    /// Returns whether the source has read no line of the file that is not blank. The source may have read blanks: many
+    /// Returns whether the source has not yet read a non-blank line of the file. The source may have read blanks: many
     /// files begin with the same blanks after a truncation, so blanks do not identify a file.
     pub(in crate::source) fn has_no_read_line(&self) -> bool {
         self.progress.position().line == 0 || self.progress.has_only_blanks

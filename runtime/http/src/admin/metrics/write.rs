@@ -128,10 +128,11 @@ impl MetricsEncoder<'_, '_> {
         let help = "Messages that a sink file contained at the start although the store lacked them, because the store had \
                     gone back in time";
         self.counters("messages_lost", help, messages)?;
-        let help = "How often this process has found one of these faults while the stream ran: an exchange, queue or \
-                    binding of the stream was missing in the broker or replaced; another queue, exchange or program \
-                    took events from the stream; the broker refused to declare or bind an exchange or queue, for \
-                    example because of another form or a missing permission";
+        let help = "How often this process has found a fault of the stream's topology in the broker while the stream \
+                    ran. In the first kind of fault, an exchange, queue or binding of the stream was missing or \
+                    replaced. In the second kind, another queue, exchange or program took events from the stream. In \
+                    the third kind, the broker refused to declare or bind an exchange or queue, for example because of \
+                    another form or a missing permission";
         self.counters("topology_changes", help, changes)?;
         let help = "Keys that a partition of this process took over from another partition";
         self.counters("keys_moved", help, moved)?;

@@ -197,8 +197,9 @@ fn refused_marker_of_the_exchange_is_reported() -> Result<()> {
     service.end()
 }
 
-/// An exchange of another type routes the events of all partitions wrongly, although only the consumer of partition 0
-/// checks the exchange. No partition may therefore count as consuming, and no partition may give up a missing event.
+/// If the exchange has another type than the configured one, it routes events of all partitions wrongly. Only the
+/// consumer of partition 0 checks the exchange. Nevertheless, no partition may count as consuming, and no partition may
+/// give up a missing event.
 #[test]
 fn exchange_of_another_type_concerns_all_partitions() -> Result<()> {
     const GAPS: &str = "spill_after = \"100ms\"\ngap = { timeout = \"50ms\", attempts = 2, \
