@@ -274,10 +274,10 @@ async fn report_dropped(
         tracing::error!(
             stream = &**stream,
             messages,
-            "broker has dropped messages of this stream: the queues of the stream have a length limit, a message TTL \
-             or a delivery limit (from a policy, an argument or the default of RabbitMQ 4). The dropped messages are \
-             in the queue whose name ends with .dropped. Remove the limit, then move these messages back to the \
-             exchange"
+            "broker has dropped messages of this stream, because its queues have a length limit, a message TTL or a \
+             delivery limit. This limit comes from a policy, an argument or the default of RabbitMQ 4. The dropped \
+             messages are in the queue whose name ends with .dropped. Remove the limit, then move these messages back \
+             to the exchange"
         );
     }
     Ok(())

@@ -184,9 +184,8 @@ impl ConfigChecker<'_> {
             && let Some(sink) = self.numbering_sink(name)
         {
             let message = format!(
-                "must be \"off\", because sink \"{sink}\" numbers the events of this stream: if `key_ttl` \
-                 removed a key, the sink would continue the key's numbers, and the key would wait for the earlier \
-                 numbers"
+                "must be \"off\", because sink \"{sink}\" numbers the events of this stream. If `key_ttl` removed a \
+                 key, the sink would continue the key's numbers, and the key would wait for the earlier numbers"
             );
             self.report(&at("key_ttl"), message);
         }

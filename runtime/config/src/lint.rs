@@ -107,7 +107,7 @@ impl ConfigLint<'_> {
         let field = if stream.source.locations().id.is_some() { "id" } else { "key" };
         let message = format!(
             "{place} contains both the key and the id of an event. A fifo stream recognises a repeated event by its \
-             id, so only the first event of each key takes effect: let `id` name a place that has another value in \
+             id, so only the first event of each key takes effect. Let `id` name a place that has another value in \
              each event, or set id = \"content\""
         );
         self.report(&format!("streams.{name}.source.{field}"), message);
@@ -152,7 +152,7 @@ impl ConfigLint<'_> {
             let message = format!(
                 "an event can stay unacknowledged for {} (`spill_after` plus `plugins.timeout`). This time is more \
                  than half of RabbitMQ's default `consumer_timeout` of {timeout}, so the broker can close the AMQP \
-                 channel and deliver all unacknowledged events of the channel again: lower one of the two settings, or \
+                 channel and deliver all unacknowledged events of the channel again. Lower one of the two settings, or \
                  raise `consumer_timeout` in rabbitmq.conf",
                 in_words(unacknowledged)
             );

@@ -55,8 +55,8 @@ impl StreamNumbering {
             .filter(|numbering: &Self| numbering.format == FORMAT_VERSION)
             .ok_or_else(|| {
                 StoreError::Corrupt(format!(
-                    "the mark {name:?} (a record of the stream's settings) is not JSON of the format {FORMAT_VERSION}: \
-                     the mark is damaged, or another program or another version of Ordain has written it"
+                    "the mark {name:?} (a record of the stream's settings) is not JSON of the format {FORMAT_VERSION}. \
+                     The mark is damaged, or another program or another version of Ordain has written it"
                 ))
             })
     }

@@ -611,9 +611,9 @@ fn report_other_file(name: &str, last: &FileProgress) {
             inode,
             unread_bytes = last.unread_bytes(),
             from_byte = last.position().offset,
-            "the last bytes of the last run's file were not published: the file was removed from its folder, \
-             truncated or overwritten. If you still have the file, put it into its folder as an older file (for \
-             example, with `.1` at the end of its name), or publish it under another name"
+            "the last bytes of the last run's file were not published: the file was removed from its folder, truncated \
+             or overwritten. If you still have the file, put it into its folder as an older file (for example, with \
+             `.1` at the end of its name). Or publish it under a new name"
         );
     }
     tracing::warn!(

@@ -89,7 +89,7 @@ pub enum RunError {
     },
     /// A run with `--once` lacks the handler version for a stream's events.
     #[error(
-        "stream {stream}: {reason}. --once cannot end without this version of the handler: copy the file of this \
+        "stream {stream}: {reason}. --once cannot end without this version of the handler. Copy the file of this \
          version from the folder of another process, or stop the processes that have this version"
     )]
     VersionMissing {

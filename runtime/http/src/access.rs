@@ -47,7 +47,7 @@ pub(crate) async fn check_access(
         None if !names_this_machine(headers) => Some(ProblemDetails::new(
             StatusCode::FORBIDDEN,
             format!(
-                "no token is configured, so the listener accepts a request only if its URL names this machine: use \
+                "no token is configured, so the listener accepts a request only if its URL names this machine. Use \
                  127.0.0.1 or localhost as the host of the URL, or configure `token` of [{section}]"
             ),
         )),

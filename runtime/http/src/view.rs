@@ -64,7 +64,7 @@ pub fn to_json(shown: &impl Serialize) -> String {
 /// Returns the error text for a key of which the store has no record.
 pub fn no_key(stream: &str, key: &str) -> String {
     format!(
-        "key {key:?} of stream {stream} was never committed or held, or its record was removed; a new key gets a \
+        "key {key:?} of stream {stream} was never committed or held, or its record was removed. A new key gets a \
          record when its first event has been executed, or has waited for `spill_after`"
     )
 }

@@ -40,9 +40,9 @@ pub use writer::QueueWriter;
 pub const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The next step if the store lost the number of an event. The text does not name the cause of the loss, because a
 /// refused event does not show that the store went back in time.
-const REUSE_ADVICE: &str = "\
-    publish the lost events again before any new event: all of them, in the same order, with the same ids, and with \
-    the option `--reuse-lost-numbers` of `ordain publish` (in a program: with `Publisher::reuse_lost_numbers`)";
+const REUSE_ADVICE: &str = "publish all lost events again before any new event, in the same order and with the same \
+                            ids. Use the option `--reuse-lost-numbers` of `ordain publish` (in a program: \
+                            `Publisher::reuse_lost_numbers`)";
 /// The section of the documentation about the loss of numbers.
 const LOST_NUMBERS_GUIDE: &str = "docs/guide/producers.md, \"Lost numbers\"";
 /// Time limit for closing the connection that declared the exchange and the queues.
@@ -449,17 +449,18 @@ fn refusal_message(event: &Event, reply: AssignItemReply, reuses: bool) -> Strin
              the key. If the store has lost data (for example by a failover or a restored backup), {REUSE_ADVICE}"
         ),
         AssignItemReply::UnprovenRepeat(sequence) => format!(
-            "the stream has executed another event as sequence {sequence} of key {key:?}, or has executed more than \
-             `digests` (a setting) later events of the key and no longer knows that event, or has not executed the \
-             event yet. With `--reuse-lost-numbers`, publish only the lost events: all of them, in their order, from \
-             the first lost event of each key. If this event is one of them, wait until the stream has executed all \
-             waiting events, and publish this event again. For the other cases, see {LOST_NUMBERS_GUIDE}"
+            "there are three possible reasons. The stream has executed another event as sequence {sequence} of key \
+             {key:?}. Or it has executed more than `digests` (a setting) later events of the key, and no longer knows \
+             that event. Or it has not executed the event yet. With `--reuse-lost-numbers`, publish only the lost \
+             events: all of them, in their order, from the first lost event of each key. If this event is one of them, \
+             wait until the stream has executed all waiting events, and publish this event again. For the other cases, \
+             see {LOST_NUMBERS_GUIDE}"
         ),
         AssignItemReply::NumberedElsewhere(next) => format!(
-            "the stream has events of key {key:?} up to sequence {last}, with sequences that the store did not give, or \
-             gave and then lost. If the store has lost data (for example by a failover or a restored backup), \
-             {REUSE_ADVICE}; publish this event afterwards and without the option, if it is new. If the store has lost \
-             no data, another producer numbers the events of this key: let this producer number this event too, or, if \
+            "the stream has events of key {key:?} up to sequence {last}, with sequences that the store did not give, \
+             or gave and then lost. If the store has lost data (for example by a failover or a restored backup), \
+             {REUSE_ADVICE}. If this event is new, publish it afterwards and without the option. If the store has lost \
+             no data, another producer numbers the events of this key. Let this producer number this event too. Or, if \
              no other event will ever get the sequence {next}, publish this event with the sequence {next}. After a \
              loss, only a new event may get the sequence {next}, and only as described in {LOST_NUMBERS_GUIDE}: a lost \
              event would take effect twice under this sequence",

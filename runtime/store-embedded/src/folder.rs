@@ -379,7 +379,7 @@ pub(super) fn admin_url_of_owner(path: &Path) -> Result<Option<String>, StoreErr
     // A file of an earlier version of Ordain does not contain the network.
     if further.next().is_some_and(|network| network != own_network()) {
         return Err(StoreError::InUse(format!(
-            "{} has the store in {} open on another machine or in another network namespace, such as a container; run \
+            "{} has the store in {} open on another machine or in another network namespace, such as a container. Run \
              this command there, or name the URL of the process with --admin URL",
             owner_name(&owner),
             path.display()

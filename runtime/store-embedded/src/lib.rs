@@ -354,8 +354,8 @@ impl Store for EmbeddedStore {
     }
 
     fn durability(&self) -> DurabilityReport {
-        let words = "embedded store: each commit is synced to this machine's disk before it is answered, so \
-                     acknowledged events survive a crash and a power failure, but not the loss of the disk";
+        let words = "embedded store: each commit is synced to this machine's disk before it is answered. Acknowledged \
+                     events therefore survive a crash and a power failure, but not the loss of the disk";
         DurabilityReport { description: words.to_owned(), is_at_risk: false }
     }
 

@@ -106,9 +106,9 @@ fn log_lost_shards(partition: &Partition, fences: &[Option<FenceRecord>]) {
             stream = &*partition.stream,
             partition = partition.number,
             shards = ?missing,
-            "THE STORE WENT BACK IN TIME: these shards have lost the data of the partition, so the keys in these shards \
-             begin anew; to get their states back, stop all instances, restore the data of the Redis servers, and \
-             start again"
+            "THE STORE WENT BACK IN TIME: these shards have lost the data of the partition, so the keys in these \
+             shards begin anew. To get the states of these keys back, stop all instances, restore the data of the \
+             Redis servers, and start again"
         );
     }
 }

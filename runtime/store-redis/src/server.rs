@@ -275,9 +275,8 @@ fn describe_persistence(appends: bool, syncs: Option<&str>) -> &'static str {
              events acknowledged in about the last half minute. `appendfsync always` loses nothing"
         }
         (true, _) => {
-            "the server keeps a log (appendonly yes), but does not report how it syncs the log (allow the user \
-             `CONFIG GET`): with any setting other than `appendfsync always`, a crash loses the events acknowledged \
-             last"
+            "the server keeps a log (appendonly yes), but does not report how it syncs the log (allow the user `CONFIG \
+             GET`). With any setting other than `appendfsync always`, a crash loses the events acknowledged last"
         }
         (false, _) => {
             "the server keeps no log of its writes (appendonly no): a restart loses \

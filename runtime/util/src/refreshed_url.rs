@@ -95,7 +95,7 @@ impl<A: Clone> RefreshedUrl<A> {
 pub fn refused_login_hint(setting: &str, template: &str) -> Option<String> {
     has_environment_variable(template).then(|| {
         format!(
-            "A process keeps the values of its environment: if the login in `{setting}` has changed, restart the \
+            "A process keeps the values of its environment. If the login in `{setting}` has changed, restart the \
              process, or name a file with `${{file:/path}}`, which Ordain reads again before each connection"
         )
     })

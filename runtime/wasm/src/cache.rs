@@ -170,7 +170,7 @@ fn check_private(dir: &Path) -> io::Result<()> {
         && ((parent.uid() != me && parent.uid() != 0)
             || (parent.mode() & 0o022 != 0 && parent.mode() & STICKY_BIT == 0))
     {
-        "other users can replace the folder, and its contents would be executed: the folder of handlers must belong to \
+        "other users can replace the folder, and its contents would be executed. The folder of handlers must belong to \
          this user or to root, and no other user may write to it (`chown`, `chmod go-w`)"
     } else {
         return Ok(());

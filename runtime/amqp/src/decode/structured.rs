@@ -96,7 +96,7 @@ fn unreadable(message: String) -> DecodeError {
 fn shared_value(value: &str, setting: &str) -> String {
     format!(
         "the setting {setting} names a place outside the events of a batch, so all events of the batch would have the \
-         same {value}: publish each event in its own message, or name a place in the data (\"data:/POINTER\")"
+         same {value}. Publish each event in its own message, or name a place in the data (\"data:/POINTER\")"
     )
 }
 

@@ -80,7 +80,7 @@ impl QueueForm {
             (!excludes_limit).then(|| {
                 format!(
                     "the queue {queue:?} has {argument} = {}: the broker {action}, and these events are lost. The \
-                     arguments of a queue cannot be changed: declare another queue without this argument, move the \
+                     arguments of a queue cannot be changed. Declare a new queue without this argument, move the \
                      messages to the new queue with a shovel, and configure the name of the new queue",
                     escape_invisible(value)
                 )

@@ -28,7 +28,7 @@ pub(super) async fn explain(
     if let Some(error) = &row.error {
         return Ok(format!(
             "key {key}: the record of the key cannot be read: {error}\nThe events of the key become dead letters with \
-             the cause `corrupt`.\nremedy: repair or restore the record, and start Ordain again; then send the events \
+             the cause `corrupt`.\nremedy: repair or restore the record, and start Ordain again. Then send the events \
              of the dead letters again\n"
         ));
     }

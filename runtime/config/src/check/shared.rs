@@ -32,9 +32,9 @@ impl ConfigChecker<'_> {
                     && source.partitions.max(earlier.partitions) > 1
                 {
                     let message = format!(
-                        "[streams.{other}] also reads this exchange. Because of `partitions`, the exchange divides \
-                         its messages among the queues of both streams: give each stream its own exchange, and `bind` \
-                         both exchanges to one exchange that all producers use"
+                        "[streams.{other}] also reads this exchange. Because of `partitions`, the exchange divides its \
+                         messages among the queues of both streams. Give each stream its own exchange, and `bind` both \
+                         exchanges to one exchange that all producers use"
                     );
                     self.report(&format!("{at}.exchange"), message);
                 }

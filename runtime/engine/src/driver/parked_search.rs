@@ -143,10 +143,10 @@ impl ParkedSearchTask {
                     stream,
                     version,
                     keys = found,
-                    "keys still parked, although this handler version should have retried them: they had failed under \
-                     another handler version, or had exceeded a limit that now has another value in the configuration. \
-                     The next start retries these keys. To list the keys: `ordain keys list {stream} --status \
-                     parked{}`",
+                    "keys still parked, although this handler version should have retried them. They had failed under \
+                     another handler version, or had exceeded a limit whose value in the configuration has changed \
+                     since then. The next start retries these keys. To list the keys: `ordain keys list {stream} \
+                     --status parked{}`",
                     config_option()
                 );
             }

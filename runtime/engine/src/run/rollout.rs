@@ -419,7 +419,7 @@ impl<'a> RolloutController<'a> {
                     Some(Ok(found)) if found.version == rollout.build.version => {
                         return format!(
                             "{path} has the version that all instances must execute, but other content than the file \
-                             of the other instances (SHA-256 {:.12}…, not {:.12}…): copy the file from another \
+                             of the other instances (SHA-256 {:.12}…, not {:.12}…). Copy the file from another \
                              instance, or give {path} a higher version",
                             found.digest, rollout.build.digest
                         );

@@ -43,7 +43,7 @@ pub enum PublisherError {
     #[error(
         "stream {stream}: the store went back in time: shard {shard} has lost more messages to {to} than this process \
          has in memory. The next start continues after the last number that the shard still has, so some numbers are \
-         assigned twice: check whether a receiver has two messages of the last minutes with the same key and number"
+         assigned twice. Check whether a receiver has two messages of the last minutes with the same key and number"
     )]
     StoreRolledBack {
         /// The stream that sent the messages.

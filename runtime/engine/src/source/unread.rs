@@ -27,9 +27,10 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 const RENEWAL_INTERVAL: Duration = Duration::from_mins(10);
 
 /// The words of a log line about lost events.
-const POSSIBLE_LOSS_MESSAGE: &str = "the store went back in time, and events that this process accepted may be lost: \
-    the store no longer has them, but another process may have read some of them before the loss. This process \
-    accepted the first of them at `since`; the producers must send all of these events again";
+const POSSIBLE_LOSS_MESSAGE: &str = "the store went back in time, and events that this process accepted may be lost. \
+                                     The store no longer has these events, but another process may have read some of \
+                                     them before the loss. This process accepted the first of these events at `since`; \
+                                     the producers must send all of them again";
 
 /// The events that this process added to one shard of a queue, and that may still be unread.
 struct UnreadQueue {

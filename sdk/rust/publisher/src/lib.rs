@@ -140,8 +140,8 @@ async fn store(loaded: &LoadedConfig) -> Result<Arc<dyn Store>, StoreError> {
             Ok(Arc::new(RedisStore::open(redis.options(Some(publish::RETRY_TIMEOUT))).await?))
         }
         StoreConfig::Embedded(_) => Err(StoreError::Unusable(format!(
-            "{} has an embedded store, which belongs to one process: to publish from a program, set [store] kind = \
-             \"redis\"; otherwise use `ordain publish` while the host is stopped, or POST the events to the [ingress] \
+            "{} has an embedded store, which belongs to one process. To publish from a program, set [store] kind = \
+             \"redis\". Otherwise use `ordain publish` while the host is stopped, or POST the events to the [ingress] \
              of the host",
             loaded.file.display()
         ))),

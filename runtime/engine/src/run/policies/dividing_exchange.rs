@@ -66,7 +66,7 @@ impl PartitionedExchange {
         let describe = |binding: &BindingAnswer| {
             let text = format!(
                 "the exchange {name:?} divides its messages among its bindings, and the queue {:?} of stream {stream} \
-                 has a further binding: most keys change their partition when this binding is added or removed, and \
+                 has a further binding. Most keys change their partition when this binding is added or removed, and \
                  waiting events of these keys may be executed after newer events. Stop the producers, wait until the \
                  queues of the stream are empty, and remove the binding: {}",
                 binding.destination,
@@ -99,10 +99,10 @@ impl PartitionedExchange {
             let kind = if binding.leads_to_exchange() { "exchange" } else { "queue" };
             let text = format!(
                 "the exchange {name:?} divides its messages among the queues of stream {stream}, and the {kind} {:?} \
-                 is bound to it too: all events of some keys reach only this {kind}, and not the stream. \
-                 Remove the binding: {}. Then publish the events again that the {kind} has received. If another \
-                 program needs a copy of all events, let the producers publish to a further exchange, name that \
-                 exchange in `bind` of the stream, and bind the {kind} to that exchange",
+                 is bound to it too. All events of some keys reach only this {kind}, and not the stream. Remove the \
+                 binding: {}. Then publish the events again that the {kind} has received. If another program needs a \
+                 copy of all events, the producers must publish to a new exchange. Name the new exchange in `bind` of \
+                 the stream, and bind the {kind} to it",
                 binding.destination,
                 unbind_command(binding)
             );

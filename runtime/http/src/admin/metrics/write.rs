@@ -67,9 +67,9 @@ impl MetricsEncoder<'_, '_> {
         let help = "For each sink of kind `amqp`: 0 while the broker refuses the exchange of the sink, for example \
                     because the exchange is missing; 1 otherwise";
         self.samples("sink_accepted", help, MetricType::Gauge, sinks)?;
-        let help = "For each partition that this process owns: 1 while the partition's source can deliver events, \
-            even if it has none to deliver; 0 otherwise, also while a stopped key with `spill_limit` events in the \
-            store blocks the partition";
+        let help = "For each partition that this process owns: 1 while the partition's source can deliver events, even \
+                    if it has none to deliver; 0 otherwise. Also 0 while a stopped key with `spill_limit` events in \
+                    the store blocks the partition";
         self.gauges("stream_consuming", help, |shared, _| match shared.intake() {
             SourceState::Inactive => Vec::new(),
             state => vec![(Vec::new(), usize::from(state == SourceState::Consuming))],
