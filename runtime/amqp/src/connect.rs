@@ -86,8 +86,9 @@ pub enum RefusalCause {
     /// The queue or exchange does not exist.
     NotFound,
     /// The queue or exchange does not exist, and Ordain never declares it. Ordain never declares an exchange of a sink
-    /// or of `bind`. With `declare = false`, Ordain also declares no queue and no exchange of the stream. Another
-    /// program may declare it at any time, for example after the broker was rebuilt, so a retry may help.
+    /// or of `bind`. With `declare = false`, it does not declare the queues and the exchange of the stream either.
+    /// Another program may declare the missing queue or exchange at any time, for example after the broker was rebuilt,
+    /// so a retry may help.
     ForeignNotFound,
     /// The queue or exchange exists in another form: it has another type or other arguments.
     OtherForm,

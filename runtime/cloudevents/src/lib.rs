@@ -64,7 +64,8 @@ pub const HEADERS_SIZE_LIMIT: usize = 64 << 10;
 /// pairs.
 const HEADERS_ATTRIBUTE: &str = "ordainheaders";
 
-/// The media type of the data of an event that has no `datacontenttype`. In binary mode, such data has no media type.
+/// The media type of the data of an event that has no `datacontenttype`. An event in binary mode is an exception:
+/// without a media type, its data has none.
 const JSON_MEDIA_TYPE: &str = "application/json";
 
 /// Returns whether data of a media type is text in UTF-8. The type must not be JSON. Any type with the parameter

@@ -214,8 +214,8 @@ impl ConfigChecker<'_> {
         }
         let is_catch_all = |pattern: &TypePattern| pattern.as_str() == "*";
         if stream.types.iter().flatten().any(is_catch_all) {
-            let message = "has no effect, because the pattern \"*\" in `types` matches every type: remove one of the \
-                           two";
+            let message = "has no effect, because the pattern \"*\" in `types` matches every type: remove \
+                           `other_types` or this pattern";
             self.report(&at, message);
         }
         if self.leads_back(name, sink) {

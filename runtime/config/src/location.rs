@@ -222,7 +222,7 @@ pub enum KeyPart {
     Place(Place),
 }
 
-/// The places of the key. The first place that is present and not empty counts.
+/// The places of the key. Ordain uses the first place that is present and not empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyLocation(pub Vec<KeyPlace>);
 
@@ -237,11 +237,11 @@ pub enum IdPlace {
     Unique,
 }
 
-/// The places of the id. The first place that is present and not empty counts.
+/// The places of the id. Ordain uses the first place that is present and not empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdLocation(pub Vec<IdPlace>);
 
-/// The places of a sequence, type or time. The first place that is present and not empty counts.
+/// The places of a sequence, type or time. Ordain uses the first place that is present and not empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValueLocation(pub Vec<Place>);
 
@@ -390,8 +390,8 @@ impl SettingValue for ValueLocation {
     }
 }
 
-/// Reads one place, or an array of places. `is_last` states whether a place is present in every event: no place after
-/// it could count.
+/// Reads one place, or an array of places. `is_last` states whether a place is present in every event: Ordain could
+/// never use a place after it.
 fn read_places<T>(
     reader: &mut ConfigReader<'_>,
     node: &SettingNode<'_>,

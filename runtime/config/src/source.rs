@@ -107,8 +107,8 @@ section! {
         /// The library that writes the messages. The format names the default places of the id, type and time. The
         /// settings `id`, `type` and `time` replace these places. A format requires the setting `key`.
         format: Option<MessageFormat>;
-        /// The place of the key. The first place that is present and not empty counts. `*` makes the whole stream one
-        /// key. A text with places in braces combines the values of these places to one key.
+        /// The place of the key. Ordain uses the first place that is present and not empty. `*` makes the whole stream
+        /// one key. A text with places in braces combines the values of these places to one key.
         key: KeyLocation = "routing-key",
             because "the exchange spreads events by routing key, so all events of a key are in one partition";
         /// The place of the id; by default the property `message_id` or the header `cloudEvents:id`. `content` computes
@@ -147,9 +147,9 @@ section! {
         queue: u64 [1 to 1_000_000_000] = 100_000,
             because "100,000 events arrive in a minute at 1,600 events/s; if a stream falls further behind, its \
                      producers can send the rejected requests again later";
-        /// The place of the key; by default the attribute `partitionkey` or `subject`. The first place that is present
-        /// and not empty counts. `*` makes the whole stream one key. A text with places in braces combines the values
-        /// of these places to one key.
+        /// The place of the key; by default the attribute `partitionkey` or `subject`. Ordain uses the first place that
+        /// is present and not empty. `*` makes the whole stream one key. A text with places in braces combines the
+        /// values of these places to one key.
         key: Option<KeyLocation>;
         /// The place of the id; by default the attribute `id`. `content` computes the id from key, type and data.
         /// `none`, in `fifo` streams, gives each event that arrives an id of its own, so that an event that is sent
@@ -178,9 +178,9 @@ section! {
         /// settled, or moved from memory to the store.
         prefetch: usize [1 to 1_000_000] = 4_000,
             because "a source of kind `amqp` has the same default";
-        /// The place of the key; by default the attribute `partitionkey` or `subject`. The first place that is present
-        /// and not empty counts. `*` makes the whole stream one key. A text with places in braces combines the values
-        /// of these places to one key.
+        /// The place of the key; by default the attribute `partitionkey` or `subject`. Ordain uses the first place that
+        /// is present and not empty. `*` makes the whole stream one key. A text with places in braces combines the
+        /// values of these places to one key.
         key: Option<KeyLocation>;
         /// The place of the id; by default the attribute `id`. `content` computes the id from key, type and data.
         /// `none`, in `fifo` streams, gives each event that arrives an id of its own, so that an event that is sent
@@ -209,8 +209,8 @@ section! {
         /// Approximate maximum number of events of a partition that wait in the store. Beyond this number, the
         /// streams and producers that feed this stream wait.
         queue: u64 [1 to 1_000_000_000] = 100_000,
-            because "100,000 events arrive in a minute at 1,600 events/s; an event that waits much longer costs the \
-                     embedded store a second write to disk";
+            because "100,000 events arrive in a minute at 1,600 events/s; an event that waits much longer than a \
+                     minute costs the embedded store a second write to disk";
     }
 }
 
@@ -300,8 +300,8 @@ impl SourceConfig {
     }
 
     /// Returns the places of the values of events that arrive as CloudEvents over HTTP, or in the input of `ordain
-    /// publish`. If a stream reads from the broker, a setting counts only if its places also exist in a CloudEvent. A
-    /// format does not count, because it describes only messages.
+    /// publish`. If a stream reads from the broker, this function uses a setting only if its places also exist in a
+    /// CloudEvent. It does not use the format, because a format describes only messages.
     pub fn cloudevent_locations(&self) -> EventLocations {
         match self {
             Self::Amqp(source) => source.named_locations().in_every_form(),

@@ -617,7 +617,7 @@ mod tests {
     }
 
     /// An event with the same content as a store-numbered event, but with another source or id, is a different event.
-    /// If the earlier event is not store-numbered, only the content counts.
+    /// If the earlier event is not store-numbered, only the content is compared.
     #[test]
     fn source_and_id_distinguish_store_numbered_events() {
         let earlier = event("1", "/a", b"x");

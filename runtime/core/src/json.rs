@@ -2,9 +2,9 @@
 //! escapes of its strings, and the order of the members of its objects. A producer, or a library that sends an event
 //! again, may change these three things.
 //!
-//! All other differences count. In particular, a number counts as the text that the producer wrote. `1` and `1.0`
-//! therefore differ, because some readers treat them as different values. If several members of an object have the same
-//! name, the order of these members does not count either.
+//! All other differences change the digest. In particular, the digest of a number is the digest of the text that the
+//! producer wrote. `1` and `1.0` therefore differ, because some readers treat them as different values. If several
+//! members of an object have the same name, the order of these members does not change the digest either.
 //!
 //! Every JSON event gets such a digest, so the computation must be fast. It reads the text once, from the beginning to
 //! the end, in words of eight bytes. It needs no memory besides the stack. The digest of an object is the sum of the

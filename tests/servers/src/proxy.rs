@@ -116,10 +116,10 @@ impl Proxy {
     }
 
     /// Loses the replies to the next `count` Redis requests that contain the bytes `containing`. If `containing` is
-    /// empty, every request counts. The server executes each request. When the reply arrives, the proxy closes the
-    /// connection instead of passing the reply. Replies to earlier requests pass first. A further call of this method
-    /// replaces the previous call. The method does not work for connections that subscribe, because the proxy cannot
-    /// match their replies with requests.
+    /// empty, the proxy counts every request. The server executes each request. When the reply arrives, the proxy
+    /// closes the connection instead of passing the reply. Replies to earlier requests pass first. A further call of
+    /// this method replaces the previous call. The method does not work for connections that subscribe, because the
+    /// proxy cannot match their replies with requests.
     pub fn lose_replies(&self, count: u64, containing: impl AsRef<[u8]>) {
         self.state.change(|inner| inner.lose_replies(count, containing.as_ref()));
     }

@@ -1,6 +1,6 @@
 //! Tests of incomplete commits: the server has executed only the first commands of a commit. This happens if a script
-//! ends half-way, or if the log of the server was truncated. With a truncated log, Redis executes these first commands
-//! after the second restart. Two of the tests try each possible number of first commands. If the same owner sends the
+//! ends half-way, or if the log of the server was truncated. After the truncation, Redis executes these first commands
+//! at its second restart. Two of the tests try each possible number of first commands. If the same owner sends the
 //! commit again, the result must be the same as after one complete commit. If the commit was not made and another owner
 //! commits, the result must be the same as if the incomplete commit had never been sent.
 

@@ -39,8 +39,9 @@ pub(super) fn content_type<'r>(
 
 /// Returns the time of the event, in µs since the Unix epoch. There are three places, in this order: the CloudEvents
 /// attribute `time` (in a form that [`event_time`] reads), the header `timestamp_in_ms` (a number of ms), and AMQP's
-/// own timestamp. The first place with a readable time counts. Other programs may use these names for something else,
-/// so an unreadable value is not an error. AMQP's timestamp is in seconds, but many producers write another unit.
+/// own timestamp. This function uses the first place with a readable time. Other programs may use these names for
+/// something else, so an unreadable value is not an error. AMQP's timestamp is in seconds, but many producers write
+/// another unit.
 pub(super) fn default_time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> Option<u64> {
     let attribute = headers.time.and_then(as_text).and_then(|text| event_time(&text));
     // Ordain and a timestamp plugin of RabbitMQ write this header.

@@ -157,7 +157,8 @@ impl DeliveryDecoder {
             let remedy = match self.ordering {
                 OrderingMode::Fifo if limit < MESSAGE_EVENTS_LIMIT => format!(
                     ", or lower `prefetch`: a fifo stream must remember the ids of all events in `prefetch` messages, \
-                     and remembers {MIN_REMEMBERED_IDS} ids of each key (`id_window`, if that is lower)"
+                     and is certain to remember only {MIN_REMEMBERED_IDS} ids of each key (or `id_window` ids, if \
+                     `id_window` is lower)"
                 ),
                 _ => String::new(),
             };

@@ -190,8 +190,8 @@ fn values_are_read_from_json_data() {
     check_message(settings, plain(), &body.to_string(), expected);
 }
 
-/// The second place of a format counts if the first place is empty. Dapr can also publish CloudEvents in structured
-/// mode.
+/// If the first place of a format is empty, the decoder uses the second place. Dapr can also publish CloudEvents in
+/// structured mode.
 #[test]
 fn formats_read_the_other_forms_of_their_libraries() {
     let time = Some(1_764_072_000_125);

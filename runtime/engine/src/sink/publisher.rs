@@ -380,7 +380,8 @@ impl OutboxPublisher {
     /// Marks the messages of runs as published. Marks runs with file lines one after the other, because each mark
     /// covers more of a file than the previous mark. Among the other runs, marks only the last run of each partition
     /// and shard; this mark includes the earlier runs. The requests for these marks run concurrently, because each
-    /// request may need a round trip to a server. Marks no run of a partition whose ownership has ended.
+    /// request may need a round trip to a server. If the ownership of a partition has ended, does not mark the runs of
+    /// this partition.
     async fn mark_runs(&self, finished: &[PublishRun]) {
         let mut last_runs = BTreeMap::new();
         for run in finished.iter().filter(|run| !run.handle.ownership.is_lost()) {

@@ -303,7 +303,8 @@ impl FileReader {
                 self.set.file(index).compare_again();
                 return Ok(Visit::Changed);
             }
-            // This check follows the first read, so it shows that the batch is from the content that the scan found.
+            // The file may have been truncated between the scan and the first read. This check therefore follows the
+            // first read. If it finds no truncation, the batch is from the content that the scan found.
             if self.set.file(index).is_cut_in(&file)? {
                 return self.handle_change(index, "was truncated before it was read");
             }

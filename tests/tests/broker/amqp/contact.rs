@@ -193,8 +193,8 @@ fn first_messages_are_held_until_a_message_is_read() -> Result<()> {
     Ok(())
 }
 
-/// The producers of a stream that has read messages change their format. The stream stops at the limit, and leaves the
-/// messages in the queue. With `unreadable_limit = 0`, an operator can turn the messages into dead letters.
+/// A stream has read messages, and then its producers change their format. The stream stops at the limit, and leaves
+/// the messages in the queue. With `unreadable_limit = 0`, an operator can turn the messages into dead letters.
 #[test]
 fn run_of_unreadable_messages_stops_a_stream_with_data() -> Result<()> {
     for ordering in ["", FIFO] {
