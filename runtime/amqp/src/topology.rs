@@ -631,7 +631,7 @@ fn stream_queue_refusal(queue: &str) -> BrokerError {
 
 fn describe_stream_queue(queue: &str) -> String {
     format!(
-        "the queue {queue:?} is of type stream, which keeps acknowledged messages: use a quorum queue, which Ordain \
+        "the queue {queue:?} is of type stream, which keeps acknowledged messages. Use a quorum queue, which Ordain \
          declares with declare = true, and move the messages to it with a shovel"
     )
 }

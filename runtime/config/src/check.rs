@@ -136,8 +136,8 @@ impl ConfigChecker<'_> {
         let half = runtime.lease.0 / 2;
         if heartbeat > half {
             let message = format!(
-                "must be at most half of runtime.lease, here {half}ms: RabbitMQ detects a dead connection after two to \
-                 three heartbeats, but other instances take over the partitions when the lease ends"
+                "must be at most half of runtime.lease, here {half}ms. Other instances take over the partitions when \
+                 the lease ends, but RabbitMQ detects a dead connection only after two to three heartbeats"
             );
             self.report("broker.heartbeat", message);
         }
@@ -254,7 +254,7 @@ impl ConfigChecker<'_> {
                         self.config.numbering_conflict(&sink.exchange.0)
                 {
                     let message = format!(
-                        "must have the same value as in [streams.{other}]: both streams read the exchange of sink \
+                        "must have the same value as in [streams.{other}]. Both streams read the exchange of sink \
                          \"{name}\", and this sink gives each message one number for both streams"
                     );
                     self.report(&format!("streams.{stream}.{setting}"), message);

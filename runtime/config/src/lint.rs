@@ -123,8 +123,8 @@ impl ConfigLint<'_> {
             return;
         }
         let message = "a restart of RabbitMQ can move keys to other partitions, because the exchange hashes the key in \
-                       another place than the routing key. Events of a fifo stream can then be executed out of order: \
-                       use one partition, or key = \"routing-key\", or restart RabbitMQ only while the queues of the \
+                       another place than the routing key. Events of a fifo stream can then be executed out of order. \
+                       Use one partition, or key = \"routing-key\", or restart RabbitMQ only while the queues of the \
                        stream are empty";
         self.report(&format!("streams.{name}.source.partitions"), message.to_owned());
     }

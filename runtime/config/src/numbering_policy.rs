@@ -102,7 +102,7 @@ impl NumberingPolicy {
     pub fn for_producers(loaded: &LoadedConfig, exchange: &str) -> Result<Self, ConfigError> {
         if let Some((name, setting, other)) = loaded.config.numbering_conflict(exchange) {
             let message = format!(
-                "must have the same value as in [streams.{other}]: both streams read the exchange {exchange}, and \
+                "must have the same value as in [streams.{other}]. Both streams read the exchange {exchange}, and \
                  Ordain gives each event one number for both streams"
             );
             return Err(loaded.setting_error(&format!("streams.{name}.{setting}"), message));

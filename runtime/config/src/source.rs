@@ -97,8 +97,8 @@ section! {
         /// queue. If the stream has read no message yet, a partition with a lower `prefetch` can stop earlier. With 0,
         /// the partition never stops, and each unreadable message becomes a dead letter at once.
         unreadable_limit: usize [0 to 65_535] = 100,
-            because "100 such messages in a row usually come from a producer that writes another form, and if the \
-                     messages remain in the queue, no producer must send them again";
+            because "100 such messages in a row usually mean that a producer has changed the form of its messages; if \
+                     the messages remain in the queue, no producer must send them again";
         /// Approximate maximum number of events of a partition that came over HTTP and wait in the store. Beyond this
         /// number, Ordain rejects requests, and producers retry later.
         inbox: u64 [1 to 1_000_000_000] = 100_000,

@@ -139,7 +139,7 @@ async fn publish_lines(
                 finished.clear();
                 tracing::warn!(
                     file = %name,
-                    "the store went back in time and may have lost events of this file: publishing the file again from \
+                    "the store went back in time and may have lost events of this file; publishing the file again from \
                      the oldest position that the store has (each shard remembers a position in the file). \
                      {REPEAT_ADVICE}"
                 );

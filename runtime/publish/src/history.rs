@@ -223,7 +223,7 @@ impl PublishedCalls {
         tracing::warn!(
             %to,
             events = repeated,
-            "the store went back in time and lost events of this publisher: the publisher has written again the lost \
+            "the store went back in time and lost events of this publisher. The publisher has written again the lost \
              events that it still had in memory"
         );
         self.log_forgotten(to);
@@ -362,7 +362,7 @@ fn other_number_message(item: &AssignItem, next: u64) -> String {
         )
     } else {
         format!(
-            "it had the sequence {number} of key {key:?}, but would now get the sequence {next}: the store also lost \
+            "it had the sequence {number} of key {key:?}, but would now get the sequence {next}. The store also lost \
              earlier events of the key, and this publisher does not have them in memory. With another publisher (for a \
              file: run the command again), publish all lost events of the key again, in their original order and with \
              the same ids ({LOST_NUMBERS_GUIDE})"

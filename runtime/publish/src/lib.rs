@@ -275,9 +275,9 @@ impl StreamPublisher {
         let Some(sequence) = event.sequence() else {
             return self.expiring_stream.as_ref().map(|stream| {
                 format!(
-                    "the event has no sequence, and the store cannot number it: streams.{stream}.key_ttl can remove \
-                     a key, but the store would continue the numbers of the removed key. Set key_ttl to \"off\", or \
-                     let the producer number its events"
+                    "the event has no sequence, and the store cannot number it. streams.{stream}.key_ttl can remove a \
+                     key, but the store would continue the numbers of the removed key. Set key_ttl to \"off\", or let \
+                     the producer number its events"
                 )
             });
         };

@@ -99,9 +99,9 @@ impl Tables {
                 let cut = journal::truncate_torn_batch(folder);
                 if let Some(kept) = cut.map_err(|error| open_error(folder, &error.into()))? {
                     tracing::warn!(
-                        "the end of the database journal was damaged, as after a power failure: Ordain has \
-                         removed the damaged end, and keeps a copy of the whole journal in {}. If Ordain finds that \
-                         acknowledged commits are lost, this start ends with an error",
+                        "the end of the database journal was damaged, as after a power failure. Ordain has removed the \
+                         damaged end, and keeps a copy of the whole journal in {}. If Ordain finds that acknowledged \
+                         commits are lost, this start ends with an error",
                         kept.display()
                     );
                 }

@@ -263,8 +263,8 @@ async fn appendfsync(link: &RedisConnection) -> Option<String> {
 fn describe_persistence(appends: bool, syncs: Option<&str>) -> &'static str {
     match (appends, syncs) {
         (true, Some("always")) => {
-            "each commit is on the server's disk before it is answered (appendfsync always), so \
-             acknowledged events survive a crash of the server, but not the loss of its disk"
+            "each commit is on the server's disk before it is answered (appendfsync always). Acknowledged events \
+             therefore survive a crash of the server, but not the loss of its disk"
         }
         (true, Some("everysec")) => {
             "the server syncs once a second (appendfsync everysec): a crash of its machine loses \

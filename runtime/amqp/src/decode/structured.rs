@@ -156,8 +156,8 @@ impl DeliveryDecoder {
         if count > limit {
             let remedy = match self.ordering {
                 OrderingMode::Fifo if limit < MESSAGE_EVENTS_LIMIT => format!(
-                    ", or lower `prefetch`: a fifo stream must remember the ids of all events in `prefetch` messages, \
-                     and is certain to remember only {MIN_REMEMBERED_IDS} ids of each key (or `id_window` ids, if \
+                    ", or lower `prefetch`: a fifo stream must remember the ids of all events in `prefetch` messages. \
+                     It is certain to remember only {MIN_REMEMBERED_IDS} ids of each key (or `id_window` ids, if \
                      `id_window` is lower)"
                 ),
                 _ => String::new(),
@@ -172,7 +172,7 @@ impl DeliveryDecoder {
         if headers.saturating_mul(count.saturating_sub(1)) > event_size {
             return Err(format!(
                 "each of the {count} events of the batch gets the headers of the message ({headers} bytes), and all \
-                 copies together exceed runtime.event_size ({event_size} bytes): send fewer events or fewer headers"
+                 copies together exceed runtime.event_size ({event_size} bytes). Send fewer events or fewer headers"
             ));
         }
         Ok(elements)

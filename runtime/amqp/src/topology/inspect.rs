@@ -45,7 +45,7 @@ impl Topology {
         }
         if !limited.is_empty() {
             findings.push(Finding::warning(format!(
-                "queues of stream {stream} have no argument {DELIVERY_LIMIT_ARGUMENT} ({}): unless a policy sets \
+                "queues of stream {stream} have no argument {DELIVERY_LIMIT_ARGUMENT} ({}). Unless a policy sets \
                  another limit, RabbitMQ 4 delivers each message at most 20 times, and then drops it. Remove the limit \
                  with a policy: {}",
                 limited.join(", "),
@@ -57,7 +57,7 @@ impl Topology {
             match find_queue(broker, connection, &dropped).await? {
                 Some(queue) if queue.message_count() > 0 => findings.push(Finding::warning(format!(
                     "the queue {dropped:?} has {} messages that the broker has dropped from the queues of stream \
-                     {stream}: remove the cause, and move the messages back to the exchange with a shovel",
+                     {stream}. Remove the cause, and move the messages back to the exchange with a shovel",
                     queue.message_count()
                 ))),
                 Some(_) => findings.push(Finding::note(format!(

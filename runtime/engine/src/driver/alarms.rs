@@ -198,7 +198,7 @@ pub(super) fn log_unreadable_spill(stream: &str, key: &str, error: &str) {
         key = %escape_invisible(key),
         error = %shortened(error),
         "stored events of the key unreadable: the key stops, and new events of the key become dead letters. Repair or \
-         restore the stored events, and start Ordain again; then send the events of these dead letters again"
+         restore the stored events, and start Ordain again. Then send the events of these dead letters again"
     );
 }
 

@@ -33,10 +33,9 @@ pub enum DriverError {
     /// This error ends a driver only in a run with `once`, or after the source has failed. Otherwise, the driver logs
     /// the text of the error as a warning.
     #[error(
-        "key {key:?} is stopped at event {event}, and the store holds as many later events of the key \
-         as `spill_limit` allows. With `overflow = \"pause\"`, the partition of the key accepts no further \
-         event: fix the cause (`ordain keys why {stream}{} {}`), or raise `spill_limit` and start Ordain \
-         again",
+        "key {key:?} is stopped at event {event}, and the store holds as many later events of the key as `spill_limit` \
+         allows. With `overflow = \"pause\"`, the partition of the key accepts no further event. Fix the cause \
+         (`ordain keys why {stream}{} {}`), or raise `spill_limit` and start Ordain again",
         config_option(),
         last_argument(.key)
     )]

@@ -12,8 +12,8 @@ pub enum PublisherError {
     Store(#[from] StoreError),
     /// A message was committed for a sink that the configuration no longer has.
     #[error(
-        "stream {stream} has a committed message of key {key:?}, event {sequence}, for the sink \
-         {sink:?}, which is not configured: add the sink again, at least until the message is published"
+        "stream {stream} has a committed message of key {key:?}, event {sequence}, for the sink {sink:?}, which is not \
+         configured. Add the sink again, at least until the message is published"
     )]
     UnknownSink {
         /// The stream whose handler emitted the message.
@@ -28,8 +28,8 @@ pub enum PublisherError {
     /// A dead letter was committed for forwarding, and the configuration no longer has a sink for the dead letters of
     /// the stream.
     #[error(
-        "stream {stream} must forward a committed dead letter of key {key:?}, event {sequence}, but \
-         its `dead_letter` is not set: set it again, at least until the letter is published"
+        "stream {stream} must forward a committed dead letter of key {key:?}, event {sequence}, but its `dead_letter` \
+         is not set. Set it again, at least until the letter is published"
     )]
     NoLetterSink {
         /// The stream that must forward the dead letter.

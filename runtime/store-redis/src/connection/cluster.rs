@@ -109,9 +109,8 @@ impl Cluster {
         let assigned = owners.count();
         if assigned < SLOT_COUNT {
             return Err(retryable_error(format!(
-                "only {assigned} of the {SLOT_COUNT} slots of this Cluster have a node: `redis-cli --cluster \
-                 create` creates a Cluster, and `redis-cli --cluster fix` reassigns slots that have lost \
-                 their node"
+                "only {assigned} of the {SLOT_COUNT} slots of this Cluster have a node. `redis-cli --cluster create` \
+                 creates a Cluster, and `redis-cli --cluster fix` reassigns slots that have lost their node"
             )));
         }
         let mut state = ClusterState {

@@ -207,7 +207,7 @@ fn batch_beyond_a_limit_is_not_divided() {
     assert!(error.contains("more than 2 events") && error.contains("lower `prefetch`"), "{error}");
     let error = count(&fifo().with_batch_limit(1), &three).expect_err("three events");
     let expected = "the batch has more than 1 event: send at most 1 event in a message, or lower `prefetch`: a fifo \
-                    stream must remember the ids of all events in `prefetch` messages, and is certain to remember only \
+                    stream must remember the ids of all events in `prefetch` messages. It is certain to remember only \
                     4000 ids of each key (or `id_window` ids, if `id_window` is lower)";
     assert_eq!(error, expected);
     let error = count(&sequenced().with_batch_limit(2), &three).expect_err("three events");
