@@ -43,9 +43,9 @@ pub(crate) fn target_dir() -> PathBuf {
 pub(crate) fn cargo(command: &str) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     // Remove the environment variables that cargo sets for the package `xtask`. A cargo command that a developer starts
-    // does not have these variables. If the cargo commands of `xtask` had the variables, build scripts that read the
-    // variables would run again whenever a developer's cargo command follows a cargo command of `xtask`, or the other
-    // way round.
+    // does not have these variables. Suppose that only the cargo commands of `xtask` had the variables. The build
+    // scripts that read the variables would then run again whenever a developer's cargo command follows a cargo command
+    // of `xtask`, or the other way round.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();
         let of_a_package = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];

@@ -3,9 +3,9 @@
 //! The client library holds a returned message until the next confirm arrives. The library then attaches the returned
 //! message to that confirm, which may belong to another message. The broker returns a message before it confirms the
 //! message. Each confirm takes one held message out of the library. The library therefore holds no returned message
-//! when every sent message is confirmed. The tracker uses this fact: the result of a message M is known when the broker
-//! has confirmed all messages that were sent before this process saw the confirm of M. A check may also find the result
-//! of M earlier: see [`ConfirmTracker::resolve`].
+//! when every sent message is confirmed. The tracker uses the following fact. Let M be a confirmed message. When the
+//! broker has confirmed all messages that were sent before this process saw the confirm of M, the result of M is known.
+//! A check may also find the result of M earlier: see [`ConfirmTracker::resolve`].
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -89,8 +89,8 @@ pub(super) struct ConfirmTracker<'a> {
     /// Number of messages that must be confirmed before the next check is due: the number of tracked messages at the
     /// last check.
     next_check_at: usize,
-    /// The time when the wait for the next confirm began: the latest of the last confirm, the last send while `sent`
-    /// was empty, and the last call of [`ConfirmTracker::reset_timers`].
+    /// The time when the wait for the next confirm began. This is the latest of three times: the last confirm, the last
+    /// send while `sent` was empty, and the last call of [`ConfirmTracker::reset_timers`].
     last_confirm_at: Instant,
     /// Confirms of messages that the tracker has given up. A late confirm may still arrive, and may carry a returned
     /// message.

@@ -38,8 +38,8 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_util::source_health::SourceState;
 use ordain_util::wait::shortened;
 
-/// Longest delay before the next subscription. After a subscription that received a delivery, or that took longer than
-/// this delay from its first step to its end, the next delay is again the shortest delay.
+/// Longest delay before the next subscription. If a subscription received a delivery, or took longer than this delay
+/// from its first step to its end, the next delay is again the shortest delay.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Delays between subscriptions that fail.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), MAX_RETRY_DELAY);

@@ -26,7 +26,7 @@ pub struct ExchangeFault {
 }
 
 impl ExchangeFault {
-    /// Returns whether the exchange needs a check by a consumer of another partition than 0, because no consumer of
+    /// Returns whether a consumer of another partition than 0 must check the exchange. This is so if no consumer of
     /// this process has begun a check at the time `now` or shortly before. If so, records the beginning of a check.
     pub(super) fn begin_due_check(&self, now: Instant) -> bool {
         let mut checked_at = self.checked_at.lock().unwrap_or_else(PoisonError::into_inner);

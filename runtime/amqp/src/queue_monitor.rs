@@ -97,10 +97,10 @@ impl Interruption {
     }
 }
 
-/// Monitors the queue until a fault occurs, and returns the fault. These are the faults: the queue is missing; the
+/// Monitors the queue until a fault occurs, and returns the fault. There are five faults. The queue is missing; the
 /// queue was deleted and declared again; the queue does not respond; the queue has messages and delivers none, although
-/// the consumer has room; any other request fails. `is_marked` is true if the queue of a `sequenced` stream has a
-/// marker. Ends the interruption of a stalled queue at the first delivery, or when the queue is empty.
+/// the consumer has room; or any other request to the broker fails. `is_marked` is true if the queue of a `sequenced`
+/// stream has a marker. Ends the interruption of a stalled queue at the first delivery, or when the queue is empty.
 pub(super) async fn monitor_queue(
     options: &ConsumerOptions,
     connection: &Connection,

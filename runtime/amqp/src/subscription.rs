@@ -230,8 +230,8 @@ impl<'a> Subscription<'a> {
     }
 
     /// Decides about the unreadable messages that are held back. The caller calls this method when no further message
-    /// has arrived for a while, or when no further message can arrive, because the held messages use up the prefetch.
-    /// If the subscription must end, returns the end of the subscription.
+    /// has arrived for a while. It also calls this method when the held messages use up the prefetch, so no further
+    /// message can arrive. If the subscription must end, returns the end of the subscription.
     async fn decide_about_held(&mut self) -> Option<SubscriptionEnd> {
         let is_prefetch_held = self.is_prefetch_held();
         if is_prefetch_held && self.prefetch.grow() {

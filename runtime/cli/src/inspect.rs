@@ -230,8 +230,8 @@ impl InspectTarget {
         }
     }
 
-    /// Returns the command-line option that makes another command read from the same store or process, with a space
-    /// before the option; an empty text if no option is needed.
+    /// Returns the command-line option with which another command reads from the same store or process. The text begins
+    /// with a space, and is empty if no option is needed.
     pub(crate) fn option(&self) -> String {
         match self {
             Self::Store { loaded, .. } => loaded.config_option(),

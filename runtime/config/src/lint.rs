@@ -63,8 +63,8 @@ impl ConfigLint<'_> {
         }
     }
 
-    /// Warns if the settings allow the store to remove an event that it keeps for replay, or a dead letter, before the
-    /// longest search for a missing event ends.
+    /// Warns if the store may remove an event that it keeps for replay, or a dead letter, too early: before the longest
+    /// search for a missing event ends.
     fn gaps(&mut self, name: &ResourceName, stream: &StreamConfig) {
         if stream.ordering != OrderingMode::Sequenced {
             return;
@@ -129,7 +129,7 @@ impl ConfigLint<'_> {
         self.report(&format!("streams.{name}.source.partitions"), message.to_owned());
     }
 
-    /// Warns if the settings allow Ordain to forget a key before the broker's last redelivery, or to hold an event
+    /// Warns if Ordain may forget a key before the broker's last redelivery. Also warns if Ordain may hold an event
     /// unacknowledged for more than half of the broker's time limit.
     fn redelivery(&mut self, name: &ResourceName, stream: &StreamConfig) {
         let timeout = in_words(CONSUMER_TIMEOUT_MS);

@@ -142,8 +142,8 @@ mod tests {
         Rollout { number, build: build(version) }
     }
 
-    /// Returns the version of the next rollout, as computed by an instance that offers `mine` while the other instances
-    /// offer `others` and the last rollout has the version `last`.
+    /// Returns the version of the next rollout, from the view of one instance. This instance offers `mine`, the other
+    /// instances offer `others`, and the last rollout has the version `last`.
     fn answer(last: &str, mine: &str, others: &[&str], may_revert: bool) -> Option<String> {
         let others: Vec<Build> = others.iter().map(|version| build(version)).collect();
         let last = decided(4, last);

@@ -19,8 +19,8 @@ use ordain_util::backoff::Backoff;
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
 impl RedisStore {
-    /// Creates a call of a script, with the argument that all scripts have: the offset that the script adds to the
-    /// server's time, and the time of the store's clock with the same offset.
+    /// Creates a call of a script, with the argument that all scripts have. This argument contains the offset that the
+    /// script adds to the server's time, and the time of the store's clock with the same offset.
     pub(super) fn script_call(&self, script: &LuaScript, keys: &[String]) -> Cmd {
         let mut call = script.call(keys);
         match &self.clock {

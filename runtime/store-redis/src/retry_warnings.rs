@@ -16,9 +16,9 @@ pub(super) const WARN_INTERVAL: Duration = Duration::from_secs(5);
 /// reason therefore usually belongs to an earlier failure.
 const REASON_LIFETIME: Duration = Duration::from_secs(15);
 /// If the newest failure of a request is older than this time, the request counts as given up by its caller, for
-/// example because the process has lost the partition. Failures of a request that the caller repeats follow each other
-/// within 18 seconds: the sequencer sends a failed commit again after at most 5 seconds, callers repeat all other
-/// requests sooner, and an attempt takes at most 13 seconds. The rest is a reserve for a busy process.
+/// example because the process has lost the partition. The failures of a request that the caller repeats follow each
+/// other within 18 seconds. An attempt takes at most 13 seconds. The sequencer sends a failed commit again after at
+/// most 5 seconds, and callers repeat all other requests sooner. The rest is a reserve for a busy process.
 const GIVE_UP_DELAY: Duration = Duration::from_secs(20);
 
 /// The requests that failed and that their callers repeat, and the throttle for the warnings about them.

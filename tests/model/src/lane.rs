@@ -115,8 +115,9 @@ impl Lane {
         self.held = self.held.without(write.spilled).from(write.next);
     }
 
-    /// Records that the store refused the lane's write, or that the lane read its key record before the owner repeated
-    /// lost commits: keeps the held events, drops all results, and requests the stored key record again.
+    /// Starts the lane again: keeps the held events, drops all results, and requests the stored key record again. The
+    /// reason is that the store refused the lane's write, or that the lane read its key record before the owner
+    /// repeated lost commits.
     pub(crate) fn refused(&mut self) {
         *self = Self { held: self.held, ..Self::new(Load::Wanted) };
     }

@@ -76,8 +76,8 @@ impl Fleet {
         })
     }
 
-    /// Checks for each host that its counter of lost events equals the number of lost events in the records that the
-    /// host has logged since its last start, and that its metrics show each shard in these records.
+    /// Checks two properties of each host. Its counter of lost events must equal the number of lost events in the
+    /// records that the host has logged since its last start. Its metrics must show each shard in these records.
     pub(crate) fn check_counters(&mut self) -> Result<()> {
         self.hosts.iter_mut().try_for_each(|host| {
             host.lost_and_logged()?;

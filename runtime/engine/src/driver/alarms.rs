@@ -151,9 +151,9 @@ fn log_parked_key(stream: &str, write: &KeyWrite, failure: &FailureInfo) {
     );
 }
 
-/// Returns the newest gap (missing events of the key) if two facts are new in this write: all replay rounds of the gap
-/// have failed, and the key still waits. Before this write, the field `until` of the gap is 0; afterwards, the field
-/// contains the time of the write.
+/// Returns the newest gap (missing events of the key) if all replay rounds of the gap have failed, and the key still
+/// waits. Returns it only for the write in which this becomes true. Before this write, the field `until` of the gap is
+/// 0; afterwards, the field contains the time of the write.
 fn newly_waiting(record: &KeyRecord) -> Option<&GapEntry> {
     record.gaps.iter().next_back().filter(|gap| gap.end == GapEnd::Waiting && gap.until == 0)
 }

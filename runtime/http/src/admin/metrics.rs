@@ -1,7 +1,7 @@
 //! `GET /metrics`: the counts of the partitions, the handlers and the background tasks. Each request reads the current
-//! counts, and the newest results of the background tasks. The values of labels are the names of streams, of handlers
-//! and of replay sources, the versions of handlers, the numbers of partitions and of shards, the statuses of responses,
-//! and words of fixed sets. A label must never contain the key of an event.
+//! counts, and the newest results of the background tasks. The values of labels are names (of streams, handlers and
+//! replay sources), versions of handlers, and numbers (of partitions and shards). Other values are the statuses of
+//! responses, and words of fixed sets. A label must never contain the key of an event.
 
 mod process;
 mod write;

@@ -249,7 +249,7 @@ local function each_block(origin, from, to, visit)
 end
 
 -- Read the record of each origin. The record contains the epoch of the last owner, and the last outbox position whose
--- messages are assigned. Refuse a group in four cases: its epoch is lower than the epoch in the record; the store lacks
+-- messages are assigned. Refuse a group in four cases. Its epoch is lower than the epoch in the record; the store lacks
 -- messages that it has already confirmed to the owner; the group comes from a stale request; or an earlier group of
 -- this call has the same origin.
 do

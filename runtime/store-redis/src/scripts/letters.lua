@@ -1,9 +1,9 @@
 -- Reads the dead letters between two places, in order. A place is the sort key of a letter
 -- (runtime/store/src/codec/letter_place.rs). Reads pages of at most 16 places, and ends after the page in which it
 -- reaches `limit` letters, `bytes` bytes, or `ENTRY_LIMIT` examined places. If the caller names causes, one byte each,
--- reads only letters that have one of these causes and are at most `within` ms old. Returns the time by which the
--- caller decides which letters have expired, the last examined place (false if no more letters follow), and the place
--- and the record of each letter that it has read.
+-- reads only letters that have one of these causes and are at most `within` ms old. Returns three values: the time by
+-- which the caller decides which letters have expired; the last examined place (false if no more letters follow); and
+-- the place and the record of each letter that it has read.
 local data, letters = KEYS[1], KEYS[2]
 local from, to, limit, bytes = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local causes, within = ARGV[6], tonumber(ARGV[7])

@@ -87,10 +87,10 @@ impl Publisher {
     /// # Errors
     /// [`Error::Event`] names the event that is invalid or that the store refused; the events before this event are
     /// published. If the store refused the event, later events of other keys may be published too. [`Error::Away`]
-    /// means that, for half a minute, the store or broker was unavailable, or the queue of the stream was full. Some of
-    /// the events may then be published. After these errors, the program can publish the same events again: Ordain
-    /// recognises the events that are already published. [`Error::Failed`] can mean that the store lost events of this
-    /// publisher, and refuses to number one of them again; the error then names the next step.
+    /// means that the store or broker was unavailable for half a minute, or that the queue of the stream was full for
+    /// half a minute. Some of the events may then be published. After these errors, the program can publish the same
+    /// events again: Ordain recognises the events that are already published. [`Error::Failed`] can mean that the store
+    /// lost events of this publisher, and refuses to number one of them again; the error then names the next step.
     pub async fn publish(&mut self, events: &[Event]) -> Result<Vec<Receipt>, Error> {
         let mut packed = Vec::with_capacity(events.len());
         let mut wrong = None;

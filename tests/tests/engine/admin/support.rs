@@ -27,8 +27,9 @@ pub(crate) const EVENTS: u64 = 10;
 /// A key with characters that must be percent-encoded in a URL.
 pub(crate) const ODD_KEY: &str = "a/b?c=d&e%2f#ü +%";
 
-/// Returns a home whose input contains [`GOOD_KEYS`] keys without failures, a key with special characters, a key that
-/// is parked because of a gap, a key that is parked because its handler traps, a rejected event, and an invalid line.
+/// Returns a home whose input contains [`GOOD_KEYS`] keys without failures, and a key with special characters. The
+/// input also contains a key that is parked because of a gap, a key that is parked because its handler traps, a
+/// rejected event, and an invalid line.
 pub(crate) fn home() -> Result<Home> {
     let home = Home::new(&["faulty"], CONFIG)?;
     home.write("events.ndjson", text(&events()))?;

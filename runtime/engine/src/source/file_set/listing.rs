@@ -94,9 +94,9 @@ impl FileSet {
         Ok(())
     }
 
-    /// Returns whether a program is still writing the content of the file `compressed` to the file `found`: `found` is
-    /// a new file, was created after `compressed`, and has only the beginning of the content. A creation time of 0 is
-    /// unknown; the result is then `false`, because a program may instead be compressing `found`.
+    /// Returns whether a program is still writing the content of the file `compressed` to the file `found`. This is so
+    /// if `found` is a new file, was created after `compressed`, and has only the beginning of the content. A creation
+    /// time of 0 is unknown; the result is then `false`, because a program may instead be compressing `found`.
     fn is_unfinished(&self, found: &ListedFile, compressed: &ListedFile) -> io::Result<bool> {
         let compressed_created = created_ns(&compressed.metadata);
         let is_newer = compressed_created > 0 && created_ns(&found.metadata) > compressed_created;

@@ -11,8 +11,9 @@ impl OwnerModel {
     /// Returns the number of requests that may only search the store for the dead letter of the first missing event.
     /// Such a request is not a part of a round: the owner need not wait for the clock of the gap, and does not query
     /// the other sources. An owner makes at most one such request when it finds the gap, and one after each load of the
-    /// key record, because another owner may have written the dead letter; the record shows whether dead letters wait.
-    /// The owner makes another request when the dead letter of this event becomes durable.
+    /// key record. The later requests are necessary because another owner may have written the dead letter. The record
+    /// shows whether dead letters wait. The owner makes another request when the dead letter of this event becomes
+    /// durable.
     fn allowed_letter_searches(&self, key: &Key, first: u64) -> u32 {
         let loads = self.ahead_loads.get(key).copied().unwrap_or(0);
         let letters = self.early_letters.get(&(key.clone(), first)).copied().unwrap_or(0);
