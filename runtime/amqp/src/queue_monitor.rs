@@ -338,9 +338,9 @@ pub(super) async fn restore_exchange(
     restored.map_err(TopologyError::from)
 }
 
-/// In the consumer of another partition than 0, checks whether the exchange has the type that the stream needs, unless
-/// another consumer of this process has checked the exchange recently. A missing exchange is no fault, because the
-/// consumer of partition 0 declares it. If the check fails, the next check repeats it.
+/// In the consumer of another partition than 0, checks whether the exchange has the type that the stream needs. Skips
+/// the check if another consumer of this process has checked the exchange recently. A missing exchange is no fault,
+/// because the consumer of partition 0 declares it. If the check fails, the next check repeats it.
 async fn check_exchange_type(options: &ConsumerOptions) {
     let ConsumerOptions { broker, topology, stream, partition, exchange_fault, .. } = options;
     if *partition == 0 || !topology.is_declared() || !exchange_fault.begin_due_check(Instant::now())

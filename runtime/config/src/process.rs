@@ -264,10 +264,10 @@ section! {
             because "a few hundred lines are enough to understand one event";
         /// Maximum processor time for compiling a handler. A handler that needs more is rejected.
         compile_timeout: Millis ["1s" to "1h"] = "5m",
-            because "the largest measured handler needs a hundredth of five minutes";
+            because "the compilation of the largest measured handler takes about three seconds";
         /// Maximum memory for compiling a handler. A handler that needs more is rejected.
         compile_memory: ByteSize ["256MiB" to "64GiB"] = "4GiB",
-            because "a handler of 3 MB needs a fortieth of 4 GiB, and the limit stops a malicious file";
+            because "the compilation of a handler of 3 MB needs about 100 MiB, and the limit stops a malicious file";
     }
 }
 

@@ -158,8 +158,8 @@ section! {
 section! {
     /// Settings for failing handlers.
     pub struct RetryConfig {
-        /// Maximum number of attempts of one event, including the first, if the handler requests a retry or exceeds the
-        /// time limit. After any other failure, Ordain tries the event only once more.
+        /// Maximum number of attempts of one event, including the first attempt. This limit applies if the handler
+        /// requests a retry or exceeds the time limit. After any other failure, Ordain tries the event only once more.
         attempts: u32 [1 to 1_000_000] = 5,
             because "with the backoff, five attempts take about a second, within which a short disturbance passes";
         /// Delay between attempts: a random value between the lower bound and a ceiling that doubles with each

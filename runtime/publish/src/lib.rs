@@ -288,11 +288,11 @@ impl StreamPublisher {
     /// numbers, and only to publish the lost events again. Publish all of them, in the same order and with the same
     /// ids, before any new event.
     ///
-    /// Without this call, the store refuses an event if a stream that reads the events has events of the same key with
-    /// higher sequences than the store has given. After this call, the store gives such an event the next number of its
-    /// key if the stream has the same event there. The stream then recognises the repeat. If the stream has a different
-    /// event there, or no longer has the digest of the event there (the setting `digests` limits the number of
-    /// digests), the store refuses the event.
+    /// A stream that reads the events may have events of a key with higher sequences than the store has given. Without
+    /// this call, the store then refuses an event of this key. After this call, the store gives the event the next
+    /// number of its key if the stream has the same event under this number. The stream then recognises the repeat. If
+    /// the stream has a different event under this number, or no longer has the digest of its event (the setting
+    /// `digests` limits the number of digests), the store refuses the event.
     pub fn reuse_lost_numbers(&mut self) {
         if let Some((assigner, _)) = &mut self.assigner {
             assigner.reuses_lost_numbers = true;

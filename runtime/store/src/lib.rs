@@ -145,8 +145,8 @@ pub trait Store:
     /// the store notices the replacement only when it sends another request.
     async fn update_shard_disconnects(&self, _shards: &BTreeSet<u32>) {}
 
-    /// Returns the reason of the newest failed request to the store's servers, if the store still repeats a failed
-    /// request. Returns `None` if no request has failed within the last seconds.
+    /// If the store still repeats a failed request to its servers, returns the reason of the newest failure. Returns
+    /// `None` if no request has failed within the last seconds.
     fn retry_reason(&self) -> Option<String> {
         None
     }

@@ -121,8 +121,8 @@ pub struct OutboxChunk {
 /// A message that the store is to assign.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AssignItem {
-    /// The event that the receiver will get. The event has a sequence only if its producer has numbered it. Otherwise
-    /// the store adds the number, if it numbers the messages of the destination.
+    /// The event that the receiver will get. The event has a sequence only if its producer has numbered it. Otherwise,
+    /// if the store numbers the messages of the destination, it adds the number.
     pub event: Arc<Event>,
     /// The partition of the destination stream; meaningless if the destination is not a stream.
     pub partition: u32,
@@ -404,10 +404,10 @@ pub enum DequeueResult {
 /// a damaged entry.
 #[async_trait]
 pub trait MessageLog: Send + Sync {
-    /// Assigns messages in one atomic write: numbers them and retains them for replay, if the messages of the
-    /// destination have numbers, and queues them, if the destination is a stream. Messages that the store recognises
-    /// keep their numbers. Messages for an exchange or a file are durable when the store replies. Messages for a stream
-    /// become durable with a later commit at the latest.
+    /// Assigns messages in one atomic write. If the messages of the destination have numbers, this write numbers the
+    /// messages, and retains them for replay. If the destination is a stream, it also queues the messages. Messages
+    /// that the store recognises keep their numbers. Messages for an exchange or a file are durable when the store
+    /// replies. Messages for a stream become durable with a later commit at the latest.
     ///
     /// # Errors
     /// [`StoreError::RolledBack`]: the shard lacks the [witness](AssignRequest::witness); the store changed nothing. A

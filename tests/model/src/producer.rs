@@ -62,7 +62,7 @@ pub enum ProducerFault {
     FileIsNotReadAgain,
     /// The store does not compare the id of a new event with the ids of the events that the store already has.
     NothingIsRemembered,
-    /// The store refuses to number a lost event that the producer writes again, if the reader already has the event.
+    /// If the producer writes a lost event again that the reader already has, the store refuses to number the event.
     RepeatsAreRefused,
     /// If the reader has higher numbers than the store has given, the store gives a new event the next higher number,
     /// instead of refusing the event.

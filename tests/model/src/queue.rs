@@ -129,11 +129,11 @@ pub enum QueueStep {
     RequestRecord,
     /// The process without a reader compares its calls with the requested record.
     CompareRecord,
-    /// A call over two shards puts its entry into the queue, if the queue lacks the entry as far as the process knows.
-    /// If no such call is in progress, a new call begins.
+    /// If, as far as the process knows, the queue lacks the entry of a call over two shards, the call puts its entry
+    /// into the queue. If no such call is in progress, a new call begins.
     PutPart,
-    /// A call over two shards writes its part to the other shard, if that shard lacks the part as far as the process
-    /// knows. If no such call is in progress, a new call begins.
+    /// If, as far as the process knows, the other shard lacks the part of a call over two shards, the call writes its
+    /// part to that shard. If no such call is in progress, a new call begins.
     PutOtherPart,
     /// The process notices that a shard went back during a call over two shards. Without this step, the process notices
     /// the rollback in the step `Answer`, by its last read.

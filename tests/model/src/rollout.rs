@@ -66,7 +66,7 @@ pub enum RolloutStep {
     /// needs a new rollout. The instance executes the rollout of the table if the instance has the build of this
     /// rollout and knows no newer rollout.
     Decide(u8),
-    /// The instance executes an event of the key, if the instance's rollout is new enough for the key. If the
+    /// If the instance's rollout is new enough for the key, the instance executes an event of the key. If the
     /// instance's rollout is too old for the key, the instance reads the table. If the rollout of the table is too old
     /// as well, the instance requires a rollout with the number in the record or a higher number.
     Execute(u8),

@@ -34,7 +34,7 @@ pub struct SinkFileScope {
 pub enum SinkFileFault {
     /// A start removes all lines after the published part of the file (the part whose length is in the mark).
     LinesAreRemoved,
-    /// A start removes all lines after the published part of the file, if the outbox has all their messages.
+    /// If the outbox has the messages of all lines after the published part of the file, a start removes these lines.
     UnpublishedLinesAreRemoved,
     /// A start does not write a mark, so the process writes its first mark with its first removal from the outbox.
     NoMarkAtStart,

@@ -62,8 +62,8 @@ impl Rig {
         Ok(mark.text().unwrap_or_default().to_owned())
     }
 
-    /// Runs the host once more and checks that no event takes effect again. The run may print messages again, if the
-    /// store has not recorded them as published.
+    /// Runs the host once more and checks that no event takes effect again. If the store has not recorded messages as
+    /// published, the run may print them again.
     fn expect_no_repeats(&self, runs: &[&str]) -> Result<()> {
         self.expect_all_effects_once()?;
         let printed = runs.iter().map(|run| self.home.read(&format!("out-{run}")));

@@ -188,10 +188,10 @@ impl Sequencer {
         }
     }
 
-    /// Lets a key without a record begin at the sequence of the first event that arrives. If a lower sequence arrives
-    /// before the key has executed or written anything, it becomes the beginning instead, unless events that the lane
-    /// holds would then be too far ahead. The first write of the key makes the beginning durable. Returns `false` if
-    /// the lane drops the event. The lane drops an early event of a key without a beginning: the source will deliver
+    /// Lets a key without a record begin at the sequence of the first event that arrives. A lower sequence may arrive
+    /// before the key has executed or written anything. It then becomes the beginning instead, unless events that the
+    /// lane holds would then be too far ahead. The first write of the key makes the beginning durable. Returns `false`
+    /// if the lane drops the event. The lane drops an early event of a key without a beginning: the source will deliver
     /// this event again, but may deliver a lower sequence first.
     fn begin_key(&mut self, index: u32, sequence: u64, delivery: DeliveryNumber) -> bool {
         let lane = &mut self.lanes[index];

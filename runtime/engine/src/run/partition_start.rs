@@ -123,8 +123,8 @@ pub(super) async fn check_backlog(
 }
 
 /// Returns the maximum total size, in bytes, of sent left-over messages. These are messages of earlier owners that the
-/// outbox publisher has sent to the sinks, and that the store has not marked as published yet. The limit has room for
-/// the messages that one dead process left unpublished, if that process had the same settings as this process.
+/// outbox publisher has sent to the sinks, and that the store has not marked as published yet. If a dead process had
+/// the same settings as this process, the limit has room for the messages that it left unpublished.
 pub(super) fn backlog_bytes_limit(config: &Config) -> usize {
     2 * config.runtime.memory_budget.bytes()
 }

@@ -6,9 +6,9 @@
 //! lines. If the outbox has the message of such a line, the sink does not write the message again. If the outbox lacks
 //! the message, the store has lost the message, for example because an operator restored an older copy of the store.
 //! The start reports such a message as lost. A start removes an incomplete line from the end of the file, even if
-//! another program has renamed the file. A start also removes a line of another program and all data after this line,
-//! if the outbox has all messages in this data. If another file has taken the place of the sink file, Ordain removes
-//! nothing from this other file.
+//! another program has renamed the file. If a line of another program follows, and the outbox has all messages in the
+//! data after this line, a start also removes the line and this data. If another file has taken the place of the sink
+//! file, Ordain removes nothing from this other file.
 //!
 //! The open file may differ from the file that has the path: log rotation renames, removes or truncates a file while a
 //! process writes to it. Before the first write after a sync, the sink therefore checks whether the path still leads to

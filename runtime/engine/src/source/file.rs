@@ -528,9 +528,9 @@ impl LineDecoder {
         Ok((batch, is_end))
     }
 
-    /// Returns the event in the last line, or the dead letter of this line, if the line has no line end and is not
-    /// blank. With `may_be_unfinished`, another process may still be writing the line. If the line is then not an
-    /// event, the method logs a warning and returns `None`, and the next run reads the line again.
+    /// If the last line has no line end and is not blank, returns the event in this line, or the dead letter of this
+    /// line. With `may_be_unfinished`, another process may still be writing the line. If the line is then not an event,
+    /// the method logs a warning and returns `None`, and the next run reads the line again.
     fn last_line<R: Read>(
         &self,
         lines: &mut LineSplitter<R>,

@@ -86,8 +86,8 @@ impl Load {
     }
 
     /// Returns a load of `events` events of 1,000 keys, with `of_one` events of key 0 spread evenly among them. Each
-    /// event of the keys `emitting` makes a message. The handler rejects an event of any other key, including key 0, if
-    /// the event does not follow the previous event of its key.
+    /// event of the keys `emitting` makes a message. If an event of any other key, including key 0, does not follow the
+    /// previous event of its key, the handler rejects the event.
     pub(crate) fn beside_one(events: usize, of_one: usize, emitting: Range<u32>) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut of_keys = vec![0; 1 + ORDINARY_KEY_COUNT as usize];

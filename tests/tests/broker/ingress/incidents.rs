@@ -229,8 +229,8 @@ fn records_of_lost_events_are_correct() -> Result<()> {
         );
     }
     // The test knows only a lower and an upper limit for the number of safe events, for two reasons. First, the host
-    // had already read some events when the server went back in time. Second, events that the host accepted afterwards
-    // may count as safe, if they were waiting when the reader detected the loss.
+    // had already read some events when the server went back in time. Second, if events that the host accepted
+    // afterwards were waiting when the reader detected the loss, they may count as safe.
     let safe = (0..SHARDS).filter_map(|shard| safe_events(&all, shard)).sum::<u64>() as usize;
     let least =
         WAITING_EVENTS.checked_sub(taken_after + READ_AHEAD).context("the stream is too fast")?;

@@ -20,10 +20,10 @@ use super::tracked_file::TrackedFile;
 
 impl FileSet {
     /// Returns the files of the folder that match the pattern and have a wanted role, in reading order. If the path of
-    /// the source is a link, also returns the older files of the file to which the link leads. Leaves out a file to
-    /// which a program is still writing the content of a compressed file, if the wanted roles include compressed files.
-    /// Returns `None` if a folder is missing, or if another device is mounted there. Also returns `None`, and sets
-    /// `is_listing_outdated`, if programs rename the files of a folder without a pause.
+    /// the source is a link, also returns the older files of the file to which the link leads. If the wanted roles
+    /// include compressed files, leaves out a file to which a program is still writing the content of a compressed
+    /// file. Returns `None` if a folder is missing, or if another device is mounted there. Also returns `None`, and
+    /// sets `is_listing_outdated`, if programs rename the files of a folder without a pause.
     pub(super) fn list(
         &mut self,
         pattern: &FilePattern,
@@ -174,8 +174,8 @@ impl FileSet {
         self.unless_denied(&listed.path, listed.role, opened)
     }
 
-    /// Replaces an error by `None` and logs a warning, if the error shows that this process has no right to read an
-    /// older file. The set then treats the file as missing. If this method returned the error, the error would end the
+    /// If an error shows that this process has no right to read an older file, replaces the error by `None`, and logs a
+    /// warning. The set then treats the file as missing. If this method returned the error, the error would end the
     /// whole run, but the other streams must continue.
     fn unless_denied<T>(
         &mut self,

@@ -65,7 +65,7 @@ impl FileSet {
         self.files = kept;
     }
 
-    /// Logs a warning about a missing file that was read to its last known end, if the file may have had more lines.
+    /// If a missing file that was read to its last known end may have had more lines, logs a warning.
     fn report_read(&self, tracked: &TrackedFile, compressed: Option<&CompressedFile>) {
         let progress = &tracked.progress;
         match compressed {

@@ -18,8 +18,8 @@ use super::listed_file::ListedFile;
 use super::tracked_file::TrackedFile;
 use super::{FileSet, ScanResult};
 
-/// The source closes a file that has not changed for `IDLE_TIMEOUT`, if the source has read the file to its end and the
-/// file is not the newest. Without wildcards in the path of the source, the file that the path names stays open.
+/// If the source has read a file to its end, and the file is not the newest and has not changed for `IDLE_TIMEOUT`, the
+/// source closes the file. Without wildcards in the path of the source, the file that the path names stays open.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 /// Maximum number of listings of the folder in one scan. More than two listings are necessary only if programs rename
 /// or truncate files during the scan.
