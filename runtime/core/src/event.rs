@@ -322,7 +322,7 @@ impl Event {
         }
         let flags = input.get_u8();
         if flags & !EVENT_FLAGS != 0 {
-            return Err(UnpackError("event flags, or written by a newer version"));
+            return Err(UnpackError("event flags (a newer version may have written them)"));
         }
         let sequence = input.get_u64_le();
         let time = input.get_u64_le();
@@ -503,7 +503,7 @@ impl Message {
         }
         let flags = input.get_u8();
         if flags & !MESSAGE_FLAGS != 0 {
-            return Err(UnpackError("message flags, or written by a newer version"));
+            return Err(UnpackError("message flags (a newer version may have written them)"));
         }
         let delay = input.get_u64_le();
         let parts = PackedStrings::decode(input, 4)?;

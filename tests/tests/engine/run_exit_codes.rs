@@ -453,7 +453,7 @@ fn one_file_under_two_names_is_refused() -> Result<()> {
     let events = in_turn(1, 1).join("\n") + "\n";
     home.write("events.ndjson", &events)?;
     std::os::unix::fs::symlink("events.ndjson", home.path("out.ndjson"))?;
-    let input = "is the same file as streams.cases.source.path: the source would never end";
+    let input = "is the same file as streams.cases.source.path: the source would read the sink's messages without end";
     check(&home, RUN_ONCE, CONFIG_CODE, &["ordain.toml:8: sinks.tally.path: out.ndjson", input])?;
     std::fs::remove_file(home.path("out.ndjson"))?;
     std::fs::hard_link(home.path("events.ndjson"), home.path("out.ndjson"))?;

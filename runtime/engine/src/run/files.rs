@@ -320,9 +320,9 @@ impl FileSinkPath<'_> {
     ) -> Result<(), ConfigError> {
         let metadata = std::fs::metadata(self.path);
         if let Some(input) = read.setting(self.path, metadata.as_ref().ok()) {
-            return Err(
-                self.error(&format!("is the same file as {input}: the source would never end"))
-            );
+            return Err(self.error(&format!(
+                "is the same file as {input}: the source would read the sink's messages without end"
+            )));
         }
         if let Some(purpose) = own.purpose(self.path, metadata.as_ref().ok()) {
             return Err(self.error(&format!(

@@ -215,7 +215,7 @@ fn stream_problems(app: &AdminState) -> StreamProblems {
 /// Returns the reason of a stream whose source delivers no events. `login_refusal` contains the public words of a
 /// broker that refuses the login.
 fn no_events_reason(since: Timestamp, login_refusal: Option<&str>) -> String {
-    format!("no events arrive from its source since {since:.0}{}", login_cause(login_refusal))
+    format!("no events have arrived from its source since {since:.0}{}", login_cause(login_refusal))
 }
 
 /// Returns the reason why a stream is not ready, for a fault because of which the broker does not route events to the
@@ -396,12 +396,12 @@ mod tests {
         let since = Timestamp::from_second(0).expect("a time");
         assert_eq!(
             no_events_reason(since, None),
-            "no events arrive from its source since 1970-01-01T00:00:00Z"
+            "no events have arrived from its source since 1970-01-01T00:00:00Z"
         );
         assert_eq!(
             no_events_reason(since, Some("ACCESS_REFUSED - Login was refused.")),
-            "no events arrive from its source since 1970-01-01T00:00:00Z: the broker refuses the login: ACCESS_REFUSED \
-             - Login was refused"
+            "no events have arrived from its source since 1970-01-01T00:00:00Z: the broker refuses the login: \
+             ACCESS_REFUSED - Login was refused"
         );
         assert_eq!(login_cause(Some("")), ": the broker refuses the login");
     }

@@ -68,7 +68,8 @@ fn until_not_consumed(service: &mut Service, address: SocketAddr) -> Result<()> 
         let page = get(address, "/readyz");
         page.is_ok_and(|page| {
             let reason = page.problem().unwrap_or_default();
-            page.status == 503 && reason.contains("stream cases: no events arrive from its source")
+            page.status == 503
+                && reason.contains("stream cases: no events have arrived from its source")
         })
     })
 }

@@ -104,7 +104,7 @@ fn until_refusal_is_named(service: &mut Service, detail: &str) -> Result<()> {
             && body["detail"].as_str().is_some_and(|text| text.starts_with(detail))
             && body["detail"].as_str().is_some_and(|text| text.contains(REFUSAL))
             && stream["stream"] == "cases"
-            && reason.starts_with("no events arrive from its source since 20")
+            && reason.starts_with("no events have arrived from its source since 20")
             && reason.contains(REFUSAL);
         last = Some(page.body);
         is_named
@@ -131,7 +131,7 @@ fn streams_wait_for_the_login_backend_of_the_broker() -> Result<()> {
         backend.stop()?;
         rig.rabbit.close_connections()?;
         service.until_says(REFUSAL)?;
-        until_refusal_is_named(&mut service, "not ready: stream cases: no events arrive")?;
+        until_refusal_is_named(&mut service, "not ready: stream cases: no events have arrived")?;
         let address = admin(&mut service)?;
         let listed = get(address, "/v1/streams")?.json()?;
         let reason = listed["streams"][0]["reason"].as_str().unwrap_or_default();

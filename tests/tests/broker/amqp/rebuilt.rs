@@ -75,7 +75,7 @@ fn missing_virtual_host_is_reported_until_it_returns() -> Result<()> {
     let address = admin(&mut service)?;
     let not_ready = get(address, "/readyz")?;
     ensure!(not_ready.status == 503, "{not_ready:?}");
-    ensure!(not_ready.problem()?.contains("stream cases: no events arrive from its source"));
+    ensure!(not_ready.problem()?.contains("stream cases: no events have arrived from its source"));
     rig.rabbit.create_virtual_host()?;
     service.until_says("queue consumed again")?;
     declare_out(&mut rig)?;

@@ -40,7 +40,7 @@ fn start_refused(home: &Home, parts: &[&str]) -> Result<(Service, SocketAddr)> {
     let address = admin(&mut service)?;
     service.until("unreadiness because of the stream", || {
         get(address, "/readyz")
-            .is_ok_and(|page| page.body.contains("stream cases: no events arrive"))
+            .is_ok_and(|page| page.body.contains("stream cases: no events have arrived"))
     })?;
     ensure!(
         metric(address, "ordain_stream_consuming{stream=\"cases\",partition=\"0\"}")? == Some(0)

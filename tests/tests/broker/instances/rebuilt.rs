@@ -100,7 +100,7 @@ fn rebuild(fleet: &mut Fleet, hosts: &mut [Host; 2]) -> Result<()> {
     fleet.rig.rabbit.delete_virtual_host()?;
     for host in &mut *hosts {
         host.service.until_says("NOT_ALLOWED")?;
-        until_unready(host, "no events arrive from its source")?;
+        until_unready(host, "no events have arrived from its source")?;
     }
     fleet.rig.rabbit.create_virtual_host()?;
     declare_out(fleet)

@@ -62,7 +62,9 @@ fn refused_subscription_is_reported_repeatedly() -> Result<()> {
         let address = admin(&mut service)?;
         let not_ready = get(address, "/readyz")?;
         ensure!(not_ready.status == 503, "{not_ready:?}");
-        ensure!(not_ready.problem()?.contains("stream cases: no events arrive from its source"));
+        ensure!(
+            not_ready.problem()?.contains("stream cases: no events have arrived from its source")
+        );
         let metrics = get(address, "/metrics")?.body;
         for row in [
             "ordain_stream_consuming{stream=\"cases\",partition=\"0\"} 0",
