@@ -18,9 +18,9 @@ pub struct LossCounts {
 }
 
 impl LossCounts {
-    /// Returns the number of events that this process put into the store for the partition, and that the store lost
-    /// before the stream read them, as far as this process can determine. For partition 0, the number includes lost
-    /// events without a known partition.
+    /// Returns the number of events that this process put into the store for the partition, and that the store then
+    /// lost before the stream read them. Includes only the losses that this process can determine. For partition 0, the
+    /// number includes lost events without a known partition.
     pub fn lost_events(&self) -> u64 {
         self.lost_events.load(Ordering::Relaxed)
     }
