@@ -54,6 +54,7 @@ mod spill;
 mod timers;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use self::commit::ShardState;
 use self::delivery_window::DeliveryWindow;
@@ -64,7 +65,7 @@ use self::outstanding::OutstandingRequests;
 use self::settled_events::SettledEvents;
 use self::timers::LaneTimers;
 use crate::effect::Effect;
-use crate::event::Key;
+use crate::event::{Event, Key};
 use crate::input::Input;
 use crate::settings::{OrderingMode, SequencerSettings};
 use crate::stats::{LaneState, Stats};
@@ -72,6 +73,8 @@ use crate::turn::AttemptToken;
 
 /// Maximum number of keys that [`Sequencer::take_resumed_keys`] returns.
 const RESUMED_KEYS_LIMIT: usize = 32;
+/// Maximum number of events that [`Sequencer::take_unverified_duplicates`] returns.
+const UNVERIFIED_DUPLICATES_LIMIT: usize = 32;
 
 /// The state machine that decides what happens to each event of one partition, and when.
 #[derive(Debug)]
@@ -132,6 +135,8 @@ pub struct Sequencer {
     settled_times: Vec<Option<u64>>,
     /// See [`Sequencer::take_resumed_keys`].
     resumed_keys: Vec<(Key, u64)>,
+    /// See [`Sequencer::take_unverified_duplicates`].
+    unverified_duplicates: Vec<Arc<Event>>,
     #[cfg(feature = "faults")]
     fault: Option<crate::fault::SequencerFault>,
 }
@@ -184,6 +189,7 @@ impl Sequencer {
             stats: Stats::default(),
             settled_times: Vec::new(),
             resumed_keys: Vec::new(),
+            unverified_duplicates: Vec::new(),
             prefetch: settings.prefetch,
             settings,
             #[cfg(feature = "faults")]
@@ -250,6 +256,14 @@ impl Sequencer {
     /// a time limit. Returns at most `RESUMED_KEYS_LIMIT` keys, and leaves out the others.
     pub fn take_resumed_keys(&mut self) -> Vec<(Key, u64)> {
         std::mem::take(&mut self.resumed_keys)
+    }
+
+    /// Returns the store-numbered events that the sequencer has discarded as duplicates since the last call, although
+    /// it no longer knew the digest of the settled event with the same sequence. Such an event is usually a repeat. But
+    /// after the store has gone back in time, it can be another event to which the store gave the number of a lost
+    /// event. Returns at most `UNVERIFIED_DUPLICATES_LIMIT` events, and leaves out the others.
+    pub fn take_unverified_duplicates(&mut self) -> Vec<Arc<Event>> {
+        std::mem::take(&mut self.unverified_duplicates)
     }
 
     /// Records that a key continues because the missing event with this sequence has arrived.

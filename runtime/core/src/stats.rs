@@ -16,6 +16,9 @@ pub struct Stats {
     /// The number of deliveries that repeat an event. A repeat counts as soon as the original event is durably settled
     /// or spilled.
     pub duplicates: u64,
+    /// The number of store-numbered deliveries, among the deliveries that `duplicates` counts, that the sequencer could
+    /// not compare with the settled event of the same sequence, because it no longer knew the digest of that event.
+    pub unverified_duplicates: u64,
     /// The number of durable dead letters of each [`Cause`], in the order of [`Cause::ALL`].
     pub dead: [u64; Cause::ALL.len()],
     /// The number of delivered events that arrived while a later event of their key was in memory.
@@ -97,6 +100,7 @@ impl Stats {
         self.settled += other.settled;
         self.other_types += other.other_types;
         self.duplicates += other.duplicates;
+        self.unverified_duplicates += other.unverified_duplicates;
         self.reordered += other.reordered;
         self.failures += other.failures;
         self.gap_rounds += other.gap_rounds;

@@ -241,11 +241,15 @@ impl Driver {
         }
     }
 
-    /// Updates the metrics, and logs the keys that continue after a missing event has arrived.
+    /// Updates the metrics. Logs the keys that continue after a missing event has arrived, and the events that the
+    /// sequencer has discarded as duplicates without a comparison.
     fn report_progress(&mut self) {
         self.metrics.set_stats(&self.sequencer.stats());
         for (key, event) in self.sequencer.take_resumed_keys() {
             alarms::log_resumed_key(&self.partition.stream, &key, event);
+        }
+        for event in self.sequencer.take_unverified_duplicates() {
+            alarms::log_unverified_duplicate(&self.partition.stream, &event);
         }
     }
 

@@ -220,8 +220,10 @@ impl PublishedCalls {
     fn log_restored(&mut self, to: &Destination) {
         let repeated = std::mem::take(&mut self.repeated);
         let changed = std::mem::take(&mut self.changed);
+        let shards: Vec<u32> = self.lossy_shards.iter().copied().collect();
         tracing::warn!(
             %to,
+            ?shards,
             events = repeated,
             "the store went back in time and lost events of this publisher. The publisher has written again the lost \
              events that it still had in memory"

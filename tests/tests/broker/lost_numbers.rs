@@ -10,9 +10,10 @@ use anyhow::{Context, Result, bail, ensure};
 use lapin::ExchangeKind;
 use ordain_publisher::{Error, Event, Publisher, Receipt};
 use ordain_servers::Redis;
+use ordain_tests::http;
 use ordain_tests::log::{line, text, unnumbered};
 use ordain_tests::rig::Rig;
-use ordain_tests::service::Service;
+use ordain_tests::service::{Service, wait_until};
 use serde_json::{Value, json};
 
 /// The events that Redis still has after the loss.
@@ -36,10 +37,15 @@ impl NumberingRig {
     /// Starts the servers. `sections` holds additional sections of the configuration, and `source` holds settings of
     /// the source.
     fn start(first: &'static str, sections: &str, source: &str) -> Result<Self> {
+        Self::with(first, sections, "", source)
+    }
+
+    /// Starts the servers as [`Self::start`] does. `stream` holds additional settings of the stream `cases`.
+    fn with(first: &'static str, sections: &str, stream: &str, source: &str) -> Result<Self> {
         let redis = Redis::start(&[])?;
         let sections = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n{sections}", redis.url());
-        let stream = "gap = { timeout = \"200ms\", backoff = \"10ms..50ms\" }";
-        let rig = Rig::with(&sections, stream, source)?;
+        let stream = format!("gap = {{ timeout = \"200ms\", backoff = \"10ms..50ms\" }}\n{stream}");
+        let rig = Rig::with(&sections, &stream, source)?;
         Ok(Self { redis, rig, first })
     }
 
@@ -260,6 +266,38 @@ fn equal_event_with_a_lost_number_becomes_a_dead_letter() -> Result<()> {
     let state = numbering.state_of("a")?;
     ensure!(state == (Some(5), vec!["conflict".to_owned()]), "{state:?}");
     numbering.rig.until_empty()
+}
+
+/// Redis loses the numbers of events that wait in the broker, and another event gets the number of one of them. The
+/// stream keeps no digests, so it cannot compare the other event, and discards it as a repeat. A metric must count the
+/// other event, and the log must name its key, its sequence and its id.
+#[test]
+fn event_discarded_without_a_comparison_is_named() -> Result<()> {
+    let admin = "[admin]\nlisten = \"127.0.0.1:0\"\n";
+    // With `prefetch = 1`, the other event arrives only after the lost events are settled.
+    let numbering = NumberingRig::with("cases", admin, "digests = 0", "prefetch = 1")?;
+    numbering.publish(KEPT_EVENTS)?;
+    let kept = numbering.run(&[])?;
+    let early = numbering.redis.snapshot()?;
+    numbering.publish(LOST_EVENTS)?;
+    numbering.redis.go_back(&early)?;
+    numbering.publish(5..=5)?;
+
+    let mut service = Service::start(&numbering.rig.home, &["run"])?;
+    let address = http::ready(&mut service)?;
+    let mut out = kept.clone();
+    numbering.rig.take(&mut out, kept.len() + 2).with_context(|| service.stderr())?;
+    numbering.rig.until_empty()?;
+    ensure!(numbers(&out[kept.len()..])? == [3, 4], "{out:?}");
+    let name = "ordain_unverified_duplicates_total{stream=\"cases\"}";
+    wait_until("a count of the event", || Ok(http::metric(address, name)? == Some(1)))?;
+    service.until_says("event discarded as a repeat without a comparison")?;
+    let log = service.stderr();
+    ensure!(log.contains("key=a event=3 id=a-5 source=/tests"), "{log}");
+    service.end()?;
+    let state = numbering.state_of("a")?;
+    ensure!(state == (Some(5), Vec::new()), "{state:?}");
+    Ok(())
 }
 
 /// The stream has executed more lost events of a key than its record of the key has digests. The lost events cannot be

@@ -185,7 +185,10 @@ impl Round {
         until_taken(&self.hosts, &sent, demands)?;
         sleep(SETTLE_TIME);
         let counts = Counts::of(&sent, &taken(&self.hosts, &sent, demands)?);
-        self.hosts.iter_mut().try_for_each(|host| host.check_lost(0))?;
+        self.hosts.iter_mut().try_for_each(|host| {
+            host.check_lost(0)?;
+            host.check_no_rollbacks()
+        })?;
         Ok(format!("{counts}; the hosts reconnected after {took:.1?}"))
     }
 

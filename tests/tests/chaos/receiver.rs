@@ -212,6 +212,17 @@ impl Receiver {
         Ok(())
     }
 
+    /// Checks that the metrics of the host show no shard that went back in time since the last start.
+    pub(crate) fn check_no_rollbacks(&mut self) -> Result<()> {
+        let address = http::admin(&mut self.service)?;
+        let rollbacks = http::metric(address, "ordain_rollbacks_total")?;
+        ensure!(
+            rollbacks.is_none(),
+            "the host counted {rollbacks:?} rollbacks, but nothing is lost"
+        );
+        Ok(())
+    }
+
     /// Returns how many events the host has counted as lost since its start.
     pub(crate) fn lost(&mut self) -> Result<u64> {
         let address = http::admin(&mut self.service)?;

@@ -8,6 +8,8 @@ use std::process::{Child, Stdio};
 use anyhow::{Result, ensure};
 use ordain_servers::{Redis, send_signal, wait_until};
 use ordain_tests::host::Home;
+use ordain_tests::http;
+use ordain_tests::service::Service;
 use serde_json::json;
 
 /// The number of events. The number is so high that the host reads only a small part of the events again after a crash.
@@ -140,12 +142,17 @@ fn commits_lost_between_runs_are_repeated_from_the_file() -> Result<()> {
     let shard = ordain_core::shard_of("k", 16);
     ensure!(shard != 0, "the key is in shard 0, the shard of the checkpoint");
     rig.redis.command(&["DEL", &format!("ordain:{{{shard}}}:data:cases")])?;
-    rig.expect_all_effects_once()?;
-    rig.expect_logged("last", "reading the file from its beginning")?;
-    ensure!(
-        rig.home.read("err-last").contains(&format!("[{shard}]")),
-        "the warning does not name shard {shard}"
-    );
+    rig.home.append("ordain.toml", "[admin]\nlisten = \"127.0.0.1:0\"\n")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    service.until_says("reading the file from its beginning")?;
+    let log = service.stderr();
+    ensure!(log.contains(&format!("[{shard}]")), "the warning does not name shard {shard}: {log}");
+    let admin = http::admin(&mut service)?;
+    let name = format!("ordain_rollbacks_total{{stream=\"cases\",shard=\"{shard}\"}}");
+    wait_until("a count of the loss", || {
+        Ok(http::metric(admin, &name)?.is_some_and(|count| count > 0))
+    })?;
+    service.end()?;
     rig.expect_all_effects_once()?;
     ensure!(
         !rig.home.read("err-last").contains("from its beginning"),

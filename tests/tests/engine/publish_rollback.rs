@@ -411,6 +411,10 @@ fn record_of_events_beyond_memory_states_their_number() -> Result<()> {
     let ended = publisher.wait()?;
     let stderr = home.read("err");
     ensure!(ended.success(), "{stderr}");
+    ensure!(
+        stderr.contains(&format!("shards=[{shard}] events=")),
+        "no line names the shard: {stderr}"
+    );
 
     let again = waiting()?.checked_sub(2).context("the first and the last event wait")?;
     let all = records(&stderr)?;

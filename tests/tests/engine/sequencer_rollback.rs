@@ -394,3 +394,39 @@ fn other_event_with_a_lost_sequence_is_a_conflict() {
         assert_eq!(rig.sequencer.stats().duplicates, 1);
     }
 }
+
+/// The sequencer no longer has the digest of a settled event. If another event with the same sequence is
+/// store-numbered, the sequencer must count and report this event: the store may have given it the number of a lost
+/// event. An event that is not store-numbered, or that the sequencer can compare, must not count.
+#[test]
+fn store_numbered_event_without_a_comparison_is_reported() {
+    const UNVERIFIED: u64 = 40;
+    const REPORTED: usize = 32;
+    let mut rig = Rig::with(SequencerSettings { digests: 2, ..settings(0) });
+    for sequence in 1..=8 {
+        rig.deliver(sequence);
+    }
+    let mut deliver = |sequence, is_store_numbered| {
+        let event = Event::clone(&other_event(sequence)).with_store_numbered(is_store_numbered);
+        rig.delivered += 1;
+        rig.handle(Input::Arrived { delivery: rig.delivered, event: Arc::new(event) });
+        let stats = rig.sequencer.stats();
+        (stats.duplicates, stats.unverified_duplicates)
+    };
+    assert_eq!(deliver(4, false), (1, 0));
+    // The record still has the digest of event 8, so the other event 8 becomes a dead letter.
+    assert_eq!(deliver(8, true), (1, 0));
+    assert_eq!(deliver(4, true), (2, 1));
+    for repeat in 1..UNVERIFIED {
+        assert_eq!(deliver(5, true), (2 + repeat, 1 + repeat));
+    }
+    let reported = rig.sequencer.take_unverified_duplicates();
+    let sequences: Vec<_> = reported.iter().filter_map(|event| event.sequence()).collect();
+    assert_eq!((sequences.len(), &sequences[..2]), (REPORTED, &[4, 5][..]));
+    assert!(rig.sequencer.take_unverified_duplicates().is_empty());
+    rig.deliver(8);
+    assert_eq!(rig.sequencer.stats().unverified_duplicates, UNVERIFIED);
+    let letters = rig.stored.iter().flat_map(|(batch, _)| &batch.letters);
+    let causes: Vec<_> = letters.map(|letter| (letter.id.sequence, letter.cause)).collect();
+    assert_eq!(causes, [(8, Cause::Conflict)]);
+}

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use super::Sequencer;
 use super::held::SpillCopy;
 use super::letters::{orphan_letter, settling_letter};
+use super::{Sequencer, UNVERIFIED_DUPLICATES_LIMIT};
 use crate::event::{DeliveryNumber, Event};
 use crate::letter::{Cause, LetterId};
 
@@ -58,8 +58,20 @@ impl Sequencer {
             differs.or_else(|| self.differs_in_history(index, sequence, event.repeat_digests()));
         if differs == Some(true) {
             self.dead_letter_conflict(index, sequence, delivery, &event);
-        } else {
-            self.count_duplicate(delivery);
+            return;
+        }
+        self.count_duplicate(delivery);
+        if differs.is_none() && event.is_store_numbered() && delivery != 0 {
+            self.record_unverified_duplicate(event);
+        }
+    }
+
+    /// Records that a store-numbered event counts as a duplicate although the sequencer could not compare the event. If
+    /// the event is no repeat, it has no effect and no dead letter. An operator must therefore be able to find it.
+    fn record_unverified_duplicate(&mut self, event: Arc<Event>) {
+        self.stats.unverified_duplicates += 1;
+        if self.unverified_duplicates.len() < UNVERIFIED_DUPLICATES_LIMIT {
+            self.unverified_duplicates.push(event);
         }
     }
 

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ordain_core::{
-    AppliedCommit, Batch, DeadLetter, FailureInfo, GapEnd, GapEntry, KeyRecord, KeyStatus, KeyWrite,
+    AppliedCommit, Batch, DeadLetter, Event, FailureInfo, GapEnd, GapEntry, KeyRecord, KeyStatus,
+    KeyWrite,
 };
 
 use super::DriverError;
@@ -38,6 +39,11 @@ static ALARM_THROTTLE: Mutex<AlarmThrottle> = Mutex::new(AlarmThrottle {
 /// The throttle of the lines about keys that continue. This throttle is separate, because these lines must not suppress
 /// warnings.
 static RESUMED_THROTTLE: Mutex<LogThrottle> =
+    Mutex::new(LogThrottle::with_lines(LINE_LIMIT, WARN_INTERVAL));
+
+/// The throttle of the lines about unverified duplicates. This throttle is separate, because a restart can cause many
+/// of these lines.
+static UNVERIFIED_THROTTLE: Mutex<LogThrottle> =
     Mutex::new(LogThrottle::with_lines(LINE_LIMIT, WARN_INTERVAL));
 
 /// Limits the log lines about alarms, and counts the suppressed lines of each stream.
@@ -184,6 +190,26 @@ pub(super) fn log_resumed_key(stream: &str, key: &str, event: u64) {
             key = %escape_invisible(key),
             event,
             "missing event received: the key continues"
+        );
+    }
+}
+
+/// Logs that a store-numbered event was discarded as a repeat, although Ordain no longer knows the event that was
+/// settled with the same sequence. The metric `unverified_duplicates_total` also counts the events whose lines are
+/// suppressed.
+pub(super) fn log_unverified_duplicate(stream: &str, event: &Event) {
+    let is_allowed = UNVERIFIED_THROTTLE.lock().unwrap_or_else(PoisonError::into_inner).allow();
+    if is_allowed {
+        tracing::warn!(
+            stream,
+            key = %escape_invisible(event.key()),
+            event = event.sequence(),
+            id = %shortened(event.id()),
+            source = %shortened(event.source()),
+            "event discarded as a repeat without a comparison: Ordain no longer knows the event that it settled with \
+             this sequence. After a restart or a broken connection, such repeats are normal. But if the store went \
+             back in time, the event can be a new event with the sequence of a lost event: see \
+             docs/guide/producers.md, \"New events before the lost events\""
         );
     }
 }

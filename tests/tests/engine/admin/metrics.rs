@@ -19,7 +19,7 @@ use yaml_rust2::YamlLoader;
 use super::support::{EVENTS, GOOD_KEYS, at_rest, home};
 
 /// The names of all metrics without the prefix `ordain_`, each with the type of the metric.
-const ALL: [(&str, &str); 35] = [
+const ALL: [(&str, &str); 36] = [
     ("build_info", "gauge"),
     ("log_lines_dropped_total", "counter"),
     ("dropped_messages", "gauge"),
@@ -34,6 +34,7 @@ const ALL: [(&str, &str); 35] = [
     ("commits_repeated_total", "counter"),
     ("rollbacks_total", "counter"),
     ("events_total", "counter"),
+    ("unverified_duplicates_total", "counter"),
     ("partition_lag_events", "gauge"),
     ("ingress_requests_total", "counter"),
     ("inbox_events", "gauge"),
@@ -206,6 +207,7 @@ fn metrics_count_the_events_of_a_run() -> Result<()> {
         (r#"events_total{stream="cases",outcome="effect"}"#, good + 1.0),
         (r#"events_total{stream="cases",outcome="duplicate"}"#, 0.0),
         (r#"events_total{stream="cases",outcome="dead"}"#, 2.0),
+        (r#"unverified_duplicates_total{stream="cases"}"#, 0.0),
         (r#"dead_letters_total{stream="cases",cause="rejected"}"#, 1.0),
         (r#"dead_letters_total{stream="cases",cause="unreadable"}"#, 1.0),
         (r#"dead_letters_total{stream="cases",cause="conflict"}"#, 0.0),

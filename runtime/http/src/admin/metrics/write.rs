@@ -92,6 +92,12 @@ impl MetricsEncoder<'_, '_> {
         };
         let samples = self.snapshot.streams.iter().flat_map(of_stream);
         self.counters("events", help, samples)?;
+        let unverified = self.snapshot.streams.iter().map(|(stream, stats)| {
+            (vec![("stream", stream.to_string())], stats.unverified_duplicates)
+        });
+        let help = "Store-numbered events that ended as duplicates although Ordain no longer knew the event that it \
+                    had settled with the same sequence";
+        self.counters("unverified_duplicates", help, unverified)?;
         let causes = self.snapshot.streams.iter().flat_map(|(stream, stats)| {
             Cause::ALL.map(|cause| {
                 let labels = vec![("stream", stream.to_string()), ("cause", cause.name().into())];

@@ -152,4 +152,6 @@ async fn lost_messages_wait_until_the_store_has_all_commits() {
     assert_eq!(rig.assign(&[7]).await, [Some(7)]);
     assert!(!rig.handle.ownership.is_lost());
     assert_eq!(rig.retained().await, [1, 2, 3, 4, 5, 6, 7]);
+    let rollbacks = rig.handle.losses.rollbacks();
+    assert!(rollbacks.contains_key(&0), "the loss of shard 0 is not counted: {rollbacks:?}");
 }
