@@ -91,8 +91,8 @@ const BROKEN_ONCE: [(Profile, u64); 34] = [
     // The checker counted searches for dead letters, which no clock delays, as replay rounds.
     (Profile::SlowSink, 2_764),
     (Profile::SlowSink, 3_909),
-    // The checker did not know that a key makes new replay rounds after it has resumed at a gap that had been too wide to
-    // skip.
+    // The checker did not know that a key makes new replay rounds after it has resumed at a gap that had been too wide
+    // to skip.
     (Profile::Jumping, 21_162),
     // The checker did not know that the store may count too many spilled events while the earlier owner still runs.
     (Profile::SlowSink, 6_322),
