@@ -81,8 +81,8 @@ pub(crate) struct Checker {
     /// True if the store has gone back and the owner has not yet repeated all lost commits.
     pub(crate) lacks_commits: bool,
     /// Key and sequence of the events that the present owner settled again by repeating lost commits. The owner must
-    /// distinguish these events from other events with the same sequences. Sequences that were skipped are not included:
-    /// the owner has no event of such a sequence, or keeps only its late original in a dead letter.
+    /// distinguish these events from other events with the same sequences. Skipped sequences are not included, because
+    /// the owner has no digest of their late originals.
     recovered: BTreeSet<(Key, u64)>,
     /// Key and content of each event whose delivery was acknowledged.
     acknowledged_events: BTreeSet<(Key, u64)>,

@@ -5,7 +5,7 @@ mod commits;
 mod replay;
 mod turns;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ordain_core::{AttemptToken, Batch, Effect, Event, Input, Key, Rollout, VersionName};
@@ -21,6 +21,9 @@ pub(super) struct OwnerModel {
     loads: BTreeMap<AttemptToken, Key>,
     /// By key, the range (first, one past the last) of events that are dispatched but not yet durable.
     ahead: BTreeMap<Key, (u64, u64)>,
+    /// The keys whose first event the owner executes again, because it has not loaded the key record. The store refuses
+    /// the results of all turns of such a key until the lane of the key starts again.
+    guesses: BTreeSet<Key>,
     /// By key, the highest result of [`Self::reach`] before the lane of the key started again.
     reached: BTreeMap<Key, u64>,
     /// By shard, the commit without an answer.
@@ -116,6 +119,7 @@ impl OwnerModel {
 
     /// Records that the owner may have dropped the results of a key that are not durable.
     fn results_dropped(&mut self, key: &Key) {
+        self.guesses.remove(key);
         if let Some((_, to)) = self.ahead.remove(key) {
             let reached = self.reached.entry(key.clone()).or_default();
             *reached = to.max(*reached);

@@ -80,6 +80,7 @@ impl Checker {
                 refused.push((write.key.clone(), why.clone()));
                 continue;
             }
+            owner_model.guesses.remove(&write.key);
             if write.record.status == KeyStatus::Parked {
                 owner_model.lane_restarted(&write.key);
             }

@@ -25,13 +25,18 @@ impl Checker {
         if turn.events.len() > settings.quantum {
             self.broke("I7", format!("{label}: a turn has {} events", turn.events.len()));
         }
-        let guess =
-            first == settings.first && self.keys.get(&turn.key).is_some_and(|model| model.live);
+        let stored = self.keys.get(&turn.key).filter(|model| model.live);
+        let stored_next = stored.map(|model| model.next);
+        let begins = first == settings.first && stored_next.is_some();
         let owner_model = self.owner_model(owner);
-        if guess {
+        if begins {
             // The lane of a guess does not know the rounds that the stored key record counts.
             owner_model.requests.retain(|(key, ..), _| *key != turn.key);
         }
+        if begins && stored_next > Some(first) {
+            owner_model.guesses.insert(turn.key.clone());
+        }
+        let guess = begins || owner_model.guesses.contains(&turn.key);
         let has = owner_model.rollout_number;
         let needs = owner_model.loaded.get(&turn.key).copied();
         // A guess is a turn that runs before its key record is loaded. A turn right after a guess is a guess, too.
