@@ -51,7 +51,7 @@ use ordain_core::shard_of;
 use redis::{Cmd, cmd};
 use tokio::task::JoinHandle;
 
-use self::clock::{ClockRecord, ClockTask, StoreClock};
+use self::clock::{ClockTask, StoreClock};
 use self::connection::RedisConnection;
 use self::error::{has_code, start_error, with_address};
 use self::names::{RedisKeyKind, RedisKeys};
@@ -131,14 +131,6 @@ impl Drop for KeepaliveTask {
     fn drop(&mut self) {
         self.0.abort();
     }
-}
-
-/// The state of the store that the check at the start has found.
-struct FoundStore {
-    is_new: bool,
-    /// The time of the server with the common shard, in ms since the Unix epoch.
-    time: u64,
-    clock: ClockRecord,
 }
 
 /// A store in Redis.
@@ -241,22 +233,24 @@ impl RedisStore {
             waiting_links.push(again.map_err(start_error)?);
         }
         let store = Self::with_connections(link, waiting_links, &settings, options);
-        let found = store.check_schema(&options.address, true).await?;
-        store.with_clock(options, &found).await
+        store.check_schema(&options.address, true).await?;
+        store.with_clock(options).await
     }
 
     /// Starts the clock by which data expires. Records in the store what the clock has found.
-    async fn with_clock(
-        self,
-        options: &RedisOptions,
-        found: &FoundStore,
-    ) -> Result<Self, StoreError> {
+    async fn with_clock(self, options: &RedisOptions) -> Result<Self, StoreError> {
         let key = self.names.in_common_shard(RedisKeyKind::Store);
         let script = &self.scripts.clock;
-        let (clock, changed) =
-            StoreClock::new(&options.address, found.time, found.clock, options.reads_only);
-        if changed.is_some() {
-            clock::exchange(&self.connection, script, &key, changed).await.map_err(start_error)?;
+        let reading = clock::read(&self.connection, &key).await.map_err(start_error)?;
+        let reading = reading.ok_or_else(|| unexpected_reply("TIME"))?;
+        let (clock, changed) = StoreClock::new(
+            &options.address,
+            clock::steady_clock(),
+            reading,
+            options.reads_only,
+        );
+        if let Some(record) = changed {
+            clock::write(&self.connection, script, &key, record).await.map_err(start_error)?;
         }
         let clock = Arc::new(clock);
         let task = (!options.reads_only).then(|| {
@@ -300,12 +294,8 @@ impl RedisStore {
     }
 
     /// Checks the rights of the user, and the schema and the number of shards of the store. If the store is new and
-    /// `may_create` is `true`, creates the store and logs the creation.
-    async fn check_schema(
-        &self,
-        address: &RedisUrl,
-        may_create: bool,
-    ) -> Result<FoundStore, StoreError> {
+    /// `may_create` is `true`, creates the store and logs the creation. Returns whether the store was new.
+    async fn check_schema(&self, address: &RedisUrl, may_create: bool) -> Result<bool, StoreError> {
         let key = self.names.in_common_shard(RedisKeyKind::Store);
         // The store has no Redis keys with these two names. The script uses the names only to check the user's rights.
         let [data, index] =
@@ -320,13 +310,10 @@ impl RedisStore {
             }
             found => found.map_err(start_error)?,
         };
-        let what = "the check of the store";
-        let [schema, shards, is_new, time, clock] = parts(found, what)?;
+        let [schema, shards, is_new] = parts(found, "the check of the store")?;
         let is_new = number(&is_new) == Some(1);
-        let time = number(&time).ok_or_else(|| unexpected_reply(what))?;
-        let found = FoundStore { is_new, time, clock: ClockRecord::parse(clock) };
         if is_new && !may_create {
-            return Ok(found);
+            return Ok(true);
         }
         let schema = text(schema);
         let shards = text(shards);
@@ -350,7 +337,7 @@ impl RedisStore {
         if is_new {
             tracing::info!("created a new store at {address} ({key}): no stream has state yet");
         }
-        Ok(found)
+        Ok(is_new)
     }
 
     fn shard_of(&self, key: &str) -> u32 {
