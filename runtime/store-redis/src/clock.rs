@@ -2,15 +2,16 @@
 //!
 //! A Redis server may have a wrong clock for a while, and expired data is removed for good. Each process therefore has
 //! a [`StoreClock`], which follows the clock of the server. In a Cluster, the clock of the server is the lowest of the
-//! clocks of all masters, so that one clock that is far ahead makes no data expire. The process regularly reads the clock of the
-//! server, and only a read advances the [`StoreClock`] by more than the time that the process measures itself. If the
-//! server's clock jumps forward, the [`StoreClock`] follows only after further reads have confirmed the jump
-//! ([`MonotonicClock`]). Each call of a script contains the time of this clock. The scripts compare it with the time of
-//! their own server (`expiry_times` in `scripts/common.lua`).
+//! clocks of all masters, so that one clock that is far ahead makes no data expire. The process regularly reads the
+//! clock of the server, and only a read advances the [`StoreClock`] by more than the time that the process measures
+//! itself. If the server's clock jumps forward, the [`StoreClock`] follows only after further reads have confirmed the
+//! jump ([`MonotonicClock`]). Each call of a script contains the time of this clock. The scripts compare it with the
+//! time of their own server (`expiry_times` in `scripts/common.lua`).
 //!
 //! The Redis key `store` has a record of the clock, so that the clock of the next process continues from it. The record
 //! is a field that other versions of Ordain ignore. If the store goes back in time, the record goes back too, and the
-//! next process then keeps data longer.
+//! next process then keeps data longer. Running processes take a later time from the record too. Therefore, if one
+//! process has followed a jump, all other processes follow it at their next read, even if the jump has ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,10 +52,6 @@ impl ClockRecord {
             Some(Self { time: time.parse().ok()?, jump: jump.parse().ok()? })
         });
         times.unwrap_or_default()
-    }
-
-    fn encode(self) -> String {
-        format!("{} {}", self.time, self.jump)
     }
 }
 
@@ -103,11 +100,13 @@ impl StoreClock {
         self.clock.time()
     }
 
-    /// Takes a new read of the server's clock. This is the only function that advances the clock by more than the time
-    /// since the previous call. Returns the new record; `None` if the store must not change its record.
+    /// Takes a new read of the server's clock and of the record. This is the only function that advances the clock by
+    /// more than the time since the previous call. Returns the new record; `None` if the store must not change its
+    /// record.
     fn update(&self, reading: ClockReading) -> Option<ClockRecord> {
         let ClockReading { time, stored } = reading;
         self.server_time.store(time, Ordering::Relaxed);
+        self.clock.advance_to(stored.time);
         self.clock.now();
         self.record_with(if self.clock.has_jumped() { stored.jump } else { 0 }, stored)
     }
@@ -157,7 +156,7 @@ fn server_time(reply: Value) -> Option<u64> {
     Some(number(seconds)?.checked_mul(1_000)?.saturating_add(number(micros)? / 1_000))
 }
 
-/// Writes the record of the clock. `key` is the Redis key `store`.
+/// Writes the record of the clock, but keeps the stored time if it is later. `key` is the Redis key `store`.
 pub(super) async fn write(
     connection: &RedisConnection,
     script: &LuaScript,
@@ -165,7 +164,7 @@ pub(super) async fn write(
     record: ClockRecord,
 ) -> RedisResult<()> {
     let mut call = script.call(&[key.to_owned()]);
-    call.arg(NO_TIMES).arg(record.encode());
+    call.arg(NO_TIMES).arg(record.time).arg(record.jump);
     run_script_on(connection, script, &call).await.map(drop)
 }
 
@@ -256,9 +255,9 @@ mod tests {
     }
 
     #[test]
-    fn record_is_parsed_as_encoded() {
+    fn damaged_record_counts_as_missing() {
         let parse = |text: &str| ClockRecord::parse(Value::BulkString(text.into()));
-        assert_eq!(parse(&record(START_MS, 7).encode()), record(START_MS, 7));
+        assert_eq!(parse("1700000000000 7"), record(START_MS, 7));
         for damaged in ["", "5", "5 x", "5 6 7", "-1 0"] {
             assert_eq!(parse(damaged), ClockRecord::default(), "{damaged}");
         }
@@ -329,6 +328,24 @@ mod tests {
         // The server's clock goes back.
         assert_eq!(rig.read_after(0, START_MS, record(step, 0)), None);
         rig.assert_time(step);
+    }
+
+    /// One process was started before the clock of the server became wrong, and the other process soon before the clock
+    /// is corrected. The first process confirms the jump, and the second process must follow it.
+    #[test]
+    fn processes_agree_about_a_jump() {
+        let wrong = START_MS + 8 * DAY_MS;
+        let stored = record(START_MS, 0);
+        let (first, _) = open(START_MS, stored, false);
+        let changed = first.read_for(JUMP_CONFIRMATION_MS, wrong, stored);
+        let confirmed = record(wrong + JUMP_CONFIRMATION_MS, 0);
+        assert_eq!(changed, Some(confirmed));
+        let (second, _) = open(confirmed.time - MINUTE_MS, stored, false);
+        second.assert_time(START_MS);
+        assert_eq!(second.read_after(0, START_MS, confirmed), None);
+        second.assert_time(confirmed.time);
+        first.read_after(0, START_MS, confirmed);
+        first.assert_time(confirmed.time);
     }
 
     /// After the read that finds a wrong clock, the server does not answer for a while, and the clock is corrected.

@@ -186,6 +186,12 @@ impl MonotonicClock {
         self.time_at((self.source.steady)())
     }
 
+    /// Sets this clock to `time` if `time` is later: another process has already followed the wall clock to this time.
+    pub fn advance_to(&self, time: u64) {
+        let offset = time.saturating_sub((self.source.steady)());
+        self.offset.fetch_max(offset, Ordering::Relaxed);
+    }
+
     fn time_at(&self, steady: u64) -> u64 {
         let time = steady.saturating_add(self.offset.load(Ordering::Relaxed));
         self.newest.fetch_max(time, Ordering::Relaxed).max(time)
@@ -358,6 +364,22 @@ mod tests {
         assert_eq!(clock.now(), START_MS + small + 2 * JUMP_CONFIRMATION_MS - 1);
         clocks.pass(1);
         assert_eq!(clock.now(), clocks.wall.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn time_of_another_process_ends_a_jump() {
+        let clocks = Clocks::default();
+        let (clock, _) = MonotonicClock::new(clocks.source(START_MS), 0, 0, true);
+        clocks.wall.fetch_add(DAY_MS, Ordering::Relaxed);
+        clock.now();
+        clocks.pass(1_000);
+        assert!(clock.has_jumped());
+        clock.advance_to(START_MS + DAY_MS);
+        assert_eq!(clock.time(), START_MS + DAY_MS);
+        assert_eq!(clock.now(), START_MS + DAY_MS + 1_000);
+        assert!(!clock.has_jumped());
+        clock.advance_to(START_MS);
+        assert_eq!(clock.now(), START_MS + DAY_MS + 1_000);
     }
 
     #[test]

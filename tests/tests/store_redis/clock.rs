@@ -2,6 +2,7 @@
 //! clock must not make data expire.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ordain_core::{Event, EventParts, KeyStatus, WriteRefusal};
 use ordain_servers::{Clock, Options};
@@ -14,7 +15,7 @@ use ordain_store::{
 use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::{Owner, first_write};
 
-use super::dedicated::{DedicatedStore, Server, letter};
+use super::dedicated::{DedicatedStore, Server, WAIT_TIMEOUT, letter};
 
 const HOUR_S: i64 = 3_600;
 const DAY_S: i64 = 24 * HOUR_S;
@@ -137,6 +138,30 @@ async fn data_expires_when_a_jump_has_lasted() {
     assert_eq!(publish(store).await, AssignItemReply::New(2));
     owner.write(store, first_write("a")).await;
     assert!(owner.load(&rig.open(true).await, "a").await.is_some());
+}
+
+/// If one process has confirmed a jump, all processes must follow it, even if the server's clock is then set back.
+/// Otherwise, one process would remove the data that another process has just written.
+#[tokio::test]
+async fn running_process_follows_the_jump_of_another_process() {
+    let rig = Rig::start().await;
+    let earlier = &rig.dedicated.store;
+    fill(earlier, HOUR_MS).await;
+    rig.set(8 * DAY_S);
+    drop(rig.open(false).await);
+    rig.set(8 * DAY_S + (JUMP_CONFIRMATION_MS / 1_000).cast_signed() + 1);
+    let later = rig.open(false).await;
+    rig.set(0);
+    let owner = Owner::claim(&later, "s", 0).await;
+    assert!(owner.load(&later, "a").await.is_none());
+    let started = Instant::now();
+    while owner.load(earlier, "a").await.is_some() {
+        assert!(started.elapsed() < WAIT_TIMEOUT, "the earlier process does not follow the jump");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(publish(earlier).await, AssignItemReply::New(2));
+    assert_eq!(publish(&later).await, AssignItemReply::Known(2));
+    assert_eq!(publish(earlier).await, AssignItemReply::Known(2));
 }
 
 /// A small step of the clock counts at once.
