@@ -31,6 +31,10 @@ use super::value::{array, number, text};
 /// The interval between two reads of the server's clock. Between two reads, the process measures the time itself.
 const READ_INTERVAL: Duration = Duration::from_secs(10);
 
+/// The exclusive limit of the times in a sound record. The scripts have the same limit (`EXACT` in
+/// `scripts/common.lua`).
+const RECORD_TIME_LIMIT: u64 = 1 << 52;
+
 /// The first argument of a call of a script before the process has its [`StoreClock`]: nothing has expired.
 pub(super) const NO_TIMES: &str = "0 0";
 
@@ -48,9 +52,10 @@ impl ClockRecord {
     /// the time of the server.
     pub(super) fn parse(stored: Value) -> Self {
         let stored = text(stored).unwrap_or_default();
-        let times = stored.split_once(' ').and_then(|(time, jump)| {
-            Some(Self { time: time.parse().ok()?, jump: jump.parse().ok()? })
-        });
+        let parse = |time: &str| time.parse::<u64>().ok().filter(|time| *time < RECORD_TIME_LIMIT);
+        let times = stored
+            .split_once(' ')
+            .and_then(|(time, jump)| Some(Self { time: parse(time)?, jump: parse(jump)? }));
         times.unwrap_or_default()
     }
 }
@@ -258,8 +263,12 @@ mod tests {
     fn damaged_record_counts_as_missing() {
         let parse = |text: &str| ClockRecord::parse(Value::BulkString(text.into()));
         assert_eq!(parse("1700000000000 7"), record(START_MS, 7));
-        for damaged in ["", "5", "5 x", "5 6 7", "-1 0"] {
-            assert_eq!(parse(damaged), ClockRecord::default(), "{damaged}");
+        let newest = RECORD_TIME_LIMIT - 1;
+        assert_eq!(parse(&format!("{newest} {newest}")), record(newest, newest));
+        let too_late = [format!("{RECORD_TIME_LIMIT} 0"), format!("0 {}", u64::MAX)];
+        let damaged = ["", "5", "5 x", "5 6 7", "-1 0"].map(str::to_owned);
+        for damaged in damaged.into_iter().chain(too_late) {
+            assert_eq!(parse(&damaged), ClockRecord::default(), "{damaged}");
         }
         assert_eq!(ClockRecord::parse(Value::Nil), ClockRecord::default());
     }
