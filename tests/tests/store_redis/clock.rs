@@ -61,9 +61,18 @@ async fn fill(store: &dyn Store, expire_in: u64) {
 
 /// Publishes the same message in each call.
 async fn publish(store: &dyn Store) -> AssignItemReply {
-    let event = Arc::new(Event::new(&EventParts { key: "a", id: "1", ..EventParts::default() }));
+    publish_message(store, "1", NumberingSettings::default()).await
+}
+
+/// Publishes the message with this id.
+async fn publish_message(
+    store: &dyn Store,
+    id: &str,
+    settings: NumberingSettings,
+) -> AssignItemReply {
+    let event = Arc::new(Event::new(&EventParts { key: "a", id, ..EventParts::default() }));
     let items = vec![AssignItem { event, partition: 0, number: 0 }];
-    let numbering = Some(NumberingSettings::default());
+    let numbering = Some(settings);
     let request = AssignRequest {
         destination: Destination::Exchange("x".into()),
         shard: ordain_core::shard_of("a", store.shards()),
@@ -174,6 +183,29 @@ async fn data_expires_after_a_small_step() {
     for store in [&rig.dedicated.store, &rig.open(true).await, &rig.open(false).await] {
         let owner = Owner::claim(store, "s", 0).await;
         assert!(owner.load(store, "a").await.is_none());
+    }
+}
+
+/// A message that was published while the clock was wrong expires late. The message must not delay the removal of other
+/// messages.
+#[tokio::test]
+async fn late_message_delays_no_removal() {
+    let rig = Rig::start().await;
+    let store = &rig.dedicated.store;
+    let settings = NumberingSettings { retain: 60_000, ..NumberingSettings::default() };
+    rig.set(400 * DAY_S);
+    publish_message(store, "late", settings).await;
+    // Each message has expired when the next message is published.
+    for step in 0..6 {
+        rig.set(step * HOUR_S / 10);
+        publish_message(store, &step.to_string(), settings).await;
+    }
+    let shard = ordain_core::shard_of("a", store.shards());
+    let fields = rig.dedicated.command(&["HKEYS", &rig.dedicated.name(shard, "log:exchange/x")]);
+    let fields: Vec<&str> = fields.parts().iter().filter_map(|field| field.text()).collect();
+    for kind in ["m", "i", "a"] {
+        let count = fields.iter().filter(|field| field.starts_with(kind)).count();
+        assert_eq!(count, 2, "{kind}: {fields:?}");
     }
 }
 
