@@ -243,12 +243,8 @@ impl RedisStore {
         let script = &self.scripts.clock;
         let reading = clock::read(&self.connection, &key).await.map_err(start_error)?;
         let reading = reading.ok_or_else(|| unexpected_reply("TIME"))?;
-        let (clock, changed) = StoreClock::new(
-            &options.address,
-            clock::steady_clock(),
-            reading,
-            options.reads_only,
-        );
+        let (clock, changed) =
+            StoreClock::new(&options.address, clock::steady_clock(), reading, options.reads_only);
         if let Some(record) = changed {
             clock::write(&self.connection, script, &key, record).await.map_err(start_error)?;
         }

@@ -181,6 +181,13 @@ impl MonotonicClock {
         self.time_at(steady)
     }
 
+    /// Returns the time from which the life of new data counts. `now` is a result of [`Self::now`]. This clock may be
+    /// behind a right wall clock, until a jump is confirmed. Data that is written in this time must not expire early
+    /// after the confirmation, so its life counts from the time of the wall clock.
+    pub fn life_start(&self, now: u64) -> u64 {
+        if self.has_jumped() { now.max((self.source.wall)()) } else { now }
+    }
+
     /// Returns the time without a read of the wall clock.
     pub fn time(&self) -> u64 {
         self.time_at((self.source.steady)())
@@ -227,9 +234,7 @@ impl MonotonicClock {
             return;
         }
         let mut jump = self.jump.lock().unwrap_or_else(PoisonError::into_inner);
-        jump.take_if(|jump| {
-            steady > jump.last_read.saturating_add(CONFIRMING_READS_LIMIT_MS)
-        });
+        jump.take_if(|jump| steady > jump.last_read.saturating_add(CONFIRMING_READS_LIMIT_MS));
         if let Some(jump) = &mut *jump {
             jump.last_read = jump.last_read.max(steady);
             jump.ahead = jump.ahead.min(ahead);
@@ -351,10 +356,8 @@ mod tests {
         let (clock, _) = MonotonicClock::new(clocks.source(START_MS), 0, 0, true);
         let small = 2 * JUMP_LIMIT_MS;
         for lead in [3 * JUMP_LIMIT_MS, small, 400 * DAY_MS] {
-            clocks.wall.store(
-                START_MS + lead + clocks.steady.load(Ordering::Relaxed),
-                Ordering::Relaxed,
-            );
+            let right = START_MS + clocks.steady.load(Ordering::Relaxed);
+            clocks.wall.store(right + lead, Ordering::Relaxed);
             clock.now();
             clocks.pass_with_reads(&clock, JUMP_CONFIRMATION_MS / 3);
         }
@@ -364,6 +367,20 @@ mod tests {
         assert_eq!(clock.now(), START_MS + small + 2 * JUMP_CONFIRMATION_MS - 1);
         clocks.pass(1);
         assert_eq!(clock.now(), clocks.wall.load(Ordering::Relaxed));
+    }
+
+    /// After a pause of the process, the wall clock may be right.
+    #[test]
+    fn new_data_lives_from_the_later_time() {
+        let clocks = Clocks::default();
+        let (clock, _) = MonotonicClock::new(clocks.source(START_MS), 0, 0, true);
+        assert_eq!(clock.life_start(clock.now()), START_MS);
+        clocks.wall.fetch_add(8 * DAY_MS, Ordering::Relaxed);
+        let now = clock.now();
+        assert_eq!((now, clock.life_start(now)), (START_MS, START_MS + 8 * DAY_MS));
+        clocks.wall.fetch_sub(9 * DAY_MS, Ordering::Relaxed);
+        assert_eq!(clock.life_start(now), START_MS);
+        assert_eq!(clock.life_start(clock.now()), START_MS);
     }
 
     #[test]
