@@ -14,7 +14,7 @@
 //! process has followed a jump, all other processes follow it at their next read, even if the jump has ended.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join;
@@ -74,6 +74,8 @@ pub(super) struct ClockReading {
 pub(super) struct StoreClock {
     /// The time of the server at the newest read of its clock.
     server_time: Arc<AtomicU64>,
+    /// True if, at the newest read, the clock of the server was behind the time in the record.
+    is_behind: AtomicBool,
     clock: MonotonicClock,
 }
 
@@ -95,7 +97,8 @@ impl StoreClock {
         let (clock, jump) = MonotonicClock::new(source, stored.time, stored.jump, !reads_only);
         // If there is a jump, log it.
         clock.now();
-        let clock = Self { server_time, clock };
+        let is_behind = AtomicBool::new(time < stored.time);
+        let clock = Self { server_time, is_behind, clock };
         let record = clock.record_with(jump, stored);
         (clock, record.filter(|_| !reads_only))
     }
@@ -111,16 +114,24 @@ impl StoreClock {
     fn update(&self, reading: ClockReading) -> Option<ClockRecord> {
         let ClockReading { time, stored } = reading;
         self.server_time.store(time, Ordering::Relaxed);
+        self.is_behind.store(time < stored.time, Ordering::Relaxed);
         self.clock.advance_to(stored.time);
         self.clock.now();
         self.record_with(if self.clock.has_jumped() { stored.jump } else { 0 }, stored)
     }
 
+    /// Returns whether the clock of the server was behind the time in the record at the newest read.
+    pub(super) fn is_behind(&self) -> bool {
+        self.is_behind.load(Ordering::Relaxed)
+    }
+
     /// Returns the record with the present time and this time of a jump; `None` if the stored record has the same jump
-    /// and a time that is new enough.
+    /// and a time that is new enough. While the clock of the server is behind, the time of the next process continues
+    /// from the record, so the record must then have the present time.
     fn record_with(&self, jump: u64, stored: ClockRecord) -> Option<ClockRecord> {
         let now = self.now();
-        let is_old = now > stored.time.saturating_add(CLOCK_LEAD_LIMIT_MS);
+        let lead = if self.is_behind() { 0 } else { CLOCK_LEAD_LIMIT_MS };
+        let is_old = now > stored.time.saturating_add(lead);
         let record = ClockRecord { time: now.max(stored.time), jump };
         (is_old || jump != stored.jump).then_some(record)
     }
@@ -173,6 +184,20 @@ pub(super) async fn write(
     run_script_on(connection, script, &call).await.map(drop)
 }
 
+/// Reads the server's clock for a [`StoreClock`], and keeps the stored record new enough.
+pub(super) async fn follow(
+    connection: &RedisConnection,
+    script: &LuaScript,
+    key: &str,
+    clock: &StoreClock,
+) -> RedisResult<()> {
+    let Some(reading) = read(connection, key).await? else { return Ok(()) };
+    match clock.update(reading) {
+        Some(record) => write(connection, script, key, record).await,
+        None => Ok(()),
+    }
+}
+
 /// A task that regularly reads the server's clock for a [`StoreClock`], and keeps the stored record new enough.
 pub(super) struct ClockTask(JoinHandle<()>);
 
@@ -187,12 +212,7 @@ impl ClockTask {
             loop {
                 tokio::time::sleep(READ_INTERVAL).await;
                 // Ignore errors: without a reply, the clock continues by the time that the process measures itself.
-                let Ok(Some(reading)) = read(&connection, &key).await else {
-                    continue;
-                };
-                if let Some(record) = clock.update(reading) {
-                    drop(write(&connection, &script, &key, record).await);
-                }
+                drop(follow(&connection, &script, &key, &clock).await);
             }
         }))
     }
@@ -337,6 +357,21 @@ mod tests {
         // The server's clock goes back.
         assert_eq!(rig.read_after(0, START_MS, record(step, 0)), None);
         rig.assert_time(step);
+    }
+
+    /// A process that runs only for seconds must not lose the time that has passed.
+    #[test]
+    fn time_is_recorded_at_each_read_while_the_server_is_behind() {
+        let stored = record(START_MS, 0);
+        let behind = START_MS - DAY_MS;
+        let (rig, changed) = open(behind, stored, false);
+        assert_eq!(changed, None);
+        assert!(rig.clock.is_behind());
+        assert_eq!(rig.read_after(5, behind + 5, stored), Some(record(START_MS + 5, 0)));
+        let newer = record(START_MS + 5, 0);
+        assert_eq!(rig.read_after(3, behind + 8, newer), Some(record(START_MS + 8, 0)));
+        assert_eq!(rig.read_after(1, START_MS + 9, newer), None);
+        assert!(!rig.clock.is_behind());
     }
 
     /// One process was started before the clock of the server became wrong, and the other process soon before the clock

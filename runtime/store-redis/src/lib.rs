@@ -149,7 +149,7 @@ pub struct RedisStore {
     /// The clock by which data expires; `None` until [`Self::with_clock`].
     clock: Option<Arc<StoreClock>>,
     /// The task that reads the server's clock; `None` if the store is open only for reading.
-    _clock_task: Option<ClockTask>,
+    clock_task: Option<ClockTask>,
     durability: DurabilityReport,
     /// The weakest level of durability among the servers when the store was opened; `None` if a server hid its setting
     /// `appendfsync`.
@@ -253,7 +253,7 @@ impl RedisStore {
             let connection = Arc::clone(&self.connection);
             ClockTask::start(connection, script.clone(), key, Arc::clone(&clock))
         });
-        Ok(Self { clock: Some(clock), _clock_task: task, ..self })
+        Ok(Self { clock: Some(clock), clock_task: task, ..self })
     }
 
     fn with_connections(
@@ -280,7 +280,7 @@ impl RedisStore {
             retry_timeout: options.retry_timeout,
             clock_offset_ms: Arc::clone(&options.clock_offset_ms),
             clock: None,
-            _clock_task: None,
+            clock_task: None,
             durability,
             sync_level: settings.sync_level(),
             retry_warnings: RetryWarnings::new(&options.address),
@@ -420,8 +420,16 @@ impl Store for RedisStore {
         try_join_all(writes).await.map(drop)
     }
 
-    /// Does nothing: each answered request is already as durable as the server makes it.
+    /// Records the time of the store's clock if the clock of the server is behind, because the next process continues
+    /// from this time. Otherwise does nothing: each answered request is already as durable as the server makes it.
     async fn flush(&self) -> Result<(), StoreError> {
+        if let Some(clock) = self.clock.as_ref().filter(|clock| clock.is_behind())
+            && self.clock_task.is_some()
+        {
+            let key = self.names.in_common_shard(RedisKeyKind::Store);
+            // Ignore errors: without the record, the store only keeps data longer.
+            drop(clock::follow(&self.connection, &self.scripts.clock, &key, clock).await);
+        }
         Ok(())
     }
 }

@@ -223,6 +223,33 @@ async fn data_of_a_time_with_a_clock_that_is_behind_is_kept() {
     }
 }
 
+/// While the clock is behind, each run must record the time that has passed, even if the run is short.
+#[tokio::test]
+async fn end_of_a_run_with_a_clock_that_is_behind_records_the_time() {
+    let mut rig = Rig::start().await;
+    // No process writes to the store with this prefix between the steps of the test.
+    rig.dedicated.options.prefix = "quiet".to_owned();
+    let name = rig.dedicated.name(0, "store");
+    drop(rig.open(false).await);
+    let recorded = || {
+        let record = rig.dedicated.command(&["HGET", &name, "clock"]);
+        let times = record.text().and_then(|times| times.split_once(' ')).expect("times");
+        times.0.parse::<u64>().expect("a time")
+    };
+    let before = recorded();
+    rig.set(-DAY_S);
+    let store = rig.open(false).await;
+    let started = Instant::now();
+    while recorded() <= before {
+        assert!(started.elapsed() < WAIT_TIMEOUT, "the time is not recorded");
+        store.flush().await.expect("a flushed store");
+    }
+    drop(store);
+    let before = recorded();
+    rig.open(true).await.flush().await.expect("a flushed store");
+    assert_eq!(recorded(), before, "a command that only reads has written the time");
+}
+
 /// An earlier version wrote no record of the clock, and another program may damage the record. The first start takes
 /// the time of the server, and writes the record. A command that only reads writes no record.
 #[tokio::test]
