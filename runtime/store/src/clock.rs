@@ -108,10 +108,10 @@ impl Jump {
 ///
 /// Key records, ids and dead letters expire by this clock, and the store then removes them. A wall clock that is wrong
 /// must therefore not set this clock forward. If the wall clock is ahead by more than [`JUMP_LIMIT_MS`], the wall clock
-/// has jumped, or the store was not used for a while. The offset then stays until reads of the wall clock have confirmed
-/// the jump: for [`JUMP_CONFIRMATION_MS`], each read saw a wall clock that was ahead by more than [`JUMP_LIMIT_MS`], and
-/// the time between two reads was at most [`CONFIRMING_READS_LIMIT_MS`]. This clock then advances by the smallest lead
-/// that these reads saw.
+/// has jumped, or the store was not used for a while. The offset then stays until reads of the wall clock have
+/// confirmed the jump: for [`JUMP_CONFIRMATION_MS`], each read saw a wall clock that was ahead by more than
+/// [`JUMP_LIMIT_MS`], and the time between two reads was at most [`CONFIRMING_READS_LIMIT_MS`]. This clock then
+/// advances by the smallest lead that these reads saw.
 #[derive(Debug)]
 pub struct MonotonicClock {
     source: TimeSource,
@@ -227,8 +227,8 @@ impl MonotonicClock {
         ahead > self.offset.load(Ordering::Relaxed).saturating_add(JUMP_LIMIT_MS)
     }
 
-    /// Decides how far this clock follows a wall clock that has jumped, or that had jumped at the previous read. `ahead`
-    /// is the difference between the wall clock and the steady clock.
+    /// Decides how far this clock follows a wall clock that has jumped, or that had jumped at the previous read.
+    /// `ahead` is the difference between the wall clock and the steady clock.
     fn follow_jump(&self, ahead: u64, steady: u64) {
         if !self.may_jump {
             return;
