@@ -33,6 +33,10 @@ pub(super) struct AssignChanges<'a> {
     tables: &'a Tables,
     assign: &'a AssignRequest,
     now: u64,
+    /// The time from which the life of new data counts ([`MonotonicClock::life_start`]).
+    ///
+    /// [`MonotonicClock::life_start`]: ordain_store::clock::MonotonicClock::life_start
+    life_start: u64,
     pub(super) batch: OwnedWriteBatch,
     counters: HashMap<&'a str, KeyCounter>,
     queues: BTreeMap<u32, QueueAppend>,
@@ -70,12 +74,18 @@ impl From<fjall::Error> for AssignFailure {
 }
 
 impl<'a> AssignChanges<'a> {
-    pub(super) fn new(tables: &'a Tables, assign: &'a AssignRequest, now: u64) -> Self {
+    pub(super) fn new(
+        tables: &'a Tables,
+        assign: &'a AssignRequest,
+        now: u64,
+        life_start: u64,
+    ) -> Self {
         let items = assign.items().count();
         Self {
             tables,
             assign,
             now,
+            life_start,
             batch: OwnedWriteBatch::with_capacity(tables.db.clone(), 3 * items + 8),
             counters: HashMap::new(),
             queues: BTreeMap::new(),
@@ -376,7 +386,7 @@ impl<'a> AssignChanges<'a> {
         }
         let sequence = self.put_message(item, event.sequence(), true)?.unwrap_or_default();
         if event.sequence().is_none() {
-            let until = self.now.saturating_add(numbers.retain);
+            let until = self.life_start.saturating_add(numbers.retain);
             let content = event.content().to_be_bytes();
             let value = [sequence.to_le_bytes(), content, until.to_le_bytes()].concat();
             self.schedule_expiry(until, &table_key);
@@ -511,7 +521,7 @@ impl<'a> AssignChanges<'a> {
         })?;
         let mut counter = self.counter(key, numbers)?;
         if expire_at > 0 && counter.end == 0 && counter.next > numbers.first {
-            counter.end = expire_at.min(self.now.saturating_add(numbers.complete_ttl));
+            counter.end = expire_at.min(self.life_start.saturating_add(numbers.complete_ttl));
             self.schedule_expiry(counter.end, &keys::key_counter(&self.assign.destination, key));
             self.counters.insert(key, counter);
         }
@@ -593,7 +603,7 @@ impl<'a> AssignChanges<'a> {
         }
         if let (Some(numbers), Some(sequence)) = (self.assign.rules.numbering, sequence) {
             let table_key = keys::retained(to, event.key(), sequence);
-            let until = self.now.saturating_add(numbers.retain);
+            let until = self.life_start.saturating_add(numbers.retain);
             self.schedule_expiry(until, &table_key);
             let value = [&until.to_le_bytes()[..], &value].concat();
             self.log.insert(table_key, Some(value));
@@ -616,7 +626,7 @@ impl<'a> AssignChanges<'a> {
         let sequence = own.unwrap_or(counter.next);
         counter.next = counter.next.max(sequence.saturating_add(1));
         if item.event.end() {
-            counter.end = self.now.saturating_add(numbers.complete_ttl);
+            counter.end = self.life_start.saturating_add(numbers.complete_ttl);
             let table_key = keys::key_counter(&self.assign.destination, key);
             self.schedule_expiry(counter.end, &table_key);
         }

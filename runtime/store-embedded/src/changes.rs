@@ -34,6 +34,10 @@ pub(super) struct BatchChanges<'a> {
     record_cache: &'a mut RecordCache,
     partition: &'a Partition,
     now: u64,
+    /// The time from which the life of new data counts ([`MonotonicClock::life_start`]).
+    ///
+    /// [`MonotonicClock::life_start`]: ordain_store::clock::MonotonicClock::life_start
+    life_start: u64,
     scratch: Vec<u8>,
 }
 
@@ -43,6 +47,7 @@ impl<'a> BatchChanges<'a> {
         recent: &'a mut RecordCache,
         partition: &'a Partition,
         now: u64,
+        life_start: u64,
         writes: usize,
     ) -> Self {
         // The expected number of entries: one or two for each write, and a few for the fence and the outbox.
@@ -56,6 +61,7 @@ impl<'a> BatchChanges<'a> {
             record_cache: recent,
             partition,
             now,
+            life_start,
             scratch: Vec::new(),
         }
     }
@@ -193,7 +199,7 @@ impl<'a> BatchChanges<'a> {
         let before = old.map(|old| old.envelope).unwrap_or_default();
         let envelope = RecordEnvelope {
             due_at: write.due_in.map_or(0, |ms| self.now.saturating_add(ms)),
-            expire_at: write.expire_in.map_or(0, |ms| self.now.saturating_add(ms)),
+            expire_at: write.expire_in.map_or(0, |ms| self.life_start.saturating_add(ms)),
             expiry_entry: before.expiry_entry,
         };
         let state = old.map(|old| old.state).unwrap_or_default();
@@ -321,9 +327,9 @@ impl<'a> BatchChanges<'a> {
         for letter in letters {
             let table_key = keys::letter(&self.partition.stream, &letter.id);
             let mut value = Vec::new();
-            encode_letter(letter, self.now, &mut value);
-            let age = keys::letter_age(self.now, &table_key);
-            self.earliest.letter = self.now;
+            encode_letter(letter, self.life_start, &mut value);
+            let age = keys::letter_age(self.life_start, &table_key);
+            self.earliest.letter = self.life_start;
             self.batch.insert(&self.tables.times, age, b"");
             self.batch.insert(&self.tables.letters, table_key, value);
         }

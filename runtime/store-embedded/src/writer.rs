@@ -229,14 +229,16 @@ impl StoreWriter {
     ) -> fjall::Result<AppliedCommit> {
         let tables = &self.shared.tables;
         let now = self.shared.clock.now();
+        let life_start = self.shared.clock.life_start(now);
+        let count = batch.writes.len();
         let mut changes =
-            BatchChanges::new(tables, &mut self.record_cache, partition, now, batch.writes.len());
+            BatchChanges::new(tables, &mut self.record_cache, partition, now, life_start, count);
         let refused = changes.writes(&batch.writes)?;
         let known = changes.put_orphan_letters(batch, &self.shared)?;
         let BatchChanges { batch: mut writes, mut outbox, present, earliest, .. } = changes;
         let applied =
             AppliedCommit { time: now, refused, existing_spills: present, existing_letters: known };
-        encode_outbox_letters(batch.forwarded(&applied), now, &mut outbox);
+        encode_outbox_letters(batch.forwarded(&applied), life_start, &mut outbox);
         if !outbox.is_empty() {
             let table_key = keys::outbox(partition, batch.shard, batch.number);
             writes.insert(&tables.outbox, table_key, outbox);
@@ -369,7 +371,8 @@ impl StoreWriter {
 impl StoreWriter {
     fn assign(&mut self, assign: &AssignRequest) -> fjall::Result<Result<AssignReply, StoreError>> {
         let now = self.shared.clock.now();
-        let mut assigning = AssignChanges::new(&self.shared.tables, assign, now);
+        let life_start = self.shared.clock.life_start(now);
+        let mut assigning = AssignChanges::new(&self.shared.tables, assign, now, life_start);
         let reply = match assigning.run() {
             Err(AssignFailure::Engine(error)) if !is_damage(&error) => return Err(error),
             Err(AssignFailure::Engine(error)) => {

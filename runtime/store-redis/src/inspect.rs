@@ -40,7 +40,7 @@ impl RedisStore {
         findings: &mut Vec<Finding>,
     ) -> Result<(), StoreError> {
         let shards = self.shards;
-        findings.push(Finding::note(if self.check_schema(&options.address, false).await?.is_new {
+        findings.push(Finding::note(if self.check_schema(&options.address, false).await? {
             format!("no store with the prefix {:?}: the first start creates one", options.prefix)
         } else {
             format!(

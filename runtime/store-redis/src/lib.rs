@@ -51,7 +51,7 @@ use ordain_core::shard_of;
 use redis::{Cmd, cmd};
 use tokio::task::JoinHandle;
 
-use self::clock::{ClockRecord, ClockTask, StoreClock};
+use self::clock::{ClockTask, StoreClock};
 use self::connection::RedisConnection;
 use self::error::{has_code, start_error, with_address};
 use self::names::{RedisKeyKind, RedisKeys};
@@ -133,14 +133,6 @@ impl Drop for KeepaliveTask {
     }
 }
 
-/// The state of the store that the check at the start has found.
-struct FoundStore {
-    is_new: bool,
-    /// The time of the server with the common shard, in ms since the Unix epoch.
-    time: u64,
-    clock: ClockRecord,
-}
-
 /// A store in Redis.
 pub struct RedisStore {
     connection: Arc<RedisConnection>,
@@ -157,7 +149,7 @@ pub struct RedisStore {
     /// The clock by which data expires; `None` until [`Self::with_clock`].
     clock: Option<Arc<StoreClock>>,
     /// The task that reads the server's clock; `None` if the store is open only for reading.
-    _clock_task: Option<ClockTask>,
+    clock_task: Option<ClockTask>,
     durability: DurabilityReport,
     /// The weakest level of durability among the servers when the store was opened; `None` if a server hid its setting
     /// `appendfsync`.
@@ -241,29 +233,27 @@ impl RedisStore {
             waiting_links.push(again.map_err(start_error)?);
         }
         let store = Self::with_connections(link, waiting_links, &settings, options);
-        let found = store.check_schema(&options.address, true).await?;
-        store.with_clock(options, &found).await
+        store.check_schema(&options.address, true).await?;
+        store.with_clock(options).await
     }
 
     /// Starts the clock by which data expires. Records in the store what the clock has found.
-    async fn with_clock(
-        self,
-        options: &RedisOptions,
-        found: &FoundStore,
-    ) -> Result<Self, StoreError> {
+    async fn with_clock(self, options: &RedisOptions) -> Result<Self, StoreError> {
         let key = self.names.in_common_shard(RedisKeyKind::Store);
         let script = &self.scripts.clock;
+        let reading = clock::read(&self.connection, &key).await.map_err(start_error)?;
+        let reading = reading.ok_or_else(|| unexpected_reply("TIME"))?;
         let (clock, changed) =
-            StoreClock::new(&options.address, found.time, found.clock, options.reads_only);
-        if changed.is_some() {
-            clock::exchange(&self.connection, script, &key, changed).await.map_err(start_error)?;
+            StoreClock::new(&options.address, clock::steady_clock(), reading, options.reads_only);
+        if let Some(record) = changed {
+            clock::write(&self.connection, script, &key, record).await.map_err(start_error)?;
         }
         let clock = Arc::new(clock);
         let task = (!options.reads_only).then(|| {
             let connection = Arc::clone(&self.connection);
             ClockTask::start(connection, script.clone(), key, Arc::clone(&clock))
         });
-        Ok(Self { clock: Some(clock), _clock_task: task, ..self })
+        Ok(Self { clock: Some(clock), clock_task: task, ..self })
     }
 
     fn with_connections(
@@ -290,7 +280,7 @@ impl RedisStore {
             retry_timeout: options.retry_timeout,
             clock_offset_ms: Arc::clone(&options.clock_offset_ms),
             clock: None,
-            _clock_task: None,
+            clock_task: None,
             durability,
             sync_level: settings.sync_level(),
             retry_warnings: RetryWarnings::new(&options.address),
@@ -300,12 +290,8 @@ impl RedisStore {
     }
 
     /// Checks the rights of the user, and the schema and the number of shards of the store. If the store is new and
-    /// `may_create` is `true`, creates the store and logs the creation.
-    async fn check_schema(
-        &self,
-        address: &RedisUrl,
-        may_create: bool,
-    ) -> Result<FoundStore, StoreError> {
+    /// `may_create` is `true`, creates the store and logs the creation. Returns whether the store was new.
+    async fn check_schema(&self, address: &RedisUrl, may_create: bool) -> Result<bool, StoreError> {
         let key = self.names.in_common_shard(RedisKeyKind::Store);
         // The store has no Redis keys with these two names. The script uses the names only to check the user's rights.
         let [data, index] =
@@ -320,13 +306,10 @@ impl RedisStore {
             }
             found => found.map_err(start_error)?,
         };
-        let what = "the check of the store";
-        let [schema, shards, is_new, time, clock] = parts(found, what)?;
+        let [schema, shards, is_new] = parts(found, "the check of the store")?;
         let is_new = number(&is_new) == Some(1);
-        let time = number(&time).ok_or_else(|| unexpected_reply(what))?;
-        let found = FoundStore { is_new, time, clock: ClockRecord::parse(clock) };
         if is_new && !may_create {
-            return Ok(found);
+            return Ok(true);
         }
         let schema = text(schema);
         let shards = text(shards);
@@ -350,7 +333,7 @@ impl RedisStore {
         if is_new {
             tracing::info!("created a new store at {address} ({key}): no stream has state yet");
         }
-        Ok(found)
+        Ok(is_new)
     }
 
     fn shard_of(&self, key: &str) -> u32 {
@@ -437,8 +420,16 @@ impl Store for RedisStore {
         try_join_all(writes).await.map(drop)
     }
 
-    /// Does nothing: each answered request is already as durable as the server makes it.
+    /// Records the time of the store's clock if the clock of the server is behind, because the next process continues
+    /// from this time. Otherwise does nothing: each answered request is already as durable as the server makes it.
     async fn flush(&self) -> Result<(), StoreError> {
+        if let Some(clock) = self.clock.as_ref().filter(|clock| clock.is_behind())
+            && self.clock_task.is_some()
+        {
+            let key = self.names.in_common_shard(RedisKeyKind::Store);
+            // Ignore errors: without the record, the store only keeps data longer.
+            drop(clock::follow(&self.connection, &self.scripts.clock, &key, clock).await);
+        }
         Ok(())
     }
 }

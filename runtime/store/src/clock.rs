@@ -11,8 +11,8 @@
 //! data has expired.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::StoreError;
@@ -28,6 +28,11 @@ pub const JUMP_LIMIT_MS: u64 = 60 * 60_000;
 /// been ahead for this number of ms. Within this time, a machine that started with a wrong clock has usually corrected
 /// its clock.
 pub const JUMP_CONFIRMATION_MS: u64 = 10 * 60_000;
+/// The maximum time between two reads of the wall clock that confirm a jump, in ms. A process may be stopped, or a
+/// server may not answer, for longer than this time. The wall clock may have been right in the meantime, so the
+/// confirmation then starts again. The limit is three times the interval at which the store in Redis reads the clock of
+/// the server.
+pub const CONFIRMING_READS_LIMIT_MS: u64 = 30_000;
 /// The maximum time by which the store's clock may be ahead of the newest stored time, in ms. The limit is well below
 /// [`JUMP_LIMIT_MS`]. If the wall clock is right, and the next start follows a crash within 50 minutes, the store's
 /// clock therefore does not go back.
@@ -81,23 +86,43 @@ impl fmt::Debug for TimeSource {
     }
 }
 
+/// A jump of the wall clock that is not confirmed yet.
+#[derive(Debug)]
+struct Jump {
+    /// The time of the steady clock at the first read that saw the jump.
+    first_read: u64,
+    /// The time of the steady clock at the newest read.
+    last_read: u64,
+    /// The smallest difference between the wall clock and the steady clock that a read has seen since the first read.
+    ahead: u64,
+}
+
+impl Jump {
+    fn is_confirmed(&self) -> bool {
+        self.last_read >= self.first_read.saturating_add(JUMP_CONFIRMATION_MS)
+    }
+}
+
 /// A clock that never goes back: the steady clock plus an offset. When the wall clock is ahead of the sum, the offset
 /// grows, so that the sum reaches the wall clock.
 ///
 /// Key records, ids and dead letters expire by this clock, and the store then removes them. A wall clock that is wrong
 /// must therefore not set this clock forward. If the wall clock is ahead by more than [`JUMP_LIMIT_MS`], the wall clock
-/// has jumped, or the store was not used for a while. The offset then stays until the wall clock has been ahead for
-/// [`JUMP_CONFIRMATION_MS`].
+/// has jumped, or the store was not used for a while. The offset then stays until reads of the wall clock have
+/// confirmed the jump: for [`JUMP_CONFIRMATION_MS`], each read saw a wall clock that was ahead by more than
+/// [`JUMP_LIMIT_MS`], and the time between two reads was at most [`CONFIRMING_READS_LIMIT_MS`]. This clock then
+/// advances by the smallest lead that these reads saw.
 #[derive(Debug)]
 pub struct MonotonicClock {
     source: TimeSource,
     offset: AtomicU64,
-    /// The newest time that [`Self::now`] has returned. Two threads may read the clocks in one order and return in the
-    /// opposite order, so [`Self::now`] compares its result with this time, and returns the later of the two.
+    /// The newest time that this clock has returned. Two threads may read the clocks in one order and return in the
+    /// opposite order, so each function that returns the time compares its result with this time, and returns the later
+    /// of the two.
     newest: AtomicU64,
-    /// The time of the steady clock at which the present jump of the wall clock was first seen, plus 1; 0 if there is
-    /// no jump.
-    jump_seen: AtomicU64,
+    jump: Mutex<Option<Jump>>,
+    /// True if `jump` is not `None`. If there is no jump, no read of the clock locks `jump`.
+    has_jumped: AtomicBool,
     /// The newest time of this clock in the tables.
     written: AtomicU64,
     /// False if the store is open only for reading: a jump is then neither logged nor ever confirmed, and the store
@@ -136,24 +161,47 @@ impl MonotonicClock {
             source,
             offset: AtomicU64::new(start.saturating_sub(steady)),
             newest: AtomicU64::new(start),
-            jump_seen: AtomicU64::new(0),
+            jump: Mutex::new(None),
+            has_jumped: AtomicBool::new(false),
             written: AtomicU64::new(newest),
             may_jump,
         };
         (clock, if has_jumped { first_seen } else { 0 })
     }
 
-    /// Returns the time, which is never earlier than any time returned before.
+    /// Reads the wall clock, and returns the time, which is never earlier than any time returned before.
     pub fn now(&self) -> u64 {
         let steady = (self.source.steady)();
         let ahead = (self.source.wall)().saturating_sub(steady);
-        let offset = self.offset.load(Ordering::Relaxed);
-        let now = if self.accepts(ahead.saturating_sub(offset), steady) {
-            steady + self.offset.fetch_max(ahead, Ordering::Relaxed).max(ahead)
+        if self.is_far(ahead) || self.has_jumped() {
+            self.follow_jump(ahead, steady);
         } else {
-            steady + offset
-        };
-        self.newest.fetch_max(now, Ordering::Relaxed).max(now)
+            self.offset.fetch_max(ahead, Ordering::Relaxed);
+        }
+        self.time_at(steady)
+    }
+
+    /// Returns the time from which the life of new data counts. `now` is a result of [`Self::now`]. This clock may be
+    /// behind a right wall clock, until a jump is confirmed. Data that is written in this time must not expire early
+    /// after the confirmation, so its life counts from the time of the wall clock.
+    pub fn life_start(&self, now: u64) -> u64 {
+        if self.has_jumped() { now.max((self.source.wall)()) } else { now }
+    }
+
+    /// Returns the time without a read of the wall clock.
+    pub fn time(&self) -> u64 {
+        self.time_at((self.source.steady)())
+    }
+
+    /// Sets this clock to `time` if `time` is later: another process has already followed the wall clock to this time.
+    pub fn advance_to(&self, time: u64) {
+        let offset = time.saturating_sub((self.source.steady)());
+        self.offset.fetch_max(offset, Ordering::Relaxed);
+    }
+
+    fn time_at(&self, steady: u64) -> u64 {
+        let time = steady.saturating_add(self.offset.load(Ordering::Relaxed));
+        self.newest.fetch_max(time, Ordering::Relaxed).max(time)
     }
 
     /// Returns whether the store must write the time `now` into the tables. This is so if `now` is ahead of the newest
@@ -165,7 +213,7 @@ impl MonotonicClock {
     /// Returns whether the wall clock has jumped, and the jump is not confirmed yet. Only [`Self::now`] notices the
     /// beginning and the end of a jump.
     pub fn has_jumped(&self) -> bool {
-        self.jump_seen.load(Ordering::Relaxed) != 0
+        self.has_jumped.load(Ordering::Relaxed)
     }
 
     /// Records that the writer thread has written the time `now` into the tables.
@@ -173,34 +221,44 @@ impl MonotonicClock {
         self.written.fetch_max(now, Ordering::Relaxed);
     }
 
-    /// Returns whether this clock follows the wall clock, which is ahead of this clock by `lead` ms. Records the
-    /// beginning and the end of a jump.
-    fn accepts(&self, lead: u64, steady: u64) -> bool {
-        if lead <= JUMP_LIMIT_MS {
-            if self.jump_seen.load(Ordering::Relaxed) != 0 {
-                self.jump_seen.store(0, Ordering::Relaxed);
-            }
-            return true;
-        }
+    /// Returns whether a wall clock with this difference to the steady clock is ahead of this clock by more than
+    /// [`JUMP_LIMIT_MS`].
+    fn is_far(&self, ahead: u64) -> bool {
+        ahead > self.offset.load(Ordering::Relaxed).saturating_add(JUMP_LIMIT_MS)
+    }
+
+    /// Decides how far this clock follows a wall clock that has jumped, or that had jumped at the previous read.
+    /// `ahead` is the difference between the wall clock and the steady clock.
+    fn follow_jump(&self, ahead: u64, steady: u64) {
         if !self.may_jump {
-            return false;
+            return;
         }
-        let seen =
-            self.jump_seen.compare_exchange(0, steady + 1, Ordering::Relaxed, Ordering::Relaxed);
-        match seen {
-            Ok(_) => {
-                tracing::warn!(
-                    ahead_ms = lead,
-                    confirmation_ms = JUMP_CONFIRMATION_MS,
-                    "{} is far ahead of the store's time (by `ahead_ms`): the store was not used for about this time, \
-                     or this clock is wrong. The store continues from its own time and nothing expires, until the \
-                     clock has been ahead for the time `confirmation_ms`; correct the clock if it is wrong",
-                    self.source.name
-                );
-                false
-            }
-            Err(seen) => steady + 1 >= seen.saturating_add(JUMP_CONFIRMATION_MS),
+        let mut jump = self.jump.lock().unwrap_or_else(PoisonError::into_inner);
+        jump.take_if(|jump| steady > jump.last_read.saturating_add(CONFIRMING_READS_LIMIT_MS));
+        if let Some(jump) = &mut *jump {
+            jump.last_read = jump.last_read.max(steady);
+            jump.ahead = jump.ahead.min(ahead);
         }
+        if self.is_far(ahead)
+            && let Some(confirmed) = jump.take_if(|jump| jump.is_confirmed())
+        {
+            self.offset.fetch_max(confirmed.ahead, Ordering::Relaxed);
+        }
+        if !self.is_far(ahead) {
+            *jump = None;
+            self.offset.fetch_max(ahead, Ordering::Relaxed);
+        } else if jump.is_none() {
+            tracing::warn!(
+                ahead_ms = ahead.saturating_sub(self.offset.load(Ordering::Relaxed)),
+                confirmation_ms = JUMP_CONFIRMATION_MS,
+                "{} is far ahead of the store's time (by `ahead_ms`): the store was not used for about this time, \
+                 or this clock is wrong. The store continues from its own time and nothing expires, until the \
+                 clock has been ahead for the time `confirmation_ms`; correct the clock if it is wrong",
+                self.source.name
+            );
+            *jump = Some(Jump { first_read: steady, last_read: steady, ahead });
+        }
+        self.has_jumped.store(jump.is_some(), Ordering::Relaxed);
     }
 }
 
@@ -233,6 +291,16 @@ mod tests {
             self.wall.fetch_add(ms, Ordering::Relaxed);
             self.steady.fetch_add(ms, Ordering::Relaxed);
         }
+
+        /// Passes this number of ms, with reads of the clock that can confirm a jump.
+        fn pass_with_reads(&self, clock: &MonotonicClock, mut ms: u64) {
+            while ms > 0 {
+                let step = ms.min(CONFIRMING_READS_LIMIT_MS);
+                self.pass(step);
+                clock.now();
+                ms -= step;
+            }
+        }
     }
 
     #[test]
@@ -245,7 +313,7 @@ mod tests {
             clocks.wall.fetch_add(wrong, Ordering::Relaxed);
             assert_eq!(clock.now(), before);
             assert!(clock.has_jumped());
-            clocks.pass(JUMP_CONFIRMATION_MS - 1);
+            clocks.pass_with_reads(&clock, JUMP_CONFIRMATION_MS - 1);
             assert_eq!(clock.now(), before + JUMP_CONFIRMATION_MS - 1);
             clocks.wall.fetch_sub(wrong, Ordering::Relaxed);
             assert_eq!(clock.now(), before + JUMP_CONFIRMATION_MS - 1);
@@ -257,8 +325,89 @@ mod tests {
         assert_eq!(clock.now(), before + JUMP_LIMIT_MS);
         clocks.wall.fetch_add(DAY_MS, Ordering::Relaxed);
         clock.now();
-        clocks.pass(JUMP_CONFIRMATION_MS);
+        clocks.pass_with_reads(&clock, JUMP_CONFIRMATION_MS);
         assert_eq!(clock.now(), before + JUMP_LIMIT_MS + DAY_MS + JUMP_CONFIRMATION_MS);
+        assert!(!clock.has_jumped());
+    }
+
+    /// A process may be stopped, or a server may not answer. The wall clock may have been right in the meantime.
+    #[test]
+    fn pause_between_two_reads_starts_the_confirmation_again() {
+        let clocks = Clocks::default();
+        let (clock, _) = MonotonicClock::new(clocks.source(START_MS), 0, 0, true);
+        clocks.wall.fetch_add(40 * DAY_MS, Ordering::Relaxed);
+        clock.now();
+        let pause = JUMP_CONFIRMATION_MS;
+        clocks.pass(pause);
+        assert_eq!(clock.now(), START_MS + pause);
+        clocks.pass_with_reads(&clock, JUMP_CONFIRMATION_MS - 1);
+        let passed = pause + JUMP_CONFIRMATION_MS - 1;
+        assert_eq!(clock.now(), START_MS + passed);
+        clocks.pass(CONFIRMING_READS_LIMIT_MS + 1);
+        assert_eq!(clock.now(), START_MS + passed + CONFIRMING_READS_LIMIT_MS + 1);
+        clocks.pass_with_reads(&clock, JUMP_CONFIRMATION_MS);
+        assert_eq!(clock.now(), clocks.wall.load(Ordering::Relaxed));
+    }
+
+    /// Each part of a lead must last for the whole time of the confirmation.
+    #[test]
+    fn confirmed_jump_is_as_large_as_the_smallest_lead() {
+        let clocks = Clocks::default();
+        let (clock, _) = MonotonicClock::new(clocks.source(START_MS), 0, 0, true);
+        let small = 2 * JUMP_LIMIT_MS;
+        for lead in [3 * JUMP_LIMIT_MS, small, 400 * DAY_MS] {
+            let right = START_MS + clocks.steady.load(Ordering::Relaxed);
+            clocks.wall.store(right + lead, Ordering::Relaxed);
+            clock.now();
+            clocks.pass_with_reads(&clock, JUMP_CONFIRMATION_MS / 3);
+        }
+        assert_eq!(clock.now(), START_MS + small + JUMP_CONFIRMATION_MS);
+        assert!(clock.has_jumped());
+        clocks.pass_with_reads(&clock, JUMP_CONFIRMATION_MS - 1);
+        assert_eq!(clock.now(), START_MS + small + 2 * JUMP_CONFIRMATION_MS - 1);
+        clocks.pass(1);
+        assert_eq!(clock.now(), clocks.wall.load(Ordering::Relaxed));
+    }
+
+    /// After a pause of the process, the wall clock may be right.
+    #[test]
+    fn new_data_lives_from_the_later_time() {
+        let clocks = Clocks::default();
+        let (clock, _) = MonotonicClock::new(clocks.source(START_MS), 0, 0, true);
+        assert_eq!(clock.life_start(clock.now()), START_MS);
+        clocks.wall.fetch_add(8 * DAY_MS, Ordering::Relaxed);
+        let now = clock.now();
+        assert_eq!((now, clock.life_start(now)), (START_MS, START_MS + 8 * DAY_MS));
+        clocks.wall.fetch_sub(9 * DAY_MS, Ordering::Relaxed);
+        assert_eq!(clock.life_start(now), START_MS);
+        assert_eq!(clock.life_start(clock.now()), START_MS);
+    }
+
+    #[test]
+    fn time_of_another_process_ends_a_jump() {
+        let clocks = Clocks::default();
+        let (clock, _) = MonotonicClock::new(clocks.source(START_MS), 0, 0, true);
+        clocks.wall.fetch_add(DAY_MS, Ordering::Relaxed);
+        clock.now();
+        clocks.pass(1_000);
+        assert!(clock.has_jumped());
+        clock.advance_to(START_MS + DAY_MS);
+        assert_eq!(clock.time(), START_MS + DAY_MS);
+        assert_eq!(clock.now(), START_MS + DAY_MS + 1_000);
+        assert!(!clock.has_jumped());
+        clock.advance_to(START_MS);
+        assert_eq!(clock.now(), START_MS + DAY_MS + 1_000);
+    }
+
+    #[test]
+    fn time_is_not_changed_by_the_wall_clock_until_a_read() {
+        let clocks = Clocks::default();
+        let (clock, _) = MonotonicClock::new(clocks.source(START_MS), 0, 0, true);
+        clocks.wall.fetch_add(JUMP_LIMIT_MS, Ordering::Relaxed);
+        clocks.steady.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(clock.time(), START_MS + 1);
+        assert_eq!(clock.now(), START_MS + JUMP_LIMIT_MS);
+        assert_eq!(clock.time(), START_MS + JUMP_LIMIT_MS);
     }
 
     #[test]

@@ -197,7 +197,7 @@ fn jump_of_the_redis_clock_forgets_no_key_and_no_letter() -> Result<()> {
     let config = format!(
         "[ingress]\nlisten = \"127.0.0.1:0\"\n[store]\nkind = \"redis\"\nurl = \"{}\"\nshards = 1\n\
          [streams.cases]\nhandler = \"faulty\"\nsource = {{ kind = \"http\" }}\n\
-         [sinks.faulty]\nkind = \"file\"\npath = \"out.ndjson\"\n",
+         [sinks.faulty]\nkind = \"file\"\npath = \"-\"\n",
         redis.url()
     );
     let home = Home::new(&["faulty"], &config)?;
@@ -223,8 +223,8 @@ fn jump_of_the_redis_clock_forgets_no_key_and_no_letter() -> Result<()> {
             let last = only_event(&format!("k{round}-{half}"), "1", "emit");
             send(address, &[repeat.clone(), last])?;
             lines += 1;
-            service.until("all messages", || home.lines("out.ndjson") >= lines)?;
-            ensure!(home.lines("out.ndjson") == lines, "{}", home.read("out.ndjson"));
+            service.until("all messages", || home.lines("stdout") >= lines)?;
+            ensure!(home.lines("stdout") == lines, "{}", home.read("stdout"));
             ensure!(letters()?.len() == 1, "{round}: the dead letter expired");
             let keys = home.rows(&["keys", "list", "cases", "--json"])?;
             let ended = keys.iter().filter(|row| {
@@ -243,8 +243,8 @@ fn jump_of_the_redis_clock_forgets_no_key_and_no_letter() -> Result<()> {
     let mut service = Service::start(&home, &["run"])?;
     ready(&mut service)?;
     send(ingress(&mut service)?, &[repeat, only_event("end", "1", "emit")])?;
-    service.until("the last message", || home.lines("out.ndjson") > lines)?;
-    ensure!(home.lines("out.ndjson") == lines + 1, "{}", home.read("out.ndjson"));
+    service.until("the last message", || home.lines("stdout") > lines)?;
+    ensure!(home.lines("stdout") == lines + 1, "{}", home.read("stdout"));
     ensure!(letters()?.len() == 1, "the dead letter expired");
     service.end()?;
     ensure!(!service.stderr().contains(SERVER_AHEAD_WARNING), "{}", service.stderr());

@@ -2,6 +2,7 @@
 //! clock must not make data expire.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ordain_core::{Event, EventParts, KeyStatus, WriteRefusal};
 use ordain_servers::{Clock, Options};
@@ -14,7 +15,7 @@ use ordain_store::{
 use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::{Owner, first_write};
 
-use super::dedicated::{DedicatedStore, Server, letter};
+use super::dedicated::{DedicatedStore, Server, WAIT_TIMEOUT, letter};
 
 const HOUR_S: i64 = 3_600;
 const DAY_S: i64 = 24 * HOUR_S;
@@ -60,9 +61,18 @@ async fn fill(store: &dyn Store, expire_in: u64) {
 
 /// Publishes the same message in each call.
 async fn publish(store: &dyn Store) -> AssignItemReply {
-    let event = Arc::new(Event::new(&EventParts { key: "a", id: "1", ..EventParts::default() }));
+    publish_message(store, "1", NumberingSettings::default()).await
+}
+
+/// Publishes the message with this id.
+async fn publish_message(
+    store: &dyn Store,
+    id: &str,
+    settings: NumberingSettings,
+) -> AssignItemReply {
+    let event = Arc::new(Event::new(&EventParts { key: "a", id, ..EventParts::default() }));
     let items = vec![AssignItem { event, partition: 0, number: 0 }];
-    let numbering = Some(NumberingSettings::default());
+    let numbering = Some(settings);
     let request = AssignRequest {
         destination: Destination::Exchange("x".into()),
         shard: ordain_core::shard_of("a", store.shards()),
@@ -139,6 +149,30 @@ async fn data_expires_when_a_jump_has_lasted() {
     assert!(owner.load(&rig.open(true).await, "a").await.is_some());
 }
 
+/// If one process has confirmed a jump, all processes must follow it, even if the server's clock is then set back.
+/// Otherwise, one process would remove the data that another process has just written.
+#[tokio::test]
+async fn running_process_follows_the_jump_of_another_process() {
+    let rig = Rig::start().await;
+    let earlier = &rig.dedicated.store;
+    fill(earlier, HOUR_MS).await;
+    rig.set(8 * DAY_S);
+    drop(rig.open(false).await);
+    rig.set(8 * DAY_S + (JUMP_CONFIRMATION_MS / 1_000).cast_signed() + 1);
+    let later = rig.open(false).await;
+    rig.set(0);
+    let owner = Owner::claim(&later, "s", 0).await;
+    assert!(owner.load(&later, "a").await.is_none());
+    let started = Instant::now();
+    while owner.load(earlier, "a").await.is_some() {
+        assert!(started.elapsed() < WAIT_TIMEOUT, "the earlier process does not follow the jump");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(publish(earlier).await, AssignItemReply::New(2));
+    assert_eq!(publish(&later).await, AssignItemReply::Known(2));
+    assert_eq!(publish(earlier).await, AssignItemReply::Known(2));
+}
+
 /// A small step of the clock counts at once.
 #[tokio::test]
 async fn data_expires_after_a_small_step() {
@@ -149,6 +183,29 @@ async fn data_expires_after_a_small_step() {
     for store in [&rig.dedicated.store, &rig.open(true).await, &rig.open(false).await] {
         let owner = Owner::claim(store, "s", 0).await;
         assert!(owner.load(store, "a").await.is_none());
+    }
+}
+
+/// A message that was published while the clock was wrong expires late. The message must not delay the removal of other
+/// messages.
+#[tokio::test]
+async fn late_message_delays_no_removal() {
+    let rig = Rig::start().await;
+    let store = &rig.dedicated.store;
+    let settings = NumberingSettings { retain: 60_000, ..NumberingSettings::default() };
+    rig.set(400 * DAY_S);
+    publish_message(store, "late", settings).await;
+    // Each message has expired when the next message is published.
+    for step in 0..6 {
+        rig.set(step * HOUR_S / 10);
+        publish_message(store, &step.to_string(), settings).await;
+    }
+    let shard = ordain_core::shard_of("a", store.shards());
+    let fields = rig.dedicated.command(&["HKEYS", &rig.dedicated.name(shard, "log:exchange/x")]);
+    let fields: Vec<&str> = fields.parts().iter().filter_map(|field| field.text()).collect();
+    for kind in ["m", "i", "a"] {
+        let count = fields.iter().filter(|field| field.starts_with(kind)).count();
+        assert_eq!(count, 2, "{kind}: {fields:?}");
     }
 }
 
@@ -164,6 +221,33 @@ async fn data_of_a_time_with_a_clock_that_is_behind_is_kept() {
         assert_full(&rig.open(true).await, "in a command").await;
         assert_full(&rig.open(false).await, "after a start").await;
     }
+}
+
+/// While the clock is behind, each run must record the time that has passed, even if the run is short.
+#[tokio::test]
+async fn end_of_a_run_with_a_clock_that_is_behind_records_the_time() {
+    let mut rig = Rig::start().await;
+    // No process writes to the store with this prefix between the steps of the test.
+    rig.dedicated.options.prefix = "quiet".to_owned();
+    let name = rig.dedicated.name(0, "store");
+    drop(rig.open(false).await);
+    let recorded = || {
+        let record = rig.dedicated.command(&["HGET", &name, "clock"]);
+        let times = record.text().and_then(|times| times.split_once(' ')).expect("times");
+        times.0.parse::<u64>().expect("a time")
+    };
+    let before = recorded();
+    rig.set(-DAY_S);
+    let store = rig.open(false).await;
+    let started = Instant::now();
+    while recorded() <= before {
+        assert!(started.elapsed() < WAIT_TIMEOUT, "the time is not recorded");
+        store.flush().await.expect("a flushed store");
+    }
+    drop(store);
+    let before = recorded();
+    rig.open(true).await.flush().await.expect("a flushed store");
+    assert_eq!(recorded(), before, "a command that only reads has written the time");
 }
 
 /// An earlier version wrote no record of the clock, and another program may damage the record. The first start takes

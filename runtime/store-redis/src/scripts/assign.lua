@@ -871,6 +871,11 @@ do
   -- from the list. `time` is the present time of the clock by which the fields expire. `until_when` is the time at
   -- which the fields of the new block expire. A call adds at most one block and removes up to four, so that the
   -- removals keep up with the additions.
+  --
+  -- The blocks are in the order of their expiry times, except for late blocks. A late block expires long after the new
+  -- block, because a call added the late block while the server's clock was wrong, or with a longer retention time.
+  -- Until a late block expires, it would delay the removal of all later blocks, so a call that adds a block moves the
+  -- late blocks at the beginning of the list to its end. Such a block counts as one of the four blocks.
   local function age(list, head, blocks, until_when, time)
     local ends = redis.call('HGET', log, head) or '1 0 0'
     -- The number of the first block, the number of the last block, and the expiry time of the first block.
@@ -879,7 +884,12 @@ do
     if not from or to >= EXACT or from > to + 1 then
       corrupt_field(head, log, 'three numbers')
     end
-    local is_due = from <= to and (at_first <= time or at_first > time + EXPIRY_DELAY_LIMIT_MS)
+    -- A block with an expiry time after `late` is late or damaged.
+    local late = time + EXPIRY_DELAY_LIMIT_MS
+    if #blocks > 0 then
+      late = math.min(late, until_when + layout.CLOCK_JUMP_LIMIT)
+    end
+    local is_due = from <= to and (at_first <= time or at_first > late)
     if #blocks == 0 and not is_due then
       return
     end
@@ -888,16 +898,21 @@ do
       old[#old + 1] = list .. text(i)
     end
     local values = #old > 0 and redis.call('HMGET', log, unpack(old)) or {}
+    local moved = {}
     for i = 1, #values do
       local block = values[i]
       -- Remove a damaged block too. The names of its expiring fields are then lost, so these fields stay in the hash.
       local is_whole = block and #block >= 8 and unpack8('<I8', block, 1) < time + EXPIRY_DELAY_LIMIT_MS
       at_first = is_whole and unpack8('<I8', block, 1) or 0
-      if at_first > time then
+      local is_late = at_first > late
+      if at_first > time and not is_late then
         break
+      elseif is_late then
+        -- The expiry time of the next block is unknown, so the next call must read this block.
+        moved[#moved + 1], at_first = block, 0
       end
       local at = 9
-      while is_whole and at + 2 < #block do
+      while is_whole and not is_late and at + 2 < #block do
         local kind, size = sub(block, at, at), unpack8('<I2', block, at + 1)
         local rest = (kind == 'm' or kind == 'i') and 8 or 0
         local field = kind .. sub(block, at + 3, at + 2 + size + rest)
@@ -921,9 +936,14 @@ do
       from = from + 1
     end
     if #blocks > 0 then
-      to = to + 1
-      put(list .. text(to), pack('<I8', until_when) .. table.concat(blocks))
-      at_first = from == to and until_when or at_first
+      moved[#moved + 1] = pack('<I8', until_when) .. table.concat(blocks)
+      if from > to then
+        at_first = unpack8('<I8', moved[1], 1)
+      end
+      for _, block in ipairs(moved) do
+        to = to + 1
+        put(list .. text(to), block)
+      end
     end
     put(head, text(from) .. ' ' .. text(to) .. ' ' .. text(at_first))
   end

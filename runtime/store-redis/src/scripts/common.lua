@@ -42,15 +42,10 @@ local function text(number)
   return string.format('%.0f', number)
 end
 
--- Returns the time of the server's clock in ms.
-local function server_time()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
-
 -- Returns the server's time in ms, plus the number of ms in the first argument of the script.
 local function time_now()
-  return server_time() + tonumber(string.match(ARGV[1], '^%d+'))
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(string.match(ARGV[1], '^%d+'))
 end
 
 -- Returns two times for data that expires. `now` is the result of `time_now`. All data that expires at or before the

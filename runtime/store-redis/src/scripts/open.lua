@@ -1,8 +1,7 @@
--- Reads the record of the store: its schema, its number of shards, and the record of its clock (`clock.lua`). If the
--- store is new and the last argument is 1, writes the schema and the number of shards. Returns the stored schema, the
--- stored number of shards, 1 if the store was new (otherwise 0), the time of the server, and the record of the clock.
--- If the user has no right to some commands, returns an error that lists these commands. If the record is missing
--- although the store has partitions, returns an error too.
+-- Reads the record of the store: its schema and its number of shards. If the store is new and the last argument is 1,
+-- writes the schema and the number of shards. Returns the stored schema, the stored number of shards, and 1 if the
+-- store was new (otherwise 0). If the user has no right to some commands, returns an error that lists these commands.
+-- If the record is missing although the store has partitions, returns an error too.
 local store, data, index, partitions = unpack(KEYS)
 local schema, shards, replicas, creates = ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
 
@@ -47,5 +46,5 @@ if is_new then
     redis.call('HSET', store, 'schema', schema, 'shards', shards)
   end
 end
-local found = redis.call('HMGET', store, 'schema', 'shards', 'clock')
-return {found[1], found[2], is_new and 1 or 0, text(server_time()), found[3]}
+local found = redis.call('HMGET', store, 'schema', 'shards')
+return {found[1], found[2], is_new and 1 or 0}

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ordain_core::KeyWrite;
+use ordain_store::clock::{CONFIRMING_READS_LIMIT_MS, JUMP_CONFIRMATION_MS};
 use ordain_store::{Store, StoreError};
 use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use ordain_tests::conformance::{Fixture, Owner, first_write, next_write};
@@ -303,11 +304,22 @@ async fn wrong_clock_expires_nothing() {
         );
     }
     assert_eq!(owner.write(rig.store(), first_write("b")).await.time, time + 1_000);
-    // If the clock is still ahead after an hour, the store must accept the clock's time.
+    // If the clock stays ahead, the store must accept the clock's time. The life of data that was written before then
+    // counts from the clock's time too.
     rig.set_clock(time + 8 * DAY_MS);
     assert!(owner.load(rig.store(), "a").await.is_some());
-    rig.advance_clock(HOUR_MS).await;
+    let write = KeyWrite { expire_in: Some(HOUR_MS), ..first_write("c") };
+    owner.write(rig.store(), write).await;
+    // After a pause, the confirmation begins again.
+    rig.advance_clock(CONFIRMING_READS_LIMIT_MS + 1).await;
+    for _ in 0..JUMP_CONFIRMATION_MS / CONFIRMING_READS_LIMIT_MS {
+        assert!(owner.load(rig.store(), "a").await.is_some());
+        rig.advance_clock(CONFIRMING_READS_LIMIT_MS).await;
+    }
     assert!(owner.load(rig.store(), "a").await.is_none());
+    assert!(owner.load(rig.store(), "c").await.is_some());
+    rig.advance_clock(HOUR_MS).await;
+    assert!(owner.load(rig.store(), "c").await.is_none());
 }
 
 /// A dropped store must complete its pending requests, and release its folder.
