@@ -76,12 +76,8 @@ impl Fleet {
         })
     }
 
-    /// Checks for each host that its counter of lost events equals the number of lost events in the records that the
-    /// host has logged since its last start, and that its metrics show each shard in these records.
+    /// Checks the counters of all hosts.
     pub(crate) fn check_counters(&mut self) -> Result<()> {
-        self.hosts.iter_mut().try_for_each(|host| {
-            host.lost_and_logged()?;
-            host.check_rollbacks()
-        })
+        self.hosts.iter_mut().try_for_each(Receiver::check_counters)
     }
 }
