@@ -133,7 +133,9 @@ macro_rules! conformance_suite {
                 ended_key_gets_no_number_until_its_record_expires,
                 messages_wait_in_order_until_removed, messages_without_numbers_are_queued,
                 each_message_has_one_number_after_repeats_and_new_owners,
-                random_calls_agree_with_the_model;
+                random_calls_agree_with_the_model,
+                lost_messages_are_noticed_and_get_their_earlier_numbers,
+                call_and_mark_are_refused_if_their_witness_is_lost;
             queues: lost_position_is_refused_after_its_number_is_reused,
                 removal_is_refused_if_its_commit_is_lost,
                 only_positions_of_the_present_history_are_accepted,

@@ -1,6 +1,7 @@
 //! Tests of numbered messages, of messages that the store retains for replay, and of queues. An owner or a producer
 //! assigns messages by a call of `MessageLog::assign`. In this call, the store gives the messages their numbers.
 
+mod lost_messages;
 mod random_calls;
 mod sender;
 
@@ -21,6 +22,10 @@ use sender::{
 };
 pub(super) use sender::{Sender, chunk, data, message};
 
+pub use lost_messages::{
+    call_and_mark_are_refused_if_their_witness_is_lost,
+    lost_messages_are_noticed_and_get_their_earlier_numbers,
+};
 pub use random_calls::{
     each_message_has_one_number_after_repeats_and_new_owners, random_calls_agree_with_the_model,
 };

@@ -182,6 +182,13 @@ impl Receiver {
         Ok(counted)
     }
 
+    /// Checks that the counter of lost events equals the number of lost events in the records that the host has logged
+    /// since its last start, and that the metrics show each shard in these records.
+    pub(crate) fn check_counters(&mut self) -> Result<()> {
+        self.lost_and_logged()?;
+        self.check_rollbacks()
+    }
+
     /// Checks that the metrics of the host show each shard that the records in its log name: each shard that has lost
     /// events or commits since the last start.
     pub(crate) fn check_rollbacks(&mut self) -> Result<()> {

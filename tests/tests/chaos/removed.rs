@@ -12,6 +12,10 @@
 //! data exists. The hosts must create a new store. All keys begin anew. The events that a host accepted after the
 //! removal are in the new store, so they must take effect even if the host accepted them before its end.
 //!
+//! In rounds with a `sequenced` stream, the test compares the reports of the hosts with the events of each shard
+//! (`losses.rs`) before it sends any event again. This comparison needs all key records and all processes, so it is
+//! absent in rounds in which a key record was removed or a host ended.
+//!
 //! In a third of the rounds, the handler is slow, so that keys have spilled events in the store. In these rounds, the
 //! test does not remove the due index: without the index, these keys would wait for their next event.
 
@@ -32,6 +36,7 @@ use rand_chacha::ChaCha8Rng;
 use super::effects::{Counts, Demands, EffectsWait, SETTLE_TIME, taken};
 use super::event_target::EventTarget;
 use super::events::{Producer, SentEvents, now, while_producing};
+use super::losses::{ExactReports, ReportedLosses, stored_fates};
 use super::receiver::{Backlog, Kind, Receiver, WENT_BACK, explain, redis};
 use super::routes::Route;
 
@@ -57,6 +62,8 @@ const ACCEPT_LIMIT: Duration = Duration::from_secs(3);
 const EFFECTS_TIMEOUT: Duration = Duration::from_mins(2);
 /// The interval between two checks of hosts that may end.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// The interval between two checks that run a command.
+const COMMAND_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The settings of a round, which the test draws at random.
 #[derive(Debug)]
@@ -77,6 +84,8 @@ struct Consequences {
     was_restarted: bool,
     /// True if waiting events may be lost.
     is_lossy: bool,
+    /// True if the test has sent all events again, so that lost events may have taken effect.
+    was_sent_again: bool,
     /// The removed Redis keys, with the circumstances.
     removed: Vec<String>,
 }
@@ -205,8 +214,10 @@ impl Round {
             // Each event that was sent until the removal, or its message, may have been waiting in the removed Redis
             // key. If only one Redis key was removed, this applies to all events that were sent until now.
             let earlier = self.sent.values_mut().flatten();
-            let earlier = earlier.filter(|event| event.sent_at <= removed_at);
-            earlier.for_each(|event| event.is_safe = false);
+            for event in earlier.filter(|event| event.sent_at <= removed_at) {
+                event.is_safe = false;
+                event.is_at_risk = true;
+            }
         }
         if kind == "store" {
             self.refuse_start()?;
@@ -363,8 +374,13 @@ impl Round {
 
     /// Waits until every event that must take effect has taken effect, and watches the hosts.
     fn until_settled(&mut self) -> Result<()> {
-        if !self.settings.is_fifo && self.done.is_lossy {
-            self.send_again()?;
+        if !self.settings.is_fifo {
+            self.until_explained()?;
+            self.watch(SETTLE_TIME)?;
+            self.until_explained()?;
+            if self.done.is_lossy {
+                self.send_again()?;
+            }
         }
         let started = Instant::now();
         loop {
@@ -375,6 +391,36 @@ impl Round {
                 Err(_) => {}
             }
         }
+    }
+
+    /// Waits until each accepted event of a `sequenced` stream has taken effect, waits in the store because an earlier
+    /// event of its key is missing, or is reported as lost. Returns at once if the reports cannot be compared any more:
+    /// after a reset of a key, after the end of a host, and after the events were sent again.
+    fn until_explained(&mut self) -> Result<()> {
+        let started = Instant::now();
+        loop {
+            self.watch(COMMAND_INTERVAL)?;
+            let Consequences { resets, was_restarted, was_sent_again, .. } = self.done;
+            if resets > 0 || was_restarted || was_sent_again {
+                return Ok(());
+            }
+            match self.check_reports() {
+                Ok(()) => return Ok(()),
+                Err(error) if started.elapsed() > EFFECTS_TIMEOUT => return Err(error),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Compares the losses that the hosts reported with the fates of the events in each shard.
+    fn check_reports(&self) -> Result<()> {
+        let exact = match (self.settings.route, self.hosts.len()) {
+            (Route::Http, 1) => ExactReports::All,
+            _ => ExactReports::None,
+        };
+        let fates = stored_fates(&self.hosts[0].home)?;
+        let balances = ReportedLosses::of(&self.hosts)?.balances(&self.sent, &fates, None)?;
+        balances.iter().try_for_each(|balance| balance.check(exact))
     }
 
     fn demands(&self) -> Demands {
@@ -389,6 +435,7 @@ impl Round {
 
     /// Sends all events once more, and watches the hosts.
     fn send_again(&mut self) -> Result<()> {
+        self.done.was_sent_again = true;
         let target = self.target()?;
         let route = self.settings.route;
         let sent = std::mem::take(&mut self.sent);
@@ -415,6 +462,10 @@ impl Round {
             let check_lost =
                 || if has_exact_counter { self.hosts[0].check_lost(counts.lost) } else { Ok(()) };
             if wait.is_over(&effect_counts, check_lost)? {
+                // After a reset of a key, a host may end at any time.
+                if self.done.resets == 0 {
+                    self.hosts.iter_mut().try_for_each(Receiver::check_counters)?;
+                }
                 return Ok(counts);
             }
         }

@@ -301,7 +301,7 @@ impl RoundHosts {
             ExactReports::None
         } else if self.fleet.hosts.len() == 1 {
             ExactReports::All
-        } else if self.has_fixed_owners {
+        } else if self.has_fixed_owners && !self.fleet.has_ended() {
             ExactReports::OfReaders
         } else {
             ExactReports::None

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use ordain_core::shard_of;
 use ordain_publisher::{Error, Event, Publisher};
 use ordain_servers::{Cluster, Mode, Proxy, Redis, Takeover};
-use ordain_tests::host::Home;
+use ordain_tests::host::{Home, copy_folder};
 use ordain_tests::incident::records;
 use ordain_tests::log::{by_key, in_turn, text, unnumbered};
 use ordain_tests::service::{Service, wait_until};
@@ -22,12 +22,25 @@ use tokio::runtime::Runtime;
 const SHARDS: u32 = 8;
 
 fn home(url: &str) -> Result<Home> {
+    home_with(&format!("kind = \"redis\"\nurl = \"{url}\"\nshards = {SHARDS}"))
+}
+
+/// Makes a home whose configuration has these settings in the section `[store]`.
+fn home_with(store: &str) -> Result<Home> {
     let config = format!(
-        "[store]\nkind = \"redis\"\nurl = \"{url}\"\nshards = {SHARDS}\n\
+        "[store]\n{store}\n\
          [streams.cases]\nhandler = \"tally\"\nsource = {{ kind = \"stream\" }}\n\
          [sinks.tally]\nkind = \"file\"\npath = \"-\"\n"
     );
     Home::new(&["tally"], &config)
+}
+
+/// Writes a file with events 1 to `events` of each of `keys` keys, and publishes the file. Returns the summary of the
+/// command.
+fn publish_file(home: &Home, keys: usize, events: u64) -> Result<Value> {
+    home.write("events.ndjson", text(&unnumbered(&in_turn(keys, events))?))?;
+    let rows = home.rows(&["publish", "cases", "events.ndjson", "--json"])?;
+    rows.into_iter().next().context("a row")
 }
 
 /// Runs the stream until it has executed all events of `keys`, which contains the number of events of each key. Returns
@@ -57,11 +70,7 @@ fn next_run_publishes_events_lost_by_a_shard() -> Result<()> {
     let mut cluster = Cluster::start(3)?;
     cluster.add_replicas()?;
     let home = home(&cluster.urls().swap_remove(0))?;
-    let publish = |events: u64| -> Result<Value> {
-        home.write("events.ndjson", text(&unnumbered(&in_turn(KEYS, events))?))?;
-        let rows = home.rows(&["publish", "cases", "events.ndjson", "--json"])?;
-        rows.into_iter().next().context("a row")
-    };
+    let publish = |events| publish_file(&home, KEYS, events);
     let done = publish(50)?;
     ensure!(done == json!({"published": 2_000, "known": 0, "lines_before": 0}), "{done}");
 
@@ -84,6 +93,34 @@ fn next_run_publishes_events_lost_by_a_shard() -> Result<()> {
     let all = by_key(&lines)?;
     let keys = all.keys().map(|key| (key.clone(), 100)).collect();
     tally::check(&all, &run(&home, &keys)?)
+}
+
+/// An earlier copy replaces the folder of an embedded store. The store then lacks the events of the last run of `ordain
+/// publish`, and has the checkpoint of the run before. The next run must publish the lost events again, and each event
+/// must take effect once.
+#[test]
+fn next_run_publishes_events_lost_with_a_restored_folder() -> Result<()> {
+    const KEYS: usize = 10;
+    let home = home_with("kind = \"embedded\"\npath = \"store\"")?;
+    let publish = |events| publish_file(&home, KEYS, events);
+    let done = publish(50)?;
+    ensure!(done == json!({"published": 500, "known": 0, "lines_before": 0}), "{done}");
+    let [store, copy] = ["store", "copy"].map(|name| home.path(name));
+    copy_folder(&store, &copy)?;
+    let done = publish(90)?;
+    ensure!(done == json!({"published": 400, "known": 0, "lines_before": 500}), "{done}");
+    fs::remove_dir_all(&store)?;
+    fs::rename(&copy, &store)?;
+
+    let done = publish(100)?;
+    ensure!(done == json!({"published": 500, "known": 0, "lines_before": 500}), "{done}");
+    let lines = in_turn(KEYS, 100);
+    let mut service = Service::start(&home, &["run"])?;
+    wait_until("all messages", || Ok(service.stdout().lines().count() >= lines.len()))
+        .with_context(|| service.stderr())?;
+    service.end()?;
+    ensure!(home.rows(&["dead", "list", "cases", "--json"])?.is_empty(), "there are dead letters");
+    tally::check(&by_key(&lines)?, &service.stdout())
 }
 
 /// Redis goes back in time while no process runs. The next publisher's events get the numbers of the lost events. The

@@ -1,18 +1,16 @@
 //! Tests of a server that has lost answered commits, for example after the restore of a backup, or because a disk
 //! confirmed a write too early.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::Bytes;
 use ordain_core::{Batch, CommitReply, Event, EventDigests, EventParts, shard_of};
 use ordain_servers::{Cluster, Options, Proxy};
 use ordain_store::{
     AssignGroup, AssignGroupReply, AssignItem, AssignItemReply, AssignReply, AssignRequest,
-    Destination, DestinationRules, KeyListing, Mark, MarkConditions, MarkStore, MessageLog,
-    NumberingSettings, OutboxChunk, OutboxPosition, RedisOptions, Store, Witness,
+    Destination, DestinationRules, KeyListing, Mark, MarkStore, MessageLog, NumberingSettings,
+    OutboxChunk, OutboxPosition, RedisOptions, Store,
 };
 use ordain_store_redis::RedisStore;
 use ordain_tests::conformance::{Owner, commit_number};
@@ -326,36 +324,6 @@ async fn assign_event(
     }
 }
 
-/// Publishes an event of key `a`, which the store numbers. Returns the shard and the witness: the event with its
-/// number. A later call names the witness, and a shard that lacks the witness has gone back in time.
-async fn publish(dedicated: &DedicatedStore, to: &Destination, id: &str) -> (u32, Witness) {
-    assign(dedicated, to, id, &[]).await;
-    let kept = dedicated
-        .store
-        .retained_messages(to, &"a".into(), &[0..=9], 1 << 20)
-        .await
-        .expect("a read");
-    let (sequence, event) = kept.events.last().expect("a numbered event");
-    let shard = shard_of("a", dedicated.store.shards());
-    let id = event.identity_digest();
-    (shard, Witness::StoreNumbered { key: "a".into(), id, sequence: *sequence })
-}
-
-/// Writes a mark into all shards. Returns whether all shards accepted the mark. `before` holds the marks that the
-/// caller last read or wrote, one for each shard.
-async fn put(
-    dedicated: &DedicatedStore,
-    value: &'static [u8],
-    to: &Destination,
-    before: &[Option<Bytes>],
-    witness: &(u32, Witness),
-) -> bool {
-    let mark = Mark { name: "m".into(), value: Bytes::from_static(value) };
-    let witnesses = BTreeMap::from([witness.clone()]);
-    let conditions = MarkConditions { before, destination: Some(to), witnesses };
-    dedicated.store.put_mark_in_shards(&mark, &conditions).await.expect("an answer")
-}
-
 /// A repeated commit leaves its time in the shard. A stream without any other data must not be listed.
 #[tokio::test]
 async fn stream_without_data_is_not_listed_after_a_repeated_commit() {
@@ -368,34 +336,4 @@ async fn stream_without_data_is_not_listed_after_a_repeated_commit() {
     until_applied(&dedicated.store, &owner, &Arc::new(batch)).await;
     assert_eq!(dedicated.command(&["HEXISTS", &name, "r"]).int(), Some(1));
     assert!(dedicated.store.streams().await.expect("the streams").is_empty());
-}
-
-/// A shard that has lost events of a publisher, or the publisher's previous mark, must not accept a new mark.
-#[tokio::test]
-async fn shard_that_went_back_accepts_no_mark() {
-    let dedicated = DedicatedStore::start().await;
-    let to = Destination::Exchange("e".into());
-    let marks = async || dedicated.store.mark_in_shards("m").await.expect("the marks");
-    let at_start = marks().await;
-    let first = publish(&dedicated, &to, "1").await;
-    assert!(put(&dedicated, b"1", &to, &at_start, &first).await);
-    let snapshot = dedicated.server.snapshot().expect("a snapshot");
-    let after_first = marks().await;
-    assert!(!put(&dedicated, b"x", &to, &at_start, &first).await, "another run wrote a mark");
-    let second = publish(&dedicated, &to, "2").await;
-
-    dedicated.server.go_back(&snapshot).expect("an earlier time");
-    assert!(!put(&dedicated, b"2", &to, &after_first, &second).await, "the second event is lost");
-    let shard = second.0 as usize;
-    let left = marks().await;
-    assert_eq!(left[shard], after_first[shard], "the shard of the event keeps its mark");
-    assert_eq!(publish(&dedicated, &to, "2").await, second, "the event gets its number again");
-    assert!(put(&dedicated, b"2", &to, &left, &second).await);
-
-    // The store loses the mark with the value 2, but still has the event `first`, which the publisher names as its
-    // witness.
-    let after_second = marks().await;
-    dedicated.server.go_back(&snapshot).expect("an earlier time");
-    assert!(!put(&dedicated, b"3", &to, &after_second, &first).await, "the previous mark is lost");
-    assert_eq!(marks().await, after_first, "no shard has another mark");
 }

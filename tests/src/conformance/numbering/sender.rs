@@ -6,7 +6,7 @@ use ordain_core::{Event, EventParts, Key, shard_of};
 use ordain_store::{
     AssignGroup, AssignGroupReply, AssignItem, AssignItemReply, AssignReply, AssignRequest,
     Destination, DestinationRules, NumberingSettings, OriginOutbox, OutboxChunk, OutboxPosition,
-    Partition, Store,
+    Partition, Store, StoreError, Witness,
 };
 
 /// The time for which the store retains a message, in ms. The time is much longer than a test takes.
@@ -73,14 +73,9 @@ impl Sender {
         AssignGroup { origin: self.origin.clone(), chunks }
     }
 
-    /// Sends several groups in one call. Returns the store's reply.
-    pub(in crate::conformance) async fn send_groups(
-        &self,
-        store: &dyn Store,
-        groups: Vec<AssignGroup>,
-    ) -> AssignReply {
+    fn request(&self, groups: Vec<AssignGroup>) -> AssignRequest {
         let Self { destination, rules, shard, .. } = self;
-        let assign = AssignRequest {
+        AssignRequest {
             destination: destination.clone(),
             shard: *shard,
             rules: *rules,
@@ -89,8 +84,32 @@ impl Sender {
             readers: self.readers.clone(),
             reuses_lost_numbers: self.reuses_lost_numbers,
             groups,
-        };
-        store.assign(Arc::new(assign)).await.expect("an answer")
+        }
+    }
+
+    /// Sends several groups in one call. Returns the store's reply.
+    pub(in crate::conformance) async fn send_groups(
+        &self,
+        store: &dyn Store,
+        groups: Vec<AssignGroup>,
+    ) -> AssignReply {
+        store.assign(Arc::new(self.request(groups))).await.expect("an answer")
+    }
+
+    /// Assigns messages in a call that names a witness. Returns the result for each message; `None` if the store
+    /// refuses the call because it lacks the witness.
+    pub(in crate::conformance) async fn assign_after(
+        &self,
+        store: &dyn Store,
+        witness: &Witness,
+        items: &[Arc<Event>],
+    ) -> Option<Vec<AssignItemReply>> {
+        let request = self.request(vec![self.group(vec![chunk(0, 0, items)])]);
+        let request = AssignRequest { witness: Some(witness.clone()), ..request };
+        match store.assign(Arc::new(request)).await {
+            Err(StoreError::RolledBack) => None,
+            reply => Some(results(reply.expect("an answer"))),
+        }
     }
 
     /// Sends one group with these chunks. Returns the store's reply.
