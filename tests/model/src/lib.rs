@@ -37,7 +37,7 @@ pub use checkpoint::{
 };
 pub use producer::{
     ProducerCounts, ProducerFault, ProducerScope, ProducerStep, ProducerViolation, ProducerWorld,
-    WRITTEN_AGAIN,
+    RENUMBERED, WRITTEN_AGAIN,
 };
 pub use queue::{
     CALL_REPEATED, COUNTED_WITHOUT_READER, ENTRY_LOST, PART_WRITTEN_AGAIN, PUBLISHED_AND_LOST,

@@ -189,9 +189,16 @@ impl Model for ProducerScope {
             Property::sometimes(WRITTEN_AGAIN, |_, world: &ProducerWorld| {
                 world.counts().rewritten > 0
             }),
+            Property::sometimes(RENUMBERED, |_, world: &ProducerWorld| {
+                world.counts().renumbered > 0
+            }),
         ]
     }
 }
+
+/// A property that only runs with a broker and a restart may show: after another event took a lost number, a later run
+/// publishes a lost event of the earlier run, and the event gets another number than before.
+pub const RENUMBERED: &str = "a lost event of an earlier run gets another number";
 
 /// A property that at least one run of each scope must show; otherwise the scope is too small to test anything.
 pub const WRITTEN_AGAIN: &str = "a lost event is written again";

@@ -2,7 +2,7 @@
 //! writes. `docs/internals/protocol.md` describes the scopes.
 
 use ordain_model::{
-    ProducerFault, ProducerScope, ProducerViolation, WRITTEN_AGAIN, check_faults, walk,
+    ProducerFault, ProducerScope, ProducerViolation, RENUMBERED, WRITTEN_AGAIN, check_faults, walk,
 };
 
 fn goes_back() -> ProducerScope {
@@ -41,6 +41,10 @@ fn has_reader_and_others() -> ProducerScope {
     ProducerScope { events: 3, other_events: 1, ..has_reader() }
 }
 
+fn has_reader_and_restarts() -> ProducerScope {
+    ProducerScope { restarts: 1, ..has_reader() }
+}
+
 /// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
 type FaultCase = (ProducerFault, fn() -> ProducerScope, ProducerViolation);
 
@@ -76,6 +80,7 @@ fn no_run_of_a_producer_breaks_a_rule() {
     walk("has_reader", &has_reader(), &[WRITTEN_AGAIN]);
     walk("library_has_reader", &library_has_reader(), &[WRITTEN_AGAIN]);
     walk("has_reader_and_others", &has_reader_and_others(), &[WRITTEN_AGAIN]);
+    walk("has_reader_and_restarts", &has_reader_and_restarts(), &[WRITTEN_AGAIN, RENUMBERED]);
 }
 
 #[test]

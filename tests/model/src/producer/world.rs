@@ -34,8 +34,11 @@ pub struct ProducerCounts {
     /// Number of times that the producer started again.
     pub restarts: u64,
     /// Number of times that the producer ended because the store could not give a lost event its earlier number, or
-    /// because the reader had executed a lost event of the other producer.
+    /// because the reader had executed a lost event of the other producer or of an earlier run.
     pub stopped: u64,
+    /// Number of lost events of an earlier run that a later run sent to the broker under another number, because
+    /// another event had taken a lost number.
+    pub renumbered: u64,
     /// Number of times that the producer read the file again from its oldest checkpoint, because a shard had gone back.
     pub reread: u64,
 }
@@ -45,13 +48,17 @@ pub struct ProducerCounts {
 pub enum ProducerViolation {
     /// A shard lacks an event of the file.
     Missing,
-    /// A shard has an event of the file twice, under two numbers, or the broker received an event under two numbers.
+    /// A shard has an event of the file twice, under two numbers, or the broker received an event under two numbers. It
+    /// is no violation if the broker received the event from two runs: the memory of the later run lacks the events
+    /// that only the earlier run added. After a loss, a new event can take the number of such an event, which then gets
+    /// another number.
     Duplicated,
     /// The numbers that a shard gave to events in the producer's memory do not follow the order of the file.
     OutOfOrder,
     /// Two events in the producer's memory got the same number from a shard, or the broker received two events of a
     /// shard with the same number. It is no violation if one of the two events is an event of the other producer. The
-    /// store has no record of a lost number, so it can give the number to the event of another producer.
+    /// store has no record of a lost number, so it can give the number to the event of another producer. The exception
+    /// of [`Self::Duplicated`] applies here too.
     NumberReused,
     /// The producer never finishes, or cannot write the events of a call.
     Stuck,
@@ -375,15 +382,20 @@ impl ProducerWorld {
             }
         }
         for written in &call {
-            self.send(shard_of(written.numbered.event), written.numbered);
+            let NumberedEvent { event, number } = written.numbered;
+            let keeps_number = lost.get(&event).is_none_or(|earlier| *earlier == number);
+            self.send(shard_of(event), written.numbered, keeps_number);
         }
         (call, went_back)
     }
 
-    /// Sends an event of a shard to the broker, if there is a broker.
-    fn send(&mut self, shard: u8, numbered: NumberedEvent) {
+    /// Sends an event of a shard to the broker, if there is a broker. `keeps_number` is false if the event has another
+    /// number in the memory of its producer.
+    fn send(&mut self, shard: u8, numbered: NumberedEvent, keeps_number: bool) {
         let NumberedEvent { event, number } = numbered;
-        let Some(sent) = &mut self.state.sent else { return };
+        let State { sent, restarts, .. } = &mut self.state;
+        let may_be_renumbered = *restarts > 0 && keeps_number;
+        let Some(sent) = sent else { return };
         let sent = &mut sent[usize::from(shard)];
         let has_other_number =
             sent.iter().any(|(other, sent)| *other != number && sent.contains(&event));
@@ -394,7 +406,10 @@ impl ProducerWorld {
         if !of_number.contains(&event) {
             of_number.push(event);
         }
-        if has_other_number && is_of_file(&event) {
+        let is_duplicated = has_other_number && is_of_file(&event);
+        if may_be_renumbered {
+            self.counts.renumbered += u64::from(is_duplicated);
+        } else if is_duplicated {
             self.record_violation(ProducerViolation::Duplicated);
         } else if is_reused {
             self.record_violation(ProducerViolation::NumberReused);
@@ -439,9 +454,10 @@ impl ProducerWorld {
             history.add(call, 1, newest, *now);
             if went_back {
                 self.rewrite_lost_events();
-            } else if !open.is_empty() && self.state.other_events > 0 {
-                // The reader has executed a lost event of the other producer. The store refuses new events of the shard
-                // until the other producer has written this event again.
+            } else if !open.is_empty() && self.may_stop() {
+                // The reader has executed a lost event of the other producer or of an earlier run. The store refuses
+                // new events of the shard until the other producer has written this event again, or until an operator
+                // states the loss.
                 self.state.is_stopped = true;
                 self.counts.stopped += 1;
             }
@@ -497,6 +513,12 @@ impl ProducerWorld {
         }
     }
 
+    /// Returns whether the producer may end with an error, because its memory may lack lost events of the other
+    /// producer or of an earlier run.
+    fn may_stop(&self) -> bool {
+        self.state.other_events > 0 || self.state.restarts > 0
+    }
+
     /// Returns the shards that lack their witness.
     fn shards_without_witness(&self) -> BTreeSet<u32> {
         let State { history, shards, now, .. } = &self.state;
@@ -521,8 +543,9 @@ impl ProducerWorld {
                 let (rewritten_call, _) = self.write(&events, &BTreeMap::new(), &numbers);
                 if rewritten_call.len() < events.len() {
                     // The publisher reports the refused event, and publishes nothing more. If no other producer takes
-                    // numbers, the store must be able to give each lost event its earlier number.
-                    if self.state.other_events == 0 {
+                    // numbers, and this run has published all events, the store must be able to give each lost event
+                    // its earlier number.
+                    if !self.may_stop() {
                         self.record_violation(ProducerViolation::Stuck);
                     }
                     self.state.is_stopped = true;
@@ -630,7 +653,7 @@ impl ProducerWorld {
         let of_shard = &mut self.state.shards[usize::from(shard)];
         if !of_shard.refuses(event) {
             let (numbered, _) = of_shard.put(event, false, 0);
-            self.send(shard, numbered);
+            self.send(shard, numbered, true);
         }
     }
 
@@ -660,6 +683,7 @@ impl ProducerWorld {
     /// Ends the producer, and starts it again at the oldest checkpoint.
     fn restart(&mut self) {
         self.state.restarts += 1;
+        self.state.is_stopped = false;
         self.state.history = new_history(self.state.disconnects, self.state.now);
         self.resume();
         self.state.answered.clear();
