@@ -68,7 +68,8 @@ pub struct PreparedTopology {
 /// Declares or checks the exchange, queues and bindings of a stream. With `is_fifo`, first records which queues are
 /// lost (removed since the stream consumed them). Logs if a marked exchange of the stream is missing. Also logs if the
 /// stream's exchange or an exchange of `bind` was removed and declared again since the last check. `is_known` states
-/// whether the stream has run before. Two faults are findings ([`PreparedTopology::error`]) and not errors. One fault
+/// whether the stream has run before. If it has not, this function records whether the broker has accepted the stream
+/// ([`TopologyRecord::awaits_acceptance`]). Two faults are findings ([`PreparedTopology::error`]) and not errors. One fault
 /// is a refusal of the broker, such as a missing permission or a queue in another form. The other fault is a queue that
 /// cannot be used now, for example because its node has stopped. If the broker refuses the connection for a new stream,
 /// this function returns an error, because the refusal concerns the whole process. If the stream has run before, this
@@ -91,6 +92,7 @@ pub async fn prepare_topology(
     };
     // Write the record before the declarations, so that a crash never leaves a binding that no record names.
     let recorded = TopologyRecord::update(store, stream, |record| {
+        record.awaits_acceptance |= !is_known;
         if topology.is_declared() {
             record.replace_bindings(topology.bindings());
         }
@@ -157,6 +159,10 @@ pub async fn prepare_topology(
         // lines, because with the new records no later start can detect that the exchanges were missing or replaced.
         marked.retain(|exchange| !unmarked.contains(&exchange.as_str()));
         with_store_timeout(markers.write(&marked)).await?;
+    }
+    if error.is_none() && !is_known {
+        let accepted = |record: &mut TopologyRecord| record.awaits_acceptance = false;
+        with_store_timeout(TopologyRecord::update(store, stream, accepted)).await?;
     }
     Ok(PreparedTopology { limited_queues, former_bindings: record.former, error })
 }

@@ -68,7 +68,7 @@ impl fmt::Display for Binding {
     }
 }
 
-/// The present and former bindings of a stream.
+/// The present and former bindings of a stream, and whether the broker has accepted the stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TopologyRecord {
@@ -77,6 +77,11 @@ pub struct TopologyRecord {
     /// The bindings of earlier configurations that are not in the present configuration, and that no operator has
     /// removed with `ordain streams unbind`.
     pub former: BTreeSet<Binding>,
+    /// True from a start of the stream without data in the store until the broker has accepted the stream's exchange,
+    /// queues and bindings. Events over HTTP can leave data of the stream in the store before the acceptance. Only this
+    /// field therefore shows that the stream must not consume its queues yet. In records of versions without this
+    /// field, the field is false.
+    pub awaits_acceptance: bool,
 }
 
 impl TopologyRecord {
@@ -233,6 +238,14 @@ mod tests {
         assert_eq!(record.former, [wide.clone()].into());
         record.replace_bindings([wide].into());
         assert_eq!(record.former, [narrow].into());
+    }
+
+    #[test]
+    fn stream_of_a_record_without_the_field_is_accepted() {
+        let record: TopologyRecord = serde_json::from_str(r#"{"bindings": [], "former": []}"#)
+            .expect("a record of an earlier version");
+        assert_eq!(record, TopologyRecord::default());
+        assert!(!record.awaits_acceptance);
     }
 
     #[test]

@@ -210,6 +210,7 @@ impl<'a> PreparedRun<'a> {
             partition_start::check_backlog(loaded, store, id).await?;
             numbering::check(loaded, &**store, id).await?;
             let broker = BrokerEndpoint::of(loaded);
+            broker::record_new_streams(loaded, store).await?;
             let mut sinks = files::open_sinks(loaded, &**store, status).await?;
             let notifiers = Arc::default();
             sequenced_sinks::add_sequenced_sinks(loaded, store, &notifiers, &mut sinks);

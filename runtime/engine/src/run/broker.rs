@@ -22,7 +22,7 @@ use ordain_amqp::{
 };
 use ordain_config::NumberingPolicy;
 use ordain_config::{LoadedConfig, SinkConfig, SourceConfig};
-use ordain_store::{InstanceInfo, QueueRecords, Store};
+use ordain_store::{InstanceInfo, QueueRecords, Store, StoreError};
 use ordain_util::backoff::Backoff;
 use ordain_util::finding::InspectedServer;
 use ordain_util::log_throttle::LogThrottle;
@@ -60,11 +60,29 @@ pub(super) struct PreparedBroker {
     pub(super) refused: Vec<RefusedStream>,
 }
 
-/// A new stream (a stream without data in the store) whose topology the broker has refused.
+/// A new stream whose topology the broker has refused. A stream is new while the store has no data of the stream, or
+/// while the broker has never accepted the stream.
 pub(super) struct RefusedStream {
     stream: StreamTopology,
     reason: String,
     gate: watch::Sender<Option<String>>,
+}
+
+/// Records for each stream with a source in the broker and without data in the store that the broker has not accepted
+/// the stream yet. The caller calls this function before the process accepts events over HTTP, because such events leave
+/// data of the stream in the store.
+pub(super) async fn record_new_streams(
+    loaded: &LoadedConfig,
+    store: &Arc<dyn Store>,
+) -> Result<(), StoreError> {
+    let with_data = store.streams().await?;
+    for name in loaded.config.streams.keys() {
+        if has_queue(loaded, name) && !with_data.iter().any(|known| **known == **name) {
+            let awaiting = |record: &mut TopologyRecord| record.awaits_acceptance = true;
+            TopologyRecord::update(store, name, awaiting).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Declares or checks the exchanges and queues of streams, and opens the exchange sinks, as soon as the broker is
@@ -83,12 +101,11 @@ pub(super) async fn prepare(
     sinks: &mut Sinks,
 ) -> Result<PreparedBroker, RunError> {
     let Some(broker) = broker else { return Ok(PreparedBroker::default()) };
-    let known_streams = store.streams().await?;
     let list = ManagementApi::of(loaded, broker).map(|api| api as Arc<dyn BindingList>);
     let throttle = Mutex::new(LogThrottle::new(WARN_INTERVAL));
     let patience = (!mode.accepts_events).then(|| shortened(BROKER_START_TIMEOUT));
     let retries = StartRetries { broker, patience, status, throttle };
-    let streams = StreamTopology::all(loaded, store, &known_streams, list.as_ref());
+    let streams = StreamTopology::all(loaded, store, list.as_ref()).await?;
     let preparations = streams.into_iter().map(async |stream| {
         let prepare = async || stream.prepare(broker).await;
         let prepared = retries.run(prepare_timeout(&stream.topology), prepare).await?;
@@ -140,32 +157,34 @@ struct StreamTopology {
     ordering: OrderingMode,
     topology: Topology,
     records: QueueRecords,
-    /// True if the store has data of the stream.
+    /// True if the store has data of the stream, and the stream does not wait for its first acceptance by the broker.
     is_known: bool,
     list: Option<Arc<dyn BindingList>>,
 }
 
 impl StreamTopology {
     /// Returns the streams of a configuration that have a source in the broker.
-    fn all(
+    async fn all(
         loaded: &LoadedConfig,
         store: &Arc<dyn Store>,
-        known_streams: &[Arc<str>],
         list: Option<&Arc<dyn BindingList>>,
-    ) -> Vec<Self> {
+    ) -> Result<Vec<Self>, StoreError> {
+        let with_data = store.streams().await?;
         let mut streams = Vec::new();
         for (name, stream) in &loaded.config.streams {
             if let SourceConfig::Amqp(source) = &stream.source {
+                let has_data = with_data.iter().any(|known| **known == **name);
+                let record = TopologyRecord::read(store, name).await?;
                 streams.push(Self {
                     ordering: stream.ordering,
                     topology: Topology::of(source),
                     records: QueueRecords::new(store, &name.shared()),
-                    is_known: known_streams.iter().any(|known| **known == **name),
+                    is_known: has_data && !record.awaits_acceptance,
                     list: list.cloned(),
                 });
             }
         }
-        streams
+        Ok(streams)
     }
 
     fn name(&self) -> &str {

@@ -9,7 +9,7 @@ use lapin::types::FieldTable;
 use ordain_servers::{Rabbit, RabbitOptions};
 use ordain_tests::amqp::from_line;
 use ordain_tests::host::Home;
-use ordain_tests::http::{admin, get, metric, ready};
+use ordain_tests::http::{LINES_TYPE, admin, get, ingress, metric, post, ready};
 use ordain_tests::log::{in_turn, line};
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
@@ -306,6 +306,37 @@ fn new_stream_that_is_refused_delays_no_other_stream() -> Result<()> {
         service.end()?;
     }
     Ok(())
+}
+
+/// Events over HTTP leave data of a refused new stream in the store. After a new start, the stream must nevertheless
+/// consume nothing, because its queue belongs to another program. When the broker accepts the stream, the events over
+/// HTTP must take effect.
+#[test]
+fn events_over_http_do_not_open_a_refused_stream() -> Result<()> {
+    let sections = format!("{ADMIN}[ingress]\nlisten = \"127.0.0.1:0\"\n");
+    let rig = Rig::with(&sections, "", "")?;
+    declare_other_queue(&rig, "")?;
+    for sequence in 1..=2 {
+        let (mut service, _) = start_refused(&rig.home, &[])?;
+        let events = ingress(&mut service)?;
+        let event = line("a", sequence, &json!({ "n": sequence })) + "\n";
+        ensure!(post(events, LINES_TYPE, &event)?.status == 202, "{}", service.stderr());
+        let queue = rig.rabbit.queues()?.get("cases").copied();
+        ensure!(queue == Some((1, 0)), "{queue:?}: {}", service.stderr());
+        service.end()?;
+    }
+    let (mut service, _) = start_refused(&rig.home, &[])?;
+    delete_queue(&rig, "")?;
+    service.until_says("new stream accepted by the broker")?;
+    rig.take(&mut Vec::new(), 2)?;
+    service.end()?;
+
+    // The broker has accepted the stream, so a later refusal stops only the declaration.
+    delete_exchange(&rig, "")?;
+    declare_other_exchange(&rig, "")?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    service.until_lines(1, &["topology not as configured", "the stream starts"])?;
+    service.end()
 }
 
 /// The reason why a queue cannot be used.
