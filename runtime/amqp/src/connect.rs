@@ -90,6 +90,9 @@ pub enum RefusalCause {
     /// Another program may declare the missing queue or exchange at any time, for example after the broker was rebuilt,
     /// so a retry may help.
     ForeignNotFound,
+    /// The broker refuses a new stream or a sink of this process, while other processes run with the same store. The
+    /// process can start when the other processes have ended, so a retry may help.
+    WhileOthersRun,
     /// The queue or exchange exists in another form: it has another type or other arguments.
     OtherForm,
     /// The broker or the client library does not support the request, for example the type of an exchange.
@@ -102,8 +105,8 @@ impl BrokerError {
         match self {
             Self::LoginRefused { .. } | Self::Unavailable(_) => true,
             Self::Refused { cause, .. } => {
-                use RefusalCause::{Access, Connection, ForeignNotFound};
-                matches!(cause, Connection | Access | ForeignNotFound)
+                use RefusalCause::{Access, Connection, ForeignNotFound, WhileOthersRun};
+                matches!(cause, Connection | Access | ForeignNotFound | WhileOthersRun)
             }
         }
     }
@@ -150,6 +153,20 @@ impl BrokerError {
         match self {
             Self::Refused { cause: RefusalCause::NotFound, reason } => {
                 Self::Refused { cause: RefusalCause::ForeignNotFound, reason }
+            }
+            other => other,
+        }
+    }
+
+    /// Changes the cause of a refused request to `WhileOthersRun`. Returns any other error unchanged.
+    pub fn into_refusal_while_others_run(self) -> Self {
+        match self {
+            Self::Refused { reason, .. } => {
+                let reason = format!(
+                    "{reason}. Other processes run with the same store, so this process does not start without this \
+                     stream or sink: it would take partitions from them"
+                );
+                Self::Refused { cause: RefusalCause::WhileOthersRun, reason }
             }
             other => other,
         }

@@ -78,6 +78,7 @@ pub use prepare::{
 pub use produce::{ExchangeProducer, SequencedEvent};
 pub use publish::{ExchangeSink, PublishedCount};
 pub use sample::{SampledMessage, sample_queues};
+pub use store_timeout::with_store_timeout;
 pub use topology::{BindingList, Topology, no_delivery_limit_command};
 pub use topology_gate::TopologyGate;
 pub use topology_record::{Binding, BindingKind, TopologyRecord, unbind};

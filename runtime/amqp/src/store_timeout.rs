@@ -11,7 +11,7 @@ use tokio::time::timeout;
 const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Limits the time of a request to the store. After the time limit, returns [`StoreError::Unavailable`].
-pub(super) async fn with_store_timeout<T>(
+pub async fn with_store_timeout<T>(
     request: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     let limit = shortened(STORE_TIMEOUT);

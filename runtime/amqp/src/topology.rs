@@ -719,6 +719,9 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
                 "a stream with more than one partition needs a plugin that is part of RabbitMQ: `rabbitmq-plugins \
                  enable rabbitmq_sharding`"
             }
+            RefusalCause::WhileOthersRun => {
+                "start this process again when the other processes have ended"
+            }
             RefusalCause::Connection => "allow the user of `broker.url` to open the connection",
             RefusalCause::Access => {
                 "give the user of `broker.url` the permission, or restore a missing virtual host; or declare the \

@@ -264,7 +264,7 @@ impl<'a> PreparedRun<'a> {
         let accepted = Arc::clone(&notifiers);
         let partition_counts = loaded.config.partition_counts();
         let losses = |queue: &Partition| losses_of(queue, &partition_counts, status);
-        let mode = broker::StartMode { once, accepts_events: end_intake.is_some() };
+        let mode = broker::StartMode { id, once, accepts_events: end_intake.is_some() };
         let broker::PreparedBroker { consumer_tag, gates, refused } = tokio::select! {
             prepared = broker::prepare(
                 loaded, store, broker.as_ref(), mode, status, &notifiers, &mut sinks

@@ -18,11 +18,11 @@ use ordain_amqp::{
     Binding, BindingList, BrokerEndpoint, BrokerError, ExchangeSink, PREPARE_TIMEOUT,
     PreparedTopology, SampledMessage, Topology, TopologyError, TopologyGate, TopologyRecord,
     consumer_tag, inspect_broker, no_delivery_limit_command, prepare_timeout, prepare_topology,
-    sample_queues, unbind,
+    sample_queues, unbind, with_store_timeout,
 };
 use ordain_config::NumberingPolicy;
 use ordain_config::{LoadedConfig, SinkConfig, SourceConfig};
-use ordain_store::{InstanceInfo, QueueRecords, Store, StoreError};
+use ordain_store::{InstanceId, InstanceInfo, QueueRecords, Store, StoreError};
 use ordain_util::backoff::Backoff;
 use ordain_util::finding::InspectedServer;
 use ordain_util::log_throttle::LogThrottle;
@@ -43,6 +43,8 @@ const REFUSED_WARN_INTERVAL: Duration = Duration::from_secs(30);
 /// The properties of a run on which the start depends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StartMode {
+    /// The id of this process in the membership.
+    pub(super) id: InstanceId,
     /// True if the run ends when every source has ended.
     pub(super) once: bool,
     /// True if the process accepts events over HTTP during the start.
@@ -88,9 +90,10 @@ pub(super) async fn record_new_streams(
 /// Declares or checks the exchanges and queues of streams, and opens the exchange sinks, as soon as the broker is
 /// available. Prepares all streams concurrently, so that a queue that does not answer delays no other stream. After an
 /// error that concerns the whole process, waits for the broker for at most `BROKER_START_TIMEOUT`, or without a limit
-/// if the process accepts events over HTTP. Records this wait in `status`. If the broker refuses a stream or a sink,
-/// the start continues: this stream or sink waits, and Ordain retries. A run with `once` ends when all messages are
-/// published. In such a run, a refused sink therefore ends the start after the wait.
+/// if the process accepts events over HTTP. Records this wait in `status`. If the broker refuses a new stream or a sink,
+/// the start continues: this stream or sink waits, and Ordain retries. But while other processes run, such a refusal is
+/// an error: this process would take partitions from the others without executing their events or publishing their
+/// messages. A run with `once` ends when all messages are published. In such a run, a refused sink is also an error.
 pub(super) async fn prepare(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
@@ -107,7 +110,17 @@ pub(super) async fn prepare(
     let retries = StartRetries { broker, patience, status, throttle };
     let streams = StreamTopology::all(loaded, store, list.as_ref()).await?;
     let preparations = streams.into_iter().map(async |stream| {
-        let prepare = async || stream.prepare(broker).await;
+        let prepare = async || {
+            let mut prepared = stream.prepare(broker).await?;
+            if !stream.is_known
+                && prepared.error.is_some()
+                && has_others(store, mode.id).await?
+                && let Some(error) = prepared.error.take()
+            {
+                return Err(error.into_refusal_while_others_run().into());
+            }
+            Ok(prepared)
+        };
         let prepared = retries.run(prepare_timeout(&stream.topology), prepare).await?;
         report_prepared(loaded, broker, stream.name(), &prepared, stream.is_known);
         let refusal = prepared.error.filter(|_| !stream.is_known).map(|error| error.to_string());
@@ -124,7 +137,12 @@ pub(super) async fn prepare(
     for (name, sink) in &loaded.config.sinks {
         let SinkConfig::Amqp(config) = sink else { continue };
         let open = async || {
-            ExchangeSink::open(name, config, broker, mode.once).await.map_err(TopologyError::from)
+            let has_others = has_others(store, mode.id).await?;
+            let opened = ExchangeSink::open(name, config, broker, mode.once || has_others).await;
+            let described = |error: BrokerError| {
+                if has_others { error.into_refusal_while_others_run() } else { error }
+            };
+            opened.map_err(|error| described(error).into())
         };
         let opened = retries.run(PREPARE_TIMEOUT, open).await?;
         status.add_sink(name, opened.health());
@@ -137,6 +155,11 @@ pub(super) async fn prepare(
     prepared.consumer_tag = retries.run(PREPARE_TIMEOUT, tag).await?;
     status.end_broker_wait();
     Ok(prepared)
+}
+
+/// Returns whether other processes are members of the membership.
+async fn has_others(store: &Arc<dyn Store>, id: InstanceId) -> Result<bool, StoreError> {
+    Ok(with_store_timeout(store.table()).await?.members.keys().any(|member| *member != id))
 }
 
 /// Repeats the preparation of the refused streams until the broker accepts each of them, and then opens their gates.

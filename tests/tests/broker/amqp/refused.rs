@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use anyhow::{Result, ensure};
 use lapin::ExchangeKind;
 use lapin::types::FieldTable;
-use ordain_servers::{Rabbit, RabbitOptions};
+use ordain_servers::{Rabbit, RabbitOptions, Redis};
 use ordain_tests::amqp::from_line;
 use ordain_tests::host::Home;
 use ordain_tests::http::{LINES_TYPE, admin, get, ingress, metric, post, ready};
@@ -336,6 +336,40 @@ fn events_over_http_do_not_open_a_refused_stream() -> Result<()> {
     declare_other_exchange(&rig, "")?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     service.until_lines(1, &["topology not as configured", "the stream starts"])?;
+    service.end()
+}
+
+/// A process of which the broker refuses a sink or a new stream starts while another process runs. The new process must
+/// end without taking partitions: it could not publish the messages of these partitions.
+#[test]
+fn refused_process_takes_no_partitions_from_others() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
+    let rig = Rig::with(&store, "", "partitions = 4")?;
+    rig.client.queue_with("more", FieldTable::default())?;
+    let text = rig.home.read("ordain.toml");
+    let without_sink = text.replace("exchange = \"out\"", "exchange = \"none\"");
+    let new_stream = text
+        + "[streams.more]\nhandler = \"tally\"\n\
+           source = { kind = \"amqp\", exchange = \"more\", queue = \"more\" }\n";
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_declared()?;
+    // The process is a member when its events take effect.
+    let halves = Halves::begin(&rig, in_turn(10, 6))?;
+    let other = Home::new(&["tally"], "")?;
+    for (text, words) in [(without_sink, "sink tally"), (new_stream, "queue \"more\"")] {
+        other.write("ordain.toml", text)?;
+        let log = ensure_refused(&other, 75, &[words, "Other processes run with the same store"])?;
+        ensure!(!log.contains("new stream not consumed"), "{log}");
+    }
+    halves.end(&rig)?;
+    service.end()?;
+    // Without the other process, only the new stream waits.
+    let mut service = Service::start(&other, &RUN_WITH_SHORT_WAITS)?;
+    service.until_lines(1, &["new stream not consumed", "stream=\"more\""])?;
+    let more = [line("new", 1, &json!({ "n": 1 }))];
+    rig.publish(&more)?;
+    rig.check(&more)?;
     service.end()
 }
 
