@@ -85,11 +85,7 @@ pub async fn prepare_topology(
     let store = records.store();
     let stream = records.stream();
     let connection = broker.connect(&format!("ordain {stream}")).await?;
-    let earlier = if is_known && list.is_some() {
-        with_store_timeout(TopologyRecord::read(store, stream)).await?.bindings
-    } else {
-        BTreeSet::new()
-    };
+    let earlier = with_store_timeout(TopologyRecord::read(store, stream)).await?;
     // Write the record before the declarations, so that a crash never leaves a binding that no record names.
     let recorded = TopologyRecord::update(store, stream, |record| {
         record.awaits_acceptance |= !is_known;
@@ -107,6 +103,7 @@ pub async fn prepare_topology(
         match record_lost_queues(topology, broker, &connection, records).await {
             // Without this check, the declarations below could hide the loss of a queue.
             Err(TopologyError::Broker(error)) if is_finding(&error) => {
+                restore_record(records, topology, &earlier).await?;
                 return Ok(PreparedTopology {
                     former_bindings: record.former,
                     error: Some(error),
@@ -125,10 +122,21 @@ pub async fn prepare_topology(
     if topology.is_declared() {
         // A missing or replaced exchange has lost its bindings, so only the exchange is logged.
         let mut needed = topology.bindings_without(&replaced);
-        needed.retain(|binding| !is_exchange_missing && earlier.contains(binding));
+        needed.retain(|binding| {
+            is_known && !is_exchange_missing && earlier.bindings.contains(binding)
+        });
         log_missing_bindings(topology, broker, &connection, stream, list, needed).await;
     }
-    let prepared = topology.prepare(broker, &connection, is_known, QUEUE_TIMEOUT).await;
+    let declared = topology.declare_objects(broker, &connection, is_known, QUEUE_TIMEOUT).await;
+    let prepared = match declared {
+        Ok((limited, other_form, channel)) => {
+            topology.bind(broker, channel).await.map(|()| (limited, other_form))
+        }
+        Err(error) => {
+            restore_record(records, topology, &earlier).await?;
+            Err(error)
+        }
+    };
     let (limited_queues, error) = match prepared {
         Ok(prepared) => prepared,
         Err(error) if is_finding(&error) => (Vec::new(), Some(error)),
@@ -165,6 +173,23 @@ pub async fn prepare_topology(
         with_store_timeout(TopologyRecord::update(store, stream, accepted)).await?;
     }
     Ok(PreparedTopology { limited_queues, former_bindings: record.former, error })
+}
+
+/// Restores the bindings in the record of a stream after a failure before the first binding was declared. Otherwise,
+/// another configuration would make the recorded bindings former bindings, and Ordain would advise to remove them,
+/// although another program may have declared them. Changes nothing if the broker has already accepted the stream.
+async fn restore_record(
+    records: &QueueRecords,
+    topology: &Topology,
+    earlier: &TopologyRecord,
+) -> Result<(), StoreError> {
+    let restored = TopologyRecord::update(records.store(), records.stream(), |record| {
+        if record.awaits_acceptance && record.bindings == topology.bindings() {
+            record.bindings = earlier.bindings.clone();
+            record.former = earlier.former.clone();
+        }
+    });
+    with_store_timeout(restored).await.map(drop)
 }
 
 /// Returns whether an error concerns only the topology of one stream. Such an error is a refusal of the broker, or a

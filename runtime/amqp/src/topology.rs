@@ -139,13 +139,8 @@ impl Topology {
         partition_queue(&self.queue, self.partitions, partition)
     }
 
-    /// Declares the missing exchange, queues and bindings. With `declare = false`, only checks that the queues and the
-    /// exchange exist. Returns the queues that were declared without a delivery limit under an earlier version of
-    /// RabbitMQ, and that now have the default limit of the present version. `is_known` states whether the stream has
-    /// run before. If the stream has run before, a queue may exist in another form, and the broker then refuses its
-    /// declaration. This method nevertheless binds the queues, so that no message is lost, and returns the last such
-    /// refusal as the second value. Any other refusal, such as a missing permission, is an error. A queue that does not
-    /// answer within `queue_limit` is also an error.
+    /// Declares the missing exchange, queues and bindings, as [`Self::declare_objects`] and [`Self::bind`] do. Returns the
+    /// first two values of [`Self::declare_objects`].
     pub async fn prepare(
         &self,
         broker: &BrokerEndpoint,
@@ -153,6 +148,27 @@ impl Topology {
         is_known: bool,
         queue_limit: Duration,
     ) -> Result<(Vec<String>, Option<BrokerError>), BrokerError> {
+        let declared = self.declare_objects(broker, connection, is_known, queue_limit).await?;
+        let (limited, other_form, channel) = declared;
+        self.bind(broker, channel).await?;
+        Ok((limited, other_form))
+    }
+
+    /// Declares the missing exchange and queues, but no bindings. With `declare = false`, only checks that the queues
+    /// and the exchange exist. Returns the queues that were declared without a delivery limit under an earlier version
+    /// of RabbitMQ, and that now have the default limit of the present version. `is_known` states whether the stream
+    /// has run before. If the stream has run before, a queue may exist in another form, and the broker then refuses its
+    /// declaration. This method nevertheless continues, so that the caller binds the queues and no message is lost, and
+    /// returns the last such refusal as the second value. Any other refusal, such as a missing permission, is an error.
+    /// A queue that does not answer within `queue_limit` is also an error. The third value is the channel for
+    /// [`Self::bind`]; `None` with `declare = false`.
+    pub(super) async fn declare_objects(
+        &self,
+        broker: &BrokerEndpoint,
+        connection: &Connection,
+        is_known: bool,
+        queue_limit: Duration,
+    ) -> Result<(Vec<String>, Option<BrokerError>, Option<Channel>), BrokerError> {
         let mut limited = Vec::new();
         if !self.declare {
             for partition in 0..self.partitions {
@@ -160,7 +176,7 @@ impl Topology {
                 broker.within(queue_limit, checked).await?;
             }
             self.check_exchange(broker, connection).await?;
-            return Ok((limited, None));
+            return Ok((limited, None, None));
         }
         let failed = |error| broker.error(&error);
         let dropped = self.declare_dropped(broker, connection);
@@ -189,12 +205,27 @@ impl Topology {
             }
         }
         if let Some(exchange) = &self.exchange {
-            self.declare_exchange(&channel, exchange)
+            self.declare_exchange_only(&channel, exchange)
                 .await
                 .map_err(|error| self.describe_exchange_error(broker.error(&error), exchange))?;
         }
-        channel.close(200, "done".into()).await.map_err(failed)?;
-        Ok((limited, other_form))
+        Ok((limited, other_form, Some(channel)))
+    }
+
+    /// Declares the bindings of the stream on the channel that [`Self::declare_objects`] has returned, and closes the
+    /// channel.
+    pub(super) async fn bind(
+        &self,
+        broker: &BrokerEndpoint,
+        channel: Option<Channel>,
+    ) -> Result<(), BrokerError> {
+        let Some(channel) = channel else { return Ok(()) };
+        if let Some(exchange) = &self.exchange {
+            self.declare_bindings(&channel, exchange)
+                .await
+                .map_err(|error| self.describe_exchange_error(broker.error(&error), exchange))?;
+        }
+        channel.close(200, "done".into()).await.map_err(|error| broker.error(&error))
     }
 
     /// Binds a partition's queue to the exchange. With `may_declare`, also declares a missing queue, and checks the
@@ -550,8 +581,13 @@ impl Topology {
     /// Declares the exchange, then binds its queues to the exchange, and last binds the exchange to the exchanges of
     /// `bind`, from which messages arrive.
     async fn declare_exchange(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
-        let nothing = FieldTable::default;
         self.declare_exchange_only(channel, exchange).await?;
+        self.declare_bindings(channel, exchange).await
+    }
+
+    /// Binds the queues to the exchange, and then the exchange to the exchanges of `bind`.
+    async fn declare_bindings(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
+        let nothing = FieldTable::default;
         self.bind_queues(channel, exchange).await?;
         for ExchangeBinding { exchange: from, routing_key } in &self.bind {
             let from = from.0.as_str().into();

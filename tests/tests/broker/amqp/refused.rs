@@ -339,6 +339,38 @@ fn events_over_http_do_not_open_a_refused_stream() -> Result<()> {
     service.end()
 }
 
+/// The queue and the exchange of a refused new stream belong to another program, as does the binding between them. An
+/// operator then gives the stream another queue. Ordain has never declared the binding of the other program, so it must
+/// not advise to remove this binding.
+#[test]
+fn binding_of_another_program_is_no_former_binding() -> Result<()> {
+    for ordering in ["", FIFO] {
+        let rig = Rig::with(ADMIN, ordering, "")?;
+        declare_exchange_and_queue(&rig, FieldTable::default())?;
+        start_refused(&rig.home, &[])?.0.end()?;
+        let text = rig.home.read("ordain.toml");
+        rig.home.write("ordain.toml", text.replace("queue = \"cases\"", "queue = \"cases.3\""))?;
+        let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+        ready(&mut service)?;
+        let bound = rig.rabbit.bound("cases")?;
+        ensure!(bound.contains(&"cases.3".to_owned()), "{bound:?}");
+        let rows = rig.home.rows(&[
+            "streams",
+            "unbind",
+            "cases",
+            "--json",
+            "--admin",
+            &format!("http://{}", admin(&mut service)?),
+        ])?;
+        ensure!(rows.is_empty(), "{rows:?}");
+        let log = service.stderr();
+        ensure!(!log.contains("binding of an earlier configuration"), "{log}");
+        ensure!(rig.rabbit.bound("cases")?.contains(&"cases".to_owned()));
+        service.end()?;
+    }
+    Ok(())
+}
+
 /// A process of which the broker refuses a sink or a new stream starts while another process runs. The new process must
 /// end without taking partitions: it could not publish the messages of these partitions.
 #[test]
