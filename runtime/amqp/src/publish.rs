@@ -118,6 +118,7 @@ impl ExchangeSink {
             backoff: CONNECT_BACKOFF,
             was_last_refused: false,
             is_exchange_refused,
+            is_write_refused: false,
             health: Arc::clone(&health),
             confirm_timeout: shortened(CONFIRM_TIMEOUT),
         };
@@ -205,6 +206,9 @@ struct ExchangePublisher {
     /// True if the broker has refused the exchange, for example because the exchange is missing, and no later check has
     /// found the exchange.
     is_exchange_refused: bool,
+    /// True if the user lacked the right to write to the exchange when the task last retried a refused message, and the
+    /// broker has accepted no message since then.
+    is_write_refused: bool,
     health: Arc<SinkHealth>,
     /// Time limit for the next confirm.
     confirm_timeout: Duration,
@@ -327,7 +331,17 @@ impl ExchangePublisher {
 
     fn set_exchange_refused(&mut self, is_refused: bool) {
         self.is_exchange_refused = is_refused;
-        self.health.set_refused(is_refused);
+        self.update_health();
+    }
+
+    fn set_write_refused(&mut self, is_refused: bool) {
+        if std::mem::replace(&mut self.is_write_refused, is_refused) != is_refused {
+            self.update_health();
+        }
+    }
+
+    fn update_health(&self) {
+        self.health.set_refused(self.is_exchange_refused || self.is_write_refused);
     }
 
     /// Publishes on a channel until the sink is dropped or the channel fails.
@@ -482,7 +496,9 @@ impl ExchangePublisher {
         }
     }
 
-    /// Reports accepted messages, and holds the others for a retry.
+    /// Reports accepted messages, and holds the others for a retry. The messages of partitions that this process no longer
+    /// owns also count as accepted. They therefore also end the record of a missing right, because without messages the
+    /// task would never learn that an operator has given the right.
     fn apply_results(
         &mut self,
         resolved: Vec<(PendingPublish, ConfirmResult)>,
@@ -495,6 +511,7 @@ impl ExchangePublisher {
                 self.retry_queue.hold(item, RetryMode::Pipelined, Instant::now());
                 continue;
             }
+            self.set_write_refused(false);
             for next in self.retry_queue.release(&item).rev() {
                 self.unsent.push_front(next);
             }
@@ -551,6 +568,9 @@ impl ExchangePublisher {
                 return;
             }
             IsolatedAnswer::Refused { reason, is_access } => {
+                if is_access {
+                    self.set_write_refused(true);
+                }
                 if !is_access && item.outgoing.use_fallback() {
                     self.warnings.letter_refused(&item.outgoing, &reason);
                 } else {

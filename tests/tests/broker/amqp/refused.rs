@@ -142,6 +142,31 @@ fn sink_without_its_exchange_waits() -> Result<()> {
     Ok(())
 }
 
+/// The user of a sink loses the right to write to the exchange. The stream must not be ready until the broker accepts
+/// the messages.
+#[test]
+fn sink_without_the_right_to_write_is_not_ready() -> Result<()> {
+    let rig = rig_of_user("unwriting", ADMIN, "")?;
+    rig.rabbit.set_rights("unwriting", [".*", "^cases", ".*"])?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_declared()?;
+    let lines = in_turn(3, 2);
+    rig.publish(&lines)?;
+    service.until_lines(1, &["message refused by the broker", "ACCESS_REFUSED"])?;
+    let address = admin(&mut service)?;
+    let reason = "stream cases: the broker has refused the exchange of the sink tally since";
+    service.until("unreadiness because of the sink", || {
+        get(address, "/readyz").is_ok_and(|page| page.body.contains(reason))
+    })?;
+    let accepted = "ordain_sink_accepted{sink=\"tally\"}";
+    ensure!(metric(address, accepted)? == Some(0), "{}", service.stderr());
+    rig.rabbit.set_rights("unwriting", [".*"; 3])?;
+    rig.check(&lines)?;
+    ready(&mut service)?;
+    ensure!(metric(address, accepted)? == Some(1), "{}", service.stderr());
+    service.end()
+}
+
 /// A run with `--once` ends when all messages are published. A missing exchange must therefore end the run, because the
 /// run would otherwise never end.
 #[test]
