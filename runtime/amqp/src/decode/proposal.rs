@@ -60,6 +60,10 @@ const NAMES_LIMIT: usize = 12;
 const NAME_BYTES: usize = 60;
 /// Maximum number of settings in a proposal: ordering, key, and id, format or sequence.
 const SETTINGS_LIMIT: usize = 4;
+/// The condition of a proposal with `ordering` or `first`: with other values than in the data of the store, a start ends
+/// with an error.
+const NEW_NAME_CONDITION: &str =
+    " (if the store already has data of the stream, give the stream a new name as well)";
 
 /// A setting that can make a message readable.
 struct Candidate {
@@ -105,7 +109,9 @@ pub(crate) fn propose_settings(decoder: &DeliveryDecoder, delivery: &Delivery) -
     if !of_source.is_empty() {
         parts.push(format!("`source = {{ …, {} }}`", of_source.join(", ")));
     }
-    (!parts.is_empty()).then(|| parts.join(" and "))
+    let condition =
+        if chosen.iter().any(|found| of_stream(&found)) { NEW_NAME_CONDITION } else { "" };
+    (!parts.is_empty()).then(|| parts.join(" and ") + condition)
 }
 
 /// Returns the cause for which the decoder cannot read a message as an event; `None` if the decoder can read it. For a
@@ -457,7 +463,8 @@ mod tests {
         assert_eq!(propose_settings(&fifo, &delivery).as_deref(), Some(expected));
         let sequenced = decoder(OrderingMode::Sequenced, false);
         let expected = "`ordering = \"fifo\"` and `source = { …, key = \"property:correlation_id\", \
-                        id = \"header:id\" }`";
+                        id = \"header:id\" }` (if the store already has data of the stream, give the stream a new \
+                        name as well)";
         assert_eq!(propose_settings(&sequenced, &delivery).as_deref(), Some(expected));
         let numbered = message("", &["version"], BasicProperties::default(), "{}");
         let expected = "`source = { …, key = \"*\", sequence = \"header:version\" }`";
@@ -476,7 +483,8 @@ mod tests {
             delivery
         };
         assert_eq!(propose_settings(&sequenced, &numbered(1)), None);
-        assert_eq!(propose_settings(&sequenced, &numbered(0)).as_deref(), Some("`first = 0`"));
+        let expected = "`first = 0` (if the store already has data of the stream, give the stream a new name as well)";
+        assert_eq!(propose_settings(&sequenced, &numbered(0)).as_deref(), Some(expected));
         let expected = "`source = { …, sequence = \"header:version\" }`";
         assert_eq!(propose_settings(&sequenced, &numbered(9)).as_deref(), Some(expected));
     }
