@@ -69,11 +69,11 @@ pub struct PreparedTopology {
 /// lost (removed since the stream consumed them). Logs if a marked exchange of the stream is missing. Also logs if the
 /// stream's exchange or an exchange of `bind` was removed and declared again since the last check. `is_known` states
 /// whether the stream has run before. If it has not, this function records whether the broker has accepted the stream
-/// ([`TopologyRecord::awaits_acceptance`]). Two faults are findings ([`PreparedTopology::error`]) and not errors. One fault
-/// is a refusal of the broker, such as a missing permission or a queue in another form. The other fault is a queue that
-/// cannot be used now, for example because its node has stopped. If the broker refuses the connection for a new stream,
-/// this function returns an error, because the refusal concerns the whole process. If the stream has run before, this
-/// function also logs the bindings of earlier runs that are missing according to `list`.
+/// ([`TopologyRecord::awaits_acceptance`]). Two faults are findings ([`PreparedTopology::error`]) and not errors. One
+/// fault is a refusal of the broker, such as a missing permission or a queue in another form. The other fault is a
+/// queue that cannot be used now, for example because its node has stopped. If the broker refuses the connection for a
+/// new stream, this function returns an error, because the refusal concerns the whole process. If the stream has run
+/// before, this function also logs the bindings of earlier runs that are missing according to `list`.
 pub async fn prepare_topology(
     topology: &Topology,
     broker: &BrokerEndpoint,

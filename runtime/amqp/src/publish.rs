@@ -496,9 +496,9 @@ impl ExchangePublisher {
         }
     }
 
-    /// Reports accepted messages, and holds the others for a retry. The messages of partitions that this process no longer
-    /// owns also count as accepted. They therefore also end the record of a missing right, because without messages the
-    /// task would never learn that an operator has given the right.
+    /// Reports accepted messages, and holds the others for a retry. The messages of partitions that this process no
+    /// longer owns also count as accepted. They therefore also end the record of a missing right, because without
+    /// messages the task would never learn that an operator has given the right.
     fn apply_results(
         &mut self,
         resolved: Vec<(PendingPublish, ConfirmResult)>,

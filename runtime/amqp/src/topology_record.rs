@@ -83,9 +83,9 @@ pub struct TopologyRecord {
     /// field therefore shows that the stream must not consume its queues yet. In records of versions without this
     /// field, the field is false.
     pub awaits_acceptance: bool,
-    /// True from a start of the stream without data in the store until the stream has read a message of a queue. Data of
-    /// the stream in the store can also be from events over HTTP. In records of versions without this field, the field
-    /// is false.
+    /// True from a start of the stream without data in the store until the stream has read a message of a queue. Data
+    /// of the stream in the store can also be from events over HTTP. In records of versions without this field, the
+    /// field is false.
     pub awaits_message: bool,
 }
 

@@ -60,8 +60,8 @@ const NAMES_LIMIT: usize = 12;
 const NAME_BYTES: usize = 60;
 /// Maximum number of settings in a proposal: ordering, key, and id, format or sequence.
 const SETTINGS_LIMIT: usize = 4;
-/// The condition of a proposal with `ordering` or `first`: with other values than in the data of the store, a start ends
-/// with an error.
+/// The condition of a proposal with `ordering` or `first`: with other values than in the data of the store, a start
+/// ends with an error.
 const NEW_NAME_CONDITION: &str =
     " (if the store already has data of the stream, give the stream a new name as well)";
 

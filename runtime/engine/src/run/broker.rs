@@ -93,10 +93,11 @@ pub(super) async fn record_new_streams(
 /// Declares or checks the exchanges and queues of streams, and opens the exchange sinks, as soon as the broker is
 /// available. Prepares all streams concurrently, so that a queue that does not answer delays no other stream. After an
 /// error that concerns the whole process, waits for the broker for at most `BROKER_START_TIMEOUT`, or without a limit
-/// if the process accepts events over HTTP. Records this wait in `status`. If the broker refuses a new stream or a sink,
-/// the start continues: this stream or sink waits, and Ordain retries. But while other processes run, such a refusal is
-/// an error: this process would take partitions from the others without executing their events or publishing their
-/// messages. A run with `once` ends when all messages are published. In such a run, a refused sink is also an error.
+/// if the process accepts events over HTTP. Records this wait in `status`. If the broker refuses a new stream or a
+/// sink, the start continues: this stream or sink waits, and Ordain retries. But while other processes run, such a
+/// refusal is an error: this process would take partitions from the others without executing their events or publishing
+/// their messages. A run with `once` ends when all messages are published. In such a run, a refused sink is also an
+/// error.
 pub(super) async fn prepare(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
@@ -120,7 +121,7 @@ pub(super) async fn prepare(
                 && has_others(store, mode.id).await?
                 && let Some(error) = prepared.error.take()
             {
-                return Err(error.into_refusal_while_others_run().into());
+                return Err(TopologyError::from(error.into_refusal_while_others_run()));
             }
             Ok(prepared)
         };
@@ -145,7 +146,7 @@ pub(super) async fn prepare(
             let described = |error: BrokerError| {
                 if has_others { error.into_refusal_while_others_run() } else { error }
             };
-            opened.map_err(|error| described(error).into())
+            opened.map_err(|error| TopologyError::from(described(error)))
         };
         let opened = retries.run(PREPARE_TIMEOUT, open).await?;
         status.add_sink(name, opened.health());
