@@ -89,6 +89,12 @@ impl Fixture {
         encoder.finish().unwrap();
     }
 
+    /// Appends the compressed form of nothing to a gzip file.
+    fn append_empty_member(&self, name: &str) {
+        let file = File::options().append(true).open(self.path(name)).unwrap();
+        GzEncoder::new(file, Compression::default()).finish().unwrap();
+    }
+
     /// Starts again with the checkpoint of the present state.
     fn restart(&mut self) {
         let checkpoint = Checkpoint::new(self.set.progress(), Vec::new())
@@ -722,4 +728,51 @@ fn new_file_beside_a_longer_compressed_file_is_read() {
     assert!(fixture.set.has_unknown_older_file().unwrap());
     fixture.set.scan().unwrap();
     assert_eq!(fixture.files(), [("f.1".to_owned(), 0), ("f".to_owned(), 0)]);
+}
+
+/// The last bytes of a gzip file do not state the length of its content, because the file ends with an empty member or
+/// with NULs. The source has never read the lines of this file.
+#[test]
+fn gzip_file_whose_end_states_no_length_is_reported() {
+    for has_member in [true, false] {
+        let mut fixture = Fixture::new("f");
+        fixture.append("f", "live\n");
+        fixture.set.scan().unwrap();
+        fixture.gzip("f.1.gz", &"a line\n".repeat(500));
+        if has_member {
+            fixture.append_empty_member("f.1.gz");
+        } else {
+            fixture.append("f.1.gz", &"\0".repeat(512));
+        }
+        fixture.gzip("f.2.gz", "");
+        fixture.set.scan().unwrap();
+        assert_eq!(fixture.unreported(), ["f.1.gz"]);
+        fixture.set.take_unreported().unwrap();
+        fixture.set.scan().unwrap();
+        assert_eq!(fixture.unreported(), [""; 0]);
+    }
+}
+
+/// The source has read a file before a program compressed it. The last bytes of the gzip file do not state the length
+/// of its content.
+#[test]
+fn gzip_file_whose_end_states_no_length_is_matched_with_its_original() {
+    for has_member in [true, false] {
+        let mut fixture = Fixture::new("f");
+        fixture.append("f.1", "one\n");
+        fixture.append("f", "live\n");
+        fixture.set.scan().unwrap();
+        fixture.read(0, 4, 1);
+        fixture.set.scan().unwrap();
+        fixture.gzip("f.1.gz", "one\n");
+        if has_member {
+            fixture.append_empty_member("f.1.gz");
+        } else {
+            fixture.append("f.1.gz", &"\0".repeat(512));
+        }
+        fs::remove_file(fixture.path("f.1")).unwrap();
+        fixture.restart();
+        fixture.set.scan().unwrap();
+        assert!(!fixture.has_loss(), "{:?}", fixture.unreported());
+    }
 }
