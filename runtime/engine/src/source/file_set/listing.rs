@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ordain_store::checkpoint::created_ns;
 use ordain_util::file_pattern::{FilePattern, FileRole};
@@ -17,6 +18,11 @@ use super::listed_file::{
     ListedFile, is_rotated, matching_files, open_listed, sort_in_reading_order,
 };
 use super::tracked_file::TrackedFile;
+
+/// If an unfinished file (see [`FileSet::is_unfinished`]) has not changed for this time, the source reads the file. An
+/// operator may have recovered only a part of the content of a damaged compressed file. The last bytes of such a
+/// compressed file state a random length.
+const UNCOMPRESS_TIMEOUT: Duration = Duration::from_mins(1);
 
 impl FileSet {
     /// Returns the files of the folder that match the pattern and have a wanted role, in reading order. If the path of
@@ -74,8 +80,8 @@ impl FileSet {
 
     /// Removes the older files to which a program is still writing the content of a compressed file. The set recognises
     /// such a file only when the file is complete: before that, the file may lack bytes that were read, and the source
-    /// would read these bytes again.
-    fn remove_unfinished(&self, listed: &mut Vec<ListedFile>) -> io::Result<()> {
+    /// would read these bytes again. Logs a warning about these files.
+    fn remove_unfinished(&mut self, listed: &mut Vec<ListedFile>) -> io::Result<()> {
         let is_compressed = |found: &&ListedFile| found.role == FileRole::Compressed;
         let compressed: BTreeMap<PathBuf, &ListedFile> = listed
             .iter()
@@ -90,17 +96,34 @@ impl FileSet {
                 unfinished.insert(found.path.clone());
             }
         }
+        if let Some(path) = unfinished.first()
+            && self.unfinished_throttle.allow()
+        {
+            tracing::warn!(
+                stream = self.stream, path = %path.display(), files = unfinished.len(),
+                "file not read yet: it has only the beginning of the compressed file beside it, so a program may still \
+                 be uncompressing it. Ordain reads the file when it is complete, or when it has not changed for a \
+                 minute"
+            );
+        }
         listed.retain(|found| !unfinished.contains(&found.path));
         Ok(())
     }
 
     /// Returns whether a program is still writing the content of the file `compressed` to the file `found`. This is so
-    /// if `found` is a new file, was created after `compressed`, and has only the beginning of the content. A creation
-    /// time of 0 is unknown; the result is then `false`, because a program may instead be compressing `found`.
+    /// if `found` is a new file, was created after `compressed`, has changed within [`UNCOMPRESS_TIMEOUT`], and has only
+    /// the beginning of the content. A creation time of 0 is unknown; the result is then `false`, because a program may
+    /// instead be compressing `found`.
     fn is_unfinished(&self, found: &ListedFile, compressed: &ListedFile) -> io::Result<bool> {
         let compressed_created = created_ns(&compressed.metadata);
         let is_newer = compressed_created > 0 && created_ns(&found.metadata) > compressed_created;
-        if !is_newer || self.files.iter().any(|tracked| tracked.is(&found.metadata)) {
+        let age = found.metadata.modified()?.elapsed();
+        // The clock of a file server may be ahead of the clock of this machine.
+        let age = age.unwrap_or_else(|ahead| ahead.duration());
+        if !is_newer
+            || age >= UNCOMPRESS_TIMEOUT
+            || self.files.iter().any(|tracked| tracked.is(&found.metadata))
+        {
             return Ok(false);
         }
         // If a path no longer leads to its file, leave the decision to the next listing.

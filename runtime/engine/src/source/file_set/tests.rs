@@ -76,9 +76,7 @@ impl Fixture {
     fn compress(&self, name: &str, length: u32, age_secs: u64) {
         let content = [[0; 16].as_slice(), &length.to_le_bytes()].concat();
         fs::write(self.path(name), content).unwrap();
-        let modified = std::time::SystemTime::now() - Duration::from_secs(age_secs);
-        let file = File::options().write(true).open(self.path(name)).unwrap();
-        file.set_modified(modified).unwrap();
+        self.age(name, age_secs);
     }
 
     /// Writes a gzip file with this content.
@@ -93,6 +91,28 @@ impl Fixture {
     fn append_empty_member(&self, name: &str) {
         let file = File::options().append(true).open(self.path(name)).unwrap();
         GzEncoder::new(file, Compression::default()).finish().unwrap();
+    }
+
+    /// Gives a file a modification time in the past.
+    fn age(&self, name: &str, age_secs: u64) {
+        let modified = std::time::SystemTime::now() - Duration::from_secs(age_secs);
+        let file = File::options().write(true).open(self.path(name)).unwrap();
+        file.set_modified(modified).unwrap();
+    }
+
+    /// Waits until a new file gets a later creation time than the file `name`. Returns `false` if the file system does
+    /// not record when a file was created.
+    fn until_newer(&self, name: &str) -> bool {
+        let before = created_ns(&fs::metadata(self.path(name)).unwrap());
+        // The clock of the file system has ticks of several milliseconds.
+        loop {
+            fs::write(self.path("probe"), "").unwrap();
+            let created = created_ns(&fs::metadata(self.path("probe")).unwrap());
+            fs::remove_file(self.path("probe")).unwrap();
+            if created == 0 || created > before {
+                return created > 0;
+            }
+        }
     }
 
     /// Starts again with the checkpoint of the present state.
@@ -683,19 +703,7 @@ fn with_compressed_file(content: &str) -> Option<Fixture> {
     fixture.set.scan().unwrap();
     assert_eq!(fixture.files(), [("f".to_owned(), 0)]);
     assert!(!fixture.has_loss());
-    let compressed = created_ns(&fs::metadata(fixture.path("f.1.gz")).unwrap());
-    // The clock of the file system has ticks of several milliseconds.
-    loop {
-        fs::write(fixture.path("probe"), "").unwrap();
-        let created = created_ns(&fs::metadata(fixture.path("probe")).unwrap());
-        fs::remove_file(fixture.path("probe")).unwrap();
-        if created == 0 {
-            return None;
-        }
-        if created > compressed {
-            return Some(fixture);
-        }
-    }
+    fixture.until_newer("f.1.gz").then_some(fixture)
 }
 
 /// A program slowly uncompresses a file that the source has read. Scans find the file with few bytes, and with half of
@@ -728,6 +736,26 @@ fn new_file_beside_a_longer_compressed_file_is_read() {
     assert!(fixture.set.has_unknown_older_file().unwrap());
     fixture.set.scan().unwrap();
     assert_eq!(fixture.files(), [("f.1".to_owned(), 0), ("f".to_owned(), 0)]);
+}
+
+/// An operator recovers only a part of a compressed file, and leaves the compressed file in the folder.
+#[test]
+fn part_of_a_compressed_file_is_read_when_it_no_longer_changes() {
+    let content = "a line\n".repeat(2_000);
+    let mut fixture = Fixture::new("f");
+    fixture.append("f", "live\n");
+    fixture.set.scan().unwrap();
+    fixture.gzip("f.3.gz", &content);
+    if !fixture.until_newer("f.3.gz") {
+        return;
+    }
+    fixture.append("f.3", &content[..7_000]);
+    fixture.set.scan().unwrap();
+    assert_eq!(fixture.files(), [("f".to_owned(), 0)], "a program may still be writing the file");
+    fixture.age("f.3", 60);
+    assert!(fixture.set.has_unknown_older_file().unwrap());
+    fixture.set.scan().unwrap();
+    assert_eq!(fixture.files(), [("f.3".to_owned(), 0), ("f".to_owned(), 0)]);
 }
 
 /// The last bytes of a gzip file do not state the length of its content, because the file ends with an empty member or
