@@ -24,7 +24,7 @@ mod scan;
 mod tests;
 mod tracked_file;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -77,6 +77,8 @@ pub struct FileSet {
     folder_failures: FailureTimer,
     denied_throttle: LogThrottle,
     unfinished_throttle: LogThrottle,
+    /// The device and the inode of each listed file that an earlier listing found while a program was uncompressing it.
+    uncompressed: BTreeSet<(u64, u64)>,
     compressed: CompressedFiles,
     /// `true` if, after the last listing, the path of a listed file no longer led to the file, or a tracked file no
     /// longer had the bytes that were read.
@@ -116,6 +118,7 @@ impl FileSet {
             folder_failures: FailureTimer::default(),
             denied_throttle: LogThrottle::new(WARN_INTERVAL),
             unfinished_throttle: LogThrottle::new(WARN_INTERVAL),
+            uncompressed: BTreeSet::new(),
             compressed: CompressedFiles::default(),
             is_listing_outdated: false,
         }
@@ -166,6 +169,7 @@ impl FileSet {
             folder_failures: FailureTimer::default(),
             denied_throttle: LogThrottle::new(WARN_INTERVAL),
             unfinished_throttle: LogThrottle::new(WARN_INTERVAL),
+            uncompressed: BTreeSet::new(),
             compressed: CompressedFiles::default(),
             is_listing_outdated: false,
         }

@@ -728,6 +728,84 @@ fn half_uncompressed_file_is_not_read_again() {
     assert!(!fixture.has_loss());
 }
 
+/// A program compresses a file after it has appended lines to the file. The path of the source names the file, and the
+/// stream has a dead letter about the appended lines. A program then uncompresses the file, slowly or at once. Scans
+/// find the file before and after the program has removed the compressed file.
+#[test]
+fn uncompressed_file_with_a_name_in_the_path_is_not_read_again() {
+    let content = "a line\n".repeat(2_100);
+    for (is_slow, is_removed) in [(true, true), (true, false), (false, true), (false, false)] {
+        let mut fixture = Fixture::new("f-*.nd");
+        fixture.append("f-1.nd", &content[..14_000]);
+        fixture.append("f-2.nd", "live\n");
+        fixture.set.scan().unwrap();
+        let index = fixture.set.files.iter().position(|tracked| tracked.name.ends_with("f-1.nd"));
+        let index = index.unwrap();
+        fixture.read(index, 14_000, 2_000);
+        fixture.set.scan().unwrap();
+        fixture.gzip("f-1.nd.gz", &content);
+        fs::remove_file(fixture.path("f-1.nd")).unwrap();
+        fixture.restart();
+        fixture.set.scan().unwrap();
+        assert!(fixture.loss("f-1.nd").contains("f-1.nd.gz"), "{:?}", fixture.loss("f-1.nd"));
+        let compressed = fixture.set.files[index].unreported_rest().unwrap();
+        fixture.set.record_reported(compressed);
+        fixture.set.files[index].record_loss();
+        fixture.set.files[index].loss = None;
+        fixture.restart();
+        fixture.set.scan().unwrap();
+        assert!(!fixture.has_loss());
+        if !fixture.until_newer("f-1.nd.gz") {
+            return;
+        }
+
+        if is_slow {
+            for part in [0..0, 0..7_000] {
+                fixture.append("f-1.nd", &content[part]);
+                fixture.set.discover().unwrap();
+                fixture.set.scan().unwrap();
+                assert_eq!(fixture.files(), [("f-2.nd".to_owned(), 0)]);
+            }
+            fixture.append("f-1.nd", &content[7_000..]);
+        } else {
+            fixture.append("f-1.nd", &content);
+        }
+        if is_removed {
+            fs::remove_file(fixture.path("f-1.nd.gz")).unwrap();
+            if !is_slow {
+                fixture.age("f-1.nd", 30);
+            }
+        }
+        fixture.set.discover().unwrap();
+        for _ in 0..2 {
+            fixture.set.scan().unwrap();
+            let mut files = fixture.files();
+            files.sort();
+            let expected = [("f-1.nd".to_owned(), 14_000), ("f-2.nd".to_owned(), 0)];
+            assert_eq!(files, expected, "slow: {is_slow}, removed: {is_removed}");
+        }
+        assert!(!fixture.has_loss());
+    }
+}
+
+/// A program compressed a file, and other programs later write the same lines to a new file of the same name.
+#[test]
+fn new_file_with_the_content_of_a_compressed_file_is_read() {
+    let mut fixture = Fixture::new("f");
+    fixture.append("f", "one\n");
+    fixture.set.scan().unwrap();
+    fixture.read(0, 4, 1);
+    fixture.set.scan().unwrap();
+    fixture.gzip("f.1.gz", "one\n");
+    fs::remove_file(fixture.path("f")).unwrap();
+    fixture.restart();
+    fixture.set.scan().unwrap();
+    assert!(fixture.files().is_empty());
+    fixture.append("f", "one\n");
+    fixture.set.scan().unwrap();
+    assert_eq!(fixture.files(), [("f".to_owned(), 0)]);
+}
+
 /// A new older file has the name of a longer compressed file, but other content.
 #[test]
 fn new_file_beside_a_longer_compressed_file_is_read() {
