@@ -358,6 +358,65 @@ fn rest_in_compressed_file_is_reported() -> Result<()> {
     writer.check_output()
 }
 
+/// The path of the source names a file that a program has compressed after it appended lines to the file. The host
+/// reports these lines. While the host runs, a program slowly uncompresses the file under its own name.
+#[test]
+fn slowly_uncompressed_file_with_a_name_in_the_path_is_not_read_again() -> Result<()> {
+    let mut writer = Writer::new("orders-*.ndjson", 1_000)?;
+    writer.create("orders-1.ndjson", 3_000)?;
+    writer.home.run_once()?;
+    writer.create("orders-2.ndjson", 20)?;
+    writer.home.run_once()?;
+    writer.append("orders-1.ndjson", 100)?;
+    let content = writer.home.read("orders-1.ndjson");
+    gzip(&writer.home.path("orders-1.ndjson"), "-f")?;
+    let compressed = writer.home.path("orders-1.ndjson.gz");
+    if fs::metadata(&compressed)?.created().is_err() {
+        return Ok(());
+    }
+    run_strictly(&writer.home)?;
+    let mut service = writer.start()?;
+    service.until_says("ready: stream cases receives")?;
+    let (half, rest) = content.split_at(content.len() / 2);
+    writer.home.write("orders-1.ndjson", half)?;
+    service.until_says("file not read yet")?;
+    writer.home.append("orders-1.ndjson", rest)?;
+    fs::remove_file(&compressed)?;
+    writer.until_all(&mut service)?;
+    service.end()?;
+    writer.check_output()
+}
+
+/// A compressed file is damaged, and an operator recovers only its first lines. The compressed file stays in the folder.
+/// The host logs that it does not read the lines yet, and reads them when the new file has not changed for a minute.
+#[test]
+fn part_of_a_damaged_compressed_file_is_read() -> Result<()> {
+    let older = "events.ndjson.3";
+    let mut writer = Writer::new(EVENTS, 100)?;
+    writer.create(EVENTS, 20)?;
+    writer.home.run_once()?;
+    writer.home.write(older, text(&writer.lines[20..]))?;
+    gzip(&writer.home.path(older), "-f")?;
+    let compressed = File::options().write(true).open(writer.home.path("events.ndjson.3.gz"))?;
+    if compressed.metadata()?.created().is_err() {
+        return Ok(());
+    }
+    let length = compressed.metadata()?.len();
+    compressed.set_len(length - length / 4)?;
+    // The file states a length of which the recovered lines are only a part.
+    compressed.write_all_at(&u32::MAX.to_le_bytes(), length - length / 4 - 4)?;
+    run_strictly(&writer.home)?;
+    writer.create(older, 100)?;
+    let output = writer.home.output(&["run", "--once"])?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success() && log.contains("file not read yet"), "{log}");
+    ensure!(writer.home.lines(SINK_FILE) == 20, "{log}");
+    let modified = std::time::SystemTime::now() - std::time::Duration::from_mins(1);
+    File::options().write(true).open(writer.home.path(older))?.set_modified(modified)?;
+    writer.home.run_once()?;
+    writer.check_output()
+}
+
 /// A rotation may compress a file that the host has read to its end, or a copy of such a file.
 #[test]
 fn compressed_file_without_rest_is_not_reported() -> Result<()> {

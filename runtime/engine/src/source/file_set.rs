@@ -24,7 +24,7 @@ mod scan;
 mod tests;
 mod tracked_file;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,8 @@ pub(crate) use listed_file::rotated_files;
 /// when it reads this file.
 const OPEN_FILES_LIMIT: usize = 128;
 /// Minimum time between two warnings that the source waits for the folder. Also the minimum time between two warnings
-/// about files that this process has no right to read.
+/// about files that this process has no right to read, and between two warnings about files that a program may still be
+/// uncompressing.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The files of a source, in reading order.
@@ -75,6 +76,9 @@ pub struct FileSet {
     /// The time since which a folder is missing, or another device is mounted there.
     folder_failures: FailureTimer,
     denied_throttle: LogThrottle,
+    unfinished_throttle: LogThrottle,
+    /// The device and the inode of each listed file that an earlier listing found while a program was uncompressing it.
+    uncompressed: BTreeSet<(u64, u64)>,
     compressed: CompressedFiles,
     /// `true` if, after the last listing, the path of a listed file no longer led to the file, or a tracked file no
     /// longer had the bytes that were read.
@@ -113,6 +117,8 @@ impl FileSet {
             folder_throttle: LogThrottle::new(WARN_INTERVAL),
             folder_failures: FailureTimer::default(),
             denied_throttle: LogThrottle::new(WARN_INTERVAL),
+            unfinished_throttle: LogThrottle::new(WARN_INTERVAL),
+            uncompressed: BTreeSet::new(),
             compressed: CompressedFiles::default(),
             is_listing_outdated: false,
         }
@@ -162,6 +168,8 @@ impl FileSet {
             folder_throttle: LogThrottle::new(WARN_INTERVAL),
             folder_failures: FailureTimer::default(),
             denied_throttle: LogThrottle::new(WARN_INTERVAL),
+            unfinished_throttle: LogThrottle::new(WARN_INTERVAL),
+            uncompressed: BTreeSet::new(),
             compressed: CompressedFiles::default(),
             is_listing_outdated: false,
         }

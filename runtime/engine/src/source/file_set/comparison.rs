@@ -34,7 +34,7 @@ impl FileSet {
 
     /// Returns the index of the tracked file of which `copy` is a copy. In most cases, the tracked file is missing, and
     /// `copy` begins with the bytes that were read of the tracked file. If several tracked files match, returns the
-    /// file of which most bytes were read. There are three further cases:
+    /// file of which most bytes were read. There are five further cases:
     ///
     /// - The path of the source now names `copy`, the tracked file is no longer among the listed files, and `copy`
     ///   begins with the whole content of the tracked file.
@@ -44,10 +44,20 @@ impl FileSet {
     /// - A program truncated the tracked file before the source had read any of it. `copy` is an older file that is at
     ///   least as long as the tracked file was. If the first bytes of the tracked file are known, `copy` begins with
     ///   these bytes.
+    /// - A program compressed the tracked file, and `copy` is the uncompressed file under a name that the path of the
+    ///   source names.
     /// - The source ignores the tracked file, and `copy` is an older file that begins with the whole content of the
     ///   tracked file. `copy` may also be shorter, because a program may still be writing it. The method prefers a
     ///   tracked file that the source reads.
-    pub(super) fn original(&self, copy: &File, is_live: bool) -> io::Result<Option<usize>> {
+    ///
+    /// `found` is the entry of `copy` in the listing.
+    pub(super) fn original(
+        &self,
+        copy: &File,
+        found: &ListedFile,
+        listed: &[ListedFile],
+    ) -> io::Result<Option<usize>> {
+        let is_live = found.role == FileRole::Live;
         let length = copy.metadata()?.len();
         let head = head(copy)?;
         let mut best = None::<(usize, (bool, bool, u64))>;
@@ -68,9 +78,13 @@ impl FileSet {
             let is_original = match &tracked.file {
                 _ if is_copied => true,
                 // If the path names `copy`, then `copy` is a new file that only has the same content as the removed
-                // file.
+                // file, unless a program has compressed the removed file and uncompressed it again.
                 None if tracked.is_missing && is_shorter => !is_live && print.has_head(copy)?,
-                None if tracked.is_remembered() => !is_live && print.matches(copy)?,
+                None if tracked.is_remembered() => {
+                    let may_be_copy = !is_live
+                        || tracked.progress.is_compressed && self.is_uncompressed(found, listed);
+                    may_be_copy && print.matches(copy)?
+                }
                 None => {
                     let may_be_left = is_live && !tracked.is_listed && !tracked.is_unread();
                     (tracked.is_missing || may_be_left) && print.matches(copy)?

@@ -36,8 +36,8 @@ pub(in crate::source) struct CompressedFile {
     pub(in crate::source) progress: FileProgress,
     /// The digest by which the source recognises the file, also under another name and in a copy of the folder.
     pub(in crate::source) digest: u64,
-    /// The length of the content modulo [`GZIP_MODULUS`]. `None` if the format of the file does not state the length,
-    /// or if this process cannot read the file.
+    /// The length of the content modulo [`GZIP_MODULUS`]. `None` if the file does not state the length, or if this
+    /// process cannot read the file.
     content_bytes: Option<u64>,
     /// The first bytes of the content. `None` if the file needs no report, if its format is not gzip, or if this
     /// process cannot read the file.
@@ -68,9 +68,9 @@ impl CompressedFile {
     }
 
     /// Returns whether the file may contain lines that need a report. `known` contains the digests of the files that
-    /// need no report.
+    /// need no report. An empty file contains no lines. But as long as `head` is unknown, the file counts as not empty.
     fn is_new(&self, known: &BTreeSet<u64>) -> bool {
-        let is_empty = self.content_bytes == Some(0);
+        let is_empty = self.head.as_ref().is_some_and(Vec::is_empty);
         !(self.is_ignored || self.is_incomplete || is_empty || known.contains(&self.digest))
     }
 

@@ -13,11 +13,12 @@ const GZIP_BYTES: u64 = 18;
 pub(super) const GZIP_MODULUS: u64 = 1 << 32;
 
 /// Returns the length of the content of a gzip file modulo [`GZIP_MODULUS`]. `tail` contains the last bytes of the
-/// file. Returns `None` if the file does not have the extension of a gzip file.
+/// file. Returns `None` if the file does not have the extension of a gzip file, or if the stated length is 0. Such a
+/// file may have content: a gzip file can end with an empty member or with NULs.
 pub(super) fn content_bytes(path: &Path, tail: &TailFingerprint) -> Option<u64> {
     let is_gzip = path.extension().is_some_and(|extension| extension == "gz");
     let bytes = tail.bytes().last_chunk::<4>().filter(|_| is_gzip && tail.end() >= GZIP_BYTES);
-    bytes.map(|bytes| u32::from_le_bytes(*bytes).into())
+    bytes.map(|bytes| u32::from_le_bytes(*bytes).into()).filter(|length| *length > 0)
 }
 
 /// Returns the first bytes of the content of a gzip file, at most [`TAIL_LIMIT_BYTES`]. Returns `None` if the file has

@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ordain_store::checkpoint::created_ns;
 use ordain_util::file_pattern::{FilePattern, FileRole};
@@ -13,10 +14,13 @@ use ordain_util::file_pattern::{FilePattern, FileRole};
 use super::FileSet;
 use super::gzip::content_head;
 use super::identity::{head, is_denied, is_gone};
-use super::listed_file::{
-    ListedFile, is_rotated, matching_files, open_listed, sort_in_reading_order,
-};
+use super::listed_file::{ListedFile, matching_files, open_listed, sort_in_reading_order};
 use super::tracked_file::TrackedFile;
+
+/// If an unfinished file (see [`FileSet::is_unfinished`]) has not changed for this time, the source reads the file. An
+/// operator may have recovered only a part of the content of a damaged compressed file. The last bytes of such a
+/// compressed file state a random length.
+const UNCOMPRESS_TIMEOUT: Duration = Duration::from_mins(1);
 
 impl FileSet {
     /// Returns the files of the folder that match the pattern and have a wanted role, in reading order. If the path of
@@ -63,6 +67,10 @@ impl FileSet {
                 return Ok(None);
             }
         }
+        if is_wanted(FileRole::Live) && !self.uncompressed.is_empty() {
+            let present: BTreeSet<_> = listed.iter().map(ListedFile::identity).collect();
+            self.uncompressed.retain(|file| present.contains(file));
+        }
         // A file may have several names, for example if the path is a link to a file with the name of an older file.
         let live = listed.iter().filter(|found| found.role == FileRole::Live);
         let live: BTreeSet<_> = live.map(ListedFile::identity).collect();
@@ -72,10 +80,10 @@ impl FileSet {
         Ok(Some(listed))
     }
 
-    /// Removes the older files to which a program is still writing the content of a compressed file. The set recognises
-    /// such a file only when the file is complete: before that, the file may lack bytes that were read, and the source
-    /// would read these bytes again.
-    fn remove_unfinished(&self, listed: &mut Vec<ListedFile>) -> io::Result<()> {
+    /// Removes the files to which a program is still writing the content of a compressed file. The set recognises such
+    /// a file only when the file is complete: before that, the file may lack bytes that were read, and the source would
+    /// read these bytes again. Logs a warning about these files, unless all of them are empty.
+    fn remove_unfinished(&mut self, listed: &mut Vec<ListedFile>) -> io::Result<()> {
         let is_compressed = |found: &&ListedFile| found.role == FileRole::Compressed;
         let compressed: BTreeMap<PathBuf, &ListedFile> = listed
             .iter()
@@ -83,24 +91,44 @@ impl FileSet {
             .map(|found| (found.path.with_extension(""), found))
             .collect();
         let mut unfinished = BTreeSet::new();
-        for found in listed.iter().filter(|found| is_rotated(found.role) && !found.is_ignored) {
+        for found in listed.iter().filter(|found| !found.is_ignored) {
             if let Some(compressed) = compressed.get(&found.path)
                 && self.is_unfinished(found, compressed)?
             {
                 unfinished.insert(found.path.clone());
+                self.uncompressed.insert(found.identity());
             }
+        }
+        let is_begun =
+            |found: &&ListedFile| found.metadata.len() > 0 && unfinished.contains(&found.path);
+        if let Some(found) = listed.iter().find(is_begun)
+            && self.unfinished_throttle.allow()
+        {
+            tracing::warn!(
+                stream = self.stream, path = %found.path.display(), files = unfinished.len(),
+                "file not read yet: it has only the beginning of the compressed file beside it, so a program may still \
+                 be uncompressing it. Ordain reads the file when it is complete, or when it has not changed for a \
+                 minute"
+            );
         }
         listed.retain(|found| !unfinished.contains(&found.path));
         Ok(())
     }
 
     /// Returns whether a program is still writing the content of the file `compressed` to the file `found`. This is so
-    /// if `found` is a new file, was created after `compressed`, and has only the beginning of the content. A creation
-    /// time of 0 is unknown; the result is then `false`, because a program may instead be compressing `found`.
+    /// if `found` is a new file, was created after `compressed`, has changed within [`UNCOMPRESS_TIMEOUT`], and has
+    /// only the beginning of the content. A creation time of 0 is unknown; the result is then `false`, because a
+    /// program may instead be compressing `found`.
     fn is_unfinished(&self, found: &ListedFile, compressed: &ListedFile) -> io::Result<bool> {
         let compressed_created = created_ns(&compressed.metadata);
         let is_newer = compressed_created > 0 && created_ns(&found.metadata) > compressed_created;
-        if !is_newer || self.files.iter().any(|tracked| tracked.is(&found.metadata)) {
+        let age = found.metadata.modified()?.elapsed();
+        // The clock of a file server may be ahead of the clock of this machine.
+        let age = age.unwrap_or_else(|ahead| ahead.duration());
+        if !is_newer
+            || age >= UNCOMPRESS_TIMEOUT
+            || self.files.iter().any(|tracked| tracked.is(&found.metadata))
+        {
             return Ok(false);
         }
         // If a path no longer leads to its file, leave the decision to the next listing.
@@ -117,6 +145,19 @@ impl FileSet {
             (Err(error), _) | (_, Err(error)) => Err(error),
             _ => Ok(true),
         }
+    }
+
+    /// Returns whether a program has probably uncompressed the file `found`, instead of writing new lines to it. This
+    /// is so if the compressed file is beside `found` or was there in an earlier listing. It is also so if the
+    /// modification time of `found` is before its creation: programs give the uncompressed file the modification time
+    /// of the compressed file.
+    pub(super) fn is_uncompressed(&self, found: &ListedFile, listed: &[ListedFile]) -> bool {
+        let is_beside = listed.iter().any(|other| {
+            other.role == FileRole::Compressed && other.path.with_extension("") == found.path
+        });
+        let times = found.metadata.modified().ok().zip(found.metadata.created().ok());
+        let is_restored = times.is_some_and(|(modified, created)| modified < created);
+        is_beside || is_restored || self.uncompressed.contains(&found.identity())
     }
 
     /// Returns whether a folder exists and is still on the device of the first call. Otherwise logs a warning.

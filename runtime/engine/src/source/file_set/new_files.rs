@@ -39,10 +39,9 @@ impl FileSet {
                 }
                 continue;
             };
-            let is_live = found.role == FileRole::Live;
             if !self.is_copy(&file, &listed)?
                 && !self.has_read_beginning(&file)?
-                && self.original(&file, is_live)?.is_none()
+                && self.original(&file, found, &listed)?.is_none()
             {
                 let at = self.files.len();
                 self.insert(at, found, file)?;
@@ -128,7 +127,7 @@ impl FileSet {
                 }
                 continue;
             };
-            if let Some(index) = self.original(&file, is_live)? {
+            if let Some(index) = self.original(&file, found, listed)? {
                 self.replace(index, found, &file, (at, &positions))?;
             } else if !is_live && !found.is_ignored && self.is_copy(&file, listed)? {
                 // A copy of a tracked file has nothing new, unless the program that makes the copy then truncates the

@@ -76,9 +76,7 @@ impl Fixture {
     fn compress(&self, name: &str, length: u32, age_secs: u64) {
         let content = [[0; 16].as_slice(), &length.to_le_bytes()].concat();
         fs::write(self.path(name), content).unwrap();
-        let modified = std::time::SystemTime::now() - Duration::from_secs(age_secs);
-        let file = File::options().write(true).open(self.path(name)).unwrap();
-        file.set_modified(modified).unwrap();
+        self.age(name, age_secs);
     }
 
     /// Writes a gzip file with this content.
@@ -87,6 +85,34 @@ impl Fixture {
         let mut encoder = GzEncoder::new(file, Compression::default());
         encoder.write_all(content.as_bytes()).unwrap();
         encoder.finish().unwrap();
+    }
+
+    /// Appends the compressed form of nothing to a gzip file.
+    fn append_empty_member(&self, name: &str) {
+        let file = File::options().append(true).open(self.path(name)).unwrap();
+        GzEncoder::new(file, Compression::default()).finish().unwrap();
+    }
+
+    /// Gives a file a modification time in the past.
+    fn age(&self, name: &str, age_secs: u64) {
+        let modified = std::time::SystemTime::now() - Duration::from_secs(age_secs);
+        let file = File::options().write(true).open(self.path(name)).unwrap();
+        file.set_modified(modified).unwrap();
+    }
+
+    /// Waits until a new file gets a later creation time than the file `name`. Returns `false` if the file system does
+    /// not record when a file was created.
+    fn until_newer(&self, name: &str) -> bool {
+        let before = created_ns(&fs::metadata(self.path(name)).unwrap());
+        // The clock of the file system has ticks of several milliseconds.
+        loop {
+            fs::write(self.path("probe"), "").unwrap();
+            let created = created_ns(&fs::metadata(self.path("probe")).unwrap());
+            fs::remove_file(self.path("probe")).unwrap();
+            if created == 0 || created > before {
+                return created > 0;
+            }
+        }
     }
 
     /// Starts again with the checkpoint of the present state.
@@ -677,19 +703,7 @@ fn with_compressed_file(content: &str) -> Option<Fixture> {
     fixture.set.scan().unwrap();
     assert_eq!(fixture.files(), [("f".to_owned(), 0)]);
     assert!(!fixture.has_loss());
-    let compressed = created_ns(&fs::metadata(fixture.path("f.1.gz")).unwrap());
-    // The clock of the file system has ticks of several milliseconds.
-    loop {
-        fs::write(fixture.path("probe"), "").unwrap();
-        let created = created_ns(&fs::metadata(fixture.path("probe")).unwrap());
-        fs::remove_file(fixture.path("probe")).unwrap();
-        if created == 0 {
-            return None;
-        }
-        if created > compressed {
-            return Some(fixture);
-        }
-    }
+    fixture.until_newer("f.1.gz").then_some(fixture)
 }
 
 /// A program slowly uncompresses a file that the source has read. Scans find the file with few bytes, and with half of
@@ -714,6 +728,84 @@ fn half_uncompressed_file_is_not_read_again() {
     assert!(!fixture.has_loss());
 }
 
+/// A program compresses a file after it has appended lines to the file. The path of the source names the file, and the
+/// stream has a dead letter about the appended lines. A program then uncompresses the file, slowly or at once. Scans
+/// find the file before and after the program has removed the compressed file.
+#[test]
+fn uncompressed_file_with_a_name_in_the_path_is_not_read_again() {
+    let content = "a line\n".repeat(2_100);
+    for (is_slow, is_removed) in [(true, true), (true, false), (false, true), (false, false)] {
+        let mut fixture = Fixture::new("f-*.nd");
+        fixture.append("f-1.nd", &content[..14_000]);
+        fixture.append("f-2.nd", "live\n");
+        fixture.set.scan().unwrap();
+        let index = fixture.set.files.iter().position(|tracked| tracked.name.ends_with("f-1.nd"));
+        let index = index.unwrap();
+        fixture.read(index, 14_000, 2_000);
+        fixture.set.scan().unwrap();
+        fixture.gzip("f-1.nd.gz", &content);
+        fs::remove_file(fixture.path("f-1.nd")).unwrap();
+        fixture.restart();
+        fixture.set.scan().unwrap();
+        assert!(fixture.loss("f-1.nd").contains("f-1.nd.gz"), "{:?}", fixture.loss("f-1.nd"));
+        let compressed = fixture.set.files[index].unreported_rest().unwrap();
+        fixture.set.record_reported(compressed);
+        fixture.set.files[index].record_loss();
+        fixture.set.files[index].loss = None;
+        fixture.restart();
+        fixture.set.scan().unwrap();
+        assert!(!fixture.has_loss());
+        if !fixture.until_newer("f-1.nd.gz") {
+            return;
+        }
+
+        if is_slow {
+            for part in [0..0, 0..7_000] {
+                fixture.append("f-1.nd", &content[part]);
+                fixture.set.discover().unwrap();
+                fixture.set.scan().unwrap();
+                assert_eq!(fixture.files(), [("f-2.nd".to_owned(), 0)]);
+            }
+            fixture.append("f-1.nd", &content[7_000..]);
+        } else {
+            fixture.append("f-1.nd", &content);
+        }
+        if is_removed {
+            fs::remove_file(fixture.path("f-1.nd.gz")).unwrap();
+            if !is_slow {
+                fixture.age("f-1.nd", 30);
+            }
+        }
+        fixture.set.discover().unwrap();
+        for _ in 0..2 {
+            fixture.set.scan().unwrap();
+            let mut files = fixture.files();
+            files.sort();
+            let expected = [("f-1.nd".to_owned(), 14_000), ("f-2.nd".to_owned(), 0)];
+            assert_eq!(files, expected, "slow: {is_slow}, removed: {is_removed}");
+        }
+        assert!(!fixture.has_loss());
+    }
+}
+
+/// A program compressed a file, and other programs later write the same lines to a new file of the same name.
+#[test]
+fn new_file_with_the_content_of_a_compressed_file_is_read() {
+    let mut fixture = Fixture::new("f");
+    fixture.append("f", "one\n");
+    fixture.set.scan().unwrap();
+    fixture.read(0, 4, 1);
+    fixture.set.scan().unwrap();
+    fixture.gzip("f.1.gz", "one\n");
+    fs::remove_file(fixture.path("f")).unwrap();
+    fixture.restart();
+    fixture.set.scan().unwrap();
+    assert!(fixture.files().is_empty());
+    fixture.append("f", "one\n");
+    fixture.set.scan().unwrap();
+    assert_eq!(fixture.files(), [("f".to_owned(), 0)]);
+}
+
 /// A new older file has the name of a longer compressed file, but other content.
 #[test]
 fn new_file_beside_a_longer_compressed_file_is_read() {
@@ -722,4 +814,71 @@ fn new_file_beside_a_longer_compressed_file_is_read() {
     assert!(fixture.set.has_unknown_older_file().unwrap());
     fixture.set.scan().unwrap();
     assert_eq!(fixture.files(), [("f.1".to_owned(), 0), ("f".to_owned(), 0)]);
+}
+
+/// An operator recovers only a part of a compressed file, and leaves the compressed file in the folder.
+#[test]
+fn part_of_a_compressed_file_is_read_when_it_no_longer_changes() {
+    let content = "a line\n".repeat(2_000);
+    let mut fixture = Fixture::new("f");
+    fixture.append("f", "live\n");
+    fixture.set.scan().unwrap();
+    fixture.gzip("f.3.gz", &content);
+    if !fixture.until_newer("f.3.gz") {
+        return;
+    }
+    fixture.append("f.3", &content[..7_000]);
+    fixture.set.scan().unwrap();
+    assert_eq!(fixture.files(), [("f".to_owned(), 0)], "a program may still be writing the file");
+    fixture.age("f.3", 60);
+    assert!(fixture.set.has_unknown_older_file().unwrap());
+    fixture.set.scan().unwrap();
+    assert_eq!(fixture.files(), [("f.3".to_owned(), 0), ("f".to_owned(), 0)]);
+}
+
+/// The last bytes of a gzip file do not state the length of its content, because the file ends with an empty member or
+/// with NULs. The source has never read the lines of this file.
+#[test]
+fn gzip_file_whose_end_states_no_length_is_reported() {
+    for has_member in [true, false] {
+        let mut fixture = Fixture::new("f");
+        fixture.append("f", "live\n");
+        fixture.set.scan().unwrap();
+        fixture.gzip("f.1.gz", &"a line\n".repeat(500));
+        if has_member {
+            fixture.append_empty_member("f.1.gz");
+        } else {
+            fixture.append("f.1.gz", &"\0".repeat(512));
+        }
+        fixture.gzip("f.2.gz", "");
+        fixture.set.scan().unwrap();
+        assert_eq!(fixture.unreported(), ["f.1.gz"]);
+        fixture.set.take_unreported().unwrap();
+        fixture.set.scan().unwrap();
+        assert_eq!(fixture.unreported(), [""; 0]);
+    }
+}
+
+/// The source has read a file before a program compressed it. The last bytes of the gzip file do not state the length
+/// of its content.
+#[test]
+fn gzip_file_whose_end_states_no_length_is_matched_with_its_original() {
+    for has_member in [true, false] {
+        let mut fixture = Fixture::new("f");
+        fixture.append("f.1", "one\n");
+        fixture.append("f", "live\n");
+        fixture.set.scan().unwrap();
+        fixture.read(0, 4, 1);
+        fixture.set.scan().unwrap();
+        fixture.gzip("f.1.gz", "one\n");
+        if has_member {
+            fixture.append_empty_member("f.1.gz");
+        } else {
+            fixture.append("f.1.gz", &"\0".repeat(512));
+        }
+        fs::remove_file(fixture.path("f.1")).unwrap();
+        fixture.restart();
+        fixture.set.scan().unwrap();
+        assert!(!fixture.has_loss(), "{:?}", fixture.unreported());
+    }
 }
