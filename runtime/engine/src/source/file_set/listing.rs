@@ -147,10 +147,10 @@ impl FileSet {
         }
     }
 
-    /// Returns whether a program has probably uncompressed the file `found`, instead of writing new lines to it. This
-    /// is so if the compressed file is beside `found` or was there in an earlier listing. It is also so if the
-    /// modification time of `found` is before its creation: programs give the uncompressed file the modification time
-    /// of the compressed file.
+    /// Returns whether a program has probably uncompressed the file `found`, instead of writing new lines to it.
+    /// There are three signs: the compressed file is beside `found`, an earlier listing contained the compressed file,
+    /// or the modification time of `found` is before its creation. The reason for the third sign is that programs give
+    /// the uncompressed file the modification time of the compressed file.
     pub(super) fn is_uncompressed(&self, found: &ListedFile, listed: &[ListedFile]) -> bool {
         let is_beside = listed.iter().any(|other| {
             other.role == FileRole::Compressed && other.path.with_extension("") == found.path
