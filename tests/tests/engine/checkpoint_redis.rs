@@ -142,7 +142,6 @@ fn commits_lost_between_runs_are_repeated_from_the_file() -> Result<()> {
     let shard = ordain_core::shard_of("k", 16);
     ensure!(shard != 0, "the key is in shard 0, the shard of the checkpoint");
     rig.redis.command(&["DEL", &format!("ordain:{{{shard}}}:data:cases")])?;
-    rig.home.append("ordain.toml", "[admin]\nlisten = \"127.0.0.1:0\"\n")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     service.until_says("reading the file from its beginning")?;
     let log = service.stderr();

@@ -37,7 +37,7 @@ fn password_from_the_environment_is_never_printed() -> Result<()> {
         for shown in ["s/cr@t", "s%2Fcr"] {
             ensure!(!stderr.contains(shown) && !out.contains(shown), "{password:?}: {stderr}");
         }
-        let advice = "if the login in `store.url` has changed, restart the process";
+        let advice = "If the login in `store.url` has changed, restart the process";
         let is_refused = code == 75;
         ensure!(stderr.contains(advice) == is_refused, "{password:?}: {stderr}");
         if code == 0 {
