@@ -156,7 +156,7 @@ fn password_in_the_environment_needs_a_restart() -> Result<()> {
         service.until_says("ready: stream cases receives events")?;
         rig.rabbit.change_password(user, "new")?;
         rig.rabbit.close_connections()?;
-        let advice = "if the login in `broker.url` has changed, restart the process";
+        let advice = "If the login in `broker.url` has changed, restart the process";
         service.until_lines(1, &["queue not consumed", "ACCESS_REFUSED", advice])?;
         service.end()?;
         let mut service = start("new")?;
