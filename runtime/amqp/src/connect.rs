@@ -159,6 +159,7 @@ impl BrokerError {
     }
 
     /// Changes the cause of a refused request to `WhileOthersRun`. Returns any other error unchanged.
+    #[must_use]
     pub fn into_refusal_while_others_run(self) -> Self {
         match self {
             Self::Refused { reason, .. } => {

@@ -185,8 +185,8 @@ async fn restore_record(
 ) -> Result<(), StoreError> {
     let restored = TopologyRecord::update(records.store(), records.stream(), |record| {
         if record.awaits_acceptance && record.bindings == topology.bindings() {
-            record.bindings = earlier.bindings.clone();
-            record.former = earlier.former.clone();
+            record.bindings.clone_from(&earlier.bindings);
+            record.former.clone_from(&earlier.former);
         }
     });
     with_store_timeout(restored).await.map(drop)

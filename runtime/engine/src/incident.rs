@@ -36,6 +36,13 @@ impl LossCounts {
         *self.lock_rollbacks().entry(shard).or_default() += 1;
     }
 
+    /// Records that each of these shards has gone back in time, and has lost data of the partition.
+    pub(crate) fn add_rollbacks(&self, shards: &[usize]) {
+        for shard in shards {
+            self.add_rollback(*shard as u32);
+        }
+    }
+
     fn add_lost_events(&self, shard: u32, events: u64) {
         self.lost_events.fetch_add(events, Ordering::Relaxed);
         self.add_rollback(shard);

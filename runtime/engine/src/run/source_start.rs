@@ -289,7 +289,7 @@ impl PartitionFactory<'_> {
                 "the store went back in time: these shards have lost commits on which the checkpoint of the file \
                  depends. Now reading the file from its beginning; {}", reread_advice(stream.ordering)
             );
-            lost_in.into_iter().for_each(|shard| handle.losses.add_rollback(shard as u32));
+            handle.losses.add_rollbacks(&lost_in);
             files.rewind();
         }
         // The checkpoint below must contain all files, so repeat the scan while programs rename the files of the

@@ -150,12 +150,7 @@ impl Checker {
                 ),
             );
         }
-        let order = |m: &ordain_core::EmittedMessage| (m.sequence, m.index);
-        let numbered = steps.iter().all(|step| {
-            let of = write.messages.iter().filter(|m| m.sequence == step.sequence);
-            of.zip(0..).all(|(message, index)| message.index == index)
-        });
-        if !write.messages.is_sorted_by_key(order) || !numbered {
+        if !has_ordered_messages(write, &steps) {
             return self
                 .broke("publishing", format!("{key:?}: the messages of a write are out of order"));
         }
@@ -422,4 +417,14 @@ impl Checker {
     pub(super) fn is_known(&self, event: &Event) -> bool {
         self.received.has(event)
     }
+}
+
+/// Returns whether the messages of a write are in the order of their events, and the messages of each step have the
+/// indices 0, 1, 2 and so on.
+fn has_ordered_messages(write: &KeyWrite, steps: &[Step<'_>]) -> bool {
+    let numbered = steps.iter().all(|step| {
+        let of = write.messages.iter().filter(|m| m.sequence == step.sequence);
+        of.zip(0..).all(|(message, index)| message.index == index)
+    });
+    numbered && write.messages.is_sorted_by_key(|message| (message.sequence, message.index))
 }
