@@ -139,8 +139,8 @@ impl Topology {
         partition_queue(&self.queue, self.partitions, partition)
     }
 
-    /// Declares the missing exchange, queues and bindings, as [`Self::declare_objects`] and [`Self::bind`] do. Returns
-    /// the first two values of [`Self::declare_objects`].
+    /// Declares the missing exchange, queues and bindings, as `declare_objects` and `bind` do. Returns
+    /// the first two values of `declare_objects`.
     pub async fn prepare(
         &self,
         broker: &BrokerEndpoint,
