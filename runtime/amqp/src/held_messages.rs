@@ -9,9 +9,8 @@ use ordain_core::Cause;
 
 use super::consumer_options::ConsumerOptions;
 use super::store_timeout::with_store_timeout;
-use super::topology_record::TopologyRecord;
 use super::unreadable_run::{ContactState, UnreadableRun};
-use ordain_store::{QueueRecords, StoreError};
+use ordain_store::StoreError;
 use ordain_util::source_health::SourceState;
 
 /// The unreadable messages that a subscription holds back, and the decisions about them.
@@ -56,9 +55,7 @@ impl<'a> HeldMessages<'a> {
     /// Ends the run of unreadable messages, because a readable message has arrived. The held messages become dead
     /// letters.
     pub(super) fn end_run(&mut self) {
-        if !std::mem::replace(&mut self.contact.has_read, true) {
-            record_read_message(self.options.records.clone());
-        }
+        self.contact.has_read = true;
         self.contact.is_stop_logged = false;
         if !self.run.is_empty() || self.contact.is_holding_logged {
             self.release();
@@ -101,16 +98,13 @@ impl<'a> HeldMessages<'a> {
         reason
     }
 
-    /// Returns whether the stream has read a message, in this process or in another one. The store shows this, because
-    /// each event leaves data of the stream in the store, and a record states whether only events over HTTP have left
-    /// this data.
+    /// Returns whether the stream has read a message, in this process or in an earlier one. The store shows this,
+    /// because each event leaves data of the stream in the store.
     async fn has_read_before(&mut self) -> Result<bool, StoreError> {
         if !self.contact.has_read {
             let ConsumerOptions { records, stream, .. } = self.options;
             let streams = with_store_timeout(records.store().streams()).await?;
-            let record = with_store_timeout(TopologyRecord::read(records.store(), stream)).await?;
-            let has_data = streams.iter().any(|known| known == stream);
-            self.contact.has_read = has_data && !record.awaits_message;
+            self.contact.has_read = streams.iter().any(|known| known == stream);
         }
         Ok(self.contact.has_read)
     }
@@ -138,15 +132,4 @@ impl<'a> HeldMessages<'a> {
         self.options.health.set(SourceState::Unreadable { reason, is_stopped: false });
         self.run.recheck();
     }
-}
-
-/// Records in the background that the stream has read a message.
-fn record_read_message(records: QueueRecords) {
-    tokio::spawn(async move {
-        let has_read = |record: &mut TopologyRecord| record.awaits_message = false;
-        let recorded = TopologyRecord::update(records.store(), records.stream(), has_read);
-        // Ignore an error: without the record, the next process holds unreadable messages back once more, until it
-        // reads a message.
-        let _ = with_store_timeout(recorded).await;
-    });
 }

@@ -68,8 +68,7 @@ impl fmt::Display for Binding {
     }
 }
 
-/// The present and former bindings of a stream, whether the broker has accepted the stream, and whether the stream has
-/// read a message.
+/// The present and former bindings of a stream, and whether the broker has accepted the stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TopologyRecord {
@@ -83,10 +82,6 @@ pub struct TopologyRecord {
     /// field therefore shows that the stream must not consume its queues yet. In records of versions without this
     /// field, the field is false.
     pub awaits_acceptance: bool,
-    /// True from a start of the stream without data in the store until the stream has read a message of a queue. Data
-    /// of the stream in the store can also be from events over HTTP. In records of versions without this field, the
-    /// field is false.
-    pub awaits_message: bool,
 }
 
 impl TopologyRecord {
@@ -250,7 +245,7 @@ mod tests {
         let record: TopologyRecord = serde_json::from_str(r#"{"bindings": [], "former": []}"#)
             .expect("a record of an earlier version");
         assert_eq!(record, TopologyRecord::default());
-        assert!(!record.awaits_acceptance && !record.awaits_message);
+        assert!(!record.awaits_acceptance);
     }
 
     #[test]

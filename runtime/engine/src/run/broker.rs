@@ -71,8 +71,8 @@ pub(super) struct RefusedStream {
 }
 
 /// Records for each stream with a source in the broker and without data in the store that the broker has not accepted
-/// the stream yet, and that the stream has read no message. The caller calls this function before the process accepts
-/// events over HTTP, because such events leave data of the stream in the store.
+/// the stream yet. The caller calls this function before the process accepts events over HTTP, because such events leave
+/// data of the stream in the store.
 pub(super) async fn record_new_streams(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
@@ -80,10 +80,7 @@ pub(super) async fn record_new_streams(
     let with_data = store.streams().await?;
     for name in loaded.config.streams.keys() {
         if has_queue(loaded, name) && !with_data.iter().any(|known| **known == **name) {
-            let awaiting = |record: &mut TopologyRecord| {
-                record.awaits_acceptance = true;
-                record.awaits_message = true;
-            };
+            let awaiting = |record: &mut TopologyRecord| record.awaits_acceptance = true;
             TopologyRecord::update(store, name, awaiting).await?;
         }
     }

@@ -8,8 +8,8 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use ordain_servers::wait_until;
 use ordain_tests::amqp::{Outgoing, from_line};
-use ordain_tests::http::{LINES_TYPE, admin, get, ingress, metric, post, ready};
-use ordain_tests::log::{in_turn, line};
+use ordain_tests::http::{admin, get, metric, ready};
+use ordain_tests::log::in_turn;
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::Service;
 use serde_json::{Value, json};
@@ -83,35 +83,6 @@ fn publish_readable(rig: &Rig) -> Result<()> {
     rig.publish(&lines)?;
     rig.take(&mut Vec::new(), lines.len())?;
     rig.until_empty()
-}
-
-/// Events over HTTP leave data of the stream in the store, but the stream has read no message of its queue. The first
-/// messages must therefore remain in the queue while they cannot be read.
-#[test]
-fn events_over_http_do_not_count_as_messages_of_the_queue() -> Result<()> {
-    let rig = Rig::with(&format!("{ADMIN}[ingress]\nlisten = \"127.0.0.1:0\"\n"), "", "")?;
-    let mut service = Service::start(&rig.home, &["run"])?;
-    rig.until_declared()?;
-    let events = ingress(&mut service)?;
-    let event = line("http", 1, &json!({ "n": 1 })) + "\n";
-    ensure!(post(events, LINES_TYPE, &event)?.status == 202, "{}", service.stderr());
-    rig.take(&mut Vec::new(), 1)?;
-    service.end()?;
-
-    let mut service = Service::start(&rig.home, &["run"])?;
-    rig.client.publish("cases", &[foreign(1), foreign(3)])?;
-    service.until_says("stream waits")?;
-    until_queue(&rig, "cases", 0, 2)?;
-    publish_readable(&rig)?;
-    service.end()?;
-    ensure!(letters(&rig)?.len() == 2, "{:?}", letters(&rig)?);
-
-    let mut service = Service::start(&rig.home, &["run"])?;
-    rig.client.publish("cases", &[foreign(2)])?;
-    rig.until_empty()?;
-    service.end()?;
-    ensure!(letters(&rig)?.len() == 3, "{:?}", letters(&rig)?);
-    Ok(())
 }
 
 /// By mistake, a stream with default settings reads a queue of foreign producers. No message may be lost, the other

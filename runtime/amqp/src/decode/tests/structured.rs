@@ -250,7 +250,10 @@ fn batch_whose_events_share_a_value_is_not_divided() {
         match (count(&decoder, &delivery), shared) {
             (Ok(2), None) => {}
             (Err(error), Some(shared)) => {
-                assert!(error.contains(&format!("would have the same {shared}:")), "{error}");
+                assert!(
+                    error.contains(&format!("would have the same {shared}. Publish")),
+                    "{error}"
+                );
             }
             (found, _) => panic!("{setting}: {found:?}"),
         }

@@ -234,9 +234,11 @@ fn exchange_of_another_type_concerns_all_partitions() -> Result<()> {
     ensure!(metric(address, "ordain_dead_letters_total")?.unwrap_or(0) == 0);
     rig.publish(&of_keys(1))?;
     rig.check(&[of_keys(1), of_keys(2)].concat())?;
+    // A check that runs during the deletion can declare the exchange without logging that it was missing.
     rig.client.delete_exchange("cases")?;
-    service.until_says("exchange missing: declared again")?;
+    service.until("four partitions that consume", || {
+        metric(address, "ordain_stream_consuming").is_ok_and(|consuming| consuming == Some(4))
+    })?;
     ready(&mut service)?;
-    ensure!(metric(address, "ordain_stream_consuming")? == Some(4), "{}", service.stderr());
     service.end()
 }
