@@ -88,6 +88,20 @@ fn new_stream_with_mismatched_objects_waits() -> Result<()> {
     Ok(())
 }
 
+/// The metric that is 0 while the broker refuses the exchange of the sink `tally`.
+const SINK_ACCEPTED: &str = "ordain_sink_accepted{sink=\"tally\"}";
+
+/// Waits until the host is not ready because the broker refuses the exchange of the sink `tally`. The metric of the
+/// sink must then be 0.
+fn until_sink_refused(service: &mut Service, address: SocketAddr) -> Result<()> {
+    let reason = "stream cases: the broker has refused the exchange of the sink tally since";
+    service.until("unreadiness because of the sink", || {
+        get(address, "/readyz").is_ok_and(|page| page.body.contains(reason))
+    })?;
+    ensure!(metric(address, SINK_ACCEPTED)? == Some(0), "{}", service.stderr());
+    Ok(())
+}
+
 /// The exchange of a sink belongs to another program, which may declare the exchange later. A start must not end
 /// because of the missing exchange: the stream consumes its queue, its messages wait in the store, and the stream is
 /// not ready. When the exchange exists, the host must publish all messages without a new start.
@@ -112,12 +126,7 @@ fn sink_without_its_exchange_waits() -> Result<()> {
         // The stream consumes its queue.
         rig.until_empty()?;
         let address = admin(&mut service)?;
-        let reason = "stream cases: the broker has refused the exchange of the sink tally since";
-        service.until("unreadiness because of the sink", || {
-            get(address, "/readyz").is_ok_and(|page| page.body.contains(reason))
-        })?;
-        let accepted = "ordain_sink_accepted{sink=\"tally\"}";
-        ensure!(metric(address, accepted)? == Some(0), "{}", service.stderr());
+        until_sink_refused(&mut service, address)?;
 
         for exchange in ["none", "more"] {
             rig.client.exchange(exchange, ExchangeKind::Topic)?;
@@ -125,14 +134,12 @@ fn sink_without_its_exchange_waits() -> Result<()> {
         }
         rig.check(&lines)?;
         ready(&mut service)?;
-        ensure!(metric(address, accepted)? == Some(1), "{}", service.stderr());
+        ensure!(metric(address, SINK_ACCEPTED)? == Some(1), "{}", service.stderr());
 
         // The exchange can also disappear while the host runs, even without a message.
         rig.client.delete_exchange("none")?;
         rig.publish(&[line("z", 1, &json!({ "n": 1 }))])?;
-        service.until("unreadiness because of the sink", || {
-            get(address, "/readyz").is_ok_and(|page| page.body.contains(reason))
-        })?;
+        until_sink_refused(&mut service, address)?;
         rig.client.exchange("none", ExchangeKind::Topic)?;
         rig.client.bind("out", "none", "#")?;
         rig.client.take("out", 1)?;
@@ -154,16 +161,11 @@ fn sink_without_the_right_to_write_is_not_ready() -> Result<()> {
     rig.publish(&lines)?;
     service.until_lines(1, &["message refused by the broker", "ACCESS_REFUSED"])?;
     let address = admin(&mut service)?;
-    let reason = "stream cases: the broker has refused the exchange of the sink tally since";
-    service.until("unreadiness because of the sink", || {
-        get(address, "/readyz").is_ok_and(|page| page.body.contains(reason))
-    })?;
-    let accepted = "ordain_sink_accepted{sink=\"tally\"}";
-    ensure!(metric(address, accepted)? == Some(0), "{}", service.stderr());
+    until_sink_refused(&mut service, address)?;
     rig.rabbit.set_rights("unwriting", [".*"; 3])?;
     rig.check(&lines)?;
     ready(&mut service)?;
-    ensure!(metric(address, accepted)? == Some(1), "{}", service.stderr());
+    ensure!(metric(address, SINK_ACCEPTED)? == Some(1), "{}", service.stderr());
     service.end()
 }
 
