@@ -125,6 +125,7 @@ macro_rules! conformance_suite {
                 repeated_message_of_a_producer_is_recognized,
                 json_of_a_producer_is_compared_as_json,
                 source_and_id_identify_a_message, number_of_another_producer_is_not_given_again,
+                number_below_a_waiting_dead_letter_is_not_given,
                 lost_numbers_are_given_again_to_the_same_events,
                 lost_numbers_of_waiting_events_and_ended_keys,
                 equal_event_with_another_id_gets_no_lost_number,

@@ -413,7 +413,8 @@ impl<'a> AssignChanges<'a> {
     /// Returns `None` if no reader of the destination has events of the key with higher numbers than the store has
     /// given. Otherwise returns the refusal: [`AssignItemReply::KeyEnded`] if the key has ended in the reader with the
     /// highest of these numbers, or [`AssignItemReply::NumberedElsewhere`] with the sequence after the highest of these
-    /// numbers. If the call publishes lost events again, returns [`Self::lost_reply`] instead of the refusal.
+    /// numbers. If the call publishes lost events again, returns [`Self::lost_reply`] instead of the refusal, and
+    /// ignores the dead letters that wait for earlier events. The store cannot compare an event with such a letter.
     fn numbered_elsewhere(
         &self,
         event: &Event,
@@ -423,7 +424,11 @@ impl<'a> AssignChanges<'a> {
         let mut has_ended = false;
         self.each_reader(event.key(), |_, found| {
             let record = &found.key_record;
-            let sequence = record.unused_sequence();
+            let sequence = if self.assign.reuses_lost_numbers {
+                record.unused_sequence()
+            } else {
+                record.sequence_after_letters()
+            };
             let is_completed = record.status == KeyStatus::Completed;
             has_ended = is_completed && sequence >= highest || has_ended && sequence <= highest;
             highest = highest.max(sequence);

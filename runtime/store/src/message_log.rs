@@ -167,13 +167,15 @@ pub struct AssignRequest {
     /// The streams that read the destination and that may also receive events which producers have numbered without the
     /// store. Before the store numbers a producer's event, it reads the record of the event's key in each of these
     /// streams. If a record has a higher sequence than the store has given, the store does not number the event
-    /// ([`AssignItemReply::NumberedElsewhere`], [`AssignItemReply::KeyEnded`]).
+    /// ([`AssignItemReply::NumberedElsewhere`], [`AssignItemReply::KeyEnded`]). A record has the sequences of settled
+    /// events, of spilled events, and of the dead letters in [`KeyRecord::ahead`](ordain_core::KeyRecord::ahead).
     pub readers: Vec<Arc<str>>,
     /// True if the caller publishes events again whose numbers the store lost. The store then checks whether a record
     /// of a reader has a higher sequence than the store has given. If so, the store compares the event with the
     /// reader's event at the sequence that the store would give ([`Event::repeat_digests`]). If they are the same
     /// event, the store gives this sequence again, and the reader recognises the repeat. Otherwise, or if the reader no
-    /// longer has the digest of its event, the store refuses the event ([`AssignItemReply::UnprovenRepeat`]).
+    /// longer has the digest of its event, the store refuses the event ([`AssignItemReply::UnprovenRepeat`]). The store
+    /// cannot compare the event with a dead letter, so it ignores the range of dead letters in the record.
     ///
     /// If the key has ended in the reader, the store gives no number, because the key would start again. The store
     /// replies [`AssignItemReply::Settled`] if the reader has the event, and otherwise [`AssignItemReply::KeyEnded`].

@@ -8,7 +8,9 @@ mod sender;
 use std::sync::Arc;
 
 use ordain_core::{
-    Event, EventDigests, EventParts, KeyStatus, KeyWrite, QueuePosition, WriteCondition,
+    AheadRange, Build, Cause, Event, EventDigests, EventParts, FailureInfo, FileDigest, GapEntry,
+    KeyRecord, KeyStatus, KeyWrite, QueuePosition, Rollout, SEQUENCE_END, SourceAnswers,
+    WriteCondition,
 };
 use ordain_store::{
     AssignGroupReply, AssignItemReply, AssignReply, Claim, Destination, DestinationRules,
@@ -583,6 +585,72 @@ pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fi
     assert_eq!(producer.assign(store, 0, &[message(&a, "6")]).await, [KeyEnded]);
     fixture.advance_clock(20_000).await;
     assert_eq!(producer.assign(fixture.store(), 0, &[message(&a, "6")]).await, [New(1)]);
+}
+
+/// The record of a key contains the range of the dead letters that wait for earlier events (`far-ahead`, `overflow`).
+/// The numbers of these letters come from another producer, so the numbers below them may belong to this producer too.
+/// The store gives the key no number. If the call publishes lost events again, the store ignores the letters: the
+/// numbers may be its own, and it cannot compare an event with a letter.
+pub async fn number_below_a_waiting_dead_letter_is_not_given(fixture: &mut impl Fixture) {
+    use AssignItemReply::{New, NumberedElsewhere};
+    let store = fixture.store();
+    let [a, b] = keys(store);
+    let producer = Sender { readers: vec!["cases".into()], ..Sender::producer(store) };
+    let restoring = Sender { reuses_lost_numbers: true, ..producer.clone() };
+    let mut owner = Owner::claim(store, "cases", 0).await;
+    assert_eq!(producer.assign(store, 0, &[message(&a, "1")]).await, [New(1)]);
+    // The record of key `a` has all parts that a record can have before and after the range.
+    let answers = SourceAnswers {
+        source: "http://archive:8080".into(),
+        requests: u32::MAX,
+        found: 1,
+        failed: 2,
+        error: Some("503 Service Unavailable".into()),
+    };
+    let answers = vec![SourceAnswers { error: None, ..answers.clone() }, answers];
+    let build = Build { version: "orders@1".into(), digest: FileDigest([0xa5; 32]) };
+    let full = KeyRecord {
+        ahead: Some(Box::new(AheadRange { first: 20, last: 300 })),
+        rollout: Some(Arc::new(Rollout { number: 1, build })),
+        failure: Some(Box::new(FailureInfo {
+            cause: Cause::Gap,
+            error: "the event is missing".repeat(10),
+            since: 12,
+            version: Some("orders@1".into()),
+        })),
+        digests: digests_of(&a, &["1"]),
+        skipped: [(5, 9), (400, 500)].into_iter().collect(),
+        gaps: [GapEntry::new(2, 19, 5), GapEntry { answers, ..GapEntry::new(2, 19, 5) }]
+            .into_iter()
+            .collect(),
+        ..key_record(2)
+    };
+    owner.write(store, record_write(&a, WriteCondition::Absent, full.clone())).await;
+    let far = KeyRecord {
+        ahead: Some(Box::new(AheadRange { first: 7, last: SEQUENCE_END - 1 })),
+        ..key_record(1)
+    };
+    owner.write(store, record_write(&b, WriteCondition::Absent, far)).await;
+
+    fixture.reopen().await;
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "cases", 0).await;
+    assert_eq!(producer.assign(store, 0, &[message(&a, "2")]).await, [NumberedElsewhere(301)]);
+    let far = producer.assign(store, 0, &[message(&b, "1")]).await;
+    assert!(matches!(&far[..], [NumberedElsewhere(next)] if *next >= 1 << 63), "{far:?}");
+    assert_eq!(producer.retained(store, &a, 2, 301).await, []);
+    assert_eq!(restoring.assign(store, 0, &[message(&a, "2")]).await, [New(2)]);
+    // The highest spilled event, or the highest dead letter: the higher number counts.
+    let spill = vec![(350, owner::event(&a, 350, ""))];
+    let mut record = full;
+    record.spilled.add(350);
+    let write = record_write(&a, WriteCondition::Next(2), record);
+    owner.write(store, KeyWrite { spill, due_in: Some(1_000), ..write }).await;
+    assert_eq!(producer.assign(store, 0, &[message(&a, "3")]).await, [NumberedElsewhere(351)]);
+    // The producer of the letters may give its events the numbers in and after the range.
+    let own = |sequence| event(&a, "own", Some(sequence), "own", false);
+    let items = [own(3), own(350), message(&a, "4")];
+    assert_eq!(producer.assign(store, 0, &items).await, [New(3), New(350), New(351)]);
 }
 
 /// A store that went back in time has lost numbers that it gave, but the reader has settled the events with these

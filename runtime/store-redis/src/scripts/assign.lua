@@ -545,50 +545,98 @@ do
     return short
   end
 
+  -- Reads the next number of a record. A cursor contains a record (`record`) and an offset (`at`). Each function that
+  -- reads with a cursor moves the offset to the end of the part that it has read.
+  local function next_number(cursor)
+    local number, width = varint(cursor.record, cursor.at)
+    cursor.at = cursor.at + width
+    return number
+  end
+
+  -- Reads several numbers of a record, without keeping them.
+  local function skip_numbers(cursor, times)
+    for _ = 1, times do
+      next_number(cursor)
+    end
+  end
+
+  -- Reads a text, which begins with its length, without keeping it.
+  local function skip_text(cursor)
+    local size = next_number(cursor)
+    cursor.at = cursor.at + size
+  end
+
+  -- Reads a text that may be missing, without keeping it. The byte before the text states whether there is a text.
+  local function skip_optional_text(cursor)
+    cursor.at = cursor.at + 1
+    if byte(cursor.record, cursor.at - 1) == 1 then
+      skip_text(cursor)
+    end
+  end
+
   -- Returns the offset of the first digest in the record of a key, and the number of digests. The last digest belongs
   -- to the last settled sequence. Returns two zeros if the record is damaged.
   local function digests_of(record)
     -- The maximum number of runs of ids in a record, each with two numbers.
     local RUNS_LIMIT = 8
-    local at = layout.NUMBERS
-    local function next_number()
-      local number, width = varint(record, at)
-      at = at + width
-      return number
-    end
-    local function skip_text()
-      local size = next_number()
-      at = at + size
-    end
-    for _ = 1, 7 do
-      next_number()
-    end
-    local runs = next_number()
+    local cursor = {record = record, at = layout.NUMBERS}
+    skip_numbers(cursor, 7)
+    local runs = next_number(cursor)
     if runs > RUNS_LIMIT then
       return 0, 0
     end
-    for _ = 1, 2 * runs do
-      next_number()
-    end
+    skip_numbers(cursor, 2 * runs)
     if unpack8('<I8', record, layout.ROLLOUT) > 0 then
       -- The name of the handler version, and the digest of its file.
-      skip_text()
-      at = at + 32
+      skip_text(cursor)
+      cursor.at = cursor.at + 32
     end
-    at = at + 1
-    if byte(record, at - 1) ~= 0 then
+    cursor.at = cursor.at + 1
+    if byte(record, cursor.at - 1) ~= 0 then
       -- The text of the failure, and the handler version that failed, if any.
-      skip_text()
-      at = at + 1
-      if byte(record, at - 1) == 1 then
-        skip_text()
-      end
+      skip_text(cursor)
+      skip_optional_text(cursor)
     end
-    local size = next_number()
-    if at + 4 * size > state_at(record) then
+    local size = next_number(cursor)
+    if cursor.at + 4 * size > state_at(record) then
       return 0, 0
     end
-    return at, size
+    return cursor.at, size
+  end
+
+  -- Returns the sequence after the last dead letter of a key that waits for earlier events, but at most 2^63, so that
+  -- `pack` can encode the sequence. The record of the key contains the range of these letters after the digests and the
+  -- gaps. Returns 0 if the record has no such range, or is damaged.
+  local function after_letters(record)
+    if byte(record, layout.KEY_RECORD) ~= layout.KEY_RECORD_AHEAD_FORMAT then
+      return 0
+    end
+    local from, size = digests_of(record)
+    if from == 0 then
+      return 0
+    end
+    local cursor, stop = {record = record, at = from + 4 * size}, state_at(record)
+    for _ = 1, next_number(cursor) do
+      -- The kind of the gap's end, then its two sequences, three times and the number of rounds.
+      cursor.at = cursor.at + 1
+      skip_numbers(cursor, 6)
+      for _ = 1, next_number(cursor) do
+        -- The answers of a replay source: the name of the source, three counts, and the last error.
+        skip_text(cursor)
+        skip_numbers(cursor, 3)
+        skip_optional_text(cursor)
+        if cursor.at >= stop then
+          return 0
+        end
+      end
+      if cursor.at >= stop then
+        return 0
+      end
+    end
+    -- The first sequence of the range, and the number of further sequences.
+    local last = next_number(cursor)
+    last = last + next_number(cursor)
+    return cursor.at <= stop and math.min(last + 1, 2 ^ 63) or 0
   end
 
   -- Returns whether all readers that have a sequence of a key have the event with these digests under this sequence. A
@@ -656,12 +704,17 @@ do
   -- Checks whether a reader of the destination has events of a key with numbers that the store has not given. Returns
   -- nil if no reader has such events. Otherwise returns the refusal: the kind of the result, and the sequence after the
   -- highest of these numbers, as eight bytes. If the call publishes lost events again, or an owner has repeated lost
-  -- commits of a reader that has such events, the store may itself have given these numbers: returns `lost_result`.
+  -- commits of a reader that has such events, the store may itself have given these numbers: returns `lost_result`. In
+  -- these two cases, ignores the dead letters that wait for earlier events, because the script cannot compare a message
+  -- with such a letter.
   local function numbered_elsewhere(key, description)
     local highest, has_ended = counters[key].next, false
     local reuses, has_lost = ARGV[15] == '1', false
     each_reader(key, function(_, record, sequence, is_lossy)
       local ends = is_completed(record)
+      if not reuses and not is_lossy then
+        sequence = math.max(sequence, after_letters(record))
+      end
       has_ended = ends and sequence >= highest or has_ended and sequence <= highest
       highest = math.max(highest, sequence)
       has_lost = has_lost or is_lossy and sequence > counters[key].next

@@ -158,6 +158,13 @@ impl<'a> KeyRecordView<'a> {
         self.next.max(spilled)
     }
 
+    /// Returns the higher of two sequences: [`Self::unused_sequence`], and the sequence after the last dead letter in
+    /// [`KeyRecord::ahead`].
+    pub fn sequence_after_letters(&self) -> u64 {
+        let ahead = self.ahead.map_or(0, |ahead| ahead.last.saturating_add(1));
+        self.unused_sequence().max(ahead)
+    }
+
     /// Returns the sequences of the last settled events, with their content digests ([`EventDigests`]), in ascending
     /// order.
     ///
