@@ -21,9 +21,9 @@ pub struct NumberingPolicy {
     pub rules: DestinationRules,
     /// Number of partitions of the destination stream; 1 for other destinations.
     pub partitions: u32,
-    /// The `sequenced` streams that read the exchange, if the destination is an exchange; empty for other destinations.
-    /// A producer can number events itself and publish them to the exchange without the store. The store finds such
-    /// numbers in the key records of these streams.
+    /// The `sequenced` streams that read the destination; empty if the destination is a file, or if the store does not
+    /// number the messages. A producer can number events itself and publish them without the store: to the exchange, or
+    /// to an earlier source of the stream. The store finds such numbers in the key records of these streams.
     pub readers: Vec<Arc<str>>,
 }
 
@@ -126,7 +126,7 @@ impl NumberingPolicy {
             destination: Destination::Stream(name.shared()),
             rules: DestinationRules { numbering: numbers, queue_limit: Some(queue) },
             partitions: stream.source.partitions(),
-            readers: Vec::new(),
+            readers: if is_numbered { vec![name.shared()] } else { Vec::new() },
         })
     }
 

@@ -274,9 +274,10 @@ impl PublishedCalls {
     }
 }
 
-/// Writes the lost events of an earlier call again. `result` is the result of the call. If the store would give an
-/// event a lower number than before, waits for at most [`OTHER_PUBLISHERS_LIMIT`]. The store may have lost earlier
-/// events of the key that another publisher writes again soon.
+/// Writes the lost events of an earlier call again. `result` is the result of the call. If the next number of a key is
+/// lower than the earlier number of the event, and the store refuses the event, waits for at most
+/// [`OTHER_PUBLISHERS_LIMIT`]. The store may have lost earlier events of the key that another publisher writes again
+/// soon.
 async fn reassign(
     assigner: &EventAssigner,
     items: &[AssignItem],
@@ -294,10 +295,17 @@ async fn reassign(
             ..AssignResult::default()
         };
         let reassigned = assigner.reassign_lost(items, first, Some(shards), witnesses).await;
-        let mut pairs = items.iter().zip(&reassigned.assigned);
-        let lacks_earlier_events = pairs.any(|(item, reply)| {
-            matches!(*reply, AssignItemReply::OtherNumber(next) if next < item.number)
-        });
+        let earlier_number = |at: usize| match items[at].number {
+            0 => result.assigned[at].sequence(),
+            number => number,
+        };
+        let lacks_earlier_events =
+            (0..).zip(&reassigned.assigned).any(|(at, reply)| match *reply {
+                AssignItemReply::OtherNumber(next) | AssignItemReply::UnprovenRepeat(next) => {
+                    next < earlier_number(at)
+                }
+                _ => false,
+            });
         if !lacks_earlier_events || started.elapsed() > OTHER_PUBLISHERS_LIMIT {
             return reassigned;
         }

@@ -164,7 +164,7 @@ pub struct AssignRequest {
     /// that can go back in time keeps the number of the call with the entries ([`MessageLog::writer_calls`]). A call
     /// without messages prolongs the time for which the store keeps the record of the writer.
     pub call: Option<WriterCall>,
-    /// The streams that read the destination and that may also receive events which producers have numbered without the
+    /// The streams that read the destination and that may also have events which producers have numbered without the
     /// store. Before the store numbers a producer's event, it reads the record of the event's key in each of these
     /// streams. If a record has a higher sequence than the store has given, the store does not number the event
     /// ([`AssignItemReply::NumberedElsewhere`], [`AssignItemReply::KeyEnded`]). A record has the sequences of settled

@@ -202,6 +202,37 @@ fn unnumbered_event_of_a_key_with_numbers_of_a_producer_is_refused() -> Result<(
     Ok(())
 }
 
+/// A stream executes events that a producer has numbered in a file. Then the source of the stream becomes its queue in
+/// the store. The command must refuse an event without a number, because the store would give it the number of an
+/// executed event. It must continue after a number that the user gives.
+#[test]
+fn unnumbered_event_after_a_change_of_the_source_is_refused() -> Result<()> {
+    let home = Home::new(&["tally"], tally::CONFIG)?;
+    let lines = in_turn(1, 5);
+    home.write("events.ndjson", text(&lines[..3]))?;
+    home.run_once()?;
+    let source = "source = { kind = \"file\", path = \"events.ndjson\" }";
+    let config = tally::CONFIG.replace(source, "source = { kind = \"stream\" }");
+    home.write("ordain.toml", config)?;
+
+    let rest = unnumbered(&lines[3..])?;
+    home.write("rest.ndjson", text(&rest))?;
+    let output = home.output(&["publish", "cases", "rest.ndjson"])?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(1), "{}: {log}", output.status);
+    for words in ["line 1", "\"k0\"", "with the sequence 4"] {
+        ensure!(log.contains(words), "{words}: {log}");
+    }
+    // The first event has its number, and the next event has no number.
+    home.write("numbered.ndjson", text(&[lines[3].clone(), rest[1].clone()]))?;
+    let rows = home.rows(&["publish", "cases", "numbered.ndjson", "--json"])?;
+    ensure!(rows[0]["published"] == 2, "{rows:?}");
+    home.run_once()?;
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))?;
+    ensure!(home.rows(&["dead", "list", "cases", "--json"])?.is_empty(), "there are dead letters");
+    Ok(())
+}
+
 /// The command must stop at an invalid line, after it has published all earlier lines. After a correction of the line,
 /// the next run must continue at this line.
 #[test]

@@ -127,7 +127,7 @@ impl Route {
             }
         };
         // `ordain publish` gives a lost number only to an event whose content the stream still knows.
-        let digests = if self == Self::FileToExchange { "digests = 4096\n" } else { "" };
+        let digests = if self.is_file() { "digests = 4096\n" } else { "" };
         let mut text = format!(
             "[streams.cases]\nhandler = \"{handler}\"\nordering = \"{ordering}\"\n{digests}{stream}\n\
              source = {{ {source}, {size} }}\n"
