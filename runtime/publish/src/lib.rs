@@ -11,7 +11,7 @@ pub mod incident;
 mod writer;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -27,6 +27,7 @@ use ordain_store::{
     AssignItem, AssignItemReply, InstanceId, Mark, MarkConditions, NumberingSettings, Store,
     StoreError,
 };
+use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 use tokio::time::timeout;
 
@@ -35,9 +36,13 @@ pub use assign::{AssignError, AssignResult, EventAssigner, QueuedEntries};
 use history::PublishedCalls;
 pub use writer::QueueWriter;
 
-/// The time for which a publisher retries calls to an unreachable store or broker. With a store in Redis, also the time
-/// for which a publisher waits until a full queue has room.
+/// The time for which a publisher retries calls to an unreachable store or broker, also when it opens. With a store in
+/// Redis, also the time for which a publisher waits until a full queue has room.
 pub const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Delay between two attempts to declare the exchange and the queues while the broker is unavailable.
+const BROKER_RETRY_DELAY: Duration = Duration::from_millis(500);
+/// Minimum time between two warnings that the broker is unavailable.
+const WARN_INTERVAL: Duration = Duration::from_secs(5);
 /// The next step if the store lost the number of an event. The text does not name the cause of the loss, because a
 /// refused event does not show that the store went back in time.
 const REUSE_ADVICE: &str = "publish all lost events again before any new event, in the same order and with the same \
@@ -122,7 +127,8 @@ impl StreamPublisher {
     /// Opens a publisher for a stream of a configuration. Validates the configuration, and then awaits `store`, the
     /// future that opens the configuration's store. If the source of the stream is of kind `amqp`, connects to the
     /// broker, and declares the stream's exchange and queues if they are missing. If the source has the setting
-    /// `declare = false`, only checks that the exchange and the queues exist.
+    /// `declare = false`, only checks that the exchange and the queues exist. While the broker is unavailable, retries
+    /// for up to [`RETRY_TIMEOUT`].
     pub fn open<'a>(
         loaded: &'a LoadedConfig,
         stream: &'a str,
@@ -524,12 +530,7 @@ async fn open_producer(
         "the check of the configuration requires [broker] for a source of \
                                                     kind `amqp`",
     );
-    let connection = broker.connect(&format!("ordain publish {stream}")).await?;
-    let topology = Topology::of(source);
-    let prepared = topology.prepare(&broker, &connection, false, PREPARE_TIMEOUT);
-    broker.within(PREPARE_TIMEOUT, prepared).await?;
-    // The exchange and the queues exist now, so an error on close does not matter.
-    let _ = timeout(CLOSE_TIMEOUT, connection.close(200, "done".into())).await;
+    prepare_exchange(&broker, stream, source).await?;
     let exchange = source.exchange.as_ref().map_or("", |exchange| exchange.0.as_str());
     Ok(ExchangeProducer::new(
         &broker,
@@ -539,4 +540,47 @@ async fn open_producer(
         ordering == OrderingMode::Fifo,
         shortened(RETRY_TIMEOUT),
     ))
+}
+
+/// Declares the exchange and the queues of a stream (with the setting `declare = false`, checks that they exist).
+/// Retries while the broker is unavailable, for up to [`RETRY_TIMEOUT`].
+async fn prepare_exchange(
+    broker: &BrokerEndpoint,
+    stream: &str,
+    source: &AmqpSourceConfig,
+) -> Result<(), BrokerError> {
+    let mut throttle = LogThrottle::new(WARN_INTERVAL);
+    let mut retry_until = None;
+    loop {
+        let reason = match try_prepare_exchange(broker, stream, source).await {
+            Err(BrokerError::Unavailable(reason)) => reason,
+            done => return done,
+        };
+        // The declaration of a queue that does not answer can take minutes, so the time limit begins with the first
+        // error.
+        let now = Instant::now();
+        if now >= *retry_until.get_or_insert(now + shortened(RETRY_TIMEOUT)) {
+            return Err(BrokerError::Unavailable(reason));
+        }
+        // Before the next attempt, the broker may be upgraded.
+        broker.forget_version();
+        if throttle.allow() {
+            tracing::warn!("broker unavailable: {reason}; waiting for it");
+        }
+        tokio::time::sleep(BROKER_RETRY_DELAY).await;
+    }
+}
+
+async fn try_prepare_exchange(
+    broker: &BrokerEndpoint,
+    stream: &str,
+    source: &AmqpSourceConfig,
+) -> Result<(), BrokerError> {
+    let connection = broker.connect(&format!("ordain publish {stream}")).await?;
+    let topology = Topology::of(source);
+    let prepared = topology.prepare(broker, &connection, false, PREPARE_TIMEOUT);
+    broker.within(PREPARE_TIMEOUT, prepared).await?;
+    // The exchange and the queues exist now, so an error on close does not matter.
+    let _ = timeout(CLOSE_TIMEOUT, connection.close(200, "done".into())).await;
+    Ok(())
 }

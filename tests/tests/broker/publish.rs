@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result, bail, ensure};
 use ordain_publisher::{Error as PublishError, Event, Publisher, Receipt};
-use ordain_servers::{Redis, send_signal, wait_until};
+use ordain_servers::{Mode, Proxy, Redis, send_signal, wait_until};
 use ordain_tests::host::Home;
 use ordain_tests::log::{by_key, in_turn, line, text, unnumbered};
 use ordain_tests::rig::Rig;
@@ -231,6 +231,37 @@ fn unnumbered_event_after_a_change_of_the_source_is_refused() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))?;
     ensure!(home.rows(&["dead", "list", "cases", "--json"])?.is_empty(), "there are dead letters");
     Ok(())
+}
+
+/// For a while, a proxy closes each connection instead of passing a reply of the broker. A publisher that opens must
+/// wait, and must publish when the proxy passes replies again.
+#[test]
+fn publisher_waits_for_its_broker() -> Result<()> {
+    let (_redis, rig) = rig("")?;
+    let proxy = Proxy::start(rig.rabbit.port())?;
+    let settings = rig.home.read("ordain.toml");
+    let url = rig.rabbit.url();
+    ensure!(settings.contains(&url), "{settings}");
+    rig.home.write("ordain.toml", settings.replace(&url, &rig.rabbit.url_at(proxy.port())))?;
+    proxy.set(Mode::CutReplies)?;
+    let config = rig.home.path("ordain.toml");
+    std::thread::scope(|scope| -> Result<()> {
+        let opening = scope.spawn(|| -> Result<Vec<Receipt>> {
+            tokio::runtime::Runtime::new()?.block_on(async {
+                let mut publisher = Publisher::open(&config, "cases").await?;
+                let event = Event::json("a", "test", &json!({ "n": 1 }))?.id("a-1");
+                let receipts = publisher.publish(&[event]).await?;
+                publisher.close().await?;
+                Ok(receipts)
+            })
+        });
+        wait_until("several attempts", || Ok(proxy.counts().replies_lost >= 3))?;
+        ensure!(!opening.is_finished(), "the publisher did not wait");
+        proxy.set(Mode::Pass)?;
+        let receipts = opening.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        ensure!(receipts == [Receipt { sequence: Some(1), is_new: true }], "{receipts:?}");
+        Ok(())
+    })
 }
 
 /// The command must stop at an invalid line, after it has published all earlier lines. After a correction of the line,

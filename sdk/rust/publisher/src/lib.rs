@@ -62,8 +62,8 @@ pub struct Receipt {
 
 impl Publisher {
     /// Opens the store and the broker of a stream, according to an Ordain configuration. Declares the stream's
-    /// exchange and queues if they are missing. Waits at most half a minute for a store or a broker that is
-    /// unavailable.
+    /// exchange and queues if they are missing. Waits at most half a minute while the store is unavailable, and at most
+    /// half a minute while the broker is unavailable.
     ///
     /// # Errors
     /// Fails in these cases:
@@ -74,6 +74,7 @@ impl Publisher {
     /// - For a stream of the configuration, the store has data that was written with another `ordering`, `first` or
     ///   `partitions`, or another process runs the stream with another value.
     /// - The store or the broker was unavailable for half a minute.
+    /// - The broker refuses access, or refuses to declare the exchange or a queue.
     pub async fn open(config: impl AsRef<Path>, stream: &str) -> Result<Self, Error> {
         let loaded = LoadedConfig::load(config.as_ref())?;
         let event_size = loaded.config.runtime.event_size.bytes();
