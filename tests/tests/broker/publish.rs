@@ -405,10 +405,16 @@ fn blank_lines_are_skipped() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
-/// A signal must end the command between two batches. The next run must publish the rest, and each event must take
-/// effect once.
+/// A signal must end the command between two batches, even if the signal does not request the end of the process. The
+/// next run must publish the rest, and each event must take effect once.
 #[test]
 fn signal_ends_command_between_batches() -> Result<()> {
+    check_signal("TERM", 15)?;
+    check_signal("HUP", 1)
+}
+
+/// Sends a signal to the command while it publishes. `number` is the number of the signal.
+fn check_signal(name: &str, number: u32) -> Result<()> {
     let source = "source = { kind = \"file\", path = \"events.ndjson\" }";
     let config = tally::CONFIG.replace(source, "source = { kind = \"stream\" }");
     let home = Home::new(&["tally"], &config)?;
@@ -419,22 +425,22 @@ fn signal_ends_command_between_batches() -> Result<()> {
     let mut publishing = command.spawn()?;
     let mut input = publishing.stdin.take().context("standard input is no pipe")?;
     input.write_all(text(&numbered[..60]).as_bytes())?;
-    // The input stays open, so the command waits for further lines. The number of SIGTERM is 15. The command handles
-    // SIGTERM as soon as bit 14 of the mask is set.
+    // The input stays open, so the command waits for further lines. Bit 0 of the mask stands for signal 1. The command
+    // handles the signal as soon as its bit is set.
     let status = format!("/proc/{}/status", publishing.id());
     wait_until("a handler of the signal", || {
         let status = fs::read_to_string(&status)?;
         let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
         let mask = u64::from_str_radix(mask.context("a mask")?.trim(), 16)?;
-        Ok(mask & (1 << 14) != 0)
+        Ok(mask & (1 << (number - 1)) != 0)
     })?;
-    send_signal(publishing.id(), "TERM")?;
+    send_signal(publishing.id(), name)?;
     let output = publishing.wait_with_output()?;
     drop(input);
     let words = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(75), "{}: {words}", output.status);
     ensure!(
-        words.contains("-: stopped by SIGTERM before the end; run the command again"),
+        words.contains(&format!("-: stopped by SIG{name} before the end; run the command again")),
         "{words}"
     );
     let published = |report: &Value| report["published"].as_u64().context("a number");
