@@ -636,8 +636,8 @@ pub async fn number_below_a_waiting_dead_letter_is_not_given(fixture: &mut impl 
     let store = fixture.store();
     let mut owner = Owner::claim(store, "cases", 0).await;
     assert_eq!(producer.assign(store, 0, &[message(&a, "2")]).await, [NumberedElsewhere(301)]);
-    let far = producer.assign(store, 0, &[message(&b, "1")]).await;
-    assert!(matches!(&far[..], [NumberedElsewhere(next)] if *next >= 1 << 63), "{far:?}");
+    let replies = producer.assign(store, 0, &[message(&b, "1")]).await;
+    assert!(matches!(&replies[..], [NumberedElsewhere(next)] if *next >= 1 << 63), "{replies:?}");
     assert_eq!(producer.retained(store, &a, 2, 301).await, []);
     assert_eq!(restoring.assign(store, 0, &[message(&a, "2")]).await, [New(2)]);
     // The highest spilled event, or the highest dead letter: the higher number counts.
