@@ -27,7 +27,9 @@ use super::header::{
 use super::original_letter::original_letter;
 use super::value::field_name;
 use crate::decode::Compression;
-use ordain_cloudevents::{REASON_ATTRIBUTES, letter_attributes, message_id, source_of, time_text};
+use ordain_cloudevents::{
+    REASON_ATTRIBUTES, letter_attributes, message_id, message_type, source_of, time_text,
+};
 use ordain_config::{EventLocations, KeyLocation, MessageProperty, Place, RoutingKeyTemplate};
 use ordain_store::OutboxMessage;
 use ordain_util::text::truncated;
@@ -168,7 +170,7 @@ pub(super) fn message(
     let mut envelope =
         PropertiesBuilder::new(&source_of(stream), key, inner.headers(), &[], sender);
     envelope.id(&message_id(stream, message));
-    envelope.kind(inner.kind());
+    envelope.kind(message_type(inner));
     envelope.content_type(inner.content_type());
     envelope.timestamp(published_at);
     if let Some(sequence) = sequence {
@@ -178,7 +180,7 @@ pub(super) fn message(
         envelope.headers.insert(END_HEADER.into(), AMQPValue::Boolean(true));
     }
     AmqpMessage {
-        routing_key: routing_key(template, stream, key, inner.kind()),
+        routing_key: routing_key(template, stream, key, message_type(inner)),
         properties: envelope.properties(),
         body: MessageBody::Message(inner.clone()),
         fallback: LetterFallback::None,
@@ -622,10 +624,11 @@ mod tests {
         assert_eq!(text(sent.content_encoding()).as_deref(), Some("utf-8"));
     }
 
-    /// An event that Ordain passes on must not expire in the sink. The message has the type of the event, if any.
+    /// An event that Ordain passes on must not expire in the sink. The message has the type of the event. Every
+    /// CloudEvent has a type, so the message of an event without a type has a fixed type.
     #[test]
     fn forwarded_event_does_not_expire() {
-        for (kind, expected) in [("paid", Some("paid".to_owned())), ("", None)] {
+        for (kind, expected) in [("paid", "paid"), ("", "ordain.untyped")] {
             let headers = [("property:expiration", "1"), ("property:correlation_id", "c-1")];
             let parts = EventParts { key: "k", kind, headers: &headers, ..EventParts::default() };
             let message = Message::forwarded(&Event::new(&parts), "others");
@@ -634,7 +637,8 @@ mod tests {
             let template = RoutingKeyTemplate("{key}".to_owned());
             let sent = super::message("s", &outbox, None, &template, 1_764_072_000).properties;
             let text = |text: &Option<ShortString>| text.as_ref().map(ToString::to_string);
-            assert_eq!(text(sent.kind()), expected);
+            assert_eq!(text(sent.kind()).as_deref(), Some(expected));
+            assert_eq!(header(&sent, "cloudEvents:type"), expected.as_bytes());
             assert_eq!(sent.expiration(), &None);
             assert_eq!(header(&sent, "x-original-property:expiration"), b"1");
             assert_eq!(text(sent.correlation_id()).as_deref(), Some("c-1"));
