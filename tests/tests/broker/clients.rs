@@ -147,7 +147,8 @@ fn event_of_nestjs_is_read_and_its_request_is_answered() -> Result<()> {
     Ok(())
 }
 
-/// The SDKs publish events with the same attributes in all forms that they support. Only the id differs.
+/// The SDKs publish events with the same attributes in all forms that they support. Only the id differs. The SDK for
+/// Python also declares each event the last event of its key.
 #[test]
 fn cloudevents_of_the_sdks_are_read() -> Result<()> {
     let rig = Rig::with("", "ordering = \"fifo\"", "")?;
@@ -184,6 +185,7 @@ fn cloudevents_of_the_sdks_are_read() -> Result<()> {
             ensure!(event[name] == value, "{form}: {name}: {event}");
         }
         ensure!(event["data"] == json!({ "n": 1, "city": "Köln" }), "{form}: {event}");
+        ensure!(event["end_of_sequence"] == form.starts_with("python"), "{form}: {event}");
         let headers = event["headers"].as_array().context("headers")?;
         ensure!(headers.contains(&json!(["tenant", "blue"])), "{form}: {event}");
     }

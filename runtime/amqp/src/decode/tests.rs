@@ -380,6 +380,44 @@ fn error_contains_located_key_and_sequence() {
 fn unreadable_time_or_type_counts_as_missing() {
     let read = |value: AMQPValue| {
         let properties = with_headers(&[("cloudEvents:time", value)]);
+/// The SDK for Python writes a Boolean in the text form of Python.
+#[test]
+fn end_of_a_key_is_read_in_upper_and_lower_case() {
+    for name in ["X-End-Of-Sequence", "cloudEvents:endofsequence", "cloudEvents_endofsequence"] {
+        for (value, end) in [
+            (AMQPValue::Boolean(true), true),
+            (text("true"), true),
+            (text("True"), true),
+            (text("TRUE"), true),
+            (text("1"), true),
+            (AMQPValue::LongInt(1), true),
+            (AMQPValue::Boolean(false), false),
+            (text("False"), false),
+            (text("0"), false),
+        ] {
+            let shown = format!("{name}: {value:?}");
+            let event = decode("k", with_headers(&[(name, value)]));
+            assert_eq!(event.expect(&shown).end(), end, "{shown}");
+        }
+    }
+    let error = decode("k", with_headers(&[("cloudEvents:endofsequence", text("yes"))]));
+    let error = error.expect_err("no Boolean");
+    assert_eq!(error.cause, Cause::Unreadable);
+    let words = "endofsequence must be true or false, found \"yes\"";
+    assert!(error.message.contains(words), "{error}");
+}
+
+/// The error of a too long content type names the attribute, its size and the limit.
+#[test]
+fn too_long_content_type_is_rejected() {
+    let long = "x".repeat(4_097);
+    let error = decode("k", with_headers(&[("cloudEvents:datacontenttype", text(&long))]));
+    let error = error.expect_err("a long content type");
+    assert_eq!((error.cause, error.key.as_deref()), (Cause::Unreadable, Some("k")));
+    let expected = "the datacontenttype has 4097 bytes; at most 4096 bytes are allowed";
+    assert_eq!(error.message, expected);
+}
+
         decode("k", properties.with_message_id("1".into())).expect("an event").time_us()
     };
     for (value, time_us) in [

@@ -105,6 +105,21 @@ fn optional_attribute_that_cannot_be_read_counts_as_missing() {
     }
 }
 
+/// The SDK for Python writes a Boolean in the text form of Python.
+#[test]
+fn end_of_a_key_is_read_in_upper_and_lower_case() {
+    let decoder = decoder(OrderingMode::Fifo, EventLocations::DEFAULT);
+    for (value, end) in [("true", true), ("\"True\"", true), ("\"FALSE\"", false), ("null", false)]
+    {
+        let members = format!("\"endofsequence\":{value},");
+        let event = decoder.decode(&structured(BasicProperties::default(), &members));
+        assert_eq!(event.expect(value).end(), end, "{value}");
+    }
+    let wrong = structured(BasicProperties::default(), "\"endofsequence\":\"yes\",");
+    let error = decoder.decode(&wrong).expect_err("no Boolean");
+    assert_eq!(error.message, "`endofsequence` must be true or false, found \"yes\"");
+}
+
 #[test]
 fn invalid_body_and_batch_are_rejected() {
     let decode = |kind: &str, body: &str| {
