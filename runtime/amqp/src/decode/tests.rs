@@ -63,15 +63,20 @@ fn time_header_without_a_number_does_not_hide_the_timestamp() {
     }
 }
 
-/// Returns a decoder of a stream whose source has `settings`.
-fn located(ordering: OrderingMode, settings: &str) -> DeliveryDecoder {
+/// Returns the configuration of a stream `s` whose source has `settings`.
+fn loaded(ordering: OrderingMode, settings: &str) -> LoadedConfig {
     let name = if ordering == OrderingMode::Fifo { "fifo" } else { "sequenced" };
     let text = format!(
         "[broker]\nurl = \"amqp://h\"\n[streams.s]\nhandler = \"h\"\nordering = \"{name}\"\n[streams.s.source]\n\
          kind = \"amqp\"\nexchange = \"x\"\nqueue = \"q\"\n{settings}\n"
     );
     let loaded = LoadedConfig::parse(Path::new("ordain.toml"), &text, &|_| None);
-    let loaded = loaded.unwrap_or_else(|error| panic!("{settings}: {error}"));
+    loaded.unwrap_or_else(|error| panic!("{settings}: {error}"))
+}
+
+/// Returns a decoder of a stream whose source has `settings`.
+fn located(ordering: OrderingMode, settings: &str) -> DeliveryDecoder {
+    let loaded = loaded(ordering, settings);
     let SourceConfig::Amqp(source) = &loaded.config.streams["s"].source else { unreachable!() };
     decoder(ordering, source.locations())
 }
@@ -375,11 +380,6 @@ fn error_contains_located_key_and_sequence() {
     assert_eq!((error.key.as_deref(), error.sequence), (Some("a"), Some(3)));
 }
 
-/// A time or type that cannot be read never costs the event.
-#[test]
-fn unreadable_time_or_type_counts_as_missing() {
-    let read = |value: AMQPValue| {
-        let properties = with_headers(&[("cloudEvents:time", value)]);
 /// The SDK for Python writes a Boolean in the text form of Python.
 #[test]
 fn end_of_a_key_is_read_in_upper_and_lower_case() {
@@ -418,6 +418,11 @@ fn too_long_content_type_is_rejected() {
     assert_eq!(error.message, expected);
 }
 
+/// A time or type that cannot be read never costs the event.
+#[test]
+fn unreadable_time_or_type_counts_as_missing() {
+    let read = |value: AMQPValue| {
+        let properties = with_headers(&[("cloudEvents:time", value)]);
         decode("k", properties.with_message_id("1".into())).expect("an event").time_us()
     };
     for (value, time_us) in [
