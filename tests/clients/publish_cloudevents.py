@@ -21,6 +21,8 @@ def event(form):
         "time": datetime.datetime(2025, 11, 25, 12, 0, 0, 125000, datetime.timezone.utc),
         "datacontenttype": "application/json",
         "tenant": "blue",
+        # In the binary form for RabbitMQ, the SDK writes the text `True`.
+        "endofsequence": True,
     }
     return CloudEvent(attributes=attributes, data={"n": 1, "city": "Köln"})
 

@@ -2,7 +2,7 @@
 //!
 //! The data of an event is a command, such as `{"do": "panic", "text": "ouch"}`. A field is optional if the table gives
 //! its default value after the name. Messages go to the sink `faulty` and have the type `faulty`, except for the
-//! command `emit` with another `sink` or `type`.
+//! commands `emit` and `reply` with another `sink` or `type`.
 //!
 //! | `do` | fields | effect |
 //! |---|---|---|
@@ -11,6 +11,7 @@
 //! | `put` | `bytes` | sets a state of this size |
 //! | `delete` | | removes the state |
 //! | `emit` | `messages` 1, `bytes` 0, `headers` 0, `sink` "faulty", `type` "faulty", `delay_ms` none | emits this number of messages, each with this size and number of headers |
+//! | `reply` | `text` "", `sink` "faulty" | answers a request: emits a message with this text, and with the headers `property:reply_to` and `property:correlation_id` of the event |
 //! | `reject` | `reason` "requested" | rejects the event |
 //! | `retry` | `reason` "requested", `after_ms` none | requests a retry |
 //! | `trap` | | executes `unreachable` |
@@ -44,6 +45,9 @@ use ordain_sdk::prelude::*;
 /// The sink and the type of all messages; the command `emit` can replace them.
 const SINK: &str = "faulty";
 
+/// The headers of a request that its reply must have: the queue for the reply, and the id of the request.
+const ADDRESS_HEADERS: [&str; 2] = ["property:reply_to", "property:correlation_id"];
+
 /// A command, as documented at the top of the crate.
 #[derive(Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
@@ -66,6 +70,12 @@ enum Command {
         #[serde(default = "sink", rename = "type")]
         kind: String,
         delay_ms: Option<u64>,
+    },
+    Reply {
+        #[serde(default)]
+        text: String,
+        #[serde(default = "sink")]
+        sink: String,
     },
     Reject {
         #[serde(default = "requested")]
@@ -152,6 +162,7 @@ fn handle(event: Event<Command>, state: Option<Raw>) -> Result<Outcome<Raw>> {
             let message = Message { delay_ms, kind, ..emitted(&sink, bytes, headers) };
             done.emit_all((0..messages).map(|_| message.clone()))
         }
+        Command::Reply { text, sink } => done.emit(reply(&sink, text, event.headers)),
         Command::Reject { reason } => return Err(Failure::Reject(reason)),
         Command::Retry { reason, after_ms } => return Err(Failure::Retry { reason, after_ms }),
         Command::Trap => harm::trap(),
@@ -205,6 +216,12 @@ fn report<T: Serialize>(report: &T) -> Message {
 fn emitted(sink: &str, bytes: usize, headers: usize) -> Message {
     let headers = (0..headers).map(|n| (format!("header-{n}"), n.to_string())).collect();
     Message { headers, ..Message::bytes(sink, SINK, "text/plain", filler(bytes)) }
+}
+
+/// Returns the reply to a request with these headers.
+fn reply(sink: &str, text: String, mut headers: Vec<(String, String)>) -> Message {
+    headers.retain(|(name, _)| ADDRESS_HEADERS.contains(&&**name));
+    Message { headers, ..Message::bytes(sink, SINK, "text/plain", Raw(text.into_bytes())) }
 }
 
 fn filler(bytes: usize) -> Raw {

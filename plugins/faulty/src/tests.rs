@@ -21,6 +21,13 @@ fn commands_have_their_effect() {
     let elsewhere = run.event("x", json!({"do": "emit", "sink": "nowhere"})).unwrap();
     assert_eq!(elsewhere.messages[0].sink, "nowhere");
 
+    let mut request = run.next_event("x", json!({"do": "reply", "text": "yes", "sink": "replies"}));
+    let reply_to = ("property:reply_to".to_string(), "queue".to_string());
+    request.headers = vec![reply_to.clone(), ("tenant".to_string(), "blue".to_string())];
+    let reply = run.send(request).unwrap().messages.remove(0);
+    assert_eq!((reply.sink.as_str(), &*reply.data), ("replies", &b"yes"[..]));
+    assert_eq!(reply.headers, [reply_to]);
+
     run.event("x", json!({"do": "allocate", "mib": 1})).unwrap();
     run.event("x", json!({"do": "log", "lines": 2, "bytes": 3, "level": "warn"})).unwrap();
     run.event("x", json!({"do": "print", "out": "out\n", "err": "err\n"})).unwrap();

@@ -27,8 +27,12 @@ use super::header::{
 use super::original_letter::original_letter;
 use super::value::field_name;
 use crate::decode::Compression;
-use ordain_cloudevents::{REASON_ATTRIBUTES, letter_attributes, message_id, source_of, time_text};
-use ordain_config::{EventLocations, KeyLocation, MessageProperty, Place, RoutingKeyTemplate};
+use ordain_cloudevents::{
+    REASON_ATTRIBUTES, letter_attributes, message_id, message_type, source_of, time_text,
+};
+use ordain_config::{
+    EventLocations, KeyLocation, MessageProperty, Place, RoutingKeyTemplate, RoutingKeyValues,
+};
 use ordain_store::OutboxMessage;
 use ordain_util::text::truncated;
 
@@ -165,10 +169,15 @@ pub(super) fn message(
     let inner = &message.emitted.message;
     let key = inner.key().unwrap_or(&message.key);
     let sender = if inner.is_forwarded() { Sender::Producer } else { Sender::Handler };
-    let mut envelope =
-        PropertiesBuilder::new(&source_of(stream), key, inner.headers(), &[], sender);
+    let kind = message_type(inner);
+    let reply_to = template.reply_queue(inner.headers());
+    let is_reply = template.names_reply_queue();
+    // In a reply, this header is only the address: the reply itself requests no reply.
+    let reply_header = MessageProperty::ReplyTo.header_name();
+    let headers = inner.headers().filter(|(name, _)| !is_reply || *name != reply_header);
+    let mut envelope = PropertiesBuilder::new(&source_of(stream), key, headers, &[], sender);
     envelope.id(&message_id(stream, message));
-    envelope.kind(inner.kind());
+    envelope.kind(kind);
     envelope.content_type(inner.content_type());
     envelope.timestamp(published_at);
     if let Some(sequence) = sequence {
@@ -178,7 +187,7 @@ pub(super) fn message(
         envelope.headers.insert(END_HEADER.into(), AMQPValue::Boolean(true));
     }
     AmqpMessage {
-        routing_key: routing_key(template, stream, key, inner.kind()),
+        routing_key: routing_key(template, RoutingKeyValues { stream, key, kind, reply_to }),
         properties: envelope.properties(),
         body: MessageBody::Message(inner.clone()),
         fallback: LetterFallback::None,
@@ -244,7 +253,7 @@ fn enveloped_letter(
         envelope.headers.insert(SEQUENCE_HEADER.into(), long_string(&sequence.to_string()));
     }
     AmqpMessage {
-        routing_key: routing_key(template, stream, &letter.id.key, attributes.kind),
+        routing_key: letter_routing_key(template, stream, letter, attributes.kind),
         properties: envelope.properties(),
         body: match &letter.content {
             LetterContent::Nothing => MessageBody::Nothing,
@@ -341,13 +350,19 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, form: &EventForm)
 /// because Ordain checks its length before the commit. Other routing keys may be too long: of a dead letter, of an
 /// event that Ordain passes on, or of a message that was committed before a change of the template. The key is not
 /// lost, because a header contains the whole key.
-pub(super) fn routing_key(
+fn routing_key(template: &RoutingKeyTemplate, values: RoutingKeyValues<'_>) -> ShortString {
+    short_routing_key(template.fill(values))
+}
+
+/// Returns the routing key of a dead letter with a type. A dead letter is no reply, so it names no queue for a reply.
+pub(super) fn letter_routing_key(
     template: &RoutingKeyTemplate,
     stream: &str,
-    key: &str,
+    letter: &DeadLetter,
     kind: &str,
 ) -> ShortString {
-    short_routing_key(template.fill(stream, key, kind))
+    let values = RoutingKeyValues { stream, key: &letter.id.key, kind, reply_to: "" };
+    routing_key(template, values)
 }
 
 /// Returns a routing key, truncated to AMQP's limit.
@@ -622,10 +637,11 @@ mod tests {
         assert_eq!(text(sent.content_encoding()).as_deref(), Some("utf-8"));
     }
 
-    /// An event that Ordain passes on must not expire in the sink. The message has the type of the event, if any.
+    /// An event that Ordain passes on must not expire in the sink. The message has the type of the event. Every
+    /// CloudEvent has a type, so the message of an event without a type has a fixed type.
     #[test]
     fn forwarded_event_does_not_expire() {
-        for (kind, expected) in [("paid", Some("paid".to_owned())), ("", None)] {
+        for (kind, expected) in [("paid", "paid"), ("", "ordain.untyped")] {
             let headers = [("property:expiration", "1"), ("property:correlation_id", "c-1")];
             let parts = EventParts { key: "k", kind, headers: &headers, ..EventParts::default() };
             let message = Message::forwarded(&Event::new(&parts), "others");
@@ -634,11 +650,34 @@ mod tests {
             let template = RoutingKeyTemplate("{key}".to_owned());
             let sent = super::message("s", &outbox, None, &template, 1_764_072_000).properties;
             let text = |text: &Option<ShortString>| text.as_ref().map(ToString::to_string);
-            assert_eq!(text(sent.kind()), expected);
+            assert_eq!(text(sent.kind()).as_deref(), Some(expected));
+            assert_eq!(header(&sent, "cloudEvents:type"), expected.as_bytes());
             assert_eq!(sent.expiration(), &None);
             assert_eq!(header(&sent, "x-original-property:expiration"), b"1");
             assert_eq!(text(sent.correlation_id()).as_deref(), Some("c-1"));
         }
+    }
+
+    /// The routing key of a reply is the queue that the handler names. The reply itself requests no reply.
+    #[test]
+    fn reply_has_the_queue_of_the_request_as_routing_key() {
+        let headers = [("property:reply_to", "replies-1"), ("property:correlation_id", "c-1")];
+        let parts = MessageParts { kind: "price", headers: &headers, ..MessageParts::default() };
+        let message = Message::new(&parts);
+        let emitted = EmittedMessage { sequence: 3, index: 0, event_digest: 0, message };
+        let outbox = OutboxMessage { key: "k".into(), incarnation: 5, emitted };
+        let sent = |template: &str| {
+            let template = RoutingKeyTemplate(template.to_owned());
+            super::message("s", &outbox, None, &template, 1_764_072_000)
+        };
+        let text = |text: &Option<ShortString>| text.as_ref().map(ToString::to_string);
+        let reply = sent("{property:reply_to}");
+        assert_eq!(reply.routing_key.as_str(), "replies-1");
+        assert_eq!(reply.properties.reply_to(), &None);
+        assert_eq!(text(reply.properties.correlation_id()).as_deref(), Some("c-1"));
+        let other = sent("{key}");
+        assert_eq!(other.routing_key.as_str(), "k");
+        assert_eq!(text(other.properties.reply_to()).as_deref(), Some("replies-1"));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::confirm_tracker::{ConfirmFuture, ConfirmResult, PendingPublish};
 use super::connect::{
     BrokerEndpoint, BrokerError, RefusalCause, is_caused_by_message, is_state_error,
 };
-use super::encode::AmqpMessage;
+use super::encode::{AmqpMessage, DIRECT_REPLY_ADDRESS};
 use super::topology::check_exchange;
 
 /// Time limit for the library's report of the error that ended a connection.
@@ -78,13 +78,17 @@ pub(super) enum IsolatedAnswer {
     NotOwner,
 }
 
-/// Checks that the exchange of a sink exists.
+/// Checks that the exchange of a sink exists. The default exchange always exists, and the broker refuses this check for
+/// it.
 pub(super) async fn check_sink_exchange(
     broker: &BrokerEndpoint,
     connection: &Connection,
     sink: &str,
     exchange: &str,
 ) -> Result<(), BrokerError> {
+    if exchange.is_empty() {
+        return Ok(());
+    }
     check_exchange(broker, connection, exchange).await.map_err(|error| {
         error.into_foreign().map_refusal(|_, reason| {
             format!(
@@ -140,14 +144,22 @@ impl Exchange {
         Ok(channel)
     }
 
+    /// Returns whether a message is a direct reply, which the broker passes to the channel of the client instead of a
+    /// queue. For the flag `mandatory`, RabbitMQ counts such a message as unroutable although the client receives it.
+    fn is_direct_reply(&self, routing_key: &str) -> bool {
+        let channel = routing_key.strip_prefix(DIRECT_REPLY_ADDRESS);
+        self.name.is_empty() && channel.is_some_and(|channel| channel.starts_with('.'))
+    }
+
     /// Returns a future that publishes a message and completes with the broker's confirm.
     pub(super) fn publish<'a>(
         &self,
         channel: &'a Channel,
         outgoing: &AmqpMessage,
     ) -> ConfirmFuture<'a> {
-        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let AmqpMessage { routing_key, properties, body, .. } = outgoing;
+        let mandatory = !self.is_direct_reply(routing_key.as_str());
+        let options = BasicPublishOptions { mandatory, ..BasicPublishOptions::default() };
         let exchange = self.name.as_str().into();
         let key = routing_key.clone();
         let properties = properties.clone();

@@ -63,6 +63,12 @@ async fn inspect_objects(
     }
     for (name, sink) in &loaded.config.sinks {
         let SinkConfig::Amqp(sink) = sink else { continue };
+        if sink.is_default_exchange() {
+            let note =
+                format!("the sink {name} publishes to the default exchange, which always exists");
+            findings.push(Finding::note(note));
+            continue;
+        }
         let exchange = &sink.exchange.0;
         match check_sink_exchange(broker, connection, name, exchange).await {
             Ok(()) => findings.push(Finding::note(format!(

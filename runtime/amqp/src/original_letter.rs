@@ -19,7 +19,7 @@ use ordain_core::{DeadLetter, LetterContent};
 
 use super::encode::{
     AmqpMessage, DIRECT_REPLY_ADDRESS, LetterFallback, MessageBody, PERSISTENT_DELIVERY_MODE,
-    ROUTING_HEADERS, insert_reason, long_string, routing_key, short_routing_key,
+    ROUTING_HEADERS, insert_reason, letter_routing_key, long_string, short_routing_key,
 };
 use super::header::{
     CAUSE_HEADER, LETTER_HEADER, ORIGINAL_EXCHANGE_HEADER, ORIGINAL_ROUTING_KEY_HEADER,
@@ -65,7 +65,7 @@ pub(super) fn original_letter(
         routing_key: if template.is_key() {
             short_routing_key(raw.routing_key)
         } else {
-            routing_key(template, stream, &letter.id.key, kind)
+            letter_routing_key(template, stream, letter, kind)
         },
         properties: properties.with_headers(headers),
         body: MessageBody::Raw(body.into()),

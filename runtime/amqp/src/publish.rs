@@ -1,6 +1,7 @@
 //! The sink of an exchange. The sink publishes messages in order, without waiting for earlier confirms, and counts a
 //! message as published only after the broker's confirm. The sink keeps a message that the broker does not accept, and
 //! publishes it again until the broker accepts it. Meanwhile, later messages of the same key wait; other keys continue.
+//! With `unroutable = "drop"`, the sink drops a message that no queue accepts, and counts it as published.
 //!
 //! Each sink has a task and a connection of its own, so that a blocked exchange does not delay the other sinks. If a
 //! message made the broker close the channel, or if the broker neither confirmed nor refused a message, the sink
@@ -23,7 +24,7 @@ use super::encode::{self, AmqpMessage};
 use super::exchange::{ConfirmChannel, Exchange, IsolatedAnswer, SinkConnection};
 use super::publish_warnings::PublishWarnings;
 use super::retry_queue::{KeyRetryQueue, RetryMode};
-use ordain_config::{AmqpSinkConfig as Config, RoutingKeyTemplate};
+use ordain_config::{AmqpSinkConfig as Config, RoutingKeyTemplate, UnroutablePolicy};
 use ordain_store::OutboxMessage;
 use ordain_store::Ownership;
 use ordain_util::backoff::Backoff;
@@ -117,6 +118,7 @@ impl ExchangeSink {
             confirm_limit: CONFIRM_LIMIT,
             backoff: CONNECT_BACKOFF,
             was_last_refused: false,
+            unroutable_policy: config.unroutable_policy(),
             is_exchange_refused,
             is_write_refused: false,
             health: Arc::clone(&health),
@@ -203,6 +205,8 @@ struct ExchangePublisher {
     /// True if the broker has closed a channel because of one message, and has accepted no message since then. Messages
     /// that the broker accepted in isolated retries do not count.
     was_last_refused: bool,
+    /// The treatment of a message that no queue accepts.
+    unroutable_policy: UnroutablePolicy,
     /// True if the broker has refused the exchange, for example because the exchange is missing, and no later check has
     /// found the exchange.
     is_exchange_refused: bool,
@@ -467,14 +471,22 @@ impl ExchangePublisher {
         }
     }
 
-    /// Applies the results of sent messages. Each accepted message raises the limit of unconfirmed messages.
+    /// Returns whether this result of a message is its last: the task does not retry the message.
+    fn is_final(&self, result: ConfirmResult) -> bool {
+        match result {
+            ConfirmResult::Acked => true,
+            ConfirmResult::Returned => self.unroutable_policy == UnroutablePolicy::Drop,
+            ConfirmResult::Nacked => false,
+        }
+    }
+
+    /// Applies the results of sent messages. Each accepted or dropped message raises the limit of unconfirmed messages.
     fn apply_confirms(
         &mut self,
         resolved: Vec<(PendingPublish, ConfirmResult)>,
         published: &UnboundedSender<PublishedCount>,
     ) {
-        let accepted_count =
-            resolved.iter().filter(|(_, result)| *result == ConfirmResult::Acked).count();
+        let accepted_count = resolved.iter().filter(|(_, result)| self.is_final(*result)).count();
         if accepted_count > 0 {
             self.was_last_refused = false;
             self.backoff.reset();
@@ -496,9 +508,9 @@ impl ExchangePublisher {
         }
     }
 
-    /// Reports accepted messages, and holds the others for a retry. The messages of partitions that this process no
-    /// longer owns also count as accepted. They therefore also end the record of a missing right, because without
-    /// messages the task would never learn that an operator has given the right.
+    /// Reports accepted and dropped messages, and holds the others for a retry. The messages of partitions that this
+    /// process no longer owns also count as accepted. They therefore also end the record of a missing right, because
+    /// without messages the task would never learn that an operator has given the right.
     fn apply_results(
         &mut self,
         resolved: Vec<(PendingPublish, ConfirmResult)>,
@@ -506,10 +518,14 @@ impl ExchangePublisher {
     ) {
         let mut published_counts: Vec<PublishedCount> = Vec::new();
         for (item, result) in resolved {
-            if result != ConfirmResult::Acked {
+            if !self.is_final(result) {
                 self.warnings.not_accepted(&item.outgoing, result, &self.retry_queue);
                 self.retry_queue.hold(item, RetryMode::Pipelined, Instant::now());
                 continue;
+            }
+            if result == ConfirmResult::Returned {
+                self.health.add_dropped();
+                self.warnings.dropped(&item.outgoing);
             }
             self.set_write_refused(false);
             for next in self.retry_queue.release(&item).rev() {
@@ -556,13 +572,14 @@ impl ExchangePublisher {
     ) {
         match answer {
             IsolatedAnswer::Confirm(result) => {
-                if result == ConfirmResult::Acked {
+                let is_final = self.is_final(result);
+                if is_final {
                     self.retry_queue.retry_isolated_now(Instant::now());
                     // The broker was only slow, or has recovered, so the normal time limit applies again.
                     self.confirm_timeout = shortened(CONFIRM_TIMEOUT);
                 }
                 self.apply_results(vec![(item, result)], published);
-                if result == ConfirmResult::Acked {
+                if is_final {
                     self.report_recovery();
                 }
                 return;

@@ -21,6 +21,7 @@ pub(super) struct PublishWarnings {
     exchange: Exchange,
     unavailable: LogThrottle,
     not_accepted: LogThrottle,
+    dropped: LogThrottle,
     retry_refused: LogThrottle,
     no_confirm: LogThrottle,
     /// The time of the first failure since the last recovery.
@@ -34,6 +35,7 @@ impl PublishWarnings {
             exchange,
             unavailable: throttle(),
             not_accepted: throttle(),
+            dropped: throttle(),
             retry_refused: throttle(),
             no_confirm: throttle(),
             failures: FailureTimer::default(),
@@ -78,10 +80,10 @@ impl PublishWarnings {
         let exchange = &self.exchange.name;
         let key = outgoing.routing_key.as_str();
         let reason = match result {
-            ConfirmResult::Returned => format!(
-                "no queue takes messages of the exchange {exchange:?} with the routing key {key:?}: bind \
-                 a queue"
-            ),
+            ConfirmResult::Returned if exchange.is_empty() => {
+                format!("{}: declare the queue", self.unroutable_reason(key))
+            }
+            ConfirmResult::Returned => format!("{}: bind a queue", self.unroutable_reason(key)),
             _ => format!(
                 "the broker temporarily refuses messages of the exchange {exchange:?} with the routing key {key:?}: \
                  check whether a bound queue is full or has no leader"
@@ -93,6 +95,38 @@ impl PublishWarnings {
             "messages not published: {reason}; Ordain keeps them and tries again. Messages of other event keys are \
              still published"
         );
+    }
+
+    /// Warns that the sink has dropped a message, because no queue accepted the message. The field `others` is the
+    /// number of messages that the sink has dropped without a warning since the previous warning.
+    pub(super) fn dropped(&mut self, outgoing: &AmqpMessage) {
+        if !self.dropped.allow() {
+            return;
+        }
+        let others = self.dropped.take_suppressed();
+        let id = String::from_utf8_lossy(outgoing.id()).into_owned();
+        let reason = self.unroutable_reason(outgoing.routing_key.as_str());
+        tracing::warn!(
+            sink = self.exchange.sink,
+            id = &*escape_invisible(&id),
+            others,
+            "message dropped: {reason}. The sink drops such messages; if they must wait for a queue, set \
+             `unroutable = \"keep\"`"
+        );
+    }
+
+    /// Describes why no queue accepts messages with a routing key.
+    fn unroutable_reason(&self, key: &str) -> String {
+        let exchange = &self.exchange.name;
+        match (exchange.is_empty(), key.is_empty()) {
+            (true, true) => "the routing key is empty, so it names no queue; the handler names the queue for a reply \
+                             in the header `property:reply_to`"
+                .to_owned(),
+            (true, false) => format!("the queue {key:?} does not exist"),
+            (false, _) => {
+                format!("no queue takes messages of the exchange {exchange:?} with the routing key {key:?}")
+            }
+        }
     }
 
     /// Warns that the broker closed the channel or connection of an isolated retry because of the message.

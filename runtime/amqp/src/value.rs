@@ -93,14 +93,16 @@ pub(super) fn as_integer(value: &AMQPValue) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-/// Returns a Boolean that is given as a Boolean, as the text `true` or `false`, or as the text or number `1` or `0`.
-/// Returns `None` for any other value.
+/// Returns a Boolean that is given as a Boolean, as the text `true` or `false` in upper or lower case, or as the text
+/// or number `1` or `0`. Returns `None` for any other value.
 pub(super) fn as_bool(value: &AMQPValue) -> Option<bool> {
     match value {
         AMQPValue::Boolean(value) => Some(*value),
         value => match &*as_text(value)? {
-            "true" | "1" => Some(true),
-            "false" | "0" => Some(false),
+            "1" => Some(true),
+            "0" => Some(false),
+            text if text.eq_ignore_ascii_case("true") => Some(true),
+            text if text.eq_ignore_ascii_case("false") => Some(false),
             _ => None,
         },
     }

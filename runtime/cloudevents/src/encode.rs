@@ -12,7 +12,7 @@ use super::compact::compact;
 use super::envelope::EnvelopeMember;
 use super::id::{message_id, source_of};
 use super::{HEADERS_ATTRIBUTE, JSON_MEDIA_TYPE, is_text};
-use ordain_core::is_json;
+use ordain_core::{Message, is_json};
 use ordain_store::OutboxMessage;
 
 /// The form in which a line contains data that is text but not JSON, such as plain text or XML.
@@ -47,7 +47,7 @@ pub fn encode(
     out.extend_from_slice(b"{\"specversion\":\"1.0\"");
     write_member(out, "id", &message_id(stream, message));
     write_member(out, "source", &source_of(stream));
-    write_member(out, "type", if inner.kind().is_empty() { UNTYPED } else { inner.kind() });
+    write_member(out, "type", message_type(inner));
     write_member(out, "subject", inner.key().unwrap_or(&message.key));
     if let Some(sequence) = sequence {
         write_member(out, "sequence", &sequence.to_string());
@@ -61,6 +61,12 @@ pub fn encode(
     write_headers(out, inner.headers(), &[]);
     write_data(out, inner.content_type(), inner.data(), text_form);
     out.extend_from_slice(b"}\n");
+}
+
+/// Returns the type that a message has in its sink. All sinks use the same type, because a stream compares the types of
+/// an event and its repeat, and can receive the repeat from another place.
+pub fn message_type(message: &Message) -> &str {
+    if message.kind().is_empty() { UNTYPED } else { message.kind() }
 }
 
 /// Writes headers as extension attributes. Combines in one attribute all headers whose names are not allowed, are in

@@ -2,6 +2,7 @@
 
 use ordain_core::{DeadLetter, Event, EventParts, LetterContent};
 
+use super::encode::message_type;
 use super::id::{message_id, source_of};
 use super::letter::{REASON_ATTRIBUTES, letter_attributes};
 use ordain_store::OutboxMessage;
@@ -14,7 +15,7 @@ pub fn message_event(stream: &str, message: &OutboxMessage) -> Event {
         key: inner.key().unwrap_or(&message.key),
         sequence: None,
         id: &message_id(stream, message),
-        kind: inner.kind(),
+        kind: message_type(inner),
         source: &source_of(stream),
         time_us: None,
         content_type: inner.content_type(),

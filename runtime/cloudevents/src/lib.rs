@@ -36,7 +36,7 @@ pub use delivery::{
     AckProgress, BATCH_BYTES_LIMIT, BATCH_EVENTS_LIMIT, DecodedDelivery, DeliveryBatch,
     FilePosition, READ_AHEAD_BATCHES, ReadFingerprint, SourceHandle, SourceProgress,
 };
-pub use encode::{TextForm, encode};
+pub use encode::{TextForm, encode, message_type};
 pub use event::{letter_event, message_event};
 pub use id::{content_id, message_id, source_of, unique_id};
 pub use letter::{LetterAttributes, REASON_ATTRIBUTES, encode_letter, letter_attributes};

@@ -72,6 +72,21 @@ fn event_is_decoded() {
     assert_eq!((bare.data(), bare.headers().count()), (&b""[..], 0));
 }
 
+/// The SDK for Python writes a Boolean in the text form of Python.
+#[test]
+fn end_of_a_key_is_read_in_upper_and_lower_case() {
+    for (value, end) in [
+        ("true", true),
+        ("\"true\"", true),
+        ("\"True\"", true),
+        ("\"TRUE\"", true),
+        ("false", false),
+        ("\"False\"", false),
+    ] {
+        assert_eq!(decode(&format!(",\"endofsequence\":{value}")).end(), end, "{value}");
+    }
+}
+
 #[test]
 fn key_is_partitionkey_or_else_subject() {
     let event = decode(r#","partitionkey":"customer \u0031""#);

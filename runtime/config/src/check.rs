@@ -13,8 +13,8 @@ use super::problem::{ConfigProblem, SettingLines};
 use super::text::{FileOrStdio, ResourceName, Secret};
 use super::units::Millis;
 use super::{
-    AmqpSourceConfig, Config, FirstSequence, SinkConfig, SourceConfig, StoreConfig, StreamConfig,
-    StreamSinkConfig,
+    AmqpSinkConfig, AmqpSourceConfig, Config, FirstSequence, SinkConfig, SourceConfig, StoreConfig,
+    StreamConfig, StreamSinkConfig, UnroutablePolicy,
 };
 use ordain_store::PARTITIONS_LIMIT;
 use ordain_store::REDIS_BATCH_LIMIT;
@@ -247,19 +247,7 @@ impl ConfigChecker<'_> {
     fn sink(&mut self, name: &ResourceName, sink: &SinkConfig) {
         let at = format!("sinks.{name}");
         match sink {
-            SinkConfig::Amqp(sink) => {
-                self.require_broker(&at);
-                if sink.sequenced
-                    && let Some((stream, setting, other)) =
-                        self.config.numbering_conflict(&sink.exchange.0)
-                {
-                    let message = format!(
-                        "must have the same value as in [streams.{other}]. Both streams read the exchange of sink \
-                         \"{name}\", and this sink gives each message one number for both streams"
-                    );
-                    self.report(&format!("streams.{stream}.{setting}"), message);
-                }
-            }
+            SinkConfig::Amqp(sink) => self.amqp_sink(name, &at, sink),
             SinkConfig::File(file)
                 if file.path != FileOrStdio::Stdio
                     && !matches!(self.config.store, StoreConfig::Embedded(_)) =>
@@ -270,6 +258,35 @@ impl ConfigChecker<'_> {
             }
             SinkConfig::File(_) => {}
             SinkConfig::Stream(sink) => self.stream_sink(&at, sink),
+        }
+    }
+
+    fn amqp_sink(&mut self, name: &ResourceName, at: &str, sink: &AmqpSinkConfig) {
+        self.require_broker(at);
+        if sink.is_default_exchange() && !self.lines.has(&format!("{at}.routing_key")) {
+            let message = "is the default exchange, which delivers a message to the queue that the routing key names: \
+                           set `routing_key` to the name of a queue, or for replies to \"{property:reply_to}\"";
+            self.report(&format!("{at}.exchange"), message);
+        }
+        if !sink.sequenced {
+            return;
+        }
+        let numbered = format!("{at}.sequenced");
+        if sink.is_default_exchange() {
+            let message = "needs a named `exchange`: the streams that read the exchange determine how the sink numbers \
+                           its messages";
+            self.report(&numbered, message);
+        }
+        if sink.unroutable_policy() == UnroutablePolicy::Drop {
+            let message = "needs `unroutable = \"keep\"`: a reader of the numbers would wait for a dropped message";
+            self.report(&numbered, message);
+        }
+        if let Some((stream, setting, other)) = self.config.numbering_conflict(&sink.exchange.0) {
+            let message = format!(
+                "must have the same value as in [streams.{other}]. Both streams read the exchange of sink \"{name}\", \
+                 and this sink gives each message one number for both streams"
+            );
+            self.report(&format!("streams.{stream}.{setting}"), message);
         }
     }
 
@@ -318,15 +335,33 @@ impl ConfigChecker<'_> {
         };
         let feeds = |sink: &SinkConfig| match sink {
             SinkConfig::Stream(sink) => sink.sequenced && sink.stream == *stream,
-            SinkConfig::Amqp(sink) => sink.sequenced && Some(&sink.exchange) == exchange,
+            SinkConfig::Amqp(sink) => {
+                sink.sequenced && exchange.is_some_and(|exchange| exchange.0 == sink.exchange.0)
+            }
             SinkConfig::File(_) => false,
         };
         self.config.sinks.iter().find(|(_, sink)| feeds(sink)).map(|(name, _)| name)
     }
 
-    /// Reports a sink that the file does not define. An invalid sink counts as defined, because the reader has already
-    /// reported the error of the sink.
+    /// Reports a sink that the file does not define, or that does not keep every message. The sink receives dead
+    /// letters, events or alerts, which must not be lost, and which name no queue for a reply. An invalid sink counts
+    /// as defined, because the reader has already reported the error of the sink.
     fn require_sink(&mut self, at: &str, sink: &ResourceName) {
+        if let Some(SinkConfig::Amqp(config)) = self.config.sinks.get(sink) {
+            if config.routing_key.names_reply_queue() {
+                let message = format!(
+                    "sink \"{sink}\" publishes only replies, because its `routing_key` contains {{property:reply_to}}: \
+                     name another sink"
+                );
+                self.report(at, message);
+            } else if config.unroutable_policy() == UnroutablePolicy::Drop {
+                let message = format!(
+                    "sink \"{sink}\" drops messages that no queue accepts: set `unroutable = \"keep\"` in \
+                     [sinks.{sink}], or name another sink"
+                );
+                self.report(at, message);
+            }
+        }
         if !self.lines.has(&format!("sinks.{sink}")) {
             let known: Vec<&str> = self.config.sinks.keys().map(|name| &**name).collect();
             let hint = match super::suggest::nearest(sink, known.iter().copied()) {

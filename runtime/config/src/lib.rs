@@ -65,7 +65,7 @@ pub use queue_names::{dropped_queue, partition_queue};
 pub use reader::ReferenceRow;
 pub use replay::{Authorization, ReplayServer, ReplaySource, ReplayUrl};
 pub use settings::{MIN_REMEMBERED_IDS, PartitionParams};
-pub use sink::{AmqpSinkConfig, FileSinkConfig, SinkConfig, StreamSinkConfig};
+pub use sink::{AmqpSinkConfig, FileSinkConfig, SinkConfig, StreamSinkConfig, UnroutablePolicy};
 pub use source::{
     AmqpSourceConfig, CHECKPOINT_INTERVAL_EVENTS, ExchangeBinding, FileSourceConfig, HashedPart,
     HttpSourceConfig, MESSAGE_EVENTS_LIMIT, REQUEST_EVENTS_LIMIT, SourceConfig, StreamSourceConfig,
@@ -73,8 +73,8 @@ pub use source::{
 pub use stream::{
     FirstSequence, GapConfig, GapExhausted, RetryConfig, RetryExhausted, StreamConfig,
 };
-pub use template::RoutingKeyTemplate;
-pub use text::{AmqpName, FileOrStdio, FilePath, NamedTables, ResourceName, Secret};
+pub use template::{RoutingKeyTemplate, RoutingKeyValues};
+pub use text::{AmqpName, FileOrStdio, FilePath, NamedTables, ResourceName, Secret, SinkExchange};
 pub use units::{ByteSize, Millis, OffOr, Percent};
 
 use reader::{ConfigReader, SettingValue};

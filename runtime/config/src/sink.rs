@@ -1,8 +1,9 @@
 //! `[sinks.NAME]`: the destinations of messages.
 
+use super::scalar::choice;
 use super::section::{kinds, section};
 use super::template::RoutingKeyTemplate;
-use super::text::{AmqpName, FileOrStdio, ResourceName};
+use super::text::{FileOrStdio, ResourceName, SinkExchange};
 
 kinds! {
     /// The destination of messages.
@@ -30,14 +31,50 @@ impl SinkConfig {
 section! {
     /// `[sinks.NAME] kind = "amqp"`.
     pub struct AmqpSinkConfig {
-        /// The exchange to which Ordain publishes the messages.
-        exchange: AmqpName;
-        /// The routing key, with the placeholders `{key}`, `{type}` and `{stream}`.
+        /// The exchange to which Ordain publishes the messages. The empty text is the default exchange of the broker,
+        /// which delivers a message to the queue that the routing key names.
+        exchange: SinkExchange;
+        /// The routing key, with the placeholders `{key}`, `{type}`, `{stream}` and `{property:reply_to}`. The last
+        /// placeholder is the value of the header `property:reply_to` that the handler sets. Required if `exchange` is
+        /// empty.
         routing_key: RoutingKeyTemplate = "{key}",
             because "a stream of Ordain that reads the messages takes the key from the routing key by default";
+        /// How the sink treats a message that no queue accepts. With `keep`, Ordain publishes the message again until a
+        /// queue accepts it. With `drop`, Ordain logs and counts the message, and continues. Default: `drop` if the
+        /// routing key contains `{property:reply_to}`, otherwise `keep`.
+        unroutable: Option<UnroutablePolicy>,
+            because "the queue for a reply disappears with its client, and no other program reads the reply; any other \
+                     missing queue is usually a mistake that an operator corrects";
         /// If true, each message gets a number within its key.
         sequenced: bool = false,
             because "numbers and their replay log cost a write for each message";
+    }
+}
+
+/// The treatment of a message that no queue accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnroutablePolicy {
+    /// The sink publishes the message again until a queue accepts it.
+    Keep,
+    /// The sink drops the message.
+    Drop,
+}
+
+choice!(UnroutablePolicy { "keep" => UnroutablePolicy::Keep, "drop" => UnroutablePolicy::Drop, });
+
+impl AmqpSinkConfig {
+    /// Returns whether the sink publishes to the default exchange of the broker.
+    pub fn is_default_exchange(&self) -> bool {
+        self.exchange.0.is_empty()
+    }
+
+    /// Returns how the sink treats a message that no queue accepts.
+    pub fn unroutable_policy(&self) -> UnroutablePolicy {
+        match self.unroutable {
+            Some(policy) => policy,
+            None if self.routing_key.names_reply_queue() => UnroutablePolicy::Drop,
+            None => UnroutablePolicy::Keep,
+        }
     }
 }
 

@@ -1,17 +1,35 @@
 //! Texts with placeholders, such as routing keys.
 
+use super::location::MessageProperty;
 use super::scalar::Scalar;
 use super::suggest::nearest;
 
-/// A routing key with the placeholders `{key}`, `{type}` and `{stream}`.
+/// The placeholder of the queue for a reply.
+const REPLY_PLACEHOLDER: &str = "{property:reply_to}";
+
+/// A routing key with the placeholders `{key}`, `{type}`, `{stream}` and `{property:reply_to}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoutingKeyTemplate(pub String);
 
+/// The values of the placeholders in a routing key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RoutingKeyValues<'a> {
+    /// The stream that emitted the message.
+    pub stream: &'a str,
+    /// The key of the message.
+    pub key: &'a str,
+    /// The type of the message.
+    pub kind: &'a str,
+    /// The queue for a reply, as [`RoutingKeyTemplate::reply_queue`] returns it.
+    pub reply_to: &'a str,
+}
+
 impl Scalar for RoutingKeyTemplate {
-    const FORM: &'static str = "a text that may contain {key}, {type} and {stream}";
+    const FORM: &'static str =
+        "a text that may contain {key}, {type}, {stream} and {property:reply_to}";
 
     fn parse(text: &str) -> Result<Self, String> {
-        placeholders(text, &["key", "type", "stream"])?;
+        placeholders(text, &["key", "type", "stream", MessageProperty::ReplyTo.header_name()])?;
         Ok(Self(text.to_owned()))
     }
 }
@@ -23,6 +41,33 @@ impl RoutingKeyTemplate {
     /// Returns whether the routing key of a message is the key alone, as by default.
     pub fn is_key(&self) -> bool {
         self.0 == "{key}"
+    }
+
+    /// Returns whether the routing key contains the queue for a reply.
+    pub fn names_reply_queue(&self) -> bool {
+        !self.is_key() && self.0.contains(REPLY_PLACEHOLDER)
+    }
+
+    /// Returns the queue for a reply, which a header of the message contains. Returns an empty text if no header
+    /// contains the queue, or if the routing key does not contain the queue.
+    pub fn reply_queue<'a>(
+        &self,
+        mut headers: impl Iterator<Item = (&'a str, &'a str)>,
+    ) -> &'a str {
+        if !self.names_reply_queue() {
+            return "";
+        }
+        let name = MessageProperty::ReplyTo.header_name();
+        headers.find(|(found, _)| *found == name).map_or("", |(_, queue)| queue)
+    }
+
+    /// Returns whether a message can have this routing key. If the template has placeholders, this function compares
+    /// only the fixed text at its beginning.
+    pub(super) fn can_be(&self, routing_key: &str) -> bool {
+        match self.0.split_once('{') {
+            Some((fixed, _)) => routing_key.starts_with(fixed),
+            None => routing_key == self.0,
+        }
     }
 
     /// Returns an error text if a key is too long to be used as a routing key.
@@ -37,32 +82,34 @@ impl RoutingKeyTemplate {
     }
 
     /// Returns the length of a message's routing key, in bytes, if the routing key is too long; otherwise `None`.
-    pub fn excessive_length(&self, stream: &str, key: &str, kind: &str) -> Option<usize> {
+    pub fn excessive_length(&self, values: RoutingKeyValues<'_>) -> Option<usize> {
         // `most` is an upper bound of the length. For most messages, even this bound is within the limit. This function
         // then does not build the routing key.
-        let most = self.0.len()
-            + self.0.matches('{').count() * key.len().max(kind.len()).max(stream.len());
+        let RoutingKeyValues { stream, key, kind, reply_to } = values;
+        let longest = key.len().max(kind.len()).max(stream.len()).max(reply_to.len());
+        let most = self.0.len() + self.0.matches('{').count() * longest;
         if most <= Self::LIMIT_BYTES {
             return None;
         }
-        Some(self.fill(stream, key, kind).len()).filter(|length| *length > Self::LIMIT_BYTES)
+        Some(self.fill(values).len()).filter(|length| *length > Self::LIMIT_BYTES)
     }
 
-    /// Returns the routing key of a message with this stream, key and type.
-    pub fn fill(&self, stream: &str, key: &str, kind: &str) -> String {
+    /// Returns the routing key of a message with these values.
+    pub fn fill(&self, values: RoutingKeyValues<'_>) -> String {
         if self.is_key() {
-            return key.to_owned();
+            return values.key.to_owned();
         }
-        let mut filled = String::with_capacity(self.0.len() + key.len());
+        let mut filled = String::with_capacity(self.0.len() + values.key.len());
         let mut rest = &*self.0;
         while let Some((before, after)) = rest.split_once('{') {
             // `parse` accepted only placeholders that are closed.
             let (name, behind) = after.split_once('}').unwrap_or((after, ""));
             filled.push_str(before);
             filled.push_str(match name {
-                "stream" => stream,
-                "type" => kind,
-                _ => key,
+                "stream" => values.stream,
+                "type" => values.kind,
+                "key" => values.key,
+                _ => values.reply_to,
             });
             rest = behind;
         }

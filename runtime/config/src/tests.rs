@@ -581,6 +581,83 @@ fn dead_letters_do_not_return_over_the_broker() {
     );
 }
 
+/// A sink on the default exchange publishes to the queue that the routing key names.
+#[test]
+fn sink_on_the_default_exchange_is_checked() {
+    let check_sink = |stream: &str, sink: &str, expected: &[(usize, &str, &str)]| {
+        let text = format!(
+            "{BROKER}[streams.a]\nhandler = \"h\"\n{stream}\nsource = {{ kind = \"amqp\", queue = \"q\" }}\n\
+             [sinks.s]\nkind = \"amqp\"\n{sink}\n"
+        );
+        check(&text, expected);
+    };
+    let reply = "exchange = \"\"\nrouting_key = \"{property:reply_to}\"";
+    check_sink("", reply, &[]);
+    check_sink("", "exchange = \"\"\nrouting_key = \"receipts\"\nunroutable = \"drop\"", &[]);
+    let expected = "is the default exchange, which delivers a message to the queue that";
+    check_sink("", "exchange = \"\"", &[(9, "sinks.s.exchange", expected)]);
+    check_sink(
+        "",
+        &format!("{reply}\nsequenced = true"),
+        &[
+            (11, "sinks.s.sequenced", "needs `unroutable = \"keep\"`"),
+            (11, "sinks.s.sequenced", "needs a named `exchange`"),
+        ],
+    );
+    // A dead letter names no queue for a reply, and must not be lost.
+    let dead = "dead_letter = \"s\"";
+    let at = "streams.a.dead_letter";
+    for (sink, expected) in [
+        ("exchange = \"x\"\nrouting_key = \"{property:reply_to}\"", "publishes only replies"),
+        ("exchange = \"x\"\nunroutable = \"drop\"", "drops messages that no queue accepts"),
+        ("exchange = \"\"\nrouting_key = \"q\"", "leads back to this stream"),
+        ("exchange = \"\"\nrouting_key = \"{key}\"", "leads back to this stream"),
+    ] {
+        check_sink(dead, sink, &[(5, at, expected)]);
+    }
+    check_sink(dead, "exchange = \"\"\nrouting_key = \"dead.{key}\"", &[]);
+    check_sink(dead, "exchange = \"\"\nrouting_key = \"dead\"", &[]);
+    check_sink(
+        "",
+        "exchange = \"x\"\nrouting_key = \"{property:replyto}\"",
+        &[(10, "sinks.s.routing_key", "did you mean {property:reply_to}?")],
+    );
+}
+
+#[test]
+fn missing_queue_for_a_reply_drops_the_reply_by_default() {
+    let drops = |sink: &str| {
+        let text = format!("{ORDERS}{BROKER}[sinks.s]\nkind = \"amqp\"\n{sink}\n");
+        let loaded = parse(&text).expect(sink);
+        let SinkConfig::Amqp(sink) = &loaded.config.sinks["s"] else { panic!("{sink}") };
+        sink.unroutable_policy() == UnroutablePolicy::Drop
+    };
+    let reply = "exchange = \"\"\nrouting_key = \"{property:reply_to}\"";
+    assert!(drops(reply));
+    assert!(!drops(&format!("{reply}\nunroutable = \"keep\"")));
+    assert!(!drops("exchange = \"x\""));
+    assert!(!drops("exchange = \"\"\nrouting_key = \"receipts\""));
+    assert!(drops("exchange = \"x\"\nunroutable = \"drop\""));
+}
+
+#[test]
+fn routing_key_contains_the_queue_for_a_reply() {
+    let template = RoutingKeyTemplate("{stream}.{property:reply_to}.{key}".to_owned());
+    let headers = [("tenant", "blue"), ("property:reply_to", "q-1"), ("property:reply_to", "q-2")];
+    let reply_to = template.reply_queue(headers.into_iter());
+    let values = RoutingKeyValues { stream: "s", key: "k", kind: "t", reply_to };
+    assert_eq!(template.fill(values), "s.q-1.k");
+    assert_eq!(template.reply_queue([("tenant", "blue")].into_iter()), "");
+    assert_eq!(template.excessive_length(values), None);
+    let long = "q".repeat(300);
+    let excessive = template.excessive_length(RoutingKeyValues { reply_to: &long, ..values });
+    assert_eq!(excessive, Some(304));
+    // Other routing keys do not depend on the header.
+    let plain = RoutingKeyTemplate("{key}".to_owned());
+    assert_eq!(plain.reply_queue(headers.into_iter()), "");
+    assert_eq!(plain.fill(values), "k");
+}
+
 #[test]
 fn streams_of_a_numbered_exchange_must_be_numbered_alike() {
     let stream = |name: &str, more: &str| {

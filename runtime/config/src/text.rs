@@ -118,6 +118,25 @@ impl Scalar for AmqpName {
     }
 }
 
+/// The exchange of a sink: the name of an exchange, or the empty text for the default exchange of the broker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SinkExchange(pub String);
+
+impl Scalar for SinkExchange {
+    const FORM: &'static str = "a text of 1 to 240 bytes, or \"\" for the default exchange";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Ok(Self(String::new()));
+        }
+        AmqpName::parse(text).map(|name| Self(name.0))
+    }
+
+    fn placeholder() -> Option<Self> {
+        <AmqpName as Scalar>::placeholder().map(|name| Self(name.0))
+    }
+}
+
 /// A folder or file. A relative path starts at the folder of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilePath(pub PathBuf);

@@ -14,6 +14,8 @@ struct SinkState {
     /// The time since which the server refuses the messages of the sink; `None` without a refusal.
     refused_at: Option<(Instant, SystemTime)>,
     streams: BTreeSet<Arc<str>>,
+    /// The number of messages that the sink has dropped because no queue accepted them.
+    dropped: u64,
 }
 
 impl SinkHealth {
@@ -34,6 +36,16 @@ impl SinkHealth {
     /// Records that a stream publishes to the sink.
     pub fn add_stream(&self, stream: &Arc<str>) {
         self.lock().streams.insert(Arc::clone(stream));
+    }
+
+    /// Records that the sink has dropped a message, because no queue accepted the message.
+    pub fn add_dropped(&self) {
+        self.lock().dropped += 1;
+    }
+
+    /// Returns the number of messages that the sink has dropped in this process.
+    pub fn dropped(&self) -> u64 {
+        self.lock().dropped
     }
 
     /// Returns whether the server accepts the messages of the sink, as far as the last attempt shows.

@@ -93,7 +93,7 @@ fn accept_messages(
         };
         message::check(reply).map_err(|what| wrong(None, what))?;
         let key = reply.key.as_deref().unwrap_or(event.key());
-        if let Some(size) = stream.routing_key_too_long(&reply.sink, key, &reply.kind) {
+        if let Some(size) = stream.routing_key_too_long(reply, key) {
             let limit = RoutingKeyTemplate::LIMIT_BYTES;
             let what = format!("a routing key of {size} bytes; AMQP allows {limit}");
             return Err(wrong(None, what));

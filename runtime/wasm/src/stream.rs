@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::log_line::{LogTarget, ProgramLog};
-use ordain_config::RoutingKeyTemplate;
+use super::wire::MessageReply;
+use ordain_config::{RoutingKeyTemplate, RoutingKeyValues};
 
 /// The name and the sinks of a stream, and the target of its log lines.
 #[derive(Clone)]
@@ -55,10 +56,14 @@ impl StreamContext {
         self.sinks.keys().map(AsRef::as_ref)
     }
 
-    /// Returns the length of a message's routing key, in bytes, if the routing key is too long. Returns `None`
-    /// otherwise.
-    pub(super) fn routing_key_too_long(&self, sink: &str, key: &str, kind: &str) -> Option<usize> {
-        self.sinks.get(sink)?.as_ref()?.excessive_length(&self.name, key, kind)
+    /// Returns the length of the routing key of a message, in bytes, if the routing key is too long. Returns `None`
+    /// otherwise. `key` is the key of the message.
+    pub(super) fn routing_key_too_long(&self, message: &MessageReply, key: &str) -> Option<usize> {
+        let template = self.sinks.get(&*message.sink)?.as_ref()?;
+        let headers = message.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let reply_to = template.reply_queue(headers);
+        let kind = &message.kind;
+        template.excessive_length(RoutingKeyValues { stream: &self.name, key, kind, reply_to })
     }
 }
 

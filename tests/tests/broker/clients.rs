@@ -2,6 +2,8 @@
 //! event, so the dead letters show what a handler sees.
 
 use anyhow::{Context as _, Result, ensure};
+use lapin::BasicProperties;
+use ordain_tests::amqp::Outgoing;
 use ordain_tests::clients::{javascript, python};
 use ordain_tests::http::{admin, metric};
 use ordain_tests::log::in_turn;
@@ -147,7 +149,62 @@ fn event_of_nestjs_is_read_and_its_request_is_answered() -> Result<()> {
     Ok(())
 }
 
-/// The SDKs publish events with the same attributes in all forms that they support. Only the id differs.
+/// Returns a request that the handler answers.
+fn request(id: &str, key: &str, reply_to: Option<&str>) -> Outgoing {
+    let mut properties = BasicProperties::default().with_message_id(id.into());
+    if let Some(queue) = reply_to {
+        properties = properties.with_reply_to(queue.into());
+    }
+    let body = br#"{"do":"reply","sink":"replies"}"#.to_vec();
+    Outgoing { routing_key: key.to_owned(), properties, body }
+}
+
+/// Sends two requests with pika, and checks that the handler has answered both.
+fn check_replies(rig: &Rig, mode: &str, names: [&str; 2]) -> Result<()> {
+    let replies = python("rpc.py", &[&rig.rabbit.url(), mode, names[0], names[1]])?;
+    let replies: Value = serde_json::from_str(&replies).with_context(|| replies.clone())?;
+    let expected = json!({ (names[0]): names[0], (names[1]): names[1] });
+    ensure!(replies == expected, "{mode}: {replies}");
+    Ok(())
+}
+
+/// The client receives replies from an exclusive queue, and direct replies. The queue that other requests name does not
+/// exist. The replies to these requests must not delay other replies of the same key, and must not be published later.
+#[test]
+fn requests_are_answered_over_the_default_exchange() -> Result<()> {
+    let rig = Rig::with("", "ordering = \"fifo\"", "")?;
+    let config = rig.home.read("ordain.toml").replace("tally", "faulty");
+    let replies = "[sinks.replies]\nkind = \"amqp\"\nexchange = \"\"\n\
+                   routing_key = \"{property:reply_to}\"\n";
+    rig.home.write("ordain.toml", config + replies)?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let address = admin(&mut service)?;
+    let unanswered = [request("1", "a", Some("gone")), request("2", "a", Some("gone"))];
+    rig.client.publish("cases", &unanswered)?;
+    service.until_says("message dropped: the queue \"gone\" does not exist")?;
+    rig.client.publish("cases", &[request("3", "a", None)])?;
+    check_replies(&rig, "exclusive", ["a", "b"])?;
+    check_replies(&rig, "direct", ["c", "d"])?;
+    for (name, count) in [
+        ("ordain_unroutable_messages_total{sink=\"replies\"}", 3),
+        ("ordain_published_messages_total{sink=\"replies\"}", 7),
+    ] {
+        service.until(name, || metric(address, name).ok().flatten() == Some(count))?;
+    }
+    service.end()?;
+
+    rig.client.queue("gone")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    check_replies(&rig, "exclusive", ["e", "f"])?;
+    service.end()?;
+    let late = rig.client.take_all("gone")?;
+    ensure!(late.is_empty(), "{late:?}");
+    Ok(())
+}
+
+/// The SDKs publish events with the same attributes in all forms that they support. Only the id differs. The SDK for
+/// Python also declares each event the last event of its key.
 #[test]
 fn cloudevents_of_the_sdks_are_read() -> Result<()> {
     let rig = Rig::with("", "ordering = \"fifo\"", "")?;
@@ -184,6 +241,7 @@ fn cloudevents_of_the_sdks_are_read() -> Result<()> {
             ensure!(event[name] == value, "{form}: {name}: {event}");
         }
         ensure!(event["data"] == json!({ "n": 1, "city": "Köln" }), "{form}: {event}");
+        ensure!(event["end_of_sequence"] == form.starts_with("python"), "{form}: {event}");
         let headers = event["headers"].as_array().context("headers")?;
         ensure!(headers.contains(&json!(["tenant", "blue"])), "{form}: {event}");
     }

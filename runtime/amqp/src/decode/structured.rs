@@ -100,6 +100,18 @@ fn shared_value(value: &str, setting: &str) -> String {
     )
 }
 
+/// Returns the settings with which a `fifo` stream would read larger batches than `limit` events. The example has ten
+/// times as many events.
+fn batch_remedy(limit: usize) -> String {
+    let events = (10 * limit).min(MESSAGE_EVENTS_LIMIT);
+    let prefetch = MIN_REMEMBERED_IDS / events;
+    format!(
+        ", or lower `prefetch` in the source of the stream: with `prefetch = {prefetch}`, a message can have {events} \
+         events. A fifo stream must remember the ids of all events in `prefetch` messages, and is certain to remember \
+         only {MIN_REMEMBERED_IDS} ids of each key (or `id_window` ids, if `id_window` is lower)"
+    )
+}
+
 impl DeliveryDecoder {
     /// Decodes each event of a batch, and returns the results of `each` in the order of the batch. Returns `None` for
     /// any other message, and for a batch whose events cannot be separated: [`Self::decode`] then returns the reason.
@@ -155,11 +167,7 @@ impl DeliveryDecoder {
         let count = elements.len();
         if count > limit {
             let remedy = match self.ordering {
-                OrderingMode::Fifo if limit < MESSAGE_EVENTS_LIMIT => format!(
-                    ", or lower `prefetch`: a fifo stream must remember the ids of all events in `prefetch` messages. \
-                     It is certain to remember only {MIN_REMEMBERED_IDS} ids of each key (or `id_window` ids, if \
-                     `id_window` is lower)"
-                ),
+                OrderingMode::Fifo if limit < MESSAGE_EVENTS_LIMIT => batch_remedy(limit),
                 _ => String::new(),
             };
             let events = if limit == 1 { "event" } else { "events" };

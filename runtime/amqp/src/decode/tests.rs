@@ -63,15 +63,20 @@ fn time_header_without_a_number_does_not_hide_the_timestamp() {
     }
 }
 
-/// Returns a decoder of a stream whose source has `settings`.
-fn located(ordering: OrderingMode, settings: &str) -> DeliveryDecoder {
+/// Returns the configuration of a stream `s` whose source has `settings`.
+fn loaded(ordering: OrderingMode, settings: &str) -> LoadedConfig {
     let name = if ordering == OrderingMode::Fifo { "fifo" } else { "sequenced" };
     let text = format!(
         "[broker]\nurl = \"amqp://h\"\n[streams.s]\nhandler = \"h\"\nordering = \"{name}\"\n[streams.s.source]\n\
          kind = \"amqp\"\nexchange = \"x\"\nqueue = \"q\"\n{settings}\n"
     );
     let loaded = LoadedConfig::parse(Path::new("ordain.toml"), &text, &|_| None);
-    let loaded = loaded.unwrap_or_else(|error| panic!("{settings}: {error}"));
+    loaded.unwrap_or_else(|error| panic!("{settings}: {error}"))
+}
+
+/// Returns a decoder of a stream whose source has `settings`.
+fn located(ordering: OrderingMode, settings: &str) -> DeliveryDecoder {
+    let loaded = loaded(ordering, settings);
     let SourceConfig::Amqp(source) = &loaded.config.streams["s"].source else { unreachable!() };
     decoder(ordering, source.locations())
 }
@@ -373,6 +378,44 @@ fn error_contains_located_key_and_sequence() {
     let error =
         decoder.decode(&message(properties, b"{\"k\":\"a\",\"n\":3}")).expect_err("invalid");
     assert_eq!((error.key.as_deref(), error.sequence), (Some("a"), Some(3)));
+}
+
+/// The SDK for Python writes a Boolean in the text form of Python.
+#[test]
+fn end_of_a_key_is_read_in_upper_and_lower_case() {
+    for name in ["X-End-Of-Sequence", "cloudEvents:endofsequence", "cloudEvents_endofsequence"] {
+        for (value, end) in [
+            (AMQPValue::Boolean(true), true),
+            (text("true"), true),
+            (text("True"), true),
+            (text("TRUE"), true),
+            (text("1"), true),
+            (AMQPValue::LongInt(1), true),
+            (AMQPValue::Boolean(false), false),
+            (text("False"), false),
+            (text("0"), false),
+        ] {
+            let shown = format!("{name}: {value:?}");
+            let event = decode("k", with_headers(&[(name, value)]));
+            assert_eq!(event.expect(&shown).end(), end, "{shown}");
+        }
+    }
+    let error = decode("k", with_headers(&[("cloudEvents:endofsequence", text("yes"))]));
+    let error = error.expect_err("no Boolean");
+    assert_eq!(error.cause, Cause::Unreadable);
+    let words = "endofsequence must be true or false, found \"yes\"";
+    assert!(error.message.contains(words), "{error}");
+}
+
+/// The error of a too long content type names the attribute, its size and the limit.
+#[test]
+fn too_long_content_type_is_rejected() {
+    let long = "x".repeat(4_097);
+    let error = decode("k", with_headers(&[("cloudEvents:datacontenttype", text(&long))]));
+    let error = error.expect_err("a long content type");
+    assert_eq!((error.cause, error.key.as_deref()), (Cause::Unreadable, Some("k")));
+    let expected = "the datacontenttype has 4097 bytes; at most 4096 bytes are allowed";
+    assert_eq!(error.message, expected);
 }
 
 /// A time or type that cannot be read never costs the event.

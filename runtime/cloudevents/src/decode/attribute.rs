@@ -98,14 +98,17 @@ pub(super) fn lenient_time(envelope: &EventEnvelope<'_>) -> Option<u64> {
     event_time(&text)
 }
 
-/// Returns whether the event is the last event of its key.
+/// Returns whether the event is the last event of its key. Reads a text in upper or lower case, because some SDKs write
+/// the text `True`.
 pub(super) fn end(envelope: &EventEnvelope<'_>) -> DecodeResult<bool> {
-    match envelope.raw(EnvelopeMember::EndOfSequence) {
-        Some("true" | "\"true\"") => Ok(true),
-        None | Some("false" | "\"false\"") => Ok(false),
-        Some(other) => {
-            unreadable(format!("`endofsequence` must be true or false, found {}", excerpt(other)))
-        }
+    let Some(raw) = envelope.raw(EnvelopeMember::EndOfSequence) else { return Ok(false) };
+    let text = json_text(raw).unwrap_or(Cow::Borrowed(raw));
+    if text.eq_ignore_ascii_case("true") {
+        Ok(true)
+    } else if text.eq_ignore_ascii_case("false") {
+        Ok(false)
+    } else {
+        unreadable(format!("`endofsequence` must be true or false, found {}", excerpt(raw)))
     }
 }
 

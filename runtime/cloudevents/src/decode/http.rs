@@ -200,6 +200,23 @@ mod tests {
         assert!(event.time_ms().is_some());
     }
 
+    /// The SDK for Python writes a Boolean in the text form of Python.
+    #[test]
+    fn end_of_a_key_is_read_in_upper_and_lower_case() {
+        for (value, end) in [("true", true), ("True", true), ("FALSE", false)] {
+            let headers = headers(&[
+                ("ce-specversion", "1.0"),
+                ("ce-id", "1"),
+                ("ce-type", "t"),
+                ("ce-source", "/s"),
+                ("ce-subject", "k"),
+                ("ce-endofsequence", value),
+            ]);
+            let event = decode_http(&DECODER, &headers, &Bytes::new()).expect(value);
+            assert_eq!(event.end(), end, "{value}");
+        }
+    }
+
     #[test]
     fn invalid_event_is_rejected_with_its_fault() {
         let valid = [
@@ -212,6 +229,7 @@ mod tests {
         for (name, value, words) in [
             ("ce-specversion", "0.3", "`specversion` must be"),
             ("ce-sequence", "-1", "`sequence` must be a whole number"),
+            ("ce-endofsequence", "yes", "`endofsequence` must be true or false, found \"yes\""),
             ("ce-time", "yesterday", "`time` must be"),
             ("ce-id", "%ff", "the header ce-id must be percent-encoded UTF-8"),
             ("ce-id", "", "`id` must be a text that is not empty"),

@@ -78,9 +78,23 @@ impl ConfigChecker<'_> {
     fn sink_readers(&self, sink: &ResourceName) -> Vec<&ResourceName> {
         match self.config.sinks.get(sink) {
             Some(SinkConfig::Stream(sink)) => vec![&sink.stream],
+            Some(SinkConfig::Amqp(sink)) if sink.is_default_exchange() => {
+                self.queue_readers(&sink.routing_key)
+            }
             Some(SinkConfig::Amqp(sink)) => self.readers(&sink.exchange.0, &sink.routing_key),
             Some(SinkConfig::File(_)) | None => Vec::new(),
         }
+    }
+
+    /// Returns the streams with a queue to which the default exchange can deliver a message with `routing_key`.
+    fn queue_readers(&self, routing_key: &RoutingKeyTemplate) -> Vec<&ResourceName> {
+        let mut readers = Vec::new();
+        for (name, source) in amqp_sources(self.config) {
+            if queues(source).any(|queue| routing_key.can_be(&queue)) {
+                readers.push(name);
+            }
+        }
+        readers
     }
 
     /// Returns the streams that can receive a message that Ordain publishes to `exchange` with `routing_key`. The

@@ -59,6 +59,8 @@ struct MetricsSnapshot {
     is_broker_connected: Option<bool>,
     /// For each sink of kind `amqp`, true unless the broker refuses the exchange of the sink.
     accepted_sinks: BTreeMap<String, bool>,
+    /// The number of messages that each sink of kind `amqp` has dropped because no queue accepted them.
+    unroutable_messages: BTreeMap<String, u64>,
 }
 
 /// Handles `GET /metrics`.
@@ -137,6 +139,12 @@ impl MetricsSnapshot {
                 .sinks()
                 .into_iter()
                 .map(|(sink, health)| (sink, health.is_accepted()))
+                .collect(),
+            unroutable_messages: app
+                .figures
+                .sinks()
+                .into_iter()
+                .map(|(sink, health)| (sink, health.dropped()))
                 .collect(),
         };
         for shared in app.figures.partitions() {

@@ -4,6 +4,7 @@ use anyhow::{Result, ensure};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use ordain_tests::amqp::{Outgoing, header};
+use ordain_tests::http::{admin, metric};
 use ordain_tests::log::in_turn;
 use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
@@ -83,6 +84,56 @@ fn unroutable_message_is_kept() -> Result<()> {
     ids.dedup();
     ensure!(ids.len() == rest.len(), "a message was published more than once: {} ids", ids.len());
     service.end()
+}
+
+/// A sink on the default exchange names the queue of all its messages. While the queue does not exist, the messages
+/// must wait.
+#[test]
+fn message_waits_for_the_queue_that_the_sink_names() -> Result<()> {
+    let rig = Rig::new()?;
+    let config = rig.home.read("ordain.toml");
+    let sink = "exchange = \"\"\nrouting_key = \"receipts\"";
+    rig.home.write("ordain.toml", config.replace("exchange = \"out\"", sink))?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    rig.publish(&in_turn(1, 3))?;
+    service.until_says("the queue \"receipts\" does not exist: declare the queue")?;
+    rig.client.queue("receipts")?;
+    let taken = rig.client.take("receipts", 3)?;
+    ensure!(taken.iter().all(|message| message.exchange.as_str().is_empty()), "{taken:?}");
+    service.end()
+}
+
+/// With `unroutable = "drop"`, messages that no queue accepts must not delay the other messages of their key.
+#[test]
+fn unroutable_message_is_dropped_if_the_sink_drops_them() -> Result<()> {
+    let rig = Rig::new()?;
+    let config = rig.home.read("ordain.toml");
+    let sink = "exchange = \"out\"\nunroutable = \"drop\"";
+    rig.home.write("ordain.toml", config.replace("exchange = \"out\"", sink))?;
+    rig.client.delete_queue("out")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let address = admin(&mut service)?;
+    let lines = in_turn(2, 4);
+    let (first, rest) = lines.split_at(4);
+    rig.publish(first)?;
+    let name = "ordain_unroutable_messages_total{sink=\"tally\"}";
+    service.until("the dropped messages", || metric(address, name).ok().flatten() == Some(4))?;
+    service.until_says("message dropped: no queue takes messages of the exchange \"out\"")?;
+    rig.client.queue("out")?;
+    rig.client.bind("out", "out", "#")?;
+    rig.publish(rest)?;
+    let taken = rig.client.take("out", 4)?;
+    let mut ids: Vec<_> =
+        taken.iter().map(|message| message.properties.message_id().clone()).collect();
+    ids.sort();
+    ids.dedup();
+    ensure!(ids.len() == 4, "{taken:?}");
+    service.end()?;
+    let further = rig.client.take_all("out")?;
+    ensure!(further.is_empty(), "{further:?}");
+    Ok(())
 }
 
 /// The commits contain both messages for an exchange and dead letters for a file. While the messages wait for a queue,

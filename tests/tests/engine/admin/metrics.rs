@@ -19,7 +19,7 @@ use yaml_rust2::YamlLoader;
 use super::support::{EVENTS, GOOD_KEYS, at_rest, home};
 
 /// The names of all metrics without the prefix `ordain_`, each with the type of the metric.
-const ALL: [(&str, &str); 36] = [
+const ALL: [(&str, &str); 37] = [
     ("build_info", "gauge"),
     ("log_lines_dropped_total", "counter"),
     ("dropped_messages", "gauge"),
@@ -53,6 +53,7 @@ const ALL: [(&str, &str); 36] = [
     ("full_keys", "gauge"),
     ("outbox_pending", "gauge"),
     ("published_messages_total", "counter"),
+    ("unroutable_messages_total", "counter"),
     ("handler_failures_total", "counter"),
     ("ready_keys", "gauge"),
     ("blocked_keys", "gauge"),

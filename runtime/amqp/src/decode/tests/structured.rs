@@ -105,6 +105,21 @@ fn optional_attribute_that_cannot_be_read_counts_as_missing() {
     }
 }
 
+/// The SDK for Python writes a Boolean in the text form of Python.
+#[test]
+fn end_of_a_key_is_read_in_upper_and_lower_case() {
+    let decoder = decoder(OrderingMode::Fifo, EventLocations::DEFAULT);
+    for (value, end) in [("true", true), ("\"True\"", true), ("\"FALSE\"", false), ("null", false)]
+    {
+        let members = format!("\"endofsequence\":{value},");
+        let event = decoder.decode(&structured(BasicProperties::default(), &members));
+        assert_eq!(event.expect(value).end(), end, "{value}");
+    }
+    let wrong = structured(BasicProperties::default(), "\"endofsequence\":\"yes\",");
+    let error = decoder.decode(&wrong).expect_err("no Boolean");
+    assert_eq!(error.message, "`endofsequence` must be true or false, found \"yes\"");
+}
+
 #[test]
 fn invalid_body_and_batch_are_rejected() {
     let decode = |kind: &str, body: &str| {
@@ -206,10 +221,14 @@ fn batch_beyond_a_limit_is_not_divided() {
     let error = count(&fifo().with_batch_limit(2), &three).expect_err("three events");
     assert!(error.contains("more than 2 events") && error.contains("lower `prefetch`"), "{error}");
     let error = count(&fifo().with_batch_limit(1), &three).expect_err("three events");
-    let expected = "the batch has more than 1 event: send at most 1 event in a message, or lower `prefetch`: a fifo \
-                    stream must remember the ids of all events in `prefetch` messages. It is certain to remember only \
-                    4000 ids of each key (or `id_window` ids, if `id_window` is lower)";
+    let expected = "the batch has more than 1 event: send at most 1 event in a message, or lower `prefetch` in the \
+                    source of the stream: with `prefetch = 400`, a message can have 10 events. A fifo stream must \
+                    remember the ids of all events in `prefetch` messages, and is certain to remember only 4000 ids of \
+                    each key (or `id_window` ids, if `id_window` is lower)";
     assert_eq!(error, expected);
+    // A stream with the `prefetch` of the error reads batches of the size in the error.
+    let loaded = loaded(OrderingMode::Fifo, "prefetch = 400");
+    assert_eq!(loaded.config.streams["s"].message_events_limit(), 10);
     let error = count(&sequenced().with_batch_limit(2), &three).expect_err("three events");
     assert!(error.contains("more than 2 events") && !error.contains("prefetch"), "{error}");
     let ids: Vec<String> = (0..=MESSAGE_EVENTS_LIMIT).map(|id| id.to_string()).collect();

@@ -109,6 +109,10 @@ impl MetricsEncoder<'_, '_> {
         let published = published.map(|(sink, count)| (vec![("sink", sink.clone())], *count));
         let help = "Messages, and forwarded dead letters, that this process has published";
         self.counters("published_messages", help, published)?;
+        let unroutable = self.snapshot.unroutable_messages.iter();
+        let unroutable = unroutable.map(|(sink, count)| (vec![("sink", sink.clone())], *count));
+        let help = "For each sink of kind `amqp`: messages that the sink has dropped, because no queue accepted them";
+        self.counters("unroutable_messages", help, unroutable)?;
         let requests = self.snapshot.requests.iter();
         let requests =
             requests.map(|(status, count)| (vec![("status", status.to_string())], *count));
