@@ -308,6 +308,7 @@ impl<'a> PreparedRun<'a> {
         let lease = Duration::from_millis(loaded.config.runtime.lease.0);
         let info = InstanceInfo {
             offers: handlers.offered_builds(),
+            refused_streams: refused.iter().map(|stream| stream.name().to_owned()).collect(),
             ..InstanceInfo::of_this_process(loaded.config.partition_counts(), once)
         };
         let mut heartbeat = tokio::select! {
@@ -319,7 +320,8 @@ impl<'a> PreparedRun<'a> {
             }
         };
         status.set_lease(heartbeat.lease_until());
-        let versions = RolloutController::new(loaded, store, handlers, heartbeat.membership());
+        let membership = heartbeat.membership();
+        let versions = RolloutController::new(loaded, store, handlers, membership.clone());
         let partitions = async {
             numbering::check(loaded, &**store, id).await?;
             PartitionManager::new(&factory, status, &mut heartbeat).run(shutdown).await
@@ -330,7 +332,7 @@ impl<'a> PreparedRun<'a> {
             error = versions.run(once) => Err(error),
             () = watch_store_servers(store) => Ok(0),
             () = policies::watch(policies, status) => Ok(0),
-            () = broker::retry_refused(loaded, factory.broker.as_ref(), refused) => Ok(0),
+            () = broker::retry_refused(loaded, factory.broker.as_ref(), refused, &membership) => Ok(0),
             () = watch_accepted_events(store, &accepted, losses) => Ok(0),
         };
         if unpublished.is_err() {

@@ -1,7 +1,7 @@
 //! The information that an instance (one process, from its start to its end) publishes about itself, for other
 //! instances and for users.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::ops::RangeInclusive;
 
@@ -42,6 +42,10 @@ pub struct InstanceInfo {
     /// The instance's connection to the broker.
     #[serde(deserialize_with = "lenient")]
     pub broker: BrokerHealth,
+    /// The streams whose topology (exchange, queues and bindings) the broker refuses to this instance. The instance
+    /// consumes nothing of these streams.
+    #[serde(deserialize_with = "lenient")]
+    pub refused_streams: BTreeSet<String>,
     /// The identity of the process; `None` if the system does not provide it.
     #[serde(deserialize_with = "lenient")]
     pub process: Option<ProcessIdentity>,
@@ -99,6 +103,7 @@ impl InstanceInfo {
             alone,
             leaving: false,
             broker: BrokerHealth::Up,
+            refused_streams: BTreeSet::new(),
             process: ProcessIdentity::of_this_process(),
         }
     }
@@ -107,6 +112,12 @@ impl InstanceInfo {
     pub fn of_other_instances(table: &MembershipTable, id: InstanceId) -> Vec<Self> {
         let others = table.members.iter().filter(|(other, _)| **other != id);
         others.map(|(_, member)| Self::decode(&member.info)).collect()
+    }
+
+    /// Returns the streams that the instance runs and whose topology the broker does not refuse to the instance.
+    pub fn accepted_streams(&self) -> impl Iterator<Item = &str> {
+        let streams = self.streams.keys().map(String::as_str);
+        streams.filter(move |stream| !self.refused_streams.contains(*stream))
     }
 
     /// Encodes the information for the store.
@@ -235,14 +246,26 @@ mod tests {
 
     #[test]
     fn information_of_another_version_is_read() {
-        let about =
-            InstanceInfo { name: "a/1".to_owned(), leaving: true, ..InstanceInfo::default() };
+        let about = InstanceInfo {
+            name: "a/1".to_owned(),
+            leaving: true,
+            streams: BTreeMap::from([("orders".to_owned(), 4), ("bills".to_owned(), 2)]),
+            refused_streams: BTreeSet::from(["orders".to_owned()]),
+            ..InstanceInfo::default()
+        };
         assert_eq!(InstanceInfo::decode(&about.encode()), about);
+        assert!(about.accepted_streams().eq(["bills"]));
         let later = r#"{"name":"b/2","streams":{"orders":4},"zone":"x"}"#;
-        assert_eq!(InstanceInfo::decode(later).streams["orders"], 4);
-        let other = r#"{"name":"c\n3","broker":"slow","process":7,"streams":{"orders":4}}"#;
+        let later = InstanceInfo::decode(later);
+        assert_eq!(later.streams["orders"], 4);
+        assert!(
+            later.accepted_streams().eq(["orders"]),
+            "an earlier version names no refused streams"
+        );
+        let other = r#"{"name":"c\n3","broker":"slow","process":7,"refused_streams":"all","streams":{"orders":4}}"#;
         let other = InstanceInfo::decode(other);
         assert_eq!((&*other.name, other.streams["orders"]), ("c3", 4));
+        assert!(other.accepted_streams().eq(["orders"]));
         for strange in [
             "\u{0}nothing",
             r#"{"streams":{"orders":0}}"#,

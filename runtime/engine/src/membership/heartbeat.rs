@@ -59,6 +59,11 @@ impl Membership {
         });
     }
 
+    /// Publishes that the broker accepts a stream that it refused to this instance before.
+    pub(crate) fn announce_accepted(&self, stream: &str) {
+        self.info.send_if_modified(|info| info.refused_streams.remove(stream));
+    }
+
     /// Triggers a heartbeat now. Call this method after a change of the membership table, because the reply to the
     /// heartbeat contains the new table.
     pub(crate) fn trigger(&self) {

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::management::ManagementApi;
 use super::{RunError, RunStatus, policies};
+use crate::membership::Membership;
 use crate::sink::Sinks;
 use crate::source::QueueNotifiers;
 use ordain_amqp::{
@@ -163,15 +164,17 @@ async fn has_others(store: &Arc<dyn Store>, id: InstanceId) -> Result<bool, Stor
     Ok(with_store_timeout(store.table()).await?.members.keys().any(|member| *member != id))
 }
 
-/// Repeats the preparation of the refused streams until the broker accepts each of them, and then opens their gates.
-/// This function never returns.
+/// Repeats the preparation of the refused streams until the broker accepts each of them. Then opens the gate of the
+/// stream, and publishes in the membership that this process can consume the stream. This function never returns.
 pub(super) async fn retry_refused(
     loaded: &LoadedConfig,
     broker: Option<&Arc<BrokerEndpoint>>,
     refused: Vec<RefusedStream>,
+    membership: &Membership,
 ) {
     if let Some(broker) = broker {
-        join_all(refused.into_iter().map(|stream| stream.retry(loaded, broker))).await;
+        let retries = refused.into_iter().map(|stream| stream.retry(loaded, broker, membership));
+        join_all(retries).await;
     }
     std::future::pending::<()>().await;
 }
@@ -223,15 +226,24 @@ impl StreamTopology {
 }
 
 impl RefusedStream {
+    pub(super) fn name(&self) -> &str {
+        self.stream.name()
+    }
+
     /// Repeats the preparation until the broker accepts the topology. Meanwhile, logs the refusal at intervals.
-    async fn retry(mut self, loaded: &LoadedConfig, broker: &BrokerEndpoint) {
+    async fn retry(
+        mut self,
+        loaded: &LoadedConfig,
+        broker: &BrokerEndpoint,
+        membership: &Membership,
+    ) {
         let mut backoff = REFUSED_BACKOFF;
         let mut throttle = LogThrottle::new(shortened(REFUSED_WARN_INTERVAL));
         loop {
             if throttle.allow() {
                 tracing::error!(
-                    stream = self.stream.name(),
-                    "new stream not consumed: {}; the other streams continue. Ordain tries again",
+                    stream = self.name(),
+                    "new stream not consumed by this process: {}; the other streams continue. Ordain tries again",
                     self.reason
                 );
             }
@@ -243,10 +255,11 @@ impl RefusedStream {
                 Err(error) => error.to_string(),
                 Ok(PreparedTopology { error: Some(error), .. }) => error.to_string(),
                 Ok(prepared) => {
-                    let name = self.stream.name();
+                    let name = self.name();
                     report_prepared(loaded, broker, name, &prepared, false);
                     tracing::info!(stream = name, "new stream accepted by the broker");
                     self.gate.send_replace(None);
+                    membership.announce_accepted(name);
                     return;
                 }
             };

@@ -414,16 +414,24 @@ impl<'a> PartitionManager<'a> {
     /// Logs that this instance hands a partition over, with the reason and, if another instance should own the
     /// partition, the name of that instance.
     fn log_reassigned(&self, partition: &Partition) {
-        let owner = self.distribution.get(partition).and_then(|owner| self.names.get(owner));
+        let owner = self.distribution.get(partition);
+        let is_refused = |id: &InstanceId| {
+            let member = self.table.members.get(id);
+            member.is_some_and(|member| {
+                InstanceInfo::decode(&member.info).refused_streams.contains(&*partition.stream)
+            })
+        };
         let reason = if self.broker_health == BrokerHealth::Down {
             "this process cannot use the broker"
+        } else if is_refused(&self.heartbeat.id()) && !owner.is_some_and(is_refused) {
+            "the broker refuses this stream to this process, and accepts it for another process"
         } else {
             "an instance has started or ended, or can use the broker again"
         };
         tracing::info!(
             stream = &*partition.stream,
             partition = partition.number,
-            new_owner = owner,
+            new_owner = owner.and_then(|owner| self.names.get(owner)),
             "partition no longer assigned to this process: {reason}; handing it over to another instance"
         );
     }

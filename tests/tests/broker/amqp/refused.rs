@@ -3,17 +3,17 @@
 
 use std::net::SocketAddr;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use lapin::ExchangeKind;
 use lapin::types::FieldTable;
-use ordain_servers::{Rabbit, RabbitOptions, Redis};
+use ordain_servers::{Rabbit, RabbitOptions, Redis, wait_for_command};
 use ordain_tests::amqp::from_line;
 use ordain_tests::host::Home;
 use ordain_tests::http::{LINES_TYPE, admin, get, ingress, metric, post, ready};
 use ordain_tests::log::{in_turn, line};
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::support::{
     ADMIN, FIFO, Halves, declare_exchange_and_queue, declare_queue, log_in, rig_of_user,
@@ -430,6 +430,50 @@ fn refused_process_takes_no_partitions_from_others() -> Result<()> {
     rig.publish(&more)?;
     rig.check(&more)?;
     service.end()
+}
+
+/// Waits until two hosts own `shares` of the partitions.
+fn until_shared(home: &Home, hosts: [&Service; 2], shares: [u64; 2]) -> Result<()> {
+    let mut rows = Vec::new();
+    let shared = wait_for_command("the shares of the hosts", || {
+        rows = home.rows(&["instances", "--json"])?;
+        let owned = hosts.map(|host| {
+            let end = format!("/{}", host.id());
+            let is_host =
+                |row: &&Value| row["name"].as_str().is_some_and(|name| name.ends_with(&end));
+            rows.iter().find(is_host).and_then(|row| row["owns"].as_u64())
+        });
+        Ok(owned == shares.map(Some))
+    });
+    shared.with_context(|| format!("{rows:?}"))
+}
+
+/// The broker refuses the new stream of a process, which waits alone and owns all partitions. The broker then accepts
+/// the stream for a second process, which has another login. The first process must hand all partitions over to the
+/// second process, and must take part again as soon as the broker accepts the stream for it too.
+#[test]
+fn refused_process_leaves_its_partitions_to_an_accepted_process() -> Result<()> {
+    let user = "waiting-denied";
+    let redis = Redis::start(&[])?;
+    let sections = format!("{ADMIN}[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
+    let source = "partitions = 4";
+    let rig = rig_of_user(user, "", "")?;
+    log_in(&rig, user, &sections, "", source)?;
+    take_rights(&rig, user)?;
+    let (mut refused, _) = start_refused(&rig.home, &[])?;
+    let other = Home::new(&["tally"], &config(&rig.rabbit.url(), &sections, "", source))?;
+    let mut accepted = Service::start(&other, &RUN_WITH_SHORT_WAITS)?;
+    until_shared(&other, [&refused, &accepted], [0, 4])?;
+    refused.until_lines(1, &["partition no longer assigned", "the broker refuses this stream"])?;
+    let halves = Halves::begin(&rig, in_turn(20, 4))?;
+    ready(&mut refused)?;
+
+    give_rights(&rig, user)?;
+    refused.until_says("new stream accepted by the broker")?;
+    until_shared(&other, [&refused, &accepted], [2, 2])?;
+    halves.end(&rig)?;
+    refused.end()?;
+    accepted.end()
 }
 
 /// The reason why a queue cannot be used.
