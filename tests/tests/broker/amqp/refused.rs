@@ -435,7 +435,7 @@ fn refused_process_takes_no_partitions_from_others() -> Result<()> {
 /// Waits until two hosts own `shares` of the partitions.
 fn until_shared(home: &Home, hosts: [&Service; 2], shares: [u64; 2]) -> Result<()> {
     let mut rows = Vec::new();
-    let shared = wait_for_command("the shares of the hosts", || {
+    let found = wait_for_command("the shares of the hosts", || {
         rows = home.rows(&["instances", "--json"])?;
         let owned = hosts.map(|host| {
             let end = format!("/{}", host.id());
@@ -445,7 +445,7 @@ fn until_shared(home: &Home, hosts: [&Service; 2], shares: [u64; 2]) -> Result<(
         });
         Ok(owned == shares.map(Some))
     });
-    shared.with_context(|| format!("{rows:?}"))
+    found.with_context(|| format!("{rows:?}"))
 }
 
 /// The broker refuses the new stream of a process, which waits alone and owns all partitions. The broker then accepts
