@@ -3,14 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use ordain_servers::Rabbit;
 use ordain_tests::amqp::Outgoing;
-use ordain_tests::plugins::root;
+use ordain_tests::guide::producer_settings;
 use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 use serde_json::{Value, json};
@@ -345,22 +344,6 @@ fn all_cases() -> Vec<Case> {
         .collect()
 }
 
-/// Returns the settings of each producer in the table of the page: the code in the third cell of its row.
-fn table() -> Result<BTreeMap<String, String>> {
-    let page = fs::read_to_string(root().join("docs/guide/your-producer.md"))?;
-    let rows = page.lines().skip_while(|line| !line.starts_with("| producer |")).skip(2);
-    let mut settings = BTreeMap::new();
-    for row in rows.take_while(|line| line.starts_with('|')) {
-        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-        let ["", producer, _sends, set, _gets, ""] = cells[..] else {
-            anyhow::bail!("the row needs four cells: {row}")
-        };
-        let set: Vec<&str> = set.split('`').skip(1).step_by(2).collect();
-        settings.insert(producer.to_owned(), set.join(", "));
-    }
-    Ok(settings)
-}
-
 /// Returns a configuration with one stream for each case. The handler rejects every event, so the dead letters show
 /// the events.
 fn config(rabbit: &Rabbit, cases: &[Case], table: &BTreeMap<String, String>) -> Result<String> {
@@ -381,7 +364,7 @@ fn config(rabbit: &Rabbit, cases: &[Case], table: &BTreeMap<String, String>) -> 
 #[test]
 fn messages_of_common_producers_are_read_with_the_settings_in_the_guide() -> Result<()> {
     let cases = all_cases();
-    let table = table()?;
+    let table = producer_settings()?;
     let shown: BTreeSet<&str> = cases.iter().map(|case| case.producer).collect();
     let rows: BTreeSet<&str> = table.keys().map(String::as_str).collect();
     ensure!(shown == rows, "rows without a message: {:?}", rows.difference(&shown));
