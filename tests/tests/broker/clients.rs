@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
+use lapin::types::AMQPValue;
+use ordain_tests::amqp::from_line;
 use ordain_tests::clients::{javascript, python};
 use ordain_tests::guide::producer_settings;
 use ordain_tests::http::{admin, metric};
@@ -254,5 +256,78 @@ fn published_messages_are_read_by_the_sdks_and_nestjs() -> Result<()> {
     ensure!(message["data"]["sequence"] == 3, "{message}");
     let id = message["id"].as_str().context("an id")?;
     ensure!(id.starts_with("cases/k0/") && id.ends_with("/0"), "{message}");
+    Ok(())
+}
+
+/// Each client receives the same message through a queue of its own. The clients kombu and rascal decode the data,
+/// because they know its content type.
+#[test]
+fn published_messages_are_read_by_other_clients() -> Result<()> {
+    let clients = ["pika", "kombu", "aio-pika", "amqplib", "rascal"];
+    let rig = Rig::new()?;
+    for client in clients {
+        rig.client.queue(client)?;
+        rig.client.bind(client, "out", "#")?;
+    }
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    rig.publish(&in_turn(1, 1))?;
+    wait_until("the message in each queue", || {
+        let queues = rig.rabbit.queues()?;
+        Ok(clients.iter().all(|client| queues.get(*client) == Some(&(1, 0))))
+    })?;
+    service.end()?;
+    let url = rig.rabbit.url();
+    let mut printed = python("read.py", &[&url, "pika", "kombu", "aio-pika"])?;
+    printed += &javascript("read.js", &[&url])?;
+    let read: Vec<Value> =
+        printed.lines().map(serde_json::from_str).collect::<serde_json::Result<_>>()?;
+    ensure!(read.len() == clients.len(), "{printed}");
+    for (client, message) in clients.iter().zip(&read) {
+        for (name, value) in
+            [("client", *client), ("type", "tally"), ("content_type", "application/json")]
+        {
+            ensure!(message[name] == value, "{client}: {name}: {message}");
+        }
+        let id = message["id"].as_str().context("an id")?;
+        ensure!(id.starts_with("cases/k0/") && id.ends_with("/0"), "{client}: {message}");
+        for (name, value) in [
+            ("X-Key", "k0"),
+            ("cloudEvents:specversion", "1.0"),
+            ("cloudEvents:id", id),
+            ("cloudEvents:type", "tally"),
+            ("cloudEvents:source", "/ordain/cases"),
+            ("cloudEvents:subject", "k0"),
+        ] {
+            ensure!(message["headers"][name] == value, "{client}: {name}: {message}");
+        }
+        let data = &message["data"];
+        ensure!(data["key"] == "k0" && data["sequence"] == 1, "{client}: {message}");
+        ensure!(data["count"] == 1, "{client}: {message}");
+    }
+    Ok(())
+}
+
+/// Celery executes a message whose headers name a task and an id. A message that the stream passes on has the same form
+/// as a handler's message with these headers.
+#[test]
+fn published_message_is_executed_by_celery() -> Result<()> {
+    let rig = Rig::with("", "types = [\"other\"]\nother_types = \"tally\"", "")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let mut event = from_line(&in_turn(1, 1)[0])?;
+    let mut headers = event.properties.headers().clone().unwrap_or_default();
+    for (name, value) in [("task", "orders.ship"), ("id", "task-1")] {
+        headers.insert(name.into(), AMQPValue::LongString(value.into()));
+    }
+    event.properties = event.properties.with_headers(headers);
+    event.body = json!([[17], { "express": true }, {}]).to_string().into_bytes();
+    rig.client.publish("cases", &[event])?;
+    wait_until("the message", || Ok(rig.rabbit.queues()?.get("out") == Some(&(1, 0))))?;
+    service.end()?;
+    let printed = python("execute_task.py", &[&rig.rabbit.url(), "out"])?;
+    let outcome: Value = serde_json::from_str(&printed).with_context(|| printed.clone())?;
+    let result = json!({ "order": 17, "express": true });
+    ensure!(outcome == json!({ "id": "task-1", "result": result }), "{outcome}");
     Ok(())
 }
