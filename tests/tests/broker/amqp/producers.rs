@@ -36,6 +36,8 @@ struct Case {
     time: Option<&'static str>,
     /// The data; `None` if the data is the body.
     data: Option<Value>,
+    /// The headers of the event that the table of the page describes.
+    headers: Vec<(&'static str, &'static str)>,
 }
 
 impl Case {
@@ -53,6 +55,7 @@ impl Case {
             kind: "",
             time: None,
             data: None,
+            headers: Vec::new(),
         }
     }
 
@@ -74,6 +77,10 @@ impl Case {
 
     fn with_time(self, time: &'static str) -> Self {
         Self { time: Some(time), ..self }
+    }
+
+    fn with_headers<const N: usize>(self, headers: [(&'static str, &'static str); N]) -> Self {
+        Self { headers: headers.into(), ..self }
     }
 
     fn message(&self) -> Outgoing {
@@ -139,7 +146,8 @@ fn python_cases() -> Vec<Case> {
         .with_timestamp(SECONDS);
     vec![
         Case::new("pika", properties()),
-        Case::new("kombu", kombu),
+        Case::new("kombu", kombu)
+            .with_headers([("property:content_encoding", "utf-8"), ("property:priority", "0")]),
         Case::new("Celery", celery)
             .with_routing_key("celery")
             .with_body(json!([[17], {}, options]))
@@ -230,7 +238,14 @@ fn dotnet_cases() -> Vec<Case> {
             .with_body(order.clone())
             .with_id("m-1")
             .with_type("Shop.OrderPaid")
-            .with_time(TIME),
+            .with_time(TIME)
+            .with_headers([
+                ("NServiceBus.MessageId", "m-1"),
+                ("NServiceBus.ConversationId", "c-1"),
+                ("NServiceBus.EnclosedMessageTypes", types),
+                ("NServiceBus.TimeSent", "2025-11-25 12:00:00:125000 Z"),
+                ("NServiceBus.ContentType", "application/json"),
+            ]),
         Case::new("EasyNetQ", easy_net_q)
             .with_routing_key("")
             .with_body(order.clone())
@@ -240,7 +255,14 @@ fn dotnet_cases() -> Vec<Case> {
             .with_body(order)
             .with_id("m-1")
             .with_type("Shop.OrderPaid, Shop.Messages")
-            .with_time(TIME),
+            .with_time(TIME)
+            .with_headers([
+                ("rbs2-msg-id", "m-1"),
+                ("rbs2-msg-type", "Shop.OrderPaid, Shop.Messages"),
+                ("rbs2-senttime", "2025-11-25T12:00:00.1250000+00:00"),
+                ("rbs2-content-type", "application/json;charset=utf-8"),
+                ("rbs2-corr-seq", "0"),
+            ]),
     ]
 }
 
@@ -294,7 +316,10 @@ fn other_cases() -> Vec<Case> {
             .with_time(TIME),
         Case::new("MQTT", mqtt(Some("u-1"))).with_routing_key("orders.17.paid").with_id("u-1"),
         Case::new("MQTT", mqtt(None)).with_routing_key("orders.17.paid"),
-        Case::new("AMQP 1.0", amqp_1_0).with_id("m-1").with_time(TIME_IN_SECONDS),
+        Case::new("AMQP 1.0", amqp_1_0)
+            .with_id("m-1")
+            .with_time(TIME_IN_SECONDS)
+            .with_headers([("tenant", "blue")]),
         value.with_time(TIME_IN_SECONDS),
     ]
 }
@@ -309,6 +334,7 @@ fn cloud_event_cases() -> Vec<Case> {
             ("type", text("order.paid")),
             ("subject", text("17")),
             ("time", time),
+            ("tenant", text("blue")),
         ] {
             table.insert(format!("{prefix}{name}").into(), value);
         }
@@ -316,6 +342,7 @@ fn cloud_event_cases() -> Vec<Case> {
             .with_id("e-1")
             .with_type("order.paid")
             .with_time(TIME)
+            .with_headers([("tenant", "blue")])
     };
     let order = json!({ "orderId": 17, "cents": 1200 });
     let body = json!({
@@ -396,6 +423,10 @@ fn messages_of_common_producers_are_read_with_the_settings_in_the_guide() -> Res
         ensure!(event["time"].as_str() == case.time, "{producer}: {event}");
         let data = case.data.as_ref().unwrap_or(&case.body);
         ensure!(event["data"] == *data, "{producer}: {event}");
+        let headers = event["headers"].as_array().context("headers")?;
+        for (header, value) in &case.headers {
+            ensure!(headers.contains(&json!([header, value])), "{producer}: {header}: {event}");
+        }
     }
     Ok(())
 }
