@@ -52,7 +52,7 @@ fn producers(task: &str) -> Vec<Producer<'_>> {
             headers: vec![("property:content_encoding", "utf-8"), ("property:priority", "0")],
             ..plain("kombu", "application/json")
         },
-        plain("aio-pika", ""),
+        Producer { headers: vec![("property:priority", "0")], ..plain("aio-pika", "") },
         plain("amqplib", ""),
         plain("rascal", "application/json"),
         Producer {

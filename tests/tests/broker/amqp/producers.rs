@@ -139,7 +139,8 @@ fn python_cases() -> Vec<Case> {
         "message_id": "m-1", "message_timestamp": MS,
     });
     let kombu = json_properties().with_content_encoding("utf-8".into()).with_priority(0);
-    let aio_pika = properties().with_message_id("m-1".into()).with_delivery_mode(1);
+    let aio_pika =
+        properties().with_message_id("m-1".into()).with_delivery_mode(1).with_priority(0);
     let fast_stream = json_properties()
         .with_message_id("m-1".into())
         .with_correlation_id("c-1".into())
@@ -153,7 +154,7 @@ fn python_cases() -> Vec<Case> {
             .with_body(json!([[17], {}, options]))
             .with_id("task-1")
             .with_type("orders.pay"),
-        Case::new("aio-pika", aio_pika).with_id("m-1"),
+        Case::new("aio-pika", aio_pika).with_id("m-1").with_headers([("property:priority", "0")]),
         Case::new("FastStream", fast_stream).with_id("m-1").with_time(TIME_IN_SECONDS),
         Case::new("dramatiq", properties().with_delivery_mode(2))
             .with_body(dramatiq)
