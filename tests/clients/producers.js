@@ -6,10 +6,12 @@
 const amqplib = require("amqplib");
 const { BrokerAsPromised } = require("rascal");
 
+const ORDER = { orderId: 17, cents: 1200 };
+
 async function publishWithAmqplib(url) {
   const connection = await amqplib.connect(url);
   const channel = await connection.createChannel();
-  channel.publish("amqplib", "order-1", Buffer.from('{"n":1}'));
+  channel.publish("amqplib", "orders", Buffer.from(JSON.stringify(ORDER)));
   await channel.close();
   await connection.close();
 }
@@ -21,14 +23,14 @@ async function publishWithRascal(url) {
       [host]: {
         connection: { url },
         exchanges: { rascal: { assert: false, check: false } },
-        publications: { orders: { exchange: "rascal", routingKey: "order-1" } },
+        publications: { orders: { exchange: "rascal", routingKey: "orders" } },
       },
     },
   });
   broker.on("error", (error) => {
     throw error;
   });
-  const publication = await broker.publish("orders", { n: 1 });
+  const publication = await broker.publish("orders", ORDER);
   await new Promise((resolve, reject) => {
     publication.on("success", resolve).on("error", reject).on("return", reject);
   });

@@ -7,6 +7,7 @@ pub mod clients;
 pub mod cloudevents_suite;
 pub mod conformance;
 pub mod guests;
+pub mod guide;
 pub mod host;
 pub mod http;
 pub mod incident;

@@ -1,66 +1,85 @@
 //! Tests with other clients of RabbitMQ and with the SDKs of CloudEvents (`tests/clients`). The handler rejects every
 //! event, so the dead letters show what a handler sees.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context as _, Result, ensure};
 use lapin::BasicProperties;
-use ordain_tests::amqp::Outgoing;
+use lapin::types::AMQPValue;
+use ordain_tests::amqp::{Outgoing, from_line};
 use ordain_tests::clients::{javascript, python};
+use ordain_tests::guide::producer_settings;
 use ordain_tests::http::{admin, metric};
 use ordain_tests::log::in_turn;
 use ordain_tests::rig::Rig;
 use ordain_tests::service::{Service, wait_until};
 use serde_json::{Value, json};
 
-/// A client, the settings of the source with which a stream reads its messages, and the event that a handler sees.
-struct Producer {
+/// A client, and the event that a handler sees. The table of the page "Your producer" in the guide names the settings
+/// with which a stream reads the message of the client.
+struct Producer<'a> {
+    /// The first cell of the client's row in the table.
     name: &'static str,
-    settings: &'static str,
-    key: &'static str,
+    /// The beginning of the settings of the source that concern the queue and the exchange.
+    declaration: &'static str,
     kind: &'static str,
     content_type: &'static str,
     data: Value,
+    /// Some of the headers.
+    headers: Vec<(&'static str, &'a str)>,
 }
 
-/// Returns the producers. All of them publish with the defaults of the client. Celery declares its queue and exchange.
-fn producers() -> Vec<Producer> {
-    let plain = Producer {
-        name: "pika",
-        settings: "id = \"content\"",
-        key: "order-1",
+impl Producer<'_> {
+    /// Returns the name of the stream, its queue and its exchange.
+    fn stream(&self) -> String {
+        self.name.to_lowercase()
+    }
+}
+
+/// Returns the producers. All of them publish with the defaults of the client. Celery declares its queue and exchange,
+/// and has published the task with the id `task`.
+fn producers(task: &str) -> Vec<Producer<'_>> {
+    let plain = |name: &'static str, content_type: &'static str| Producer {
+        name,
+        declaration: "",
         kind: "",
-        content_type: "",
-        data: json!({ "n": 1 }),
+        content_type,
+        data: json!({ "orderId": 17, "cents": 1200 }),
+        headers: Vec::new(),
     };
     vec![
-        Producer { name: "aio-pika", settings: "", data: plain.data.clone(), ..plain },
-        Producer { name: "amqplib", data: plain.data.clone(), ..plain },
+        plain("pika", ""),
         Producer {
-            name: "kombu",
-            content_type: "application/json",
-            data: plain.data.clone(),
-            ..plain
+            headers: vec![("property:content_encoding", "utf-8"), ("property:priority", "0")],
+            ..plain("kombu", "application/json")
         },
+        Producer { headers: vec![("property:priority", "0")], ..plain("aio-pika", "") },
+        plain("amqplib", ""),
+        plain("rascal", "application/json"),
         Producer {
-            name: "rascal",
-            settings: "",
-            content_type: "application/json",
-            data: plain.data.clone(),
-            ..plain
-        },
-        Producer {
-            name: "celery",
-            settings: "declare = false\nkey = \"data:/0/0\"\nid = \"header:id\"\ntype = \"header:task\"",
-            key: "17",
+            declaration: "declare = false, ",
             kind: "orders.pay",
-            content_type: "application/json",
             data: json!([
                 [17],
                 {},
                 { "callbacks": null, "errbacks": null, "chain": null, "chord": null },
             ]),
+            headers: vec![("id", task), ("task", "orders.pay"), ("property:correlation_id", task)],
+            ..plain("Celery", "application/json")
         },
-        plain,
     ]
+}
+
+/// Returns the configuration of a stream with the settings of a producer in the guide. The stream, its queue and its
+/// exchange have the same name.
+fn stream_config(producer: &Producer<'_>, table: &BTreeMap<String, String>) -> Result<String> {
+    let Producer { name, declaration, .. } = producer;
+    let stream = producer.stream();
+    let settings = table.get(*name).with_context(|| format!("no row of {name}"))?;
+    Ok(format!(
+        "[streams.{stream}]\nhandler = \"faulty\"\nordering = \"fifo\"\n\
+         source = {{ kind = \"amqp\", exchange = \"{stream}\", queue = \"{stream}\", {declaration}{settings} }}\n"
+    ))
 }
 
 /// Waits until the host has written this number of dead letters, and ends the host.
@@ -82,37 +101,43 @@ fn only_event(rig: &Rig, stream: &str) -> Result<Value> {
     Ok(event)
 }
 
+/// Each stream has the settings that the guide lists for its client.
 #[test]
 fn messages_of_other_clients_are_read() -> Result<()> {
     let rig = Rig::new()?;
-    let producers = producers();
-    let mut config = format!(
-        "[broker]\nurl = \"{}\"\n[sinks.faulty]\nkind = \"amqp\"\nexchange = \"out\"\n",
-        rig.rabbit.url()
-    );
-    for Producer { name, settings, .. } in &producers {
-        config += &format!(
-            "[streams.{name}]\nhandler = \"faulty\"\nordering = \"fifo\"\n[streams.{name}.source]\nkind = \"amqp\"\n\
-             exchange = \"{name}\"\nqueue = \"{name}\"\n{settings}\n"
-        );
+    let url = rig.rabbit.url();
+    let task = python("producers.py", &[&url, "celery"])?;
+    let producers = producers(task.trim());
+    let table = producer_settings()?;
+    let mut config =
+        format!("[broker]\nurl = \"{url}\"\n[sinks.faulty]\nkind = \"amqp\"\nexchange = \"out\"\n");
+    for producer in &producers {
+        config += &stream_config(producer, &table)?;
     }
     rig.home.write("ordain.toml", config)?;
-    let url = rig.rabbit.url();
-    python("producers.py", &[&url, "celery"])?;
     let mut service = Service::start(&rig.home, &["run"])?;
     for producer in &producers {
-        rig.until_bound(producer.name, &[producer.name])?;
+        let stream = producer.stream();
+        rig.until_bound(&stream, &[&stream])?;
     }
     python("producers.py", &[&url, "pika", "kombu", "aio-pika"])?;
     javascript("producers.js", &[&url])?;
     end_after(&mut service, producers.len())?;
     for producer in &producers {
-        let Producer { name, key, kind, content_type, data, .. } = producer;
-        let event = only_event(&rig, name)?;
-        ensure!(event["key"] == *key && event["type"] == *kind, "{name}: {event}");
+        let Producer { name, kind, content_type, data, headers, .. } = producer;
+        let event = only_event(&rig, &producer.stream())?;
+        ensure!(event["key"] == "17" && event["type"] == *kind, "{name}: {event}");
         ensure!(event["content_type"] == *content_type, "{name}: {event}");
         ensure!(event["data"] == *data, "{name}: {event}");
-        ensure!(event["id"].as_str().is_some_and(|id| !id.is_empty()), "{name}: {event}");
+        let id = event["id"].as_str().context("an id")?;
+        ensure!(!id.is_empty(), "{name}: {event}");
+        if *name == "Celery" {
+            ensure!(id == task.trim(), "{event}");
+        }
+        let found = event["headers"].as_array().context("headers")?;
+        for (header, value) in headers {
+            ensure!(found.contains(&json!([header, value])), "{name}: {header}: {event}");
+        }
     }
     Ok(())
 }
@@ -126,12 +151,13 @@ fn event_of_nestjs_is_read_and_its_request_is_answered() -> Result<()> {
     let url = rig.rabbit.url();
     rig.client.queue("replies")?;
     rig.client.bind("replies", "out", "#")?;
+    let table = producer_settings()?;
+    let settings = table.get("NestJS").context("no row of NestJS")?;
     let config = format!(
         "[broker]\nurl = \"{url}\"\n[sinks.faulty]\nkind = \"amqp\"\nexchange = \"out\"\n\
          [streams.nestjs]\nhandler = \"faulty\"\nordering = \"fifo\"\n\
          types = [\"order.paid\"]\nother_types = \"faulty\"\n\
-         [streams.nestjs.source]\nkind = \"amqp\"\nqueue = \"nestjs\"\ndeclare = false\n\
-         format = \"nestjs\"\nkey = \"data:/data/orderId\"\nid = [\"data:/id\", \"content\"]\n"
+         source = {{ kind = \"amqp\", queue = \"nestjs\", declare = false, {settings} }}\n"
     );
     rig.home.write("ordain.toml", config)?;
     javascript("nestjs.js", &["emit", &url])?;
@@ -287,5 +313,78 @@ fn published_messages_are_read_by_the_sdks_and_nestjs() -> Result<()> {
     ensure!(message["data"]["sequence"] == 3, "{message}");
     let id = message["id"].as_str().context("an id")?;
     ensure!(id.starts_with("cases/k0/") && id.ends_with("/0"), "{message}");
+    Ok(())
+}
+
+/// Each client receives the same message through a queue of its own. The clients kombu and rascal decode the data,
+/// because they know its content type.
+#[test]
+fn published_messages_are_read_by_other_clients() -> Result<()> {
+    let clients = ["pika", "kombu", "aio-pika", "amqplib", "rascal"];
+    let rig = Rig::new()?;
+    for client in clients {
+        rig.client.queue(client)?;
+        rig.client.bind(client, "out", "#")?;
+    }
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    rig.publish(&in_turn(1, 1))?;
+    wait_until("the message in each queue", || {
+        let queues = rig.rabbit.queues()?;
+        Ok(clients.iter().all(|client| queues.get(*client) == Some(&(1, 0))))
+    })?;
+    service.end()?;
+    let url = rig.rabbit.url();
+    let mut printed = python("read.py", &[&url, "pika", "kombu", "aio-pika"])?;
+    printed += &javascript("read.js", &[&url])?;
+    let read: Vec<Value> =
+        printed.lines().map(serde_json::from_str).collect::<serde_json::Result<_>>()?;
+    ensure!(read.len() == clients.len(), "{printed}");
+    for (client, message) in clients.iter().zip(&read) {
+        for (name, value) in
+            [("client", *client), ("type", "tally"), ("content_type", "application/json")]
+        {
+            ensure!(message[name] == value, "{client}: {name}: {message}");
+        }
+        let id = message["id"].as_str().context("an id")?;
+        ensure!(id.starts_with("cases/k0/") && id.ends_with("/0"), "{client}: {message}");
+        for (name, value) in [
+            ("X-Key", "k0"),
+            ("cloudEvents:specversion", "1.0"),
+            ("cloudEvents:id", id),
+            ("cloudEvents:type", "tally"),
+            ("cloudEvents:source", "/ordain/cases"),
+            ("cloudEvents:subject", "k0"),
+        ] {
+            ensure!(message["headers"][name] == value, "{client}: {name}: {message}");
+        }
+        let data = &message["data"];
+        ensure!(data["key"] == "k0" && data["sequence"] == 1, "{client}: {message}");
+        ensure!(data["count"] == 1, "{client}: {message}");
+    }
+    Ok(())
+}
+
+/// Celery executes a message whose headers name a task and an id. A message that the stream passes on has the same form
+/// as a handler's message with these headers.
+#[test]
+fn published_message_is_executed_by_celery() -> Result<()> {
+    let rig = Rig::with("", "types = [\"other\"]\nother_types = \"tally\"", "")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let mut event = from_line(&in_turn(1, 1)[0])?;
+    let mut headers = event.properties.headers().clone().unwrap_or_default();
+    for (name, value) in [("task", "orders.ship"), ("id", "task-1")] {
+        headers.insert(name.into(), AMQPValue::LongString(value.into()));
+    }
+    event.properties = event.properties.with_headers(headers);
+    event.body = json!([[17], { "express": true }, {}]).to_string().into_bytes();
+    rig.client.publish("cases", &[event])?;
+    wait_until("the message", || Ok(rig.rabbit.queues()?.get("out") == Some(&(1, 0))))?;
+    service.end()?;
+    let printed = python("execute_task.py", &[&rig.rabbit.url(), "out"])?;
+    let outcome: Value = serde_json::from_str(&printed).with_context(|| printed.clone())?;
+    let result = json!({ "order": 17, "express": true });
+    ensure!(outcome == json!({ "id": "task-1", "result": result }), "{outcome}");
     Ok(())
 }

@@ -85,17 +85,33 @@ fn publish_readable(rig: &Rig) -> Result<()> {
     rig.until_empty()
 }
 
-/// By mistake, a stream with default settings reads a queue of foreign producers. No message may be lost, the other
-/// stream of the process must continue, and one log line must contain the next step. After a correction of the settings
-/// and a restart, each message takes effect once.
+/// Waits until the stream has stopped because of the foreign messages, which must all remain in the queue. The log line
+/// about the stop must contain all of `parts`.
+fn until_stopped(rig: &Rig, service: &mut Service, parts: &[&str]) -> Result<()> {
+    service.until_says(STOPPED_WORDS)?;
+    until_queue(rig, "cases", FOREIGN_COUNT as u64, 0)?;
+    let log = service.stderr();
+    let line = log.lines().find(|line| line.contains(STOPPED_WORDS)).context("the stop")?;
+    for part in parts.iter().chain(&["`ordain streams resume cases --admin URL`"]) {
+        ensure!(line.contains(part), "no {part:?} in {line}");
+    }
+    Ok(())
+}
+
+/// By mistake, a stream with default settings reads a queue of foreign producers. The operator then makes the stream a
+/// `fifo` stream, which is not sufficient. Each time, no message may be lost, and exactly one log line must contain the
+/// next step. The other stream of the process must continue. After a further correction of the settings, each message
+/// takes effect once.
 #[test]
 fn foreign_messages_stay_in_the_queue_until_the_settings_fit() -> Result<()> {
-    let rig = Rig::with(ADMIN, FIFO, "")?;
+    let rig = Rig::with(ADMIN, "", "")?;
     let other = "[streams.other]\nhandler = \"tally\"\nordering = \"fifo\"\n\
                  source = { kind = \"amqp\", exchange = \"other\", queue = \"other\" }\n";
-    let with_source =
-        |source: &str| format!("{}{other}", config(&rig.rabbit.url(), ADMIN, FIFO, source));
-    rig.home.write("ordain.toml", with_source(""))?;
+    let configure = |ordering: &str, source: &str| {
+        let text = config(&rig.rabbit.url(), ADMIN, ordering, source);
+        rig.home.write("ordain.toml", text + other)
+    };
+    configure("", "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     rig.until_bound("other", &["other"])?;
@@ -103,20 +119,20 @@ fn foreign_messages_stay_in_the_queue_until_the_settings_fit() -> Result<()> {
     let messages: Vec<Outgoing> = (0..FOREIGN_COUNT).map(foreign).collect();
     rig.client.publish("cases", &messages)?;
     let mut service = Service::start(&rig.home, &["run"])?;
-    let address = admin(&mut service)?;
-    service.until_says(STOPPED_WORDS)?;
-    until_queue(&rig, "cases", FOREIGN_COUNT as u64, 0)?;
+    let format = "`source = { …, format = \"celery\", key = \"routing-key\" }`";
+    let step = format!("With `ordering = \"fifo\"` and {format}");
+    let parts = ["(no-key: 20, no-sequence: 80)", "the headers id, task", step.as_str()];
+    until_stopped(&rig, &mut service, &parts)?;
+    service.end()?;
+    ensure!(reports(&service) == 1, "{}", service.stderr());
+    ensure!(letters(&rig)?.is_empty());
 
-    let line = service.stderr();
-    let line = line.lines().find(|line| line.contains(STOPPED_WORDS)).context("the stop")?;
-    for part in [
-        "(no-id: 80, no-key: 20)",
-        "the headers id, task",
-        "`source = { …, format = \"celery\", key = \"routing-key\" }`",
-        "`ordain streams resume cases --admin URL`",
-    ] {
-        ensure!(line.contains(part), "no {part:?} in {line}");
-    }
+    configure(FIFO, "")?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    let address = admin(&mut service)?;
+    let step = format!("With {format}");
+    let parts = ["(no-id: 80, no-key: 20)", "the headers id, task", step.as_str()];
+    until_stopped(&rig, &mut service, &parts)?;
     let page = get(address, "/readyz")?;
     let reason = page.problem()?;
     ensure!(page.status == 503 && reason.contains("stream cases: its messages cannot be read"));
@@ -140,7 +156,7 @@ fn foreign_messages_stay_in_the_queue_until_the_settings_fit() -> Result<()> {
 
     let places = "key = [\"routing-key\", \"*\"], \
                   id = [\"header:id\", \"header:rbs2-msg-id\", \"data:/messageId\", \"content\"]";
-    rig.home.write("ordain.toml", with_source(places))?;
+    configure(FIFO, places)?;
     let mut service = Service::start(&rig.home, &["run"])?;
     let taken = rig.client.take("out", FOREIGN_COUNT)?;
     let ids: BTreeSet<Option<String>> = taken

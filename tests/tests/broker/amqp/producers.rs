@@ -3,14 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use ordain_servers::Rabbit;
 use ordain_tests::amqp::Outgoing;
-use ordain_tests::plugins::root;
+use ordain_tests::guide::producer_settings;
 use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 use serde_json::{Value, json};
@@ -37,6 +36,8 @@ struct Case {
     time: Option<&'static str>,
     /// The data; `None` if the data is the body.
     data: Option<Value>,
+    /// The headers of the event that the table of the page describes.
+    headers: Vec<(&'static str, &'static str)>,
 }
 
 impl Case {
@@ -54,6 +55,7 @@ impl Case {
             kind: "",
             time: None,
             data: None,
+            headers: Vec::new(),
         }
     }
 
@@ -75,6 +77,10 @@ impl Case {
 
     fn with_time(self, time: &'static str) -> Self {
         Self { time: Some(time), ..self }
+    }
+
+    fn with_headers<const N: usize>(self, headers: [(&'static str, &'static str); N]) -> Self {
+        Self { headers: headers.into(), ..self }
     }
 
     fn message(&self) -> Outgoing {
@@ -133,20 +139,22 @@ fn python_cases() -> Vec<Case> {
         "message_id": "m-1", "message_timestamp": MS,
     });
     let kombu = json_properties().with_content_encoding("utf-8".into()).with_priority(0);
-    let aio_pika = properties().with_message_id("m-1".into()).with_delivery_mode(1);
+    let aio_pika =
+        properties().with_message_id("m-1".into()).with_delivery_mode(1).with_priority(0);
     let fast_stream = json_properties()
         .with_message_id("m-1".into())
         .with_correlation_id("c-1".into())
         .with_timestamp(SECONDS);
     vec![
         Case::new("pika", properties()),
-        Case::new("kombu", kombu),
+        Case::new("kombu", kombu)
+            .with_headers([("property:content_encoding", "utf-8"), ("property:priority", "0")]),
         Case::new("Celery", celery)
             .with_routing_key("celery")
             .with_body(json!([[17], {}, options]))
             .with_id("task-1")
             .with_type("orders.pay"),
-        Case::new("aio-pika", aio_pika).with_id("m-1"),
+        Case::new("aio-pika", aio_pika).with_id("m-1").with_headers([("property:priority", "0")]),
         Case::new("FastStream", fast_stream).with_id("m-1").with_time(TIME_IN_SECONDS),
         Case::new("dramatiq", properties().with_delivery_mode(2))
             .with_body(dramatiq)
@@ -231,7 +239,14 @@ fn dotnet_cases() -> Vec<Case> {
             .with_body(order.clone())
             .with_id("m-1")
             .with_type("Shop.OrderPaid")
-            .with_time(TIME),
+            .with_time(TIME)
+            .with_headers([
+                ("NServiceBus.MessageId", "m-1"),
+                ("NServiceBus.ConversationId", "c-1"),
+                ("NServiceBus.EnclosedMessageTypes", types),
+                ("NServiceBus.TimeSent", "2025-11-25 12:00:00:125000 Z"),
+                ("NServiceBus.ContentType", "application/json"),
+            ]),
         Case::new("EasyNetQ", easy_net_q)
             .with_routing_key("")
             .with_body(order.clone())
@@ -241,7 +256,14 @@ fn dotnet_cases() -> Vec<Case> {
             .with_body(order)
             .with_id("m-1")
             .with_type("Shop.OrderPaid, Shop.Messages")
-            .with_time(TIME),
+            .with_time(TIME)
+            .with_headers([
+                ("rbs2-msg-id", "m-1"),
+                ("rbs2-msg-type", "Shop.OrderPaid, Shop.Messages"),
+                ("rbs2-senttime", "2025-11-25T12:00:00.1250000+00:00"),
+                ("rbs2-content-type", "application/json;charset=utf-8"),
+                ("rbs2-corr-seq", "0"),
+            ]),
     ]
 }
 
@@ -295,7 +317,10 @@ fn other_cases() -> Vec<Case> {
             .with_time(TIME),
         Case::new("MQTT", mqtt(Some("u-1"))).with_routing_key("orders.17.paid").with_id("u-1"),
         Case::new("MQTT", mqtt(None)).with_routing_key("orders.17.paid"),
-        Case::new("AMQP 1.0", amqp_1_0).with_id("m-1").with_time(TIME_IN_SECONDS),
+        Case::new("AMQP 1.0", amqp_1_0)
+            .with_id("m-1")
+            .with_time(TIME_IN_SECONDS)
+            .with_headers([("tenant", "blue")]),
         value.with_time(TIME_IN_SECONDS),
     ]
 }
@@ -310,6 +335,7 @@ fn cloud_event_cases() -> Vec<Case> {
             ("type", text("order.paid")),
             ("subject", text("17")),
             ("time", time),
+            ("tenant", text("blue")),
         ] {
             table.insert(format!("{prefix}{name}").into(), value);
         }
@@ -317,6 +343,7 @@ fn cloud_event_cases() -> Vec<Case> {
             .with_id("e-1")
             .with_type("order.paid")
             .with_time(TIME)
+            .with_headers([("tenant", "blue")])
     };
     let order = json!({ "orderId": 17, "cents": 1200 });
     let body = json!({
@@ -345,22 +372,6 @@ fn all_cases() -> Vec<Case> {
         .collect()
 }
 
-/// Returns the settings of each producer in the table of the page: the code in the third cell of its row.
-fn table() -> Result<BTreeMap<String, String>> {
-    let page = fs::read_to_string(root().join("docs/guide/your-producer.md"))?;
-    let rows = page.lines().skip_while(|line| !line.starts_with("| producer |")).skip(2);
-    let mut settings = BTreeMap::new();
-    for row in rows.take_while(|line| line.starts_with('|')) {
-        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-        let ["", producer, _sends, set, _gets, ""] = cells[..] else {
-            anyhow::bail!("the row needs four cells: {row}")
-        };
-        let set: Vec<&str> = set.split('`').skip(1).step_by(2).collect();
-        settings.insert(producer.to_owned(), set.join(", "));
-    }
-    Ok(settings)
-}
-
 /// Returns a configuration with one stream for each case. The handler rejects every event, so the dead letters show
 /// the events.
 fn config(rabbit: &Rabbit, cases: &[Case], table: &BTreeMap<String, String>) -> Result<String> {
@@ -381,7 +392,7 @@ fn config(rabbit: &Rabbit, cases: &[Case], table: &BTreeMap<String, String>) -> 
 #[test]
 fn messages_of_common_producers_are_read_with_the_settings_in_the_guide() -> Result<()> {
     let cases = all_cases();
-    let table = table()?;
+    let table = producer_settings()?;
     let shown: BTreeSet<&str> = cases.iter().map(|case| case.producer).collect();
     let rows: BTreeSet<&str> = table.keys().map(String::as_str).collect();
     ensure!(shown == rows, "rows without a message: {:?}", rows.difference(&shown));
@@ -413,6 +424,10 @@ fn messages_of_common_producers_are_read_with_the_settings_in_the_guide() -> Res
         ensure!(event["time"].as_str() == case.time, "{producer}: {event}");
         let data = case.data.as_ref().unwrap_or(&case.body);
         ensure!(event["data"] == *data, "{producer}: {event}");
+        let headers = event["headers"].as_array().context("headers")?;
+        for (header, value) in &case.headers {
+            ensure!(headers.contains(&json!([header, value])), "{producer}: {header}: {event}");
+        }
     }
     Ok(())
 }
