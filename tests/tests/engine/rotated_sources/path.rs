@@ -1,0 +1,158 @@
+//! The path of the source: patterns, links, other spellings, and a changed path.
+
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+
+use anyhow::{Context as _, Result, ensure};
+use ordain_tests::host::Home;
+
+use super::support::{EVENTS, SINK_FILE, Writer, config};
+
+/// A stream whose path is a pattern reads all files that match the pattern, including files that appear later, and the
+/// files that a rotation renames.
+#[test]
+fn all_files_of_a_pattern_are_read() -> Result<()> {
+    let mut writer = Writer::new("orders-*.ndjson", 100)?;
+    writer.home.write("other.ndjson", "no event\n")?;
+    writer.create("orders-a.ndjson", 20)?;
+    writer.home.run_once()?;
+    writer.create("orders-b.ndjson", 20)?;
+    writer.home.run_once()?;
+    writer.append("orders-a.ndjson", 20)?;
+    writer.home.run_once()?;
+    let mut service = writer.start()?;
+    writer.create("orders-c.ndjson", 20)?;
+    writer.until_all(&mut service)?;
+    writer.append("orders-b.ndjson", 20)?;
+    writer.until_all(&mut service)?;
+    service.end()?;
+    // The rotated file no longer matches the pattern.
+    writer.append("orders-a.ndjson", 20)?;
+    writer.rename("orders-a.ndjson", "orders-a.ndjson.1")?;
+    writer.create("orders-a.ndjson", 20)?;
+    writer.home.run_once()?;
+    ensure!(writer.home.run_once()?["delivered"] == 0);
+    writer.check()
+}
+
+/// The first run reads the files in the order of their last changes.
+#[test]
+fn files_of_a_pattern_are_read_in_order() -> Result<()> {
+    let mut writer = Writer::new("orders-*.ndjson", 100)?;
+    let names = ["orders-z.ndjson", "orders-a.ndjson", "orders-m.ndjson"];
+    for (name, at) in names.into_iter().zip(1..) {
+        writer.create(name, 20)?;
+        let modified = std::time::UNIX_EPOCH + std::time::Duration::from_secs(at);
+        File::options().write(true).open(writer.home.path(name))?.set_modified(modified)?;
+    }
+    writer.home.run_once()?;
+    writer.check()
+}
+
+#[test]
+fn sink_that_writes_to_a_file_of_a_pattern_is_refused() -> Result<()> {
+    for path in ["o*.ndjson", "out.?djson"] {
+        let home = Home::new(&["tally"], &config(path))?;
+        let output = home.output(&["run", "--once"])?;
+        let log = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(78), "{path}: {}: {log}", output.status);
+        ensure!(log.contains("is the same file as streams.cases.source.path"), "{log}");
+    }
+    Ok(())
+}
+
+/// The host recognises the file under every spelling of its path, and from every folder.
+#[test]
+fn spelling_of_the_path_does_not_matter() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 40)?;
+    writer.create(EVENTS, 50)?;
+    writer.home.append(EVENTS, "no event\n")?;
+    ensure!(writer.home.run_once()?["dead_total"] == 1);
+    let absolute = writer.home.path(EVENTS).display().to_string();
+    let linked = writer.home.path("link");
+    symlink(writer.home.folder(), &linked)?;
+    for path in ["./events.ndjson", "plugins/../events.ndjson", &absolute, "link/events.ndjson"] {
+        writer.home.write("ordain.toml", config(path))?;
+        let report = writer.home.run_once()?;
+        ensure!(report["delivered"] == 0, "{path}: {report}");
+    }
+    let mut command = writer.home.ordain(&["run", "--once", "--json"])?;
+    let config = writer.home.path("ordain.toml");
+    let output = command.current_dir("/").arg(config).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    ensure!(writer.home.lines(SINK_FILE) == writer.written);
+    let letters = writer.letters()?;
+    ensure!(letters.len() == 1, "{letters:?}");
+    Ok(())
+}
+
+/// The path is a symbolic link or a hard link to a file whose name looks like the name of a rotated file.
+#[test]
+fn path_may_lead_to_a_file_with_an_older_name() -> Result<()> {
+    for is_link in [true, false] {
+        let mut writer = Writer::new(EVENTS, 40)?;
+        let files = ["events-20261127.ndjson", "events-20261128.ndjson"];
+        for file in files {
+            writer.create(file, 20)?;
+            let path = writer.home.path(EVENTS);
+            if path.is_symlink() || path.exists() {
+                fs::remove_file(&path)?;
+            }
+            if is_link {
+                symlink(file, &path)?;
+            } else {
+                fs::hard_link(writer.home.path(file), &path)?;
+            }
+            writer.home.run_once()?;
+            writer.append(file, 20)?;
+        }
+        writer.home.run_once()?;
+        writer.check().with_context(|| format!("link: {is_link}"))?;
+    }
+    Ok(())
+}
+
+/// The path is a symbolic link to a file in another folder, and log rotation renames the files in this folder.
+#[test]
+fn link_into_another_folder_is_followed() -> Result<()> {
+    let mut writer = Writer::new(EVENTS, 40)?;
+    fs::create_dir(writer.home.path("app"))?;
+    symlink("app/log", writer.home.path(EVENTS))?;
+    // This file was rotated before the first start.
+    writer.home.write("app/log.9", "no event\n")?;
+    writer.create("app/log", 20)?;
+    writer.home.run_once()?;
+    writer.append("app/log", 10)?;
+    writer.rename("app/log", "app/log.2")?;
+    writer.create("app/log.1", 20)?;
+    writer.create("app/log", 20)?;
+    writer.home.run_once()?;
+    // The link now leads to a file in another folder, whose older files do not belong to the stream.
+    fs::create_dir(writer.home.path("other"))?;
+    writer.home.write("other/log.1", "no event\n")?;
+    writer.create("other/log", 20)?;
+    fs::remove_file(writer.home.path(EVENTS))?;
+    symlink("other/log", writer.home.path(EVENTS))?;
+    writer.home.run_once()?;
+    writer.rename("other/log.1", "other/log.3")?;
+    writer.rename("other/log", "other/log.2")?;
+    writer.create("other/log.1", 20)?;
+    writer.create("other/log", 20)?;
+    writer.home.run_once()?;
+    writer.check()
+}
+
+/// The path in the settings changes, but the former file keeps its name. The stream must not read the former file any
+/// more.
+#[test]
+fn file_of_an_earlier_path_is_forgotten() -> Result<()> {
+    let mut writer = Writer::after_run(40, 20)?;
+    writer.home.write("ordain.toml", config("other.ndjson"))?;
+    writer.create("other.ndjson", 20)?;
+    let output = writer.home.output(&["run", "--once"])?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success() && log.contains("file forgotten"), "{log}");
+    writer.home.append(EVENTS, "no event\n")?;
+    ensure!(writer.home.run_once()?["delivered"] == 0);
+    writer.check()
+}
