@@ -143,6 +143,11 @@ impl ExchangeProducer {
                 break;
             }
         }
+        if failed.is_none() && !stopped.is_empty() {
+            // RabbitMQ can refuse all further messages of a channel on which a full queue has refused a message, even
+            // after an operator has removed the limit of the queue.
+            self.link = None;
+        }
         (accepted, failed)
     }
 

@@ -53,6 +53,11 @@ const CONFIRM_LIMIT_BYTES: usize = 8 << 20;
 const SEND_GROUP_SIZE: usize = 256;
 /// Interval between two checks for overdue confirms and due retries.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
+/// Time after which the task replaces a channel on which the broker has refused a message. RabbitMQ refuses all further
+/// messages of a channel if a full queue has refused one of them (`reject-publish`), until the length of the queue falls
+/// again. If an operator removes the limit of the queue instead, RabbitMQ continues to refuse the messages of this
+/// channel, but accepts those of a new channel.
+const REFUSED_CHANNEL_LIFETIME: Duration = Duration::from_secs(30);
 /// Maximum number of messages that are retried in isolation at the same time, each on its own connection.
 const ISOLATED_RETRY_LIMIT: usize = 8;
 
@@ -123,6 +128,7 @@ impl ExchangeSink {
             is_write_refused: false,
             health: Arc::clone(&health),
             confirm_timeout: shortened(CONFIRM_TIMEOUT),
+            refused_since: None,
         };
         let (input, receiver) = mpsc::unbounded_channel();
         let routing_key = config.routing_key.clone();
@@ -216,6 +222,8 @@ struct ExchangePublisher {
     health: Arc<SinkHealth>,
     /// Time limit for the next confirm.
     confirm_timeout: Duration,
+    /// The time when the broker first refused a message on the present channel; `None` if it has refused no message.
+    refused_since: Option<Instant>,
 }
 
 /// The reason why a channel is no longer used.
@@ -228,6 +236,8 @@ enum ChannelEnd {
     UnmatchedReturn,
     /// Too many messages of the channel have neither been confirmed nor refused.
     TooManyLateConfirms,
+    /// The broker refused a message on the channel some time ago, and may refuse others only because of that.
+    RefusedMessage,
 }
 
 impl From<lapin::Error> for ChannelEnd {
@@ -275,6 +285,7 @@ impl ExchangePublisher {
             if self.is_empty() {
                 self.report_recovery();
             }
+            self.refused_since = None;
             let mut tracker = ConfirmTracker::new();
             let ended = self.publish(&link, &mut tracker, &mut input, &published).await;
             let unconfirmed_count = tracker.unconfirmed_count();
@@ -308,7 +319,7 @@ impl ExchangePublisher {
                 }
                 // Dropping the link closes the connection in the remaining cases.
                 Err(ChannelEnd::TimedOut) => self.handle_confirm_timeout(first),
-                Err(ChannelEnd::TooManyLateConfirms) => {}
+                Err(ChannelEnd::TooManyLateConfirms | ChannelEnd::RefusedMessage) => {}
                 Err(ChannelEnd::UnmatchedReturn) => {
                     let broker = &self.exchange.broker;
                     let reason =
@@ -359,7 +370,13 @@ impl ExchangePublisher {
         let mut check_timer = interval(CHECK_INTERVAL);
         check_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            if tracker.is_empty() || self.unsent.len() >= SEND_GROUP_SIZE {
+            // The task replaces the channel when all messages of the channel are confirmed. So the task sends no message
+            // twice.
+            let is_replaced = self.is_channel_replaced();
+            if is_replaced && tracker.is_empty() {
+                return Err(ChannelEnd::RefusedMessage);
+            }
+            if !is_replaced && (tracker.is_empty() || self.unsent.len() >= SEND_GROUP_SIZE) {
                 self.send_unsent(&link.channel, tracker, published);
             }
             tokio::select! {
@@ -377,10 +394,18 @@ impl ExchangePublisher {
                 },
                 _ = check_timer.tick(), if !self.is_empty() || !tracker.is_empty() => {
                     self.check_overdue(link, tracker, published)?;
-                    self.send_unsent(&link.channel, tracker, published);
+                    if !is_replaced {
+                        self.send_unsent(&link.channel, tracker, published);
+                    }
                 }
             }
         }
+    }
+
+    /// Returns whether the task must replace the present channel, because the broker refused a message on it.
+    fn is_channel_replaced(&self) -> bool {
+        let limit = shortened(REFUSED_CHANNEL_LIFETIME);
+        self.refused_since.is_some_and(|since| since.elapsed() >= limit)
     }
 
     /// Handles overdue confirms, and starts due retries.
@@ -519,6 +544,9 @@ impl ExchangePublisher {
         let mut published_counts: Vec<PublishedCount> = Vec::new();
         for (item, result) in resolved {
             if !self.is_final(result) {
+                if result == ConfirmResult::Nacked {
+                    self.refused_since.get_or_insert_with(Instant::now);
+                }
                 self.warnings.not_accepted(&item.outgoing, result, &self.retry_queue);
                 self.retry_queue.hold(item, RetryMode::Pipelined, Instant::now());
                 continue;

@@ -378,6 +378,28 @@ fn full_queue_accepts_rest_after_run() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
+/// The queue of a stream is full and rejects further messages (`reject-publish`). An operator then removes the limit of
+/// the queue, and no process reads the queue. RabbitMQ continues to reject the messages of the present channel. The
+/// command must nevertheless publish all events.
+#[test]
+fn events_for_a_queue_whose_limit_is_removed_are_published() -> Result<()> {
+    let rig = Rig::new()?;
+    let lines = in_turn(1, 10);
+    rig.home.write("events.ndjson", text(&lines[..1]))?;
+    // The command declares the queue.
+    publish(&rig, &["events.ndjson"])?;
+    rig.rabbit.set_policy("^cases$", r#"{"max-length": 2, "overflow": "reject-publish"}"#)?;
+    rig.home.write("events.ndjson", text(&lines))?;
+    let mut publishing = Service::start(&rig.home, &["publish", "cases", "events.ndjson"])?;
+    publishing.until_says("events not accepted by the broker")?;
+    rig.rabbit.clear_policy()?;
+    let status = publishing.wait()?;
+    ensure!(status.success(), "{status}: {}", publishing.stderr());
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.check(&lines)?;
+    service.end()
+}
+
 /// The command must read lines as a file source does: it skips blanks before, after and between events, and counts
 /// blank lines as published together with the event before them.
 #[test]

@@ -148,11 +148,13 @@ impl DisturbedExchange {
         let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         let connected = client.take().map_or_else(|| self.rig.connect(), Ok);
         let Ok(connected) = connected else { return Ok(false) };
-        let accepted = connected.try_publish("cases", &messages);
-        if accepted.is_ok() {
+        let is_accepted = connected.try_publish("cases", &messages).unwrap_or_default();
+        // If a full queue has refused a message, RabbitMQ refuses the further messages of the channel, even after the
+        // removal of the queue's limit. The next attempt therefore opens another connection.
+        if is_accepted {
             *client = Some(connected);
         }
-        Ok(accepted.unwrap_or_default())
+        Ok(is_accepted)
     }
 }
 

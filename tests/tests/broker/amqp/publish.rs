@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use lapin::ExchangeKind;
 use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use ordain_servers::{Rabbit, RabbitOptions, Redis, wait_until};
+use ordain_servers::{Rabbit, RabbitOptions, Redis, wait_for_command, wait_until};
 use ordain_tests::amqp::{Outgoing, from_line, header};
 use ordain_tests::host::Home;
 use ordain_tests::http::{get, ready};
@@ -356,6 +356,35 @@ fn message_for_a_full_queue_is_published_once() -> Result<()> {
     ensure!(rig.client.take_all("a")?.is_empty());
     let listed = rig.home.rows(&["dead", "list", "cases", "--json"])?;
     ensure!(listed.is_empty(), "{listed:?}");
+    Ok(())
+}
+
+/// The queue of a sink is full and rejects further messages (`reject-publish`). An operator then removes the limit of
+/// the queue, and no program reads the queue. RabbitMQ continues to reject the messages of the present channel. The host
+/// must nevertheless publish each kept message once, in order.
+#[test]
+fn message_for_a_queue_whose_limit_is_removed_is_published_once() -> Result<()> {
+    let rig = rig(Rabbit::shared()?, "", "", "")?;
+    rig.client.delete_queue("out")?;
+    rig.client.queue("a")?;
+    rig.client.bind("a", "out", "a")?;
+    rig.rabbit.set_policy("^a$", r#"{"max-length": 2, "overflow": "reject-publish"}"#)?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_declared()?;
+    // RabbitMQ informs a channel of the full queue a moment after it has accepted a message too many.
+    for number in 1..=6 {
+        rig.client.publish("cases", &emits("a", number..=number)?)?;
+        rig.until_empty()?;
+    }
+    service.until_lines(1, &["messages not published", "held="])?;
+    rig.rabbit.clear_policy()?;
+    wait_for_command("all messages in the queue", || {
+        Ok(rig.rabbit.queues()?.get("a").copied() == Some((6, 0)))
+    })?;
+    service.end()?;
+    let taken = sequences(&rig.client.take("a", 6)?)?;
+    ensure!(taken == [1, 2, 3, 4, 5, 6], "{taken:?}");
+    ensure!(rig.client.take_all("a")?.is_empty());
     Ok(())
 }
 
