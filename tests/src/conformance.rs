@@ -95,7 +95,8 @@ macro_rules! conformance_suite {
                 load_returns_the_time_until_due;
             letters: letters_are_listed_in_order, letter_with_the_same_id_is_replaced,
                 letters_of_consumed_events_are_removed, events_in_early_letters_are_found,
-                search_for_large_events_names_its_end, letters_expire_independently;
+                search_for_large_events_names_its_end, early_letters_of_a_range_are_read,
+                letters_expire_independently;
             outbox: entries_are_returned_in_order, refused_writes_add_no_messages,
                 published_entries_are_removed_and_their_marks_written, marks_are_written_and_read,
                 mark_is_replaced_only_if_unchanged, checkpoint_under_another_claim_is_refused,

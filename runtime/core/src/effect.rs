@@ -73,6 +73,20 @@ pub enum Effect {
         /// belong to a key of the same name that has ended.
         max_letter_age: u64,
     },
+    /// Read the dead letters of a key with a cause of [`Cause::waits_for_earlier`](crate::Cause::waits_for_earlier),
+    /// because the key has passed their sequences. [`Input::EarlyLettersRead`](crate::Input::EarlyLettersRead) answers
+    /// this effect.
+    ReadEarlyLetters {
+        /// The token to return with the answer.
+        token: AttemptToken,
+        /// The key of the dead letters.
+        key: Key,
+        /// The sequences of the dead letters.
+        sequences: RangeInclusive<u64>,
+        /// The maximum age, in ms, of the dead letters. An older letter may belong to a key of the same name that has
+        /// ended.
+        max_letter_age: u64,
+    },
     /// Read the due index of this partition: the keys with the times at which their owner must process them.
     /// [`Input::DueRead`](crate::Input::DueRead) answers this effect.
     ReadDue {

@@ -37,13 +37,16 @@ pub enum SequencerFault {
     ForgetRecoveredEvents,
     /// The sequencer does not write the range of dead-lettered events that may still take effect into the key record.
     ForgetEventsAhead,
+    /// The sequencer does not decide again about the dead letters of events whose sequences the key has settled with
+    /// other events.
+    KeepPassedLetters,
     /// The handler executes the events of all types, although the settings restrict the types.
     ExecuteOtherTypes,
 }
 
 impl SequencerFault {
     /// All faults.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::SkipAGap,
         Self::ForgetTheTokenCheck,
         Self::TakeADuplicateForNew,
@@ -56,6 +59,7 @@ impl SequencerFault {
         Self::TrustOldReads,
         Self::ForgetRecoveredEvents,
         Self::ForgetEventsAhead,
+        Self::KeepPassedLetters,
         Self::ExecuteOtherTypes,
     ];
 }

@@ -94,6 +94,16 @@ pub enum Input {
         /// `None` if the answer is final.
         failed: Option<Box<str>>,
     },
+    /// The answer to [`Effect::ReadEarlyLetters`](crate::Effect::ReadEarlyLetters).
+    EarlyLettersRead {
+        /// The token of the read.
+        token: AttemptToken,
+        /// The dead letters, ascending by sequence.
+        letters: Vec<DeadLetter>,
+        /// The first sequence whose dead letters the store possibly has not returned. The value is the sequence after
+        /// the requested sequences if the store has returned all dead letters.
+        until: u64,
+    },
     /// The answer to [`Effect::ReadDue`](crate::Effect::ReadDue).
     DueRead {
         /// The requested entries of the due index (the list of keys that their owner must process again), each with its

@@ -44,8 +44,9 @@ pub struct KeyRecord {
     pub spilled: SpillExtent,
     /// The range of the dead-lettered events that wait for the events before them: the dead letters with the cause
     /// `far-ahead` or `overflow`. `None` if there is no such dead letter. While the range ends at or after the first
-    /// missing sequence of the key, the key has a gap, even if the key holds no later event. Few keys have such dead
-    /// letters, so the range is in a box.
+    /// missing sequence of the key, the key has a gap, even if the key holds no later event. When the key has passed
+    /// sequences of the range, these sequences stay in the range until the owner has decided again about their
+    /// remaining dead letters. Few keys have such dead letters, so the range is in a box.
     pub ahead: Option<Box<AheadRange>>,
     /// The rollout under which the last executed event was committed. The rollout names the handler version.
     pub rollout: Option<Arc<Rollout>>,

@@ -10,10 +10,11 @@
 //! what happens to an arriving event. `repeat` decides about an event that arrives again; for this decision,
 //! `settled_events` keeps digests of settled events. `dispatch` forms turns and accepts their results; `other_types`
 //! settles the events that the handler does not execute because of their types. `retry` handles failures, and `gap`
-//! handles missing events. `spill` moves events between memory and store. `commit` forms batches and handles the
-//! replies. `load` loads and evicts lanes, and `restart` restarts them. `due` reads the due index of the store, and
-//! loads the keys that must be processed again. All parts call `reschedule` after they have changed a lane. The code of
-//! a lane (`lane`, with `held` and `chunk`) must never access another lane.
+//! handles missing events. `passed_letters` decides again about dead letters whose sequences the key has passed.
+//! `spill` moves events between memory and store. `commit` forms batches and handles the replies. `load` loads and
+//! evicts lanes, and `restart` restarts them. `due` reads the due index of the store, and loads the keys that must be
+//! processed again. All parts call `reschedule` after they have changed a lane. The code of a lane (`lane`, with `held`
+//! and `chunk`) must never access another lane.
 
 /// Returns whether a deliberate fault is active; always `false` without the feature `faults`.
 macro_rules! fault {
@@ -45,6 +46,7 @@ mod load;
 mod memory;
 mod other_types;
 mod outstanding;
+mod passed_letters;
 mod repeat;
 mod reschedule;
 mod restart;
@@ -96,6 +98,7 @@ pub struct Sequencer {
     reload_requests: VecDeque<Key>,
     outstanding_pages: OutstandingRequests,
     outstanding_replays: OutstandingRequests,
+    outstanding_letter_reads: OutstandingRequests,
     turns: usize,
     ahead: usize,
     /// The bytes of the events, states, outcomes, unpublished messages and kept commits in memory.
@@ -168,6 +171,7 @@ impl Sequencer {
             reload_requests: VecDeque::new(),
             outstanding_pages: OutstandingRequests::default(),
             outstanding_replays: OutstandingRequests::default(),
+            outstanding_letter_reads: OutstandingRequests::default(),
             turns: 0,
             ahead: 0,
             memory: 0,
@@ -227,6 +231,7 @@ impl Sequencer {
             && self.ready.is_empty()
             && self.outstanding_pages.len() == 0
             && self.outstanding_replays.len() == 0
+            && self.outstanding_letter_reads.len() == 0
             && self.outstanding_loads.len() == 0
             && self.loads.is_empty()
             && self.reload_requests.is_empty()
@@ -355,6 +360,9 @@ impl Sequencer {
             Input::SpillRead { token, read } => self.spill_read(token, read),
             Input::Replayed { token, found, until, failed } => {
                 self.replayed(token, found, until, failed.as_deref());
+            }
+            Input::EarlyLettersRead { token, letters, until } => {
+                self.early_letters_read(token, letters, until);
             }
             Input::StoreMayHaveRolledBack => self.doubt_all_shards(),
             Input::DueRead { entries, next_in } => self.due_read(entries, next_in),

@@ -10,9 +10,9 @@ use crate::letter::Cause;
 use crate::limit::HandlerLimit;
 use crate::version::Rollout;
 
-/// The identity of one attempt of a lane. An attempt is a turn, a load, a read of spilled events or a replay request. A
-/// lane is the in-memory queue of one active key. The completion of the attempt returns the token. The sequencer
-/// accepts the completion only if the lane still waits for exactly that attempt.
+/// The identity of one attempt of a lane. An attempt is a turn, a load, a read of spilled events, a read of early dead
+/// letters or a replay request. A lane is the in-memory queue of one active key. The completion of the attempt returns
+/// the token. The sequencer accepts the completion only if the lane still waits for exactly that attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptToken {
     /// The index of the lane in the table of lanes.

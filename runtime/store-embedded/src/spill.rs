@@ -3,11 +3,12 @@
 //! them when they arrived.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use fjall::{Readable, Snapshot};
-use ordain_core::{Key, LetterContent, SpillPage};
+use ordain_core::{DeadLetter, Event, Key, LetterContent, SpillPage};
 
 use super::read::{of_key, sequence_of};
 use super::record::EmbeddedRecord;
@@ -15,7 +16,9 @@ use super::shared::SharedStore;
 use super::tables::into_owned_bytes;
 use super::{EmbeddedStore, keys};
 use ordain_store::codec::{decode_letter, decode_spilled};
-use ordain_store::{FOUND_BYTES_LIMIT, FoundEvents, KeyResult, Partition, SpillArea, StoreError};
+use ordain_store::{
+    EarlyLetters, FOUND_BYTES_LIMIT, FoundEvents, KeyResult, Partition, SpillArea, StoreError,
+};
 
 #[async_trait]
 impl SpillArea for EmbeddedStore {
@@ -47,6 +50,24 @@ impl SpillArea for EmbeddedStore {
         let missing = missing.to_vec();
         let read = move |shared: &SharedStore| {
             of_key(shared, find(shared, &stream, &key, &missing, within))
+        };
+        self.read(read).await
+    }
+
+    async fn early_letters(
+        &self,
+        partition: &Partition,
+        key: &Key,
+        sequences: &RangeInclusive<u64>,
+        within: u64,
+    ) -> Result<KeyResult<EarlyLetters>, StoreError> {
+        let stream = partition.stream.clone();
+        let key = key.clone();
+        let sequences = sequences.clone();
+        let read = move |shared: &SharedStore| {
+            let snapshot = shared.tables.db.snapshot();
+            let read = early_letters(shared, &snapshot, &stream, &key, &sequences, within);
+            of_key(shared, read.map(Ok))
         };
         self.read(read).await
     }
@@ -108,8 +129,6 @@ fn find(
     within: u64,
 ) -> fjall::Result<KeyResult<FoundEvents>> {
     let snapshot = shared.tables.db.snapshot();
-    let now = shared.clock.now();
-    let put_from = now.saturating_sub(within);
     let mut found = complete_search();
     let mut memory = 0;
     let expired = has_expired(shared, &snapshot, stream, key)?;
@@ -128,9 +147,12 @@ fn find(
                 Err(words) => return Ok(Err(words)),
             }
         }
-        let letters = early_letters(shared, &snapshot, stream, key, range, put_from, now)?;
-        found.events.extend(letters.events);
-        found.until = found.until.min(letters.until);
+        let EarlyLetters { letters, until } =
+            early_letters(shared, &snapshot, stream, key, range, within)?;
+        found.events.extend(letters.into_iter().filter_map(early_event));
+        if until <= *range.end() {
+            found.until = found.until.min(until);
+        }
         // The sort is stable, so a spilled event stays before the event of a letter with the same sequence.
         found.events[first..].sort_by_key(|(sequence, _)| *sequence);
         memory += found.events[first..].iter().map(|(_, event)| event.memory()).sum::<usize>();
@@ -178,8 +200,8 @@ fn spilled(
     Ok(Ok(found))
 }
 
-/// Returns the events in `range` from dead letters with a cause of [`ordain_core::Cause::waits_for_earlier`] that were
-/// stored at time `put_from` or later. Ends before the next letter when the memory of the events reaches
+/// Returns the dead letters in `range` that have a cause of [`ordain_core::Cause::waits_for_earlier`] and an event, and
+/// that were stored at most `within` ms ago. Ends before the next letter when the memory of the events reaches
 /// [`FOUND_BYTES_LIMIT`].
 fn early_letters(
     shared: &SharedStore,
@@ -187,10 +209,11 @@ fn early_letters(
     stream: &str,
     key: &str,
     range: &RangeInclusive<u64>,
-    put_from: u64,
-    now: u64,
-) -> fjall::Result<FoundEvents> {
-    let mut found = complete_search();
+    within: u64,
+) -> fjall::Result<EarlyLetters> {
+    let now = shared.clock.now();
+    let put_from = now.saturating_sub(within);
+    let mut letters = Vec::new();
     let mut memory = 0;
     // `end` is exclusive. At the largest `u64`, the addition does not change the number, but no event has this
     // sequence.
@@ -201,18 +224,25 @@ fn early_letters(
         if memory >= FOUND_BYTES_LIMIT
             && let Some(id) = keys::split_letter(&table_key)
         {
-            found.until = id.sequence;
-            break;
+            return Ok(EarlyLetters { letters, until: id.sequence });
         }
         let Ok(stored) = decode_letter(&Bytes::from(value)) else { continue };
         if stored.letter.cause.waits_for_earlier()
             && stored.at >= put_from
             && shared.is_letter_live(stored.at, now)
-            && let LetterContent::Event(event) = stored.letter.content
+            && let LetterContent::Event(event) = &stored.letter.content
         {
             memory += event.memory();
-            found.events.push((stored.letter.id.sequence, event));
+            letters.push(stored.letter);
         }
     }
-    Ok(found)
+    Ok(EarlyLetters { letters, until: end })
+}
+
+/// Returns the event of an early dead letter, with its sequence.
+fn early_event(letter: DeadLetter) -> Option<(u64, Arc<Event>)> {
+    match letter.content {
+        LetterContent::Event(event) => Some((letter.id.sequence, event)),
+        LetterContent::Nothing | LetterContent::Raw(_) => None,
+    }
 }

@@ -7,16 +7,19 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::try_join;
-use ordain_core::{Cause, Event, Key, LetterContent, SpillPage};
+use ordain_core::{Cause, DeadLetter, Event, Key, LetterContent, SpillPage};
 
 use super::RedisStore;
 use super::list::letters::{LetterFilter, LetterRange, letters_of_shard};
 use super::names::RedisKeyKind;
 use super::value::{array, bytes, parts, unexpected_reply};
 use ordain_store::codec::{decode_letter, decode_spilled, put_letter_key};
-use ordain_store::{FOUND_BYTES_LIMIT, FoundEvents, KeyResult, Partition, SpillArea, StoreError};
+use ordain_store::{
+    EarlyLetters, FOUND_BYTES_LIMIT, FoundEvents, KeyResult, Partition, SpillArea, StoreError,
+};
 
-/// The maximum number of events, and of dead letters, in one read for [`SpillArea::find_missing`].
+/// The maximum number of events, and of dead letters, in one read for [`SpillArea::find_missing`] or
+/// [`SpillArea::early_letters`].
 const FIND_EVENTS_LIMIT: usize = 2_000;
 
 /// An event with its sequence.
@@ -55,7 +58,9 @@ impl SpillArea for RedisStore {
                 spilled(self, partition, key, range.clone(), FIND_EVENTS_LIMIT, FOUND_BYTES_LIMIT);
             let letters = early_letters(self, partition, key, range, within);
             let (spilled, letters) = match try_join(spilled, letters).await? {
-                (Ok(spilled), letters) => (spilled, letters),
+                (Ok(spilled), (letters, is_end)) => {
+                    (spilled, (letters.into_iter().filter_map(early_event).collect(), is_end))
+                }
                 (Err(words), _) => return Ok(Err(words)),
             };
             found.until = end_of_read(&spilled).min(end_of_read(&letters));
@@ -70,6 +75,20 @@ impl SpillArea for RedisStore {
         }
         found.events.dedup_by_key(|(sequence, _)| *sequence);
         Ok(Ok(found))
+    }
+
+    async fn early_letters(
+        &self,
+        partition: &Partition,
+        key: &Key,
+        sequences: &RangeInclusive<u64>,
+        within: u64,
+    ) -> Result<KeyResult<EarlyLetters>, StoreError> {
+        let (letters, is_end) = early_letters(self, partition, key, sequences, within).await?;
+        // The next letter may have the same sequence as the last letter of an incomplete answer.
+        let last = letters.last().filter(|_| !is_end).map(|letter| letter.id.sequence);
+        let until = last.unwrap_or(sequences.end().saturating_add(1));
+        Ok(Ok(EarlyLetters { letters, until }))
     }
 }
 
@@ -143,16 +162,16 @@ fn read_event(key: &str, sequence: &Bytes, event: &Bytes) -> KeyResult<NumberedE
     decode_spilled(key, sequence, event).map(|event| (sequence, event))
 }
 
-/// Returns the first events in `range` from dead letters with a cause of [`Cause::waits_for_earlier`] that were stored
-/// at most `within` ms ago. One call returns a limited number of events, but at least one event if there is one. Also
-/// returns `true` if no more such letters follow.
+/// Returns the first dead letters in `range` that have a cause of [`Cause::waits_for_earlier`] and an event, and that
+/// were stored at most `within` ms ago. One call returns a limited number of letters, but at least one letter if there
+/// is one. Also returns `true` if no more such letters follow.
 async fn early_letters(
     store: &RedisStore,
     partition: &Partition,
     key: &Key,
     range: &RangeInclusive<u64>,
     within: u64,
-) -> Result<SpillPage, StoreError> {
+) -> Result<(Vec<DeadLetter>, bool), StoreError> {
     let mut prefix = Vec::new();
     put_letter_key(key, &mut prefix);
     let mut bounds = LetterRange::of_sequences(&prefix, range);
@@ -167,17 +186,22 @@ async fn early_letters(
             letters_of_shard(store, &partition.stream, store.shard_of(key), &bounds, &wanted)
                 .await?;
         // Skip an unreadable letter.
-        let events = part.letters.into_iter().filter_map(|(_, record)| {
+        let letters = part.letters.into_iter().filter_map(|(_, record)| {
             let letter = decode_letter(&record).ok()?.letter;
-            match letter.content {
-                LetterContent::Event(event) => Some((letter.id.sequence, event)),
-                _ => None,
-            }
+            matches!(letter.content, LetterContent::Event(_)).then_some(letter)
         });
-        let events: Vec<NumberedEvent> = events.collect();
+        let letters: Vec<DeadLetter> = letters.collect();
         match part.continue_after {
-            Some(behind) if events.is_empty() => bounds.continue_after(&behind),
-            behind => return Ok((events, behind.is_none())),
+            Some(behind) if letters.is_empty() => bounds.continue_after(&behind),
+            behind => return Ok((letters, behind.is_none())),
         }
+    }
+}
+
+/// Returns the event of an early dead letter, with its sequence.
+fn early_event(letter: DeadLetter) -> Option<NumberedEvent> {
+    match letter.content {
+        LetterContent::Event(event) => Some((letter.id.sequence, event)),
+        LetterContent::Nothing | LetterContent::Raw(_) => None,
     }
 }

@@ -60,7 +60,7 @@ pub use redis_options::{REDIS_BATCH_LIMIT, RedisOptions};
 pub use report::{BLOCKED_STATES, InstanceReport, PendingWork};
 pub use retry::retry_until_ok;
 pub use shared_record::SharedRecord;
-pub use spill::{FOUND_BYTES_LIMIT, FoundEvents, SpillArea};
+pub use spill::{EarlyLetters, FOUND_BYTES_LIMIT, FoundEvents, SpillArea};
 pub use versions::is_version;
 
 /// The maximum length of a key, in bytes. The decoders of events refuse longer keys. The limit is low because every

@@ -4,13 +4,14 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use ordain_core::{Event, Key, SpillPage};
+use ordain_core::{DeadLetter, Event, Key, SpillPage};
 
 use super::{KeyResult, Partition, StoreError};
 
-/// The approximate size of events, in bytes, at which [`SpillArea::find_missing`] stops. The limit applies to the
-/// spilled events of each range of sequences, to the dead letters of each range, and to the events of all completed
-/// ranges together. The next round of replay requests the remaining events.
+/// The approximate size of events, in bytes, at which [`SpillArea::find_missing`] and [`SpillArea::early_letters`]
+/// stop. In [`SpillArea::find_missing`], the limit applies to the spilled events of each range of sequences, to the
+/// dead letters of each range, and to the events of all completed ranges together. The next round of replay requests
+/// the remaining events.
 pub const FOUND_BYTES_LIMIT: usize = 16 << 20;
 
 /// The events that a search for missing events has found. A search may end before it has searched for all wanted
@@ -21,6 +22,17 @@ pub struct FoundEvents {
     pub events: Vec<(u64, Arc<Event>)>,
     /// The first sequence for which the store possibly has not searched; `u64::MAX` if the store has searched for all
     /// wanted sequences.
+    pub until: u64,
+}
+
+/// The early dead letters that a read has returned. A read may end before it has read all requested letters, because
+/// its result is limited in size.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EarlyLetters {
+    /// The letters, ascending by sequence.
+    pub letters: Vec<DeadLetter>,
+    /// The first sequence whose letters the store possibly has not returned. The value is the sequence after the
+    /// requested sequences if the store has returned all letters.
     pub until: u64,
 }
 
@@ -50,4 +62,15 @@ pub trait SpillArea: Send + Sync {
         missing: &[RangeInclusive<u64>],
         within: u64,
     ) -> Result<KeyResult<FoundEvents>, StoreError>;
+
+    /// Returns the dead letters of a key that have a sequence in `sequences`, a cause of
+    /// [`ordain_core::Cause::waits_for_earlier`], and an event. Ignores dead letters that were stored more than
+    /// `within` ms ago. Ends when the size of the events has reached [`FOUND_BYTES_LIMIT`].
+    async fn early_letters(
+        &self,
+        partition: &Partition,
+        key: &Key,
+        sequences: &RangeInclusive<u64>,
+        within: u64,
+    ) -> Result<KeyResult<EarlyLetters>, StoreError>;
 }

@@ -56,7 +56,8 @@ pub(crate) struct ProducerPlan {
     /// end.
     pub(crate) ended: u32,
     pub(crate) after_end: u64,
-    /// Rate of additional events whose sequence is far above all other sequences of their key.
+    /// Rate of additional events whose sequence is far above the sequence of the last event of their key. Some of these
+    /// events have the sequence of a later event of the key.
     pub(crate) far: u32,
     /// Rate of keys whose sequences jump once by a large number. A few of the sequences in between arrive late.
     pub(crate) jumps: u32,

@@ -179,7 +179,11 @@ impl Writer<'_> {
     fn oddities(&mut self, key: &Key, route: &Route, end: u64, sequence: u64, at: u64) {
         let rates = &self.plan.producer;
         if self.rng.permille(rates.far) {
-            let far = end + self.plan.settings.gap.max_width + self.rng.pick(&[1, 2, 1 << 40]);
+            let distance = self.rng.pick(&[1, 2, 1 << 40]);
+            // An event one beyond the limit may have the sequence of a later event of the key. Other events lie beyond
+            // all events of the key.
+            let base = if distance == 1 { sequence } else { end };
+            let far = base + self.plan.settings.gap.max_width + distance;
             let event = self.make(key, far, "far", false);
             self.place(route, at, event);
         }

@@ -210,6 +210,19 @@ impl Store {
         found.into_iter().collect()
     }
 
+    /// Returns the key's dead letters with sequences in `sequences`, and with a cause for which
+    /// [`ordain_core::Cause::waits_for_earlier`] returns true.
+    pub(crate) fn early_letters(
+        &self,
+        key: &Key,
+        sequences: &RangeInclusive<u64>,
+    ) -> Vec<DeadLetter> {
+        let id = |sequence, tag| LetterId { key: key.clone(), sequence, tag };
+        let range = id(*sequences.start(), 0)..=id(*sequences.end(), u64::MAX);
+        let letters = self.letters.range(range).map(|(_, letter)| letter);
+        letters.filter(|letter| letter.cause.waits_for_earlier()).cloned().collect()
+    }
+
     /// Returns entries of the due index, and the time in ms until the first entry after the returned entries is due.
     /// With `all`, the result also contains entries that are not due yet.
     pub(crate) fn due(

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ordain_core::{Cause, CommitReply, DeadLetter, Event, LetterContent, LetterId, WriteCondition};
-use ordain_store::{FOUND_BYTES_LIMIT, FoundEvents, Store, StoredLetter};
+use ordain_store::{EarlyLetters, FOUND_BYTES_LIMIT, FoundEvents, Store, StoredLetter};
 
 use super::{DEAD_TTL, Fixture, Owner, event, first_write, key_record, next_write, record_write};
 
@@ -154,6 +154,74 @@ pub async fn events_in_early_letters_are_found(fixture: &mut impl Fixture) {
         [(3, "spilled".to_owned())]
     );
     assert_eq!(find_missing(store, &owner, &[2..=3], DEAD_TTL * 3 / 4).await.len(), 2);
+}
+
+/// The read of early letters returns all letters `FarAhead`, `Overflow` and `Corrupt` in the range, also several
+/// letters of one sequence. The read ignores other letters, spilled events and other keys. If the events are large, the
+/// answer names the sequence at which it ends.
+pub async fn early_letters_of_a_range_are_read(fixture: &mut impl Fixture) {
+    let store = fixture.store();
+    let mut owner = Owner::claim(store, "s", 0).await;
+    let early = |key: &str, sequence: u64, tag: u64, cause: Cause| DeadLetter {
+        cause,
+        ..letter(key, sequence, tag, LetterContent::Event(event(key, sequence, cause.name())))
+    };
+    let mut write = record_write("a", WriteCondition::Absent, key_record(1));
+    write.spill = vec![(4, event("a", 4, "spilled"))];
+    write.record.spilled.add(4);
+    let expected = [
+        early("a", 2, 1, Cause::FarAhead),
+        early("a", 2, 3, Cause::FarAhead),
+        early("a", 3, 1, Cause::Overflow),
+        early("a", 5, 1, Cause::Corrupt),
+    ];
+    write.letters = expected.to_vec();
+    write.letters.extend([1, 6].map(|sequence| early("a", sequence, 1, Cause::FarAhead)));
+    write.letters.push(early("a", 4, 1, Cause::Conflict));
+    let mut other = record_write("b", WriteCondition::Absent, key_record(1));
+    other.letters = vec![early("b", 3, 1, Cause::FarAhead)];
+    owner.write(store, write).await;
+    owner.write(store, other).await;
+    let read = early_letters(store, &owner, 2..=5, DEAD_TTL).await;
+    assert_eq!(read, EarlyLetters { letters: expected.to_vec(), until: 6 });
+    let none = early_letters(store, &owner, 7..=9, DEAD_TTL).await;
+    assert_eq!(none, EarlyLetters { letters: Vec::new(), until: 10 });
+
+    fixture.advance_clock(DEAD_TTL / 2).await;
+    let store = fixture.store();
+    let read = early_letters(store, &owner, 2..=5, DEAD_TTL / 4).await;
+    assert_eq!(read.letters, [], "a letter above the maximum age may belong to an earlier key");
+
+    let large = "x".repeat(FOUND_BYTES_LIMIT / 16);
+    for sequence in 11..=30 {
+        let content = LetterContent::Event(event("a", sequence, &large));
+        let far = DeadLetter { cause: Cause::FarAhead, ..letter("a", sequence, 1, content) };
+        let mut write = record_write("a", WriteCondition::Next(1), key_record(1));
+        write.letters = vec![far];
+        owner.write(store, write).await;
+    }
+    let mut found = Vec::new();
+    let mut from = 11;
+    while from <= 30 {
+        let read = early_letters(store, &owner, from..=30, DEAD_TTL).await;
+        assert!(read.until > from, "the read does not advance beyond {from}");
+        found.extend(read.letters.iter().map(|letter| letter.id.sequence));
+        from = read.until;
+    }
+    // An answer may begin with the last letter of the previous answer.
+    found.dedup();
+    assert_eq!(found, (11..=30).collect::<Vec<u64>>());
+}
+
+/// Reads the early letters of key `a` in a range of sequences, without letters older than `within` ms.
+async fn early_letters(
+    store: &dyn Store,
+    owner: &Owner,
+    sequences: RangeInclusive<u64>,
+    within: u64,
+) -> EarlyLetters {
+    let read = store.early_letters(&owner.partition, &"a".into(), &sequences, within).await;
+    read.expect("an answer").expect("letters")
 }
 
 /// The search for missing events ends when the events that it has found are large. The result names the first sequence

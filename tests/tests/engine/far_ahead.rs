@@ -117,6 +117,77 @@ fn events_far_ahead_take_effect_after_the_gap_over_redis() -> Result<()> {
     expect_all_after_gap(&format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url()))
 }
 
+/// Two events arrive too far ahead: event 300, and event 290 under another id. Later, another event with the sequence
+/// 300 and the original event 290 arrive before their key reaches the letters, and take effect. The letter of event 300
+/// must get the cause `conflict`. Event 290 has the same content as its letter, so its letter must disappear. `store`
+/// contains the section `[store]` of the configuration.
+fn expect_conflict_of_a_taken_sequence(store: &str) -> Result<()> {
+    let home = home(&format!("{NARROW_GAP_SETTING}\n{store}"))?;
+    let config = home.read("ordain.toml").replace("path = \"out.ndjson\"", "path = \"-\"");
+    home.write("ordain.toml", config)?;
+    let other = line("k", 300, &json!({ "n": "other" }));
+    let renamed = event(290).replace("\"k-290\"", "\"another\"");
+    home.write("events.ndjson", text(&[event(1), other, renamed]))?;
+    home.run_once_to("part.ndjson")?;
+    let mut output = home.read("part.ndjson");
+    ensure!(only_letter_of(&home, 300)?["cause"] == "far-ahead");
+    ensure!(only_letter_of(&home, 290)?["cause"] == "far-ahead");
+
+    // Events 290 and 300 arrive while event 251 is missing. They are not too far ahead any more, so the key holds them,
+    // and never searches for their letters.
+    let mut lines = events(2..=250);
+    lines.extend([300, 290].map(event));
+    lines.extend(events(251..=289));
+    lines.extend(events(291..=299));
+    lines.extend(events(301..=305));
+    home.append("events.ndjson", text(&lines))?;
+    let report = home.run_once_to("part.ndjson")?;
+    output += &home.read("part.ndjson");
+    tally::check(&by_key(&events(1..=305))?, &output)?;
+    ensure!(report["dead"]["conflict"] == 1, "{report}");
+    let all = letters(&home)?;
+    ensure!(all.len() == 1, "only the letter of event 300 must be left: {all:?}");
+    let conflict = only_letter(&home, "conflict")?;
+    ensure!(conflict["sequence"] == 300, "{conflict}");
+    let id = conflict["id"].as_str().context("an id")?;
+    let shown = home.printed(&["dead", "show", "cases", id, "--key", "k"])?;
+    ensure!(shown.contains("other content: event 300 of the key"), "{shown}");
+    ensure!(shown.contains("\"other\""), "the letter must contain its event: {shown}");
+    let row = row(&home)?;
+    ensure!(row["ahead"] == Value::Null && row["next"] == 306, "{row}");
+    Ok(())
+}
+
+#[test]
+fn letter_of_a_taken_sequence_becomes_a_conflict() -> Result<()> {
+    expect_conflict_of_a_taken_sequence("")
+}
+
+#[test]
+fn letter_of_a_taken_sequence_becomes_a_conflict_over_redis() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
+    expect_conflict_of_a_taken_sequence(&store)
+}
+
+/// The key ends before it reaches an event that arrived too far ahead.
+#[test]
+fn letter_beyond_the_end_of_its_key_says_so() -> Result<()> {
+    let home = home(NARROW_GAP_SETTING)?;
+    home.write("events.ndjson", text(&[event(1), event(300)]))?;
+    home.run_once()?;
+    ensure!(only_letter_of(&home, 300)?["cause"] == "far-ahead");
+    let last: Value = serde_json::from_str(&event(2))?;
+    let mut last = last.as_object().context("an object")?.clone();
+    last.insert("endofsequence".into(), true.into());
+    home.append("events.ndjson", Value::from(last).to_string() + "\n")?;
+    home.run_once()?;
+    ensure!(only_letter_of(&home, 300)?["cause"] == "after-end");
+    let row = row(&home)?;
+    ensure!(row["status"] == "completed" && row["ahead"] == Value::Null, "{row}");
+    Ok(())
+}
+
 /// The key waits for the missing event without a time limit. The missing event arrives after a restart of the process.
 /// The last event, which is a dead letter while the key waits, ends the key.
 #[test]
@@ -194,6 +265,14 @@ fn skipping_key_reaches_events_far_ahead() -> Result<()> {
     let words = why(&home)?;
     ensure!(words.contains("more than 100 times `gap.max_width`"), "{words}");
     Ok(())
+}
+
+/// Returns the only dead letter of the event with this sequence.
+fn only_letter_of(home: &Home, sequence: u64) -> Result<Value> {
+    let mut letters = letters(home)?;
+    letters.retain(|letter| letter["sequence"] == sequence);
+    ensure!(letters.len() == 1, "{sequence}: {letters:?}");
+    letters.pop().context("a letter")
 }
 
 /// Returns the only dead letter with this cause.

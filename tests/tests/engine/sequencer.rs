@@ -1,13 +1,14 @@
 //! Tests of the sequencer with times that are too long, and gaps that are too wide, for the simulation.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use ordain_core::{
-    AppliedCommit, Batch, Cause, CommitReply, Effect, Event, EventParts, GapEnd, Input, KeyRecord,
-    KeySnapshot, LetterId, Sequencer, StateUpdate, TurnResult, WriteCondition,
+    AppliedCommit, Batch, Cause, CommitReply, DeadLetter, Effect, Event, EventParts, GapEnd, Input,
+    KeyRecord, KeySnapshot, KeyStatus, LetterId, Sequencer, StateUpdate, TurnResult,
+    WriteCondition,
 };
 
 use super::sequencer_support::{effect_without_messages, event_parts, settings, version};
@@ -28,6 +29,8 @@ struct Rig {
     page: usize,
     /// `true` if only the second replay source, a server, has these events.
     is_kept_by_server: bool,
+    /// The dead letters in the store.
+    letters: BTreeMap<LetterId, DeadLetter>,
     /// The number of further requests for which the replay source is too busy to search.
     busy: usize,
     /// The entries that the next read of the due index returns.
@@ -47,6 +50,7 @@ impl Rig {
             kept: BTreeSet::new(),
             page: usize::MAX,
             is_kept_by_server: false,
+            letters: BTreeMap::new(),
             busy: 0,
             due: Vec::new(),
         })
@@ -81,6 +85,12 @@ impl Rig {
                     {
                         stored.record = KeyRecord { incarnation: 1, ..write.record.clone() };
                     }
+                    for write in &batch.writes {
+                        write.removed_letters.iter().for_each(|id| drop(self.letters.remove(id)));
+                    }
+                    let written = batch.writes.iter().flat_map(|write| &write.letters);
+                    let put = written.chain(&batch.letters).cloned();
+                    self.letters.extend(put.map(|letter| (letter.id.clone(), letter)));
                     self.batches.push(batch);
                     let reply =
                         CommitReply::Applied(AppliedCommit { time: 1, ..AppliedCommit::default() });
@@ -106,6 +116,15 @@ impl Rig {
                     }
                     self.requests.push((now, missing));
                     Input::Replayed { token, found, until, failed: None }
+                }
+                Effect::ReadEarlyLetters { token, sequences, .. } => {
+                    let letters = self.letters.values();
+                    let early = letters.filter(|letter| {
+                        letter.cause.waits_for_earlier() && sequences.contains(&letter.id.sequence)
+                    });
+                    let letters = early.cloned().collect();
+                    let until = sequences.end() + 1;
+                    Input::EarlyLettersRead { token, letters, until }
                 }
                 Effect::ReadDue { .. } => {
                     Input::DueRead { entries: std::mem::take(&mut self.due), next_in: None }
@@ -682,5 +701,98 @@ fn fifo_key_without_free_numbers_is_damaged() -> Result<()> {
         assert_eq!((rig.acked, causes), (2, vec![Cause::Corrupt; 2]), "{next} {last}");
         assert!(letters[0].error.contains("the record is damaged"), "{}", letters[0].error);
     }
+    Ok(())
+}
+
+/// A setting of the stream: an event is too far ahead if its sequence exceeds the first missing sequence by more than
+/// ten.
+const NARROW_GAP_SETTING: &str = "gap = { timeout = \"1h\", max_width = 10 }";
+
+/// Returns the causes of the dead letters in the store, each with the sequence of its event.
+fn causes(rig: &Rig) -> Vec<(u64, Cause)> {
+    rig.letters.values().map(|letter| (letter.id.sequence, letter.cause)).collect()
+}
+
+impl Rig {
+    /// Delivers an event with these parts at the time 0.
+    fn deliver_parts(&mut self, parts: &EventParts<'_>) {
+        self.delivery += 1;
+        let event = Arc::new(Event::new(parts));
+        self.input(0, Input::Arrived { delivery: self.delivery, event });
+    }
+
+    fn last_record(&self) -> Result<&KeyRecord> {
+        let writes = self.batches.iter().flat_map(|batch| &batch.writes);
+        Ok(&writes.last().context("a write")?.record)
+    }
+}
+
+/// Three events arrive too far ahead. Later, two other events with the sequences of these events take effect: one with
+/// other content, and one with the same content under another id. The third event takes effect itself.
+#[test]
+fn letter_whose_sequence_is_taken_becomes_a_conflict() -> Result<()> {
+    let mut rig = Rig::new(NARROW_GAP_SETTING)?;
+    rig.deliver(0, 1);
+    let parts = |sequence: u64, data: &'static [u8], id: &'static str| EventParts {
+        sequence: Some(sequence),
+        data,
+        id,
+        ..event_parts()
+    };
+    rig.deliver_parts(&parts(28, b"", "1"));
+    rig.deliver_parts(&parts(29, b"", "another"));
+    rig.deliver_parts(&parts(30, b"other", "1"));
+    let far = [28, 29, 30].map(|sequence| (sequence, Cause::FarAhead));
+    assert_eq!(causes(&rig), far);
+    (2..=25).for_each(|sequence| rig.deliver(0, sequence));
+    (28..=30).for_each(|sequence| rig.deliver(0, sequence));
+    (26..=27).for_each(|sequence| rig.deliver(0, sequence));
+    assert_eq!(rig.sequencer.stats().settled, 30);
+    assert_eq!(causes(&rig), [(30, Cause::Conflict)]);
+    let conflict = rig.letters.values().next().context("a letter")?;
+    assert!(conflict.error.ends_with("other content: event 30 of the key"), "{conflict:?}");
+    assert_eq!(rig.last_record()?.ahead, None);
+    assert!(rig.sequencer.quiescent(), "nothing is left to do");
+    Ok(())
+}
+
+/// The letter of an event must not disappear if the sequencer cannot compare the event with the settled event, because
+/// neither the record nor the memory has the digest any more.
+#[test]
+fn letter_without_a_digest_becomes_a_conflict() -> Result<()> {
+    let stream = format!("{NARROW_GAP_SETTING}\ndigests = 0");
+    let mut rig = Rig::new(&stream)?;
+    rig.deliver(0, 1);
+    rig.deliver_parts(&EventParts { sequence: Some(30), data: b"other", ..event_parts() });
+    (2..=20).for_each(|sequence| rig.deliver(0, sequence));
+    // Another owner settles the sequences up to 31, and ends before it reads the letter.
+    rig.remember()?;
+    let snapshot = rig.snapshot.as_mut().context("a record")?;
+    snapshot.record.next = 32;
+    assert!(snapshot.record.ahead.is_some());
+    let next = Rig::new(&stream)?;
+    let mut next = Rig { letters: rig.letters, snapshot: rig.snapshot, ..next };
+    next.deliver(0, 32);
+    assert_eq!(causes(&next), [(30, Cause::Conflict)]);
+    let conflict = next.letters.values().next().context("a letter")?;
+    assert!(conflict.error.contains("its digest is no longer stored"), "{conflict:?}");
+    assert_eq!(next.last_record()?.ahead, None);
+    Ok(())
+}
+
+/// The key ends before it reaches an event that arrived too far ahead.
+#[test]
+fn letter_beyond_the_end_of_its_key_gets_the_cause_after_end() -> Result<()> {
+    let mut rig = Rig::new(NARROW_GAP_SETTING)?;
+    rig.deliver(0, 1);
+    rig.deliver(0, 30);
+    (2..=4).for_each(|sequence| rig.deliver(0, sequence));
+    rig.deliver_parts(&EventParts { sequence: Some(5), end: true, ..event_parts() });
+    assert_eq!(causes(&rig), [(30, Cause::AfterEnd)]);
+    let record = rig.last_record()?;
+    assert_eq!((record.status, &record.ahead), (KeyStatus::Completed, &None));
+    let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
+    let last = writes.last().context("a write")?;
+    assert!(last.expire_in.is_some(), "the record of an ended key must expire: {last:?}");
     Ok(())
 }

@@ -25,6 +25,9 @@ pub(super) struct ResultChunk {
     pub(super) messages: Vec<EmittedMessage>,
     pub(super) letters: Vec<DeadLetter>,
     pub(super) removed_letters: Vec<LetterId>,
+    /// `true` if the results remove letters whose sequences the key had passed before. Until a commit has removed these
+    /// letters, the sequencer reads no further passed letters of the key.
+    pub(super) removes_passed: bool,
     /// The ascending ranges of sequences that these results skip because the events never arrived.
     pub(super) skipped: Vec<(u64, u64)>,
     /// The late originals that these results settle: events that arrived after their sequence had been skipped, with
@@ -45,6 +48,7 @@ impl ResultChunk {
             messages: Vec::new(),
             letters: Vec::new(),
             removed_letters: Vec::new(),
+            removes_passed: false,
             skipped: Vec::new(),
             late_originals: Vec::new(),
             bytes: 0,

@@ -10,6 +10,11 @@ use super::lane::{SpillCheck, StoredRevision};
 use crate::event::DeliveryNumber;
 use crate::key_record::SpillExtent;
 
+/// The maximum number of digests in [`ColdFields::settled_ahead`]. The sequencer reads the early letters after each
+/// commit, so it usually needs the digests of the events of a few commits. The limit prevents a key whose letters are
+/// read slowly from using more than 64 KiB.
+const SETTLED_AHEAD_LIMIT: usize = 4_096;
+
 /// The cold state of a lane, which is allocated only if the lane needs it. Reading a state that is not allocated
 /// returns empty values.
 #[derive(Debug, Default)]
@@ -35,6 +40,11 @@ pub(super) struct ColdFields {
     pub(super) unreadable: Option<String>,
     /// The serial of the request to a replay source, while that request is in progress.
     pub(super) replay: Option<u64>,
+    /// The serial of the read of dead letters whose sequences the key has passed, while that read is in progress.
+    pub(super) letter_read: Option<u64>,
+    /// The sequences and digests of events that this owner has settled within the range of the key's early dead letters
+    /// ([`crate::KeyRecord::ahead`]). The sequencer compares the events of the remaining letters with these digests.
+    pub(super) settled_ahead: Vec<(u64, u32)>,
     /// The sequence and the content digest of an event that failed once in a way that usually recurs, for example by a
     /// trap (a fault of the WebAssembly code). The sequencer tries the event once more, on a fresh Wasm instance of the
     /// handler.
@@ -67,6 +77,8 @@ const EMPTY: ColdFields = ColdFields {
     page: None,
     unreadable: None,
     replay: None,
+    letter_read: None,
+    settled_ahead: Vec::new(),
     trapped: None,
     retry_at: None,
     newer_rollout: None,
@@ -101,6 +113,15 @@ impl ColdState {
         self.get_mut().map(|parts| std::mem::take(&mut parts.checks)).unwrap_or_default()
     }
 
+    /// Records the digest of a settled event within the range of the key's early dead letters. Events are recorded in
+    /// ascending order. Ignores the event if [`SETTLED_AHEAD_LIMIT`] digests are recorded already.
+    pub(super) fn record_settled_ahead(&mut self, sequence: u64, digest: u32) {
+        let settled = &mut self.get_or_init().settled_ahead;
+        if settled.len() < SETTLED_AHEAD_LIMIT {
+            settled.push((sequence, digest));
+        }
+    }
+
     pub(super) fn gap_mut(&mut self) -> Option<&mut LaneGap> {
         self.get_mut()?.gap.as_mut()
     }
@@ -108,9 +129,11 @@ impl ColdState {
     /// Returns the approximate memory of the cold state, in bytes. The sequencer counts the events of the checks
     /// separately.
     pub(super) fn memory(&self) -> usize {
-        let requested_bytes =
-            |parts: &ColdFields| parts.requested.capacity() * size_of::<RangeInclusive<u64>>();
-        self.0.as_deref().map_or(0, |parts| size_of::<ColdFields>() + requested_bytes(parts))
+        self.0.as_deref().map_or(0, |parts| {
+            size_of::<ColdFields>()
+                + parts.requested.capacity() * size_of::<RangeInclusive<u64>>()
+                + parts.settled_ahead.capacity() * size_of::<(u64, u32)>()
+        })
     }
 
     /// Frees the cold state if it is empty.
@@ -136,6 +159,8 @@ impl ColdFields {
             page,
             unreadable,
             replay,
+            letter_read,
+            settled_ahead,
             trapped: again,
             retry_at,
             newer_rollout: newer,
@@ -147,13 +172,15 @@ impl ColdFields {
             gap_due,
             timer_at: timer,
         } = self;
-        let numbers = [page, replay, retry_at, newer, reload_at, tail_at, gap_due, timer];
+        let numbers =
+            [page, replay, letter_read, retry_at, newer, reload_at, tail_at, gap_due, timer];
         numbers.iter().all(|number| number.is_none())
             && again.is_none()
             && gap.is_none()
             && unreadable.is_none()
             && repeats.is_empty()
             && checks.is_empty()
+            && settled_ahead.is_empty()
             && rest.count == 0
             && *known == StoredRevision::NEW
     }
@@ -181,12 +208,14 @@ mod tests {
         assert!(!cold.is_some() && cold.memory() == 0);
         let record = KeyRecord { attempts: 1, status: KeyStatus::Retrying, ..KeyRecord::new(1, 0) };
         let known = StoredRevision::of(&record);
-        let changes: [(ColdChange, ColdChange); 12] = [
+        let changes: [(ColdChange, ColdChange); 14] = [
             (|parts| parts.repeats.push((1, 2)), |parts| parts.repeats.clear()),
             (|parts| parts.stored_only.add(3), |parts| parts.stored_only = SpillExtent::default()),
             (|parts| parts.page = Some(0), |parts| parts.page = None),
             (|parts| parts.unreadable = Some(String::new()), |parts| parts.unreadable = None),
             (|parts| parts.replay = Some(0), |parts| parts.replay = None),
+            (|parts| parts.letter_read = Some(0), |parts| parts.letter_read = None),
+            (|parts| parts.settled_ahead.push((1, 2)), |parts| parts.settled_ahead.clear()),
             (|parts| parts.trapped = Some((0, 0)), |parts| parts.trapped = None),
             (|parts| parts.retry_at = Some(0), |parts| parts.retry_at = None),
             (|parts| parts.newer_rollout = Some(0), |parts| parts.newer_rollout = None),

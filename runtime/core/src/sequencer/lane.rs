@@ -436,6 +436,7 @@ impl Lane {
             && self.turn.is_none()
             && self.load.is_none()
             && self.cold.page.is_none()
+            && self.cold.letter_read.is_none()
             && !self.ready
             && !self.writing
             && !self.dirty
@@ -468,7 +469,8 @@ impl Lane {
     /// if nothing of the key depends on time: for example, the key waits for its next event, or is parked.
     pub(super) fn due(&self, now: u64) -> Option<u64> {
         if self.parked() || self.ended {
-            return self.ended.then_some(now).filter(|_| self.record.spilled.count > 0);
+            let has_spilled = self.ended && self.record.spilled.count > 0;
+            return (has_spilled || self.passed_letters().is_some()).then_some(now);
         }
         if let Some(at) = self.cold.retry_at {
             return Some(at);

@@ -108,6 +108,18 @@ pub(super) fn early_letter_ids(
 }
 
 impl Sequencer {
+    /// Returns the maximum age, in ms, of the dead letters that certainly belong to the lane's key.
+    pub(super) fn max_letter_age(&self, index: u32) -> u64 {
+        let lane = &self.lanes[index];
+        // After its end, a key cannot start again before `complete_ttl` has passed. A dead letter that is older than
+        // the key by more than `complete_ttl` may therefore belong to an ended key of the same name.
+        let key_age = match lane.record.incarnation {
+            0 => 0,
+            since => self.store_time(lane.shard).saturating_sub(since),
+        };
+        self.settings.complete_ttl.saturating_add(key_age)
+    }
+
     /// Handles a delivery that is not an event. The decoder has already created the dead letter of the delivery.
     pub(super) fn unreadable(&mut self, delivery: DeliveryNumber, letter: DeadLetter) {
         self.stats.delivered += 1;

@@ -8,7 +8,7 @@ use super::held::SpillCopy;
 use super::letters::{orphan_letter, settling_letter};
 use super::{Sequencer, UNVERIFIED_DUPLICATES_LIMIT};
 use crate::event::{DeliveryNumber, Event};
-use crate::letter::{Cause, LetterId};
+use crate::letter::{Cause, DeadLetter, LetterId};
 
 /// Maximum size of the source that the error of a dead letter contains, in bytes. The error omits a longer source.
 const SOURCE_TEXT_LIMIT: usize = 512;
@@ -85,13 +85,8 @@ impl Sequencer {
         delivery: DeliveryNumber,
         event: Arc<Event>,
     ) {
+        let letter = self.late_letter(index, sequence, &event);
         let lane = &mut self.lanes[index];
-        let error = if self.settings.begins_anywhere {
-            "the event arrived after its key had begun at a later sequence, or had skipped its sequence"
-        } else {
-            "the event arrived after its sequence had been skipped"
-        };
-        let letter = settling_letter(&lane.key, sequence, &event, Cause::Late, error.into(), None);
         let bytes = letter.memory();
         let empty = LetterId::of_skipped(&lane.key, sequence, sequence);
         let chunk = lane.chunk(None, &self.settings);
@@ -103,6 +98,17 @@ impl Sequencer {
         chunk.late_originals.push((delivery, event));
         chunk.bytes += bytes;
         self.memory += bytes;
+    }
+
+    /// Creates the dead letter of an event whose sequence was skipped.
+    pub(super) fn late_letter(&self, index: u32, sequence: u64, event: &Arc<Event>) -> DeadLetter {
+        let error = if self.settings.begins_anywhere {
+            "the event arrived after its key had begun at a later sequence, or had skipped its sequence"
+        } else {
+            "the event arrived after its sequence had been skipped"
+        };
+        let key = &self.lanes[index].key;
+        settling_letter(key, sequence, event, Cause::Late, error.into(), None)
     }
 
     pub(super) fn count_duplicate(&mut self, delivery: DeliveryNumber) {

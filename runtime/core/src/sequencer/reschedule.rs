@@ -22,6 +22,7 @@ impl Sequencer {
                 self.request_page(index);
                 self.overflow_held(index);
                 self.watch_full(index);
+                self.read_passed_letters(index);
             }
             let lane = &mut self.lanes[index];
             if !lane.ready && lane.runnable(&self.settings) {

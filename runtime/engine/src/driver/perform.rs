@@ -7,6 +7,7 @@
 //! succeeds, because the sequencer cannot continue without the result.
 
 use std::future::{Future, ready};
+use std::ops::RangeInclusive;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -23,7 +24,7 @@ use crate::sink::CommittedBatch;
 use ordain_publish::incident::{
     CommitsLost, CommitsRepeated, Incident, IncidentSubject, LostCommits, record, time_text,
 };
-use ordain_store::{StoreError, retry_until_ok};
+use ordain_store::{EarlyLetters, StoreError, retry_until_ok};
 
 /// Maximum number of turns (runs of events of one key) that the driver submits to the workers together.
 const TURN_BATCH_LIMIT: usize = 128;
@@ -203,6 +204,9 @@ impl Driver {
                     Input::Replayed { token, found: events, until, failed }
                 });
             }
+            Effect::ReadEarlyLetters { token, key, sequences, max_letter_age: within } => {
+                self.read_early_letters(token, key, sequences, within);
+            }
             Effect::ReadDue { after, limit, all } => self.read_due(after, limit, all),
             Effect::Stop(StopReason::Fenced) => self.failed = Some(DriverError::Fenced),
             Effect::Stop(StopReason::RolledBack { shard, last, stored, since, detail }) => {
@@ -299,6 +303,31 @@ impl Driver {
                 alarms::log_unreadable_spill(&partition.stream, &key, reason);
             });
             StoreReply::SpillRead(Input::SpillRead { token, read })
+        });
+    }
+
+    fn read_early_letters(
+        &mut self,
+        token: AttemptToken,
+        key: Key,
+        sequences: RangeInclusive<u64>,
+        within: u64,
+    ) {
+        let store = Arc::clone(&self.store);
+        let partition = self.partition.clone();
+        self.request_input(async move {
+            let read = || store.early_letters(&partition, &key, &sequences, within);
+            let read = retry_until_ok("read of dead letters", read).await;
+            let EarlyLetters { letters, until } = read.unwrap_or_else(|reason| {
+                tracing::error!(
+                    stream = &*partition.stream,
+                    key = &*key,
+                    "cannot read the dead letters of the key, because stored data is unreadable: {reason}; the causes \
+                     of these letters stay unchanged"
+                );
+                EarlyLetters { letters: Vec::new(), until: sequences.end().saturating_add(1) }
+            });
+            Input::EarlyLettersRead { token, letters, until }
         });
     }
 

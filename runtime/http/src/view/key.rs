@@ -140,6 +140,7 @@ impl KeyRow {
             ahead: record
                 .ahead
                 .as_deref()
+                .filter(|range| range.last >= record.next && record.status != KeyStatus::Completed)
                 .map(|range| AheadRow { first: range.first.max(record.next), last: range.last }),
             attempts: record.attempts,
             gap_rounds: record.rounds,
@@ -385,6 +386,10 @@ mod tests {
             json.starts_with(&format!("{{\"ahead\":{{\"first\":{next},\"last\":30}}")),
             "{json}"
         );
+        // The key has passed all letters, but the owner has not decided again about the remaining letters.
+        let ahead = Some(Box::new(AheadRange { first: 1, last: next - 1 }));
+        let json = to_json(&KeyRow::of(&stored(Ok(KeyRecord { ahead, ..parked() }))));
+        assert!(json.starts_with(r#"{"attempts":0,"#), "{json}");
         for record in [Ok(parked()), Ok(waiting), Err("bad".to_owned())] {
             let json =
                 to_json(&KeyRow::with_state(&stored(record), Some(&Bytes::from_static(b"text"))));

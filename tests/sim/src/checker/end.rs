@@ -41,6 +41,9 @@ impl Checker {
         for (key, record) in &store.records {
             self.check_held_events(key, record, crowded);
         }
+        if !crowded {
+            self.check_passed_letters(store);
+        }
         self.results(unacknowledged, store);
         // The messages of a repeated commit stay in the outbox until the owner has published a later message.
         if store.outbox_len(None) > 0 && self.rollback_count == 0 {
@@ -117,6 +120,34 @@ impl Checker {
                 format!("{label} is missing, but the status of its key is {:?}", key_record.status),
             );
         }
+    }
+
+    /// Checks that no key has passed the event of a dead letter whose cause states that the event still waits. If keys
+    /// can move to another partition, or the store can go back, an owner may write such a letter after another owner
+    /// has passed the event. If the record of a key was unreadable or has expired, the letter may be older than the
+    /// record.
+    fn check_passed_letters(&mut self, store: &Store) {
+        let unsure = self.plan.partitions > 1 || self.rollback_count > 0;
+        if unsure || self.plan.settings.ordering != OrderingMode::Sequenced {
+            return;
+        }
+        let early = |letter: &&DeadLetter| {
+            matches!(letter.cause, Cause::FarAhead | Cause::Overflow)
+                && !self.corrupt.contains(&letter.id.key)
+                && !self.is_unreadable(&letter.id.key)
+                && !self.has_expired(&letter.id.key)
+        };
+        let is_passed = |letter: &&DeadLetter| {
+            store.records.get(&letter.id.key).is_some_and(|record| {
+                letter.id.sequence < record.key_record.next
+                    || record.key_record.status == KeyStatus::Completed
+            })
+        };
+        let passed = self.letters.values().filter(early).find(is_passed);
+        let Some(DeadLetter { id, cause, .. }) = passed else { return };
+        let detail =
+            format!("{} is passed, but still has a dead letter {cause}", at(&id.key, id.sequence));
+        self.broke("I5", detail);
     }
 
     /// Returns the lowest sequence of the key's dead-lettered events that wait for earlier events of the key. A dead

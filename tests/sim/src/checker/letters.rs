@@ -67,20 +67,25 @@ impl Checker {
         }
     }
 
+    /// Removes a dead letter that a write removes from the store, and returns it.
+    pub(super) fn take_letter(&mut self, id: &LetterId) -> Option<DeadLetter> {
+        let letter = self.letters.remove(id)?;
+        if let LetterContent::Event(event) = &letter.content
+            && let Some(ids) = self.letter_index.get_mut(&(id.key.clone(), event.content()))
+        {
+            ids.remove(id);
+        }
+        Some(letter)
+    }
+
     /// Checks a dead letter that a write removed: the event of the dead letter must be settled, spilled, or in another
     /// dead letter.
-    pub(super) fn letter_removed(&mut self, id: &LetterId, store: &Store) {
-        let Some(letter) = self.letters.remove(id) else { return };
-        if let LetterContent::Event(event) = &letter.content {
-            if let Some(ids) = self.letter_index.get_mut(&(id.key.clone(), event.content())) {
-                ids.remove(id);
-            }
-            if !self.is_covered(event, store) {
-                self.broke(
-                    "I5",
-                    format!("{}: its only dead letter was removed", at(&id.key, id.sequence)),
-                );
-            }
+    pub(super) fn letter_removed(&mut self, letter: &DeadLetter, store: &Store) {
+        if let LetterContent::Event(event) = &letter.content
+            && !self.is_covered(event, store)
+        {
+            let label = at(&letter.id.key, letter.id.sequence);
+            self.broke("I5", format!("{label}: its only dead letter was removed"));
         }
     }
 

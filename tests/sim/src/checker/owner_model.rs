@@ -207,7 +207,10 @@ impl Checker {
                 self.requested(owner, key, *source, missing);
             }
             Effect::Stop(_) => self.owner_model(owner).stopped = true,
-            Effect::Publish { .. } | Effect::ReadSpill { .. } | Effect::ReadDue { .. } => {}
+            Effect::Publish { .. }
+            | Effect::ReadSpill { .. }
+            | Effect::ReadEarlyLetters { .. }
+            | Effect::ReadDue { .. } => {}
         }
     }
 

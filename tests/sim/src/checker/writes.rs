@@ -24,19 +24,22 @@ impl Checker {
         store: &Store,
     ) {
         let mut letters = Vec::new();
+        let mut removed = Vec::new();
         for (index, write) in batch.writes.iter().enumerate() {
             if applied.refused.iter().all(|(refused, _)| *refused != index) {
                 self.write(partition, write, applied.time, store);
                 letters.extend(&write.letters);
-                for id in &write.removed_letters {
-                    self.letter_removed(id, store);
-                }
+                removed.extend(write.removed_letters.iter().filter_map(|id| self.take_letter(id)));
             }
         }
         self.forwards(&letters, &batch.letters);
         letters.extend(&batch.letters);
         for letter in letters {
             self.letter_added(letter);
+        }
+        // The same commit may have replaced a removed letter by a letter with another cause.
+        for letter in removed {
+            self.letter_removed(&letter, store);
         }
     }
 
@@ -263,10 +266,12 @@ impl Checker {
                 format!("{} follows no end, but its key is completed", at(key, write.record.next)),
             );
         }
-        // An ended key gets its expiry only after the events that it holds beyond its end have become dead letters.
+        // An ended key gets its expiry only after the events that it holds beyond its end have become dead letters, and
+        // after its owner has decided again about its early dead letters.
         let ttl = self.plan.settings.complete_ttl;
         let expires = write.expire_in.is_some_and(|wait| wait <= ttl);
-        if completed && !expires && write.record.spilled.count == 0 {
+        let holds = write.record.spilled.count > 0 || write.record.ahead.is_some();
+        if completed && !expires && !holds {
             self.broke(
                 "end",
                 format!("{key:?} is completed, but does not expire within complete_ttl"),

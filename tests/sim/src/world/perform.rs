@@ -30,6 +30,7 @@ impl World {
             effect @ (Effect::Load { .. }
             | Effect::ReadSpill { .. }
             | Effect::Replay { .. }
+            | Effect::ReadEarlyLetters { .. }
             | Effect::ReadDue { .. }) => {
                 let wait = self.latency();
                 self.schedule(wait, Action::Serve(id, effect));

@@ -130,6 +130,17 @@ impl World {
                 }
                 Input::Replayed { token: *token, found, until, failed }
             }
+            Effect::ReadEarlyLetters { token, key, sequences, .. } => {
+                let mut letters = self.store.early_letters(key, sequences);
+                let mut until = sequences.end() + 1;
+                let rate = self.plan.replay.cut;
+                if rate > 0 && letters.len() > 1 && self.rng.permille(rate) {
+                    // The answer has room for only a part of the letters.
+                    letters.truncate(1 + self.rng.below(letters.len() as u64 - 1) as usize);
+                    until = letters[letters.len() - 1].id.sequence;
+                }
+                Input::EarlyLettersRead { token: *token, letters, until }
+            }
             Effect::ReadDue { after, limit, all } => {
                 let (entries, next_in) =
                     self.store.due(partition, after.as_ref(), *limit, *all, self.now);

@@ -27,6 +27,8 @@ pub(crate) struct Driver {
     reads: BTreeSet<AttemptToken>,
     /// The tokens of unanswered replay requests.
     replays: BTreeSet<AttemptToken>,
+    /// The tokens of unanswered reads of early dead letters.
+    letter_reads: BTreeSet<AttemptToken>,
     /// The commits without an answer.
     commits: Vec<Arc<Batch>>,
     /// The tokens of answered requests.
@@ -45,6 +47,7 @@ impl Driver {
             turns: BTreeMap::new(),
             reads: BTreeSet::new(),
             replays: BTreeSet::new(),
+            letter_reads: BTreeSet::new(),
             commits: Vec::new(),
             past: Vec::new(),
         }
@@ -96,6 +99,10 @@ impl Driver {
             Input::Replayed { token, found, until, failed } => {
                 let token = take(&mut self.replays, token);
                 Input::Replayed { token, found, until, failed }
+            }
+            Input::EarlyLettersRead { token, letters, until } => {
+                let token = take(&mut self.letter_reads, token);
+                Input::EarlyLettersRead { token, letters, until }
             }
             Input::Committed { shard, number, reply } => match answers {
                 Some(index) if !self.commits.is_empty() => {
@@ -189,6 +196,10 @@ impl Driver {
                 assert!(source < self.settings.gap.sources.len());
                 assert!(!missing.is_empty());
                 self.replays.insert(token);
+            }
+            Effect::ReadEarlyLetters { token, sequences, .. } => {
+                assert!(!sequences.is_empty());
+                self.letter_reads.insert(token);
             }
             Effect::Publish { .. } | Effect::ReadDue { .. } | Effect::Stop(_) => {}
         }

@@ -241,6 +241,8 @@ fn input() -> impl Strategy<Value = Input> {
                 let failed = again.then(|| "again".into());
                 Input::Replayed { token, found, until, failed }
             }),
+        3 => (token(), vec(early_letter(), 0..4), prop_oneof![Just(u64::MAX), 0..12u64])
+            .prop_map(|(token, letters, until)| Input::EarlyLettersRead { token, letters, until }),
         3 => (vec((any::<u64>(), key()), 0..4), proptest::option::of(any::<u64>()))
             .prop_map(|(entries, next_in)| Input::DueRead { entries, next_in }),
         1 => (0..3u32, 0..9u64, 0..9usize, 0..999usize).prop_map(|(shard, through, messages, bytes)| {
@@ -262,6 +264,21 @@ fn letter(text: &str) -> Box<DeadLetter> {
         version: None,
         content: LetterContent::Raw(Bytes::copy_from_slice(text.as_bytes())),
     })
+}
+
+/// Generates a dead letter of an event that waits for earlier events.
+fn early_letter() -> impl Strategy<Value = DeadLetter> {
+    let causes = vec![Cause::FarAhead, Cause::Overflow, Cause::Corrupt];
+    (key(), sequence(), event(), prop::sample::select(causes)).prop_map(
+        |(key, sequence, event, cause)| DeadLetter {
+            id: LetterId { key, sequence, tag: event.content() | 1 },
+            cause,
+            error: "nonsense".into(),
+            origin: None,
+            version: None,
+            content: LetterContent::Event(event),
+        },
+    )
 }
 
 pub(crate) fn step() -> impl Strategy<Value = Step> {

@@ -199,6 +199,11 @@ impl Rig {
                 Effect::Replay { token, .. } => {
                     Input::Replayed { token, found: Vec::new(), until: u64::MAX, failed: None }
                 }
+                Effect::ReadEarlyLetters { token, sequences, .. } => Input::EarlyLettersRead {
+                    token,
+                    letters: Vec::new(),
+                    until: sequences.end() + 1,
+                },
                 Effect::ReadDue { .. } => Input::DueRead { entries: Vec::new(), next_in: None },
                 Effect::Ack { through } => {
                     self.acked = through;

@@ -11,8 +11,7 @@ use super::super::lane::{Lane, SpillCheck, StoredRevision};
 use super::InFlightWrite;
 use crate::event::Event;
 use crate::key_record::{
-    AcceptedId, AheadRange, EventDigests, KeyRecord, KeyStatus, KeyWrite, SpillExtent,
-    WriteCondition,
+    AcceptedId, EventDigests, KeyRecord, KeyStatus, KeyWrite, SpillExtent, WriteCondition,
 };
 use crate::settings::{OrderingMode, SequencerSettings};
 
@@ -56,10 +55,6 @@ impl Sequencer {
         lane.record.spilled = spill_extent(lane, &checks);
         if chunk.events > 0 && lane.cold.tail_at != tail {
             lane.cold.get_or_init().tail_at = tail;
-        }
-        let passed = |ahead: &AheadRange| completed || ahead.last < lane.record.next;
-        if lane.record.ahead.as_deref().is_some_and(passed) {
-            lane.record.ahead = None;
         }
         let due = if more { Some(self.now) } else { lane.due(self.now) };
         let due_in = due.map(|at| at.saturating_sub(self.now));
@@ -133,6 +128,7 @@ fn advance_record(
     ids: &mut SmallVec<[AcceptedId; 2]>,
 ) -> Vec<(u64, u32)> {
     let mut next = lane.record.next;
+    let ahead = lane.record.ahead.as_deref().copied();
     let mut evicted_digests = Vec::new();
     let keeps_evicted = settings.digests > 0 && settings.ordering == OrderingMode::Sequenced;
     let kept_from =
@@ -151,6 +147,9 @@ fn advance_record(
         lane.record.digests.push(digest, settings.digests);
         if held.sequence < kept_from {
             evicted_digests.push((held.sequence, EventDigests::short(digest)));
+        }
+        if ahead.is_some_and(|ahead| ahead.spans(held.sequence)) {
+            lane.cold.record_settled_ahead(held.sequence, EventDigests::short(digest));
         }
         next = held.sequence + 1;
         if settings.ordering == OrderingMode::Fifo && held.copy == SpillCopy::None {

@@ -107,7 +107,7 @@ impl Sequencer {
         };
         let gap_at = self.lanes[index].cold.gap.map_or(0, |gap| gap.at);
         let arriving = self.arriving_from(index, gap_at);
-        let store_time = self.store_time(self.lanes[index].shard);
+        let max_letter_age = self.max_letter_age(index);
         let lane = &mut self.lanes[index];
         let Some(gap) = &lane.cold.gap else { return };
         let is_missing = lane.misses(gap.at);
@@ -134,13 +134,6 @@ impl Sequencer {
         self.outstanding_replays.insert(AttemptToken { lane: index, serial });
         let token = AttemptToken { lane: index, serial };
         let key = lane.key.clone();
-        // After its end, a key cannot start again before `complete_ttl` has passed. A dead letter that is older than
-        // the key by more than `complete_ttl` may therefore belong to an ended key of the same name.
-        let key_age = match lane.record.incarnation {
-            0 => 0,
-            since => store_time.saturating_sub(since),
-        };
-        let max_letter_age = self.settings.complete_ttl.saturating_add(key_age);
         self.effects.push_back(Effect::Replay { token, key, source, missing, max_letter_age });
     }
 

@@ -1,0 +1,174 @@
+//! Decides again about early dead letters whose sequences the key has passed. An early dead letter (`far-ahead` or
+//! `overflow`) contains an event that its key could not hold when the event arrived. If the key settles the event, the
+//! same commit removes the letter. But the key may settle the sequence with another event, skip the sequence, or end
+//! before the sequence. The event of the letter can then no longer take effect, so the cause of the letter is no longer
+//! true. The sequencer therefore reads the remaining letters of all passed sequences, and decides about their events as
+//! if these events arrived now.
+//!
+//! The range of the early letters in the key record ([`crate::KeyRecord::ahead`]) shows which sequences are not decided
+//! yet. One write removes the letters and advances the range. The new letters are durable no later than this write. If
+//! the owner ends before this write, the next owner decides again, and writes the same letters.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use super::Sequencer;
+use super::lane::Lane;
+use super::letters::orphan_letter;
+use super::repeat::conflict_error;
+use crate::effect::Effect;
+use crate::event::Event;
+use crate::key_record::EventDigests;
+use crate::letter::{Cause, DeadLetter, LetterContent, LetterId};
+use crate::turn::AttemptToken;
+
+impl Lane {
+    /// Returns the range of early dead letters that the key has passed, and about which the sequencer has not decided
+    /// again yet. An ended key has passed all of them.
+    pub(super) fn passed_letters(&self) -> Option<RangeInclusive<u64>> {
+        let ahead = self.record.ahead.as_deref()?;
+        let last = if self.ended && self.record.next == self.done {
+            ahead.last
+        } else {
+            ahead.last.min(self.record.next.checked_sub(1)?)
+        };
+        (ahead.first <= last).then_some(ahead.first..=last)
+    }
+}
+
+impl Sequencer {
+    /// Reads the early dead letters that the lane's key has passed. Does nothing while a write of the lane is in
+    /// flight, because the letters that this write removes are still in the store.
+    pub(super) fn read_passed_letters(&mut self, index: u32) {
+        let lane = &self.lanes[index];
+        let Some(sequences) = lane.passed_letters() else { return };
+        if !lane.live()
+            || lane.writing
+            || lane.load.is_some()
+            || lane.cold.letter_read.is_some()
+            || lane.pending.iter().any(|chunk| chunk.removes_passed)
+        {
+            return;
+        }
+        if fault!(self, KeepPassedLetters) {
+            self.advance_passed(index, sequences.end().saturating_add(1));
+            return;
+        }
+        let serial = self.next_serial();
+        let max_letter_age = self.max_letter_age(index);
+        let lane = &mut self.lanes[index];
+        lane.cold.get_or_init().letter_read = Some(serial);
+        let token = AttemptToken { lane: index, serial };
+        let key = lane.key.clone();
+        self.outstanding_letter_reads.insert(token);
+        self.effects.push_back(Effect::ReadEarlyLetters { token, key, sequences, max_letter_age });
+    }
+
+    /// Decides about the early dead letters that a read has returned.
+    pub(super) fn early_letters_read(
+        &mut self,
+        token: AttemptToken,
+        letters: Vec<DeadLetter>,
+        until: u64,
+    ) {
+        // The request ends even if no lane waits for its answer.
+        self.outstanding_letter_reads.remove(token);
+        let Some(index) =
+            self.match_completion(token, |lane| Some(&mut lane.cold.get_mut()?.letter_read))
+        else {
+            return;
+        };
+        if let Some(passed) = self.lanes[index].passed_letters() {
+            let mut removed = Vec::new();
+            for letter in letters {
+                // A letter `corrupt` keeps its cause: its event was not too early, but its key was unreadable.
+                let is_early = matches!(letter.cause, Cause::FarAhead | Cause::Overflow)
+                    && letter.id.key == self.lanes[index].key
+                    && passed.contains(&letter.id.sequence);
+                if is_early && let LetterContent::Event(event) = &letter.content {
+                    self.decide_passed_event(index, letter.id.sequence, event);
+                    removed.push(letter.id);
+                }
+            }
+            // An answer without early letters may end at its first sequence, because the letters `corrupt` of this
+            // sequence fill the whole answer. The next read must nevertheless advance.
+            let least = passed.start().saturating_add(u64::from(removed.is_empty()));
+            self.remove_passed(index, removed);
+            self.advance_passed(index, until.max(least));
+        }
+        self.reschedule(index);
+    }
+
+    /// Removes letters in the next write of the lane. This write also contains the advanced range.
+    fn remove_passed(&mut self, index: u32, removed: Vec<LetterId>) {
+        if removed.is_empty() {
+            return;
+        }
+        let lane = &mut self.lanes[index];
+        if lane.pending.is_empty() {
+            lane.chunk(None, &self.settings);
+        }
+        let next_results = &mut lane.pending[0];
+        next_results.removed_letters.extend(removed);
+        next_results.removes_passed = true;
+    }
+
+    /// Decides about an event whose sequence the key has passed, as if the event arrived now. If the event is not a
+    /// repeat of the settled event, writes a dead letter with the cause that is true now. This letter is an orphan dead
+    /// letter, and therefore durable no later than the next write of the lane.
+    fn decide_passed_event(&mut self, index: u32, sequence: u64, event: &Arc<Event>) {
+        let lane = &self.lanes[index];
+        let letter = if sequence >= lane.done {
+            self.after_end_letter(index, sequence, event)
+        } else if lane.skipped(sequence) {
+            self.late_letter(index, sequence, event)
+        } else {
+            let error = match self.differs_from_settled(index, sequence, event) {
+                Some(false) => return,
+                Some(true) => conflict_error(sequence, event, None),
+                // If the sequencer treated the event as a repeat, the event would be lost without a trace.
+                None => format!(
+                    "another event with the same sequence was settled: event {sequence} of the key; its digest is no \
+                     longer stored, so it may have the same content"
+                ),
+            };
+            orphan_letter(&self.lanes[index].key, sequence, event, Cause::Conflict, error)
+        };
+        self.queue_orphan_letter(letter, 0);
+    }
+
+    /// Returns whether an event differs from the event that was settled with this sequence. Returns `None` if the
+    /// digest of the settled event is neither in memory nor in the key record.
+    fn differs_from_settled(&mut self, index: u32, sequence: u64, event: &Event) -> Option<bool> {
+        let lane = &self.lanes[index];
+        let settled = &lane.cold.settled_ahead;
+        if let Ok(at) = settled.binary_search_by_key(&sequence, |settled| settled.0) {
+            return Some(!EventDigests::matches(settled[at].1, event.repeat_digests()));
+        }
+        let record = &lane.record;
+        let differs = record.digests.differs(record.next, sequence, event.repeat_digests());
+        differs.or_else(|| self.differs_in_history(index, sequence, event.repeat_digests()))
+    }
+
+    /// Advances the range of the early dead letters to `until`, because the sequencer has decided about all letters
+    /// below `until`. Removes the range if it ends below `until`.
+    fn advance_passed(&mut self, index: u32, until: u64) {
+        let lane = &mut self.lanes[index];
+        let Some(ahead) = &mut lane.record.ahead else { return };
+        let is_over = until > ahead.last;
+        if is_over {
+            lane.record.ahead = None;
+        } else {
+            ahead.first = ahead.first.max(until);
+        }
+        // The write removes the key's entry in the due index. While the range has further letters, the entry of a key
+        // that is not parked stays.
+        lane.must_write |= is_over || lane.parked();
+        if let Some(cold) = lane.cold.get_mut() {
+            cold.settled_ahead.retain(|(sequence, _)| *sequence >= until);
+            if cold.settled_ahead.is_empty() {
+                cold.settled_ahead = Vec::new();
+            }
+        }
+    }
+}
