@@ -15,12 +15,27 @@ fn commands(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Runs a command in Bash, with the host in the `PATH`.
-fn run_in_shell(home: &Home, command: &str) -> Result<Output> {
+fn start_in_shell(home: &Home, command: &str) -> Result<Output> {
     let folder = binary()?.parent().context("a folder")?.to_owned();
     let path = format!("{}:{}", folder.display(), std::env::var("PATH")?);
     let mut shell = Command::new("bash");
     shell.current_dir(home.folder()).env("PATH", path).args(["-c", command]);
     Ok(shell.output()?)
+}
+
+/// Runs a command, which must succeed. Returns its standard output.
+fn run_in_shell(home: &Home, command: &str) -> Result<String> {
+    let output = start_in_shell(home, command)?;
+    let [stdout, stderr] = [output.stdout, output.stderr].map(String::from_utf8);
+    let stderr = stderr?;
+    ensure!(output.status.success(), "`{command}` failed ({}): {stderr}", output.status);
+    Ok(stdout?)
+}
+
+/// Runs the first command in a text that begins with `start`. The command must succeed. Returns its standard output.
+pub fn run_first(home: &Home, text: &str, start: &str) -> Result<String> {
+    let command = commands(text).find(|command| command.starts_with(start));
+    run_in_shell(home, command.with_context(|| format!("no command {start:?} in {text}"))?)
 }
 
 /// Runs all commands in a text, and the commands that these commands print. Each command must succeed. Returns the
@@ -33,11 +48,7 @@ pub fn run_all(home: &Home, text: &str) -> Result<Vec<(String, String)>> {
         if !known.insert(command.clone()) {
             continue;
         }
-        let output = run_in_shell(home, &command)?;
-        let [stdout, stderr] = [output.stdout, output.stderr].map(String::from_utf8);
-        let stdout = stdout?;
-        let stderr = stderr?;
-        ensure!(output.status.success(), "`{command}` failed ({}): {stderr}", output.status);
+        let stdout = run_in_shell(home, &command)?;
         waiting.extend(commands(&stdout).map(str::to_owned));
         outputs.push((command, stdout));
     }

@@ -327,6 +327,8 @@ fn is_test(path: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     fn findings(path: &str, text: &str) -> Vec<String> {
@@ -404,6 +406,48 @@ mod tests {
         let loose = Survey::default().loose_limits();
         let wanted = cells().filter(|(_, _, limit)| *limit > 0).count();
         assert_eq!(loose.len(), wanted);
+    }
+
+    /// Returns the literals outside of tests that contain a command of `ordain` in backticks.
+    fn literals_with_commands(text: &str) -> Vec<String> {
+        let whole = |literal: &Passage| {
+            let words = literal.words();
+            let last = words.len().checked_sub(1)?;
+            Some(literal.excerpt(&words, 0, last))
+        };
+        let literals = source::rust(text).literals;
+        literals.iter().filter_map(whole).filter(|literal| literal.contains("`ordain ")).collect()
+    }
+
+    fn add_rust_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                add_rust_files(&path, files)?;
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+        Ok(())
+    }
+
+    /// A user must be able to run each printed command unchanged, with the configuration of the process and with quoted
+    /// words. Only `ordain_util::command::PrintedCommand` ensures this, so no other literal may contain a command.
+    #[test]
+    fn printed_commands_are_built_in_one_place() -> Result<()> {
+        let source = "fn a() { warn!(\"see `ordain keys \\\n list`\") }\n// `ordain run`\n\
+                      #[test]\nfn b() { assert_eq!(a(), \"see `ordain run`\") }\n";
+        assert_eq!(literals_with_commands(source), ["see `ordain keys list`"]);
+        let mut files = Vec::new();
+        add_rust_files(&root().join("runtime"), &mut files)?;
+        ensure!(files.len() > 100, "only {} files", files.len());
+        for path in files {
+            let text = std::fs::read_to_string(&path)?;
+            let found = literals_with_commands(&text);
+            let may_contain = is_test(&path.strip_prefix(root())?.to_string_lossy());
+            ensure!(may_contain || found.is_empty(), "{}: {found:#?}", path.display());
+        }
+        Ok(())
     }
 
     #[test]

@@ -34,6 +34,7 @@ use super::topology::{MissingBinding, TopologyChange};
 use super::unreadable_run::ContactState;
 use ordain_cloudevents::{AckProgress, DeliveryBatch, READ_AHEAD_BATCHES, SourceHandle};
 use ordain_util::backoff::Backoff;
+use ordain_util::command::PrintedCommand;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::source_health::SourceState;
 use ordain_util::wait::shortened;
@@ -369,8 +370,8 @@ async fn wait_for_resume(options: &ConsumerOptions, queue: &str, reason: &str) {
                 stream,
                 queue,
                 "stream stopped: {reason}. Other partitions of the stream continue. The command to resume the stream \
-                 is `ordain streams resume {stream}{}`",
-                ordain_util::command::config_option()
+                 is {}",
+                PrintedCommand::new("streams resume").argument(stream)
             );
         }
         tokio::time::sleep(shortened(RESUME_CHECK_INTERVAL)).await;

@@ -19,6 +19,7 @@ use super::restore_schedule::RestoreSchedule;
 use super::store_timeout::with_store_timeout;
 use super::topology::{MissingBinding, TopologyChange};
 use super::topology_record::ExchangeMarkers;
+use ordain_util::command::PrintedCommand;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::source_health::SourceState;
 use ordain_util::wait::shortened;
@@ -416,9 +417,9 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
             stream,
             queue,
             "queue removed while no process of Ordain consumed it: Ordain, or another program, declares it again; the \
-             events that waited in the old queue are lost, so publish them again. `ordain keys list {stream}{}` prints \
-             the next sequence of each key",
-            ordain_util::command::config_option()
+             events that waited in the old queue are lost, so publish them again. {} prints the next sequence of each \
+             key",
+            PrintedCommand::new("keys list").argument(stream)
         ),
         TopologyChange::QueueUnidentified(queue) => tracing::error!(
             stream,

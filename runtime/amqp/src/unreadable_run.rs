@@ -11,7 +11,7 @@ use lapin::message::Delivery;
 use ordain_core::Cause;
 
 use super::decode::{DeliveryDecoder, describe_message, propose_settings};
-use ordain_util::command::config_option;
+use ordain_util::command::PrintedCommand;
 use ordain_util::text::{escape_invisible, truncated};
 use ordain_util::wait::shortened;
 
@@ -161,11 +161,12 @@ impl UnreadableRun {
         };
         format!(
             "{} {}. The stream has stopped, and leaves these messages in the queue{letters}. {}. To receive the \
-             messages again with the same settings, for example after the messages above were removed: `ordain streams \
-             resume {stream} --admin URL`",
+             messages again with the same settings, for example after the messages above were removed: {}",
             self.describe_messages(queue),
             self.describe_causes(),
-            self.describe_first(decoder)
+            self.describe_first(decoder),
+            // Only this process can resume the stream.
+            PrintedCommand::new("streams resume").argument(stream).for_this_process()
         )
     }
 
@@ -198,9 +199,9 @@ impl UnreadableRun {
         let has = describe_message(decoder, message);
         format!(
             "The first message has {has}; the reason is: {error}. {advice}, and start Ordain again. \
-             `ordain check --connect --sample 20{}` shows how messages of the queue would be read. With \
-             `unreadable_limit = 0` in the source, such messages become dead letters",
-            config_option()
+             {} shows how messages of the queue would be read. With `unreadable_limit = 0` in the source, such \
+             messages become dead letters",
+            PrintedCommand::new("check --connect").option("sample", "20")
         )
     }
 }
@@ -237,7 +238,7 @@ mod tests {
                      stopped, and leaves these messages in the queue, except the first 2, which are dead letters. ";
         assert!(stop.starts_with(start), "{stop}");
         assert!(stop.contains("With `source = { …, id = \"content\" }`, "), "{stop}");
-        assert!(stop.ends_with("`ordain streams resume orders --admin URL`"), "{stop}");
+        assert!(stop.ends_with("`ordain streams resume orders`"), "{stop}");
         run.end();
         assert!(run.is_empty() && !run.is_at_limit() && run.held_events() == 0);
     }

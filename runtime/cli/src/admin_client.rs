@@ -15,7 +15,8 @@ use ureq::http::{Response, StatusCode, Uri};
 use crate::cli::CommandError;
 use ordain_config::LoadedConfig;
 use ordain_engine::https;
-use ordain_util::text::{escape_invisible, shell_quoted, truncated};
+use ordain_util::command::admin_option;
+use ordain_util::text::{escape_invisible, truncated};
 
 /// The environment variable that contains the token for the admin listener.
 const TOKEN_VARIABLE: &str = "ORDAIN_TOKEN";
@@ -69,8 +70,7 @@ impl AdminClient {
             .timeout_connect(Some(CONNECT_TIMEOUT))
             .timeout_global(Some(RESPONSE_TIMEOUT));
         let token = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
-        let option = format!(" --admin {}", shell_quoted(url));
-        Self { agent: config.build().into(), url: url.to_owned(), token, option }
+        Self { agent: config.build().into(), url: url.to_owned(), token, option: admin_option(url) }
     }
 
     /// Returns a client of the process that has opened the store of a configuration. The client uses the token of the

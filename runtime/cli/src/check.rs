@@ -14,6 +14,7 @@ use crate::store::inspect_store;
 use ordain_config::{ConfigError, ConfigProblem, LoadedConfig, StoreConfig, explain};
 use ordain_engine::run::{SampledMessage, check_files, inspect_broker};
 use ordain_http::view::{StreamIntake, StreamRow, StreamVersion};
+use ordain_util::command::PrintedCommand;
 use ordain_util::finding::{Finding, InspectedServer, Severity};
 use ordain_util::wait::shortened;
 use ordain_wasm::{CompilePriority, HandlerSetupError, MisnamedFile};
@@ -214,10 +215,10 @@ impl CheckArgs {
             }
             show::text(&lines(&servers, Severity::Warning, "warning: "))?;
             if let Some(store) = store {
-                let words = format!(
-                    "the store at {store} was not checked: `ordain run` and `ordain check --connect` connect to it\n"
-                );
-                show::text(&words)?;
+                let command = PrintedCommand::new("check --connect");
+                show::text(&format!(
+                    "the store at {store} was not checked: {command} checks it\n"
+                ))?;
             }
         }
         Ok(servers)

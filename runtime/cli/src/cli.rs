@@ -1,6 +1,6 @@
 //! The command line: its commands, and how their results become exit codes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use ordain_config::{ConfigError, DEFAULT_FILE, LoadedConfig};
 use ordain_engine::run::RunError;
 use ordain_generate::{GenerateArgs, generate};
 use ordain_store::{Store, StoreError};
+use ordain_util::command::set_config_option;
 use ordain_util::text::print_lossy;
 use ordain_util::wait::{shorten, shortened};
 use ordain_wasm::{COMPILE_COMMAND, CompileLimits, HandlerSetupError, LoadError, run_compiler};
@@ -98,7 +99,7 @@ pub(crate) struct ConfigArg {
 
 impl ConfigArg {
     pub(crate) fn load(&self) -> Result<LoadedConfig, CommandError> {
-        Ok(LoadedConfig::load(&self.config)?)
+        load(&self.config)
     }
 }
 
@@ -116,8 +117,15 @@ pub(crate) struct FileArg {
 
 impl FileArg {
     pub(crate) fn load(&self) -> Result<LoadedConfig, CommandError> {
-        Ok(LoadedConfig::load(self.option.as_ref().unwrap_or(&self.config))?)
+        load(self.option.as_ref().unwrap_or(&self.config))
     }
+}
+
+/// Loads the configuration of this process. The commands that the process prints use the same configuration.
+fn load(file: &Path) -> Result<LoadedConfig, CommandError> {
+    let loaded = LoadedConfig::load(file)?;
+    set_config_option(loaded.config_option());
+    Ok(loaded)
 }
 
 /// Time for which a command retries an unavailable store. The time is short, because an operator waits for the command.

@@ -9,6 +9,7 @@ use crate::cli::{CommandError, EXIT_FAILED};
 use crate::show::{self, JsonRow};
 use ordain_core::LetterId;
 use ordain_http::view::{self, LetterRow};
+use ordain_util::command::PrintedCommand;
 use ordain_util::text::print_lossy;
 
 /// Maximum number of rows that `ordain dead list` requests in one page.
@@ -45,7 +46,7 @@ pub(crate) struct DeadShowArgs {
     inspect: InspectArgs,
     /// The name of the stream.
     stream: String,
-    /// The id of the dead letter, as `ordain dead list` prints it.
+    /// The id of the dead letter, as the command `dead list` prints it.
     id: String,
     /// The key of the event. Leave out this option for an event without a key.
     #[arg(long, default_value = "")]
@@ -133,10 +134,9 @@ async fn show_letter(args: DeadShowArgs) -> Result<ExitCode, CommandError> {
             key => format!("dead letter {} of key {key:?}", args.id),
         };
         print_lossy(&format!(
-            "stream {} has no {letter}: `ordain dead list {}{}` lists the ids and keys; give the key with --key",
+            "stream {} has no {letter}: {} lists the ids and keys; give the key with --key",
             args.stream,
-            args.stream,
-            target.option()
+            PrintedCommand::new("dead list").argument(&args.stream).with_place(&target.option())
         ));
         return Ok(ExitCode::from(EXIT_FAILED));
     };

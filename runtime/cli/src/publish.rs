@@ -28,7 +28,7 @@ use ordain_util::wait::shortened;
 /// The text that `--help` prints after the options.
 const AFTER_HELP: &str = "\
 If a line is invalid, the command publishes all earlier lines and stops. Fix the line, and repeat the
-command. With an embedded store, this command and `ordain run` cannot run at the same time. With
+command. With an embedded store, this command and the command `run` cannot run at the same time. With
 [store] kind = \"redis\", you can publish events while the stream runs.
 
 Examples:

@@ -12,14 +12,14 @@ use crate::cli::{CommandError, EXIT_FAILED, EXIT_UNAVAILABLE, FileArg};
 use crate::signals::{EndSignal, EndSignals};
 use crate::store::{StoreAccess, open_store};
 use crate::{status, totals};
-use ordain_config::LoadedConfig;
+use ordain_config::{LoadedConfig, StoreConfig};
 use ordain_engine::run::{
     EndIntake, PreparedRun, RunError, RunReport, RunStatus, check_once_sources,
 };
 use ordain_http::admin::AdminListener;
 use ordain_http::ingress::IngressListener;
 use ordain_store::Store;
-use ordain_util::command::set_config_option;
+use ordain_util::command::{admin_option, set_process_option};
 use ordain_util::shutdown::shutdown_requested;
 use ordain_util::text::print_lossy;
 use ordain_wasm::HandlerRegistry;
@@ -46,7 +46,6 @@ pub(crate) struct RunArgs {
 impl RunArgs {
     pub(crate) fn run(self, log: LogFormat) -> Result<ExitCode, CommandError> {
         let loaded = self.config.load()?;
-        set_config_option(loaded.config_option());
         let runtime = crate::runtime::new()?;
         let report = runtime.block_on(self.run_to_end(&loaded));
         let (report, code) = match report {
@@ -85,7 +84,7 @@ impl RunArgs {
         } else if self.json || (self.once && log == LogFormat::Json) {
             print_lossy(&report.json().to_string());
         } else if self.once {
-            print_lossy(report.text(loaded).trim_end());
+            print_lossy(report.text().trim_end());
         }
         if !self.once {
             totals::log("run ended: totals of the run", &report.stats);
@@ -141,6 +140,10 @@ async fn run(
     }
     let admin = AdminListener::listen(loaded, once, figures, &shutdown).await?;
     let admin_url = admin.as_ref().map(AdminListener::url);
+    // If the store is embedded, a command finds this process by itself.
+    if let (Some(url), StoreConfig::Redis(_)) = (admin_url, &loaded.config.store) {
+        set_process_option(admin_option(url));
+    }
     let report = start(loaded, once, admin_url, shutdown, figures).await;
     if let Some(admin) = admin {
         admin.end().await;

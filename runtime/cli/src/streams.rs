@@ -25,7 +25,7 @@ pub(crate) enum StreamsCommand {
     /// correct them and start Ordain again instead.
     ///
     /// If the queue is lost, its messages do not come back. Before you run this command, publish again the events of
-    /// the lost queue that have not taken effect. For each key, `ordain keys list STREAM` shows the number of the next
+    /// the lost queue that have not taken effect. For each key, the command `keys list` shows the number of the next
     /// event; all events with lower numbers have ended.
     ///
     /// This command lets the stream consume the queue that now has the name of the lost queue. Running processes begin

@@ -18,7 +18,7 @@ kinds! {
         "http" => Http(HttpSourceConfig),
         /// A file or standard input, with one CloudEvent in JSON per line.
         "file" => File(FileSourceConfig),
-        /// Messages of sinks of kind `stream`, and events that `ordain publish` stores.
+        /// Messages of sinks of kind `stream`, and events that the command `publish` stores.
         "stream" => Stream(StreamSourceConfig),
     }
 }
@@ -62,7 +62,7 @@ impl SourceConfig {
             Self::File(FileSourceConfig { path: FileOrStdio::File(path), .. }) => {
                 format!("file {}", path.display())
             }
-            Self::Stream(_) => "other streams and `ordain publish`".to_owned(),
+            Self::Stream(_) => "other streams and the command `publish`".to_owned(),
         }
     }
 

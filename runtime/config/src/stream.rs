@@ -92,8 +92,8 @@ section! {
         ///
         /// A time beyond `complete_ttl` or `key_ttl` has no effect, because a key may begin again after these times.
         ///
-        /// Programs that number events for this stream, such as `ordain publish`, apply this setting and the stream's
-        /// `first`, `retain_events` and `complete_ttl`.
+        /// Programs that number events for this stream, such as the command `publish`, apply this setting and the
+        /// stream's `first`, `retain_events` and `complete_ttl`.
         retain: Millis ["1s" to "365d"] = "24h",
             because "a consumer that lost an event requests it within a day";
         /// Maximum number of events of a key that the store keeps for replay.

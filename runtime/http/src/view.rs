@@ -15,7 +15,7 @@ mod stream;
 mod text;
 
 use ordain_core::KeyStatus;
-use ordain_util::text::shell_quoted;
+use ordain_util::command::PrintedCommand;
 use serde::Serialize;
 
 pub use data::JsonData;
@@ -73,7 +73,7 @@ pub fn no_key(stream: &str, key: &str) -> String {
 /// selects the store or the process in this command.
 pub fn no_letter_id(id: &str, stream: &str, option: &str) -> String {
     format!(
-        "{id:?} is no id of a dead letter: an id looks like 3-b05cb4f9ec0b9b83, see `ordain dead list {}{option}`",
-        shell_quoted(stream)
+        "{id:?} is no id of a dead letter: an id looks like 3-b05cb4f9ec0b9b83, see {}",
+        PrintedCommand::new("dead list").argument(stream).with_place(option)
     )
 }

@@ -46,7 +46,7 @@ const WARN_INTERVAL: Duration = Duration::from_secs(5);
 /// The next step if the store lost the number of an event. The text does not name the cause of the loss, because a
 /// refused event does not show that the store went back in time.
 const REUSE_ADVICE: &str = "publish all lost events again before any new event, in the same order and with the same \
-                            ids. Use the option `--reuse-lost-numbers` of `ordain publish` (in a program: \
+                            ids. Use the option `--reuse-lost-numbers` of the command `publish` (in a program: \
                             `Publisher::reuse_lost_numbers`)";
 /// The section of the documentation about the loss of numbers.
 const LOST_NUMBERS_GUIDE: &str = "docs/guide/producers.md, \"Lost numbers\"";

@@ -234,8 +234,8 @@ fn open_error(folder: &Path, error: &fjall::Error) -> StoreError {
             if !is_truncation(error) && error.kind() != std::io::ErrorKind::NotFound =>
         {
             let words = format!(
-                "cannot open the database in {}: {error}; check the disk and the folder's \
-                 permissions, then start again",
+                "cannot open the database in {}: {error}; check the disk, its free space and the \
+                 folder's permissions, then start again",
                 folder.display()
             );
             if may_pass(error) {

@@ -2,9 +2,10 @@
 
 use std::process::Output;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use ordain_servers::{Cluster, Options, Redis, Sentinel};
 use ordain_tests::host::Home;
+use ordain_tests::printed::run_all;
 use ordain_tests::tally;
 use serde_json::Value;
 
@@ -70,6 +71,13 @@ fn healthy_server_is_described_and_unchanged() -> Result<()> {
     let rows = findings(&home)?;
     ensure!(rows.len() >= 6 && rows.iter().all(|(severity, _)| severity == "note"), "{rows:?}");
     ensure!(redis.command(&["DEBUG", "DIGEST"])? == digest, "the check wrote to the server");
+
+    // A check that does not connect prints the command that connects to the server.
+    home.write("other config.toml", home.read("ordain.toml"))?;
+    let outputs = run_all(&home, &home.printed(&["check", "other config.toml"])?)?;
+    let [(command, shown)] = &outputs[..] else { bail!("{outputs:#?}") };
+    ensure!(command == "ordain check --connect --config 'other config.toml'", "{command}");
+    ensure!(shown.contains("a store with the prefix \"ordain\", 16 shards"), "{shown}");
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use std::fs;
 use anyhow::{Result, ensure};
 use ordain_tests::alerts;
 use ordain_tests::host::Home;
-use ordain_tests::http::{LINES_TYPE, get, ingress, metric, post, ready};
+use ordain_tests::http::{LINES_TYPE, get, ingress, metric, post, ready, send_whole};
 use ordain_tests::log::{by_key, line, text};
 use ordain_tests::plugins::plugin;
 use ordain_tests::printed::run_all;
@@ -162,6 +162,16 @@ fn full_key_over_http_has_a_remedy() -> Result<()> {
             answer.status == 429 && answer.problem().is_ok_and(|detail| detail.contains(words))
         })?;
         let answer = post(events, LINES_TYPE, &(event(1) + "\n"))?;
+        ensure!(answer.status == 429 && answer.problem()?.contains(words), "{answer:?}");
+        // A client that sends its whole request before it reads must receive the answer too.
+        let large = (1..=7).map(|n| line("large", n, &json!({ "n": "x".repeat(1_000_000) })));
+        let large = text(&large.collect::<Vec<_>>());
+        let request = format!(
+            "POST /v1/streams/cases/events HTTP/1.1\r\nhost: {events}\r\nconnection: close\r\n\
+             content-type: {LINES_TYPE}\r\ncontent-length: {}\r\n\r\n{large}",
+            large.len()
+        );
+        let answer = send_whole(events, request.as_bytes())?;
         ensure!(answer.status == 429 && answer.problem()?.contains(words), "{answer:?}");
         let named =
             "remedy: raise `spill_limit`, or set `overflow = \"dead-letter\"`, and start Ordain ";

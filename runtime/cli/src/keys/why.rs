@@ -7,7 +7,8 @@ use super::super::inspect::InspectTarget;
 use crate::cli::CommandError;
 use ordain_http::view::{AheadRow, FailureRow, GapRow, KeyRow, LetterRow};
 use ordain_store::ListPage;
-use ordain_util::text::{escape_invisible, pluralized, shell_quoted};
+use ordain_util::command::PrintedCommand;
+use ordain_util::text::{escape_invisible, pluralized};
 
 /// Maximum number of dead letters in a page. The command counts the dead letters of a key in one page, so it counts at
 /// most this number.
@@ -78,10 +79,12 @@ pub(super) async fn letters_text(
         if !page.rows.is_empty() {
             let more = if page.cursor.is_some() { " or more" } else { "" };
             return Ok(Some(format!(
-                "dead letters: {}{more}; see `ordain dead list {stream} --key={}{}`",
+                "dead letters: {}{more}; see {}",
                 page.rows.len(),
-                shell_quoted(name),
-                target.option()
+                PrintedCommand::new("dead list")
+                    .argument(stream)
+                    .option("key", name)
+                    .with_place(&target.option())
             )));
         }
         // A page of expired letters has no rows.
@@ -188,12 +191,14 @@ async fn unreadable_text(
             if let Some(sequence) =
                 letter.sequence.filter(|sequence| is_unreadable && *sequence >= row.next)
             {
+                let command = PrintedCommand::new("dead show")
+                    .argument(stream)
+                    .argument(letter.id.raw())
+                    .option("key", name)
+                    .with_place(&target.option());
                 words += &format!(
-                    "event {sequence} arrived, but cannot be read: {}; see `ordain dead show {stream} {} --key={}{}`\n",
-                    letter.error,
-                    letter.id,
-                    shell_quoted(name),
-                    target.option()
+                    "event {sequence} arrived, but cannot be read: {}; see {command}\n",
+                    letter.error
                 );
             }
         }

@@ -12,7 +12,7 @@ use ordain_core::{
 };
 
 use super::DriverError;
-use ordain_util::command::{config_option, last_argument};
+use ordain_util::command::PrintedCommand;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::text::{escape_invisible, truncated};
 
@@ -141,6 +141,11 @@ fn newly_parked(record: &KeyRecord) -> Option<&FailureInfo> {
     record.failure.as_deref().filter(|failure| parks && failure.since == 0)
 }
 
+/// Returns the command that explains the state of a key.
+pub(super) fn why_command(stream: &str, key: &str) -> PrintedCommand {
+    PrintedCommand::new("keys why").argument(stream).argument(key)
+}
+
 fn log_parked_key(stream: &str, write: &KeyWrite, failure: &FailureInfo) {
     if !allow_line(stream) {
         return;
@@ -151,9 +156,8 @@ fn log_parked_key(stream: &str, write: &KeyWrite, failure: &FailureInfo) {
         event = write.record.next,
         cause = failure.cause.name(),
         error = %shortened(failure.words()),
-        "key parked: see `ordain keys why {stream}{} {}`",
-        config_option(),
-        last_argument(&write.key)
+        "key parked: see {}",
+        why_command(stream, &write.key)
     );
 }
 
@@ -175,9 +179,8 @@ fn log_missing_event(stream: &str, write: &KeyWrite, gap: &GapEntry) {
         last = gap.last,
         rounds = gap.rounds,
         "missing events not received: Ordain has made all its replay requests, and the key still waits for the events; \
-         see `ordain keys why {stream}{} {}`",
-        config_option(),
-        last_argument(&write.key)
+         see {}",
+        why_command(stream, &write.key)
     );
 }
 
@@ -238,8 +241,8 @@ fn log_dead_letter(stream: &str, letter: &DeadLetter) {
         sequence = letter.id.sequence,
         cause = letter.cause.name(),
         error = %shortened(&letter.error),
-        "new dead letter: see `ordain dead list {stream}{}`",
-        config_option()
+        "new dead letter: see {}",
+        PrintedCommand::new("dead list").argument(stream)
     );
 }
 
@@ -265,13 +268,16 @@ fn allow_line(stream: &str) -> bool {
 /// process may end before the task of `allow_line` runs.
 pub(super) fn flush() {
     let suppressed = throttle().take_suppressed();
-    let option = config_option();
     for (stream, suppressed) in suppressed {
+        let keys = |status: KeyStatus| {
+            PrintedCommand::new("keys list").argument(&stream).option("status", status.name())
+        };
         tracing::warn!(
             stream,
-            "{suppressed} more lines about keys and dead letters were not logged: see `ordain keys list {stream} \
-             --status parked{option}`, `ordain keys list {stream} --status waiting{option}` and `ordain dead list \
-             {stream}{option}`"
+            "{suppressed} more lines about keys and dead letters were not logged: see {}, {} and {}",
+            keys(KeyStatus::Parked),
+            keys(KeyStatus::Waiting),
+            PrintedCommand::new("dead list").argument(&stream)
         );
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::alarms::why_command;
 use ordain_store::StoreError;
-use ordain_util::command::{config_option, last_argument};
 
 /// The reason why a driver ended early.
 #[derive(Debug, thiserror::Error)]
@@ -35,9 +35,8 @@ pub enum DriverError {
     #[error(
         "key {key:?} is stopped at event {event}, and the store holds as many later events of the key as `spill_limit` \
          allows. With `overflow = \"pause\"`, the partition of the key accepts no further event. Fix the cause \
-         (`ordain keys why {stream}{} {}`), or raise `spill_limit` and start Ordain again",
-        config_option(),
-        last_argument(.key)
+         ({}), or raise `spill_limit` and start Ordain again",
+        why_command(.stream, .key)
     )]
     KeyFull {
         /// The stream of the key.

@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use ordain_store::{KeyFilter, Mark, Partition, Store, retry_until_ok, versions};
 use ordain_util::backoff::Backoff;
-use ordain_util::command::config_option;
+use ordain_util::command::PrintedCommand;
 use ordain_util::wait::shortened;
 
 /// Maximum number of keys that one request to the store returns.
@@ -145,9 +145,10 @@ impl ParkedSearchTask {
                     keys = found,
                     "keys still parked, although this handler version should have retried them. They had failed under \
                      another handler version, or had exceeded a limit whose value in the configuration has changed \
-                     since then. The next start retries these keys. To list the keys: `ordain keys list {stream} \
-                     --status parked{}`",
-                    config_option()
+                     since then. The next start retries these keys. To list the keys: {}",
+                    PrintedCommand::new("keys list")
+                        .argument(stream)
+                        .option("status", KeyStatus::Parked.name())
                 );
             }
         }

@@ -25,6 +25,7 @@ use ordain_config::NumberingPolicy;
 use ordain_config::{LoadedConfig, SinkConfig, SourceConfig};
 use ordain_store::{InstanceId, InstanceInfo, QueueRecords, Store, StoreError};
 use ordain_util::backoff::Backoff;
+use ordain_util::command::PrintedCommand;
 use ordain_util::finding::InspectedServer;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
@@ -329,8 +330,8 @@ fn report_prepared(
         tracing::warn!(
             stream,
             "binding of an earlier configuration may still deliver messages: {binding}; remove all such bindings \
-             with `ordain streams unbind {stream}{}`",
-            ordain_util::command::config_option()
+             with {}",
+            PrintedCommand::new("streams unbind").argument(stream)
         );
     }
 }

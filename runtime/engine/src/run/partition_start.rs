@@ -27,6 +27,7 @@ use ordain_config::{
 };
 use ordain_store::{ClaimedPartition, InstanceId, OutboxEntry, Partition, Store, StoreError};
 use ordain_store::{InstanceInfo, Ownership};
+use ordain_util::command::PrintedCommand;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_wasm::StreamContext;
 
@@ -82,8 +83,8 @@ pub(super) async fn check_backlog(
             tracing::warn!(
                 stream = &*stream,
                 "stream no longer receives events from a queue, but bindings of an earlier configuration still deliver \
-                 messages to its queues; remove these bindings with `ordain streams unbind {stream}{}`",
-                loaded.config_option()
+                 messages to its queues; remove these bindings with {}",
+                PrintedCommand::new("streams unbind").argument(&stream)
             );
         }
         if is_configured {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use ordain_core::{Cause, KeyStatus, Stats};
 
-use ordain_config::LoadedConfig;
 use ordain_store::{KeyFilter, Store, StoreError};
+use ordain_util::command::PrintedCommand;
 use ordain_util::text::pluralized;
 
 /// Maximum number of keys that one request to the store returns during the count of held events.
@@ -119,7 +119,7 @@ fn causes(stats: &Stats) -> impl Iterator<Item = (Cause, u64)> {
 
 impl RunReport {
     /// Returns the report as text for people. The text includes commands that show more details.
-    pub fn text(&self, config: &LoadedConfig) -> String {
+    pub fn text(&self) -> String {
         let Self { stats, held } = self;
         let mut text = String::new();
         let mut line = |what: &str, number: u64| text += &format!("{what:<20} {number:>12}\n");
@@ -134,14 +134,13 @@ impl RunReport {
         line("messages", stats.messages);
         let Some(held) = held else { return text };
         line("held in the store", held.events);
-        let config = config.config_option();
         for (status_index, (_, status, what)) in BLOCKED_STATUSES.iter().enumerate() {
             let all = held.streams(status_index).count();
             for (stream, keys) in held.streams(status_index).take(STREAM_LIMIT) {
                 let keys = pluralized(keys, "key");
-                text += &format!(
-                    "  {keys} {what}: see `ordain keys list {stream} --status {status}{config}`\n"
-                );
+                let command =
+                    PrintedCommand::new("keys list").argument(stream).option("status", status);
+                text += &format!("  {keys} {what}: see {command}\n");
             }
             if all > STREAM_LIMIT {
                 text += &format!(

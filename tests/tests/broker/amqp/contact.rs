@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 use anyhow::{Context as _, Result, ensure};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
-use ordain_servers::wait_until;
+use ordain_servers::{Redis, wait_until};
 use ordain_tests::amqp::{Outgoing, from_line};
 use ordain_tests::http::{admin, get, metric, ready};
 use ordain_tests::log::in_turn;
+use ordain_tests::printed::{run_all, run_first};
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::Service;
 use serde_json::{Value, json};
@@ -86,16 +87,17 @@ fn publish_readable(rig: &Rig) -> Result<()> {
 }
 
 /// Waits until the stream has stopped because of the foreign messages, which must all remain in the queue. The log line
-/// about the stop must contain all of `parts`.
-fn until_stopped(rig: &Rig, service: &mut Service, parts: &[&str]) -> Result<()> {
+/// about the stop must contain all of `parts` and the commands of the next step. Returns this line.
+fn until_stopped(rig: &Rig, service: &mut Service, parts: &[&str]) -> Result<String> {
     service.until_says(STOPPED_WORDS)?;
     until_queue(rig, "cases", FOREIGN_COUNT as u64, 0)?;
     let log = service.stderr();
     let line = log.lines().find(|line| line.contains(STOPPED_WORDS)).context("the stop")?;
-    for part in parts.iter().chain(&["`ordain streams resume cases --admin URL`"]) {
+    let commands = ["`ordain check --connect --sample=20`", "`ordain streams resume cases`"];
+    for part in parts.iter().chain(&commands) {
         ensure!(line.contains(part), "no {part:?} in {line}");
     }
-    Ok(())
+    Ok(line.to_owned())
 }
 
 /// By mistake, a stream with default settings reads a queue of foreign producers. The operator then makes the stream a
@@ -132,7 +134,7 @@ fn foreign_messages_stay_in_the_queue_until_the_settings_fit() -> Result<()> {
     let address = admin(&mut service)?;
     let step = format!("With {format}");
     let parts = ["(no-id: 80, no-key: 20)", "the headers id, task", step.as_str()];
-    until_stopped(&rig, &mut service, &parts)?;
+    let line = until_stopped(&rig, &mut service, &parts)?;
     let page = get(address, "/readyz")?;
     let reason = page.problem()?;
     ensure!(page.status == 503 && reason.contains("stream cases: its messages cannot be read"));
@@ -157,6 +159,13 @@ fn foreign_messages_stay_in_the_queue_until_the_settings_fit() -> Result<()> {
     let places = "key = [\"routing-key\", \"*\"], \
                   id = [\"header:id\", \"header:rbs2-msg-id\", \"data:/messageId\", \"content\"]";
     configure(FIFO, places)?;
+    // With the corrected settings, all commands in the log line succeed.
+    let outputs = run_all(&rig.home, &line)?;
+    let sampled = outputs
+        .iter()
+        .find(|(command, _)| command.starts_with("ordain check "))
+        .context("a check")?;
+    ensure!(outputs.len() == 2 && sampled.1.contains("message 20: key "), "{outputs:?}");
     let mut service = Service::start(&rig.home, &["run"])?;
     let taken = rig.client.take("out", FOREIGN_COUNT)?;
     let ids: BTreeSet<Option<String>> = taken
@@ -356,12 +365,27 @@ fn batch_without_a_readable_event_counts_as_one_message() -> Result<()> {
     Ok(())
 }
 
-/// An operator resumes the stream in the running process. While the messages are in the queue, the stream stops again
-/// and reports the reason again. After the operator has removed the messages, the stream continues.
+/// An operator resumes the stream in the running process, with the command in the log. While the messages are in the
+/// queue, the stream stops again and reports the reason again. After the operator has removed the messages, the stream
+/// continues.
 #[test]
 fn resumed_stream_continues_without_the_unreadable_messages() -> Result<()> {
-    let rig = Rig::with(ADMIN, FIFO, "unreadable_limit = 5")?;
-    let mut service = Service::start(&rig.home, &["run"])?;
+    let redis = Redis::start(&[])?;
+    let in_redis = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
+    for store in ["", &in_redis] {
+        resume_with_printed_command(store)?;
+    }
+    Ok(())
+}
+
+/// Checks the stop and the resumption of a stream with a store that `store` configures; an empty text selects the
+/// embedded store.
+fn resume_with_printed_command(store: &str) -> Result<()> {
+    const CONFIG_FILE: &str = "an operator's.toml";
+    let rig = Rig::with(&format!("{ADMIN}{store}"), FIFO, "unreadable_limit = 5")?;
+    // A command without the name of the file fails.
+    std::fs::rename(rig.home.path("ordain.toml"), rig.home.path(CONFIG_FILE))?;
+    let mut service = Service::start(&rig.home, &["run", CONFIG_FILE])?;
     rig.until_declared()?;
     let address = ready(&mut service)?;
     let lines = in_turn(2, 10);
@@ -371,10 +395,18 @@ fn resumed_stream_continues_without_the_unreadable_messages() -> Result<()> {
     rig.until_empty()?;
     let bad: Vec<Outgoing> = (0..5).map(foreign).collect();
     rig.client.publish("cases", &bad)?;
-    service.until_says("stream stopped: 5 consecutive messages")?;
+    let stopped = "stream stopped: 5 consecutive messages";
+    service.until_says(stopped)?;
     until_queue(&rig, "cases", 5, 0)?;
-    let url = format!("http://{address}");
-    let resume = || rig.home.printed(&["streams", "resume", "cases", "--admin", &url]);
+    let log = service.stderr();
+    let line = log.lines().find(|line| line.contains(stopped)).context("the stop")?;
+    let place = match store {
+        // The command finds the process through the folder of the store.
+        "" => r"--config 'an operator'\''s.toml'".to_owned(),
+        _ => format!("--admin http://{address}"),
+    };
+    ensure!(line.contains(&format!("`ordain streams resume cases {place}`")), "{line}");
+    let resume = || run_first(&rig.home, line, "ordain streams resume ");
     let printed = resume()?;
     ensure!(printed.contains("partition 0 resumed"), "{printed}");
     ensure!(printed.contains("5 consecutive messages"), "{printed}");
@@ -388,8 +420,11 @@ fn resumed_stream_continues_without_the_unreadable_messages() -> Result<()> {
     rig.until_empty()?;
     let printed = resume()?;
     ensure!(printed.contains("nothing to resume"), "{printed}");
+    // The process consumes the queue, so the check receives no message.
+    run_first(&rig.home, line, "ordain check --connect ")?;
     service.end()?;
-    ensure!(letters(&rig)?.is_empty());
+    let list = ["dead", "list", "cases", "--json", "--config", CONFIG_FILE];
+    ensure!(rig.home.rows(&list)?.is_empty());
     Ok(())
 }
 

@@ -4,10 +4,11 @@ use std::ops::RangeInclusive;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use lapin::types::{AMQPValue, FieldTable};
 use ordain_tests::http::{admin, get, metric, ready};
 use ordain_tests::log::{by_key, in_turn, line};
+use ordain_tests::printed::run_all;
 use ordain_tests::rig::Rig;
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service, wait_until};
 use ordain_tests::tally;
@@ -277,6 +278,12 @@ fn queue_lost_before_a_start_is_reported() -> Result<()> {
         let changes = metric(address, "ordain_topology_changes_total")?;
         let log = service.stderr();
         ensure!(changes == Some(1) && log.matches(LOST_WORDS).count() == 1, "{changes:?}: {log}");
+        let lost = log.lines().find(|line| line.contains(LOST_WORDS)).context("the loss")?;
+        let outputs = run_all(&rig.home, lost)?;
+        let [(_, keys)] = &outputs[..] else { bail!("{outputs:#?} of {lost}") };
+        for key in ["\nk0 ", "\nk1 ", "\nk2 "] {
+            ensure!(keys.contains(key), "no key {key:?} in {keys}");
+        }
         rig.until_empty()?;
         service.end()?;
 

@@ -207,7 +207,7 @@ impl MetricsEncoder<'_, '_> {
         let refused = self.snapshot.refused.iter().map(|(handler, files)| {
             (vec![("handler", handler.clone())], SampleValue::Gauge(*files as u64))
         });
-        let help = "Unusable handler files, as listed by `ordain plugins list`";
+        let help = "Unusable handler files, as listed by the command `plugins list`";
         self.samples("handler_files_refused", help, MetricType::Gauge, refused)?;
         let rollout_numbers = self.snapshot.rollouts.iter().map(|(stream, number)| {
             (vec![("stream", stream.clone())], SampleValue::Gauge(*number))

@@ -37,10 +37,12 @@ fn bindings_of_earlier_configurations_are_named_and_removed() -> Result<()> {
     ] {
         service.until_says(text)?;
     }
+    let outputs = run_all(&rig.home, &service.stderr())?;
+    let [(command, removed)] = &outputs[..] else { bail!("{outputs:#?} of {}", service.stderr()) };
+    ensure!(command == "ordain streams unbind cases", "{command}");
+    ensure!(removed.matches("removed the binding ").count() == 2, "{removed}");
     let address = format!("http://{}", admin(&mut service)?);
     let unbind = ["streams", "unbind", "cases", "--json", "--admin", &address];
-    let removed = rig.home.rows(&unbind)?;
-    ensure!(removed.len() == 2, "{removed:?}");
     ensure!(rig.rabbit.bound("cases")?.is_empty(), "{:?}", rig.rabbit.bound("cases")?);
     ensure!(rig.rabbit.bound("amq.topic")? == ["cases2"], "{:?}", rig.rabbit.bound("amq.topic")?);
     ensure!(rig.home.rows(&unbind)?.is_empty());
