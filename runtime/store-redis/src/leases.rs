@@ -40,7 +40,7 @@ fn random_version() -> MembershipVersion {
 #[async_trait]
 impl LeaseStore for RedisStore {
     async fn heartbeat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError> {
-        let script = &self.scripts.beat;
+        let script = &self.scripts.heartbeat;
         let keys = [RedisKeyKind::Instances, RedisKeyKind::InstanceInfo]
             .map(|kind| self.names.in_common_shard(kind));
         let mut call = self.script_call(script, &keys);
@@ -106,7 +106,7 @@ impl LeaseStore for RedisStore {
         before: Option<&Rollout>,
         decided: &Rollout,
     ) -> Result<bool, StoreError> {
-        let script = &self.scripts.decide;
+        let script = &self.scripts.start_rollout;
         let keys = [RedisKeyKind::Versions, RedisKeyKind::InstanceInfo]
             .map(|kind| self.names.in_common_shard(kind));
         let mut get = cmd("HGET");

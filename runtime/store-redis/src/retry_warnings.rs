@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     const COMMIT: &str = "commit of stream \"s\", partition 0, shard 0";
-    const HEARTBEAT: &str = "beat of {ordain:0}:instances";
+    const HEARTBEAT: &str = "heartbeat of {ordain:0}:instances";
     const MOMENT: Duration = Duration::from_millis(1);
 
     fn fail(requests: &mut RetryingRequests, question: &str, now: Instant) {
