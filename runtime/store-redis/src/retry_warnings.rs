@@ -44,8 +44,8 @@ impl RetryingRequests {
     }
 
     /// Records that a request failed at `now`. Returns whether a warning may be logged.
-    fn report(&mut self, question: &str, reason: &str, now: Instant) -> bool {
-        self.failed_at.insert(question.to_owned(), now);
+    fn report(&mut self, request: &str, reason: &str, now: Instant) -> bool {
+        self.failed_at.insert(request.to_owned(), now);
         self.newest = Some((now, reason.to_owned()));
         self.throttle.allow_at(now)
     }
@@ -58,11 +58,11 @@ impl RetryingRequests {
 
     /// Records that a request succeeded at `now`. Also removes the requests that their callers have given up. Returns
     /// `true` if no failed request remains, and then forgets the earlier failures.
-    fn resolve(&mut self, question: &str, now: Instant) -> bool {
+    fn resolve(&mut self, request: &str, now: Instant) -> bool {
         if self.failed_at.is_empty() {
             return false;
         }
-        self.failed_at.remove(question);
+        self.failed_at.remove(request);
         self.failed_at.retain(|_, failed_at| now.duration_since(*failed_at) < GIVE_UP_DELAY);
         let is_recovered = self.failed_at.is_empty();
         if is_recovered {
@@ -82,11 +82,11 @@ impl RetryWarnings {
     }
 
     /// Records a request that failed and that its caller will repeat.
-    pub(super) fn report(&self, question: &str, reason: &str) {
+    pub(super) fn report(&self, request: &str, reason: &str) {
         let mut open = self.retrying.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.report(question, reason, Instant::now()) {
+        if open.report(request, reason, Instant::now()) {
             tracing::warn!(
-                "the store at {} did not complete a request ({question}): \
+                "the store at {} did not complete a request ({request}): \
                  {reason}; retrying",
                 self.address
             );
@@ -103,12 +103,12 @@ impl RetryWarnings {
 
     /// Records that a request has succeeded. If no failed request remains, logs that the store completes requests
     /// again.
-    pub(super) fn resolve(&self, question: impl FnOnce() -> String) {
+    pub(super) fn resolve(&self, request: impl FnOnce() -> String) {
         if !self.has_retrying.load(Ordering::Relaxed) {
             return;
         }
         let mut open = self.retrying.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.resolve(&question(), Instant::now()) {
+        if open.resolve(&request(), Instant::now()) {
             self.has_retrying.store(false, Ordering::Relaxed);
             tracing::info!("the store at {} completes requests again", self.address);
         }
@@ -123,8 +123,8 @@ mod tests {
     const HEARTBEAT: &str = "heartbeat of {ordain:0}:instances";
     const MOMENT: Duration = Duration::from_millis(1);
 
-    fn fail(requests: &mut RetryingRequests, question: &str, now: Instant) {
-        requests.report(question, "connection refused", now);
+    fn fail(requests: &mut RetryingRequests, request: &str, now: Instant) {
+        requests.report(request, "connection refused", now);
     }
 
     #[test]
