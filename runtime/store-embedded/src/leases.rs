@@ -63,9 +63,9 @@ impl LeaseStore for EmbeddedStore {
     }
 
     async fn lease(&self, partition: &Partition, to: InstanceId) -> Result<LeaseReply, StoreError> {
-        let asked = partition.clone();
+        let queried = partition.clone();
         let newest = self
-            .send_request(|answer| WriterRequest::NewestEpoch { partition: asked, answer })
+            .send_request(|answer| WriterRequest::NewestEpoch { partition: queried, answer })
             .await?;
         let mut table = self.registry.table();
         if !table.members.contains_key(&to) {
