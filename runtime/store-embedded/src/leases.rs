@@ -48,17 +48,17 @@ impl MembershipRegistry {
 
 #[async_trait]
 impl LeaseStore for EmbeddedStore {
-    async fn heartbeat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError> {
+    async fn heartbeat(&self, request: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError> {
         let mut table = self.registry.table();
-        let before = table.members.get(&beat.id);
-        if before.is_none_or(|member| member.info != beat.info) {
+        let before = table.members.get(&request.id);
+        if before.is_none_or(|member| member.info != request.info) {
             table.membership_version = rand::random();
         }
-        let report = beat.report.map(ToOwned::to_owned);
-        let report = report.or_else(|| table.members.get(&beat.id)?.report.clone());
-        let member = MemberRecord { info: beat.info.to_owned(), report, valid_for: None };
-        table.members.insert(beat.id, member);
-        let is_new = table.membership_version != beat.known_version;
+        let report = request.report.map(ToOwned::to_owned);
+        let report = report.or_else(|| table.members.get(&request.id)?.report.clone());
+        let member = MemberRecord { info: request.info.to_owned(), report, valid_for: None };
+        table.members.insert(request.id, member);
+        let is_new = table.membership_version != request.known_version;
         Ok(HeartbeatReply { valid_for: None, table: is_new.then(|| table.clone()) })
     }
 

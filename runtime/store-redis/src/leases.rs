@@ -39,19 +39,19 @@ fn random_version() -> MembershipVersion {
 
 #[async_trait]
 impl LeaseStore for RedisStore {
-    async fn heartbeat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError> {
+    async fn heartbeat(&self, request: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError> {
         let script = &self.scripts.heartbeat;
         let keys = [RedisKeyKind::Instances, RedisKeyKind::InstanceInfo]
             .map(|kind| self.names.in_common_shard(kind));
         let mut call = self.script_call(script, &keys);
-        call.arg(beat.id.to_string()).arg(beat.info).arg(beat.report.unwrap_or_default());
-        call.arg(beat.lease.as_millis() as u64).arg(random_version());
+        call.arg(request.id.to_string()).arg(request.info).arg(request.report.unwrap_or_default());
+        call.arg(request.lease.as_millis() as u64).arg(random_version());
         let [lasts, membership_version] = parts(self.run_script(script, call).await?, script.name)?;
         let lasts = number(&lasts);
         let membership_version = number(&membership_version);
         let (lasts, membership_version) =
             lasts.zip(membership_version).ok_or_else(|| unexpected_reply(script.name))?;
-        let table = if membership_version == beat.known_version {
+        let table = if membership_version == request.known_version {
             None
         } else {
             // The version also changes if the store has lost all its data. This process must check the record of the

@@ -155,7 +155,7 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// memberships that have expired, or are about to expire, last for some more seconds, so that members that still
     /// run can send a heartbeat. Exception: a member whose last heartbeat is at least half of the lease duration older
     /// than the newest heartbeat gets no more time. The embedded store removes no member at a heartbeat.
-    async fn heartbeat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError>;
+    async fn heartbeat(&self, request: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError>;
 
     /// Grants the lease of a partition to a member, if no other member holds this lease.
     async fn lease(&self, partition: &Partition, to: InstanceId) -> Result<LeaseReply, StoreError>;

@@ -143,7 +143,7 @@ impl Heartbeat {
             has_succeeded: true,
             throttle: LogThrottle::new(WARN_INTERVAL),
         };
-        task.beat().await?;
+        task.send_heartbeat().await?;
         let table = task.table.subscribe();
         let lease_until = task.lease_until.subscribe();
         let task = tokio::spawn(task.run());
@@ -258,7 +258,7 @@ impl HeartbeatTask {
                     Ok(()) = self.info.changed() => {}
                 }
             }
-            if let Err(error) = self.beat().await {
+            if let Err(error) = self.send_heartbeat().await {
                 if self.throttle.allow() {
                     tracing::warn!(
                         %error,
@@ -271,7 +271,7 @@ impl HeartbeatTask {
         }
     }
 
-    async fn beat(&mut self) -> Result<(), StoreError> {
+    async fn send_heartbeat(&mut self) -> Result<(), StoreError> {
         let info = self.info.borrow_and_update().encode();
         let report = self.report.has_changed().unwrap_or(false);
         let report = report.then(|| self.report.borrow_and_update().clone()).flatten();
