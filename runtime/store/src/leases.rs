@@ -171,14 +171,14 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// Removes an instance from the members, and releases all its leases.
     async fn remove_instance(&self, id: InstanceId) -> Result<(), StoreError>;
 
-    /// Starts the rollout `decided` of a stream, if the present rollout of the stream is `before`. A rollout names the
-    /// handler version that executes the events of the stream. `before` is `None` for a stream without a rollout.
-    /// Returns whether `decided` is now the rollout of the stream.
-    async fn decide(
+    /// Starts a rollout of a stream, if the present rollout of the stream is `before`. A rollout names the handler
+    /// version that executes the events of the stream. `before` is `None` for a stream without a rollout. Returns
+    /// whether `rollout` is now the rollout of the stream.
+    async fn start_rollout(
         &self,
         stream: &str,
         before: Option<&Rollout>,
-        decided: &Rollout,
+        rollout: &Rollout,
     ) -> Result<bool, StoreError>;
 
     /// Returns all members, leases and rollouts.
