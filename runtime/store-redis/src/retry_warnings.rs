@@ -14,7 +14,7 @@ pub(super) const WARN_INTERVAL: Duration = Duration::from_secs(5);
 /// The time for which the reason of a failed request is returned. The store repeats a failed request after at most a
 /// second, and an attempt takes at most 13 seconds: 3 seconds to connect and 10 seconds for the response. An older
 /// reason therefore usually belongs to an earlier failure.
-const REASON_LIFETIME: Duration = Duration::from_secs(15);
+const REASON_AGE_LIMIT: Duration = Duration::from_secs(15);
 /// If the newest failure of a request is older than this time, the request counts as given up by its caller, for
 /// example because the process has lost the partition. The failures of a request that the caller repeats follow each
 /// other within 18 seconds. An attempt takes at most 13 seconds. The sequencer sends a failed commit again after at
@@ -50,10 +50,10 @@ impl RetryingRequests {
         self.throttle.allow_at(now)
     }
 
-    /// Returns the reason of the newest failure; `None` if this failure is older than [`REASON_LIFETIME`].
+    /// Returns the reason of the newest failure; `None` if this failure is older than [`REASON_AGE_LIMIT`].
     fn newest_reason(&self, now: Instant) -> Option<&str> {
         let (failed_at, reason) = self.newest.as_ref()?;
-        (now.duration_since(*failed_at) < REASON_LIFETIME).then_some(reason.as_str())
+        (now.duration_since(*failed_at) < REASON_AGE_LIMIT).then_some(reason.as_str())
     }
 
     /// Records that a request succeeded at `now`. Also removes the requests that their callers have given up. Returns
@@ -95,7 +95,7 @@ impl RetryWarnings {
     }
 
     /// Returns the reason of the newest failed request. Returns `None` if no failed request remains, or if the newest
-    /// failure is older than [`REASON_LIFETIME`].
+    /// failure is older than [`REASON_AGE_LIMIT`].
     pub(super) fn newest_reason(&self) -> Option<String> {
         let open = self.retrying.lock().unwrap_or_else(PoisonError::into_inner);
         open.newest_reason(Instant::now()).map(str::to_owned)
@@ -182,9 +182,9 @@ mod tests {
         let mut requests = RetryingRequests::new();
         let start = Instant::now();
         fail(&mut requests, COMMIT, start);
-        let before_end = start + REASON_LIFETIME.saturating_sub(MOMENT);
+        let before_end = start + REASON_AGE_LIMIT.saturating_sub(MOMENT);
         assert_eq!(requests.newest_reason(before_end), Some("connection refused"));
-        assert_eq!(requests.newest_reason(start + REASON_LIFETIME), None);
+        assert_eq!(requests.newest_reason(start + REASON_AGE_LIMIT), None);
     }
 
     #[test]
