@@ -128,12 +128,12 @@ async fn show_letter(args: DeadShowArgs) -> Result<ExitCode, CommandError> {
     }
     let letter: Option<JsonRow> = target.letter(&args.stream, &args.key, &args.id).await?;
     let Some(letter) = letter else {
-        let letter = match &*args.key {
+        let missing = match &*args.key {
             "" => format!("dead letter {} without a key", args.id),
             key => format!("dead letter {} of key {key:?}", args.id),
         };
         print_lossy(&format!(
-            "stream {} has no {letter}: `ordain dead list {}{}` lists the ids and keys; give the key with --key",
+            "stream {} has no {missing}: `ordain dead list {}{}` lists the ids and keys; give the key with --key",
             args.stream,
             args.stream,
             target.option()

@@ -124,8 +124,8 @@ impl Heartbeat {
         let info = watch::Sender::new(info);
         let report = watch::Sender::new(None);
         let empty = MembershipSnapshot { requested_at: Instant::now(), table: Arc::default() };
-        let table = watch::Sender::new(empty);
-        let lease_until = watch::Sender::new(None);
+        let tables = watch::Sender::new(empty);
+        let lease_times = watch::Sender::new(None);
         let trigger = Arc::<Notify>::default();
         let ownerships = OwnershipRegistry::default();
         let mut task = HeartbeatTask {
@@ -135,8 +135,8 @@ impl Heartbeat {
             info: info.subscribe(),
             report: report.subscribe(),
             trigger: Arc::clone(&trigger),
-            table,
-            lease_until,
+            table: tables,
+            lease_until: lease_times,
             ownerships: Arc::clone(&ownerships),
             membership_version: 0,
             responded_at: Instant::now(),
