@@ -375,7 +375,8 @@ fn other_event_with_a_lost_sequence_is_a_conflict() {
             rig.deliver(sequence);
         }
         rig.stored.truncate(3);
-        (rig.silent, rig.loses_replies) = (silent, loses_replies);
+        rig.silent = silent;
+        rig.loses_replies = loses_replies;
         for event in [other_event(4), other_event(6)] {
             rig.delivered += 1;
             rig.handle(Input::Arrived { delivery: rig.delivered, event });
