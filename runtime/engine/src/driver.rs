@@ -393,7 +393,7 @@ impl Driver {
                     self.metrics.record_commit(took, self.sequencer.settled_times());
                 }
             }
-            StoreReply::OutboxMarkRepeated => {}
+            StoreReply::PublishRecordRepeated => {}
             StoreReply::Checkpoint(Ok(true)) => self.delivery_tracker.record_checkpoint(),
             StoreReply::Checkpoint(Ok(false)) => {
                 self.delivery_tracker.record_failed_checkpoint();

@@ -200,18 +200,18 @@ fn candidates(
     found
 }
 
-/// Returns the formats that have a mark in the message. Returns no format if the settings already name the place of the
-/// id.
+/// Returns the formats whose signature ([`MessageFormat::signature`]) the message contains. Returns no format if the
+/// settings already name the place of the id.
 fn formats(decoder: &DeliveryDecoder, delivery: &Delivery) -> Vec<MessageFormat> {
     if decoder.locations.id.is_some() {
         return Vec::new();
     }
     let Ok(body) = plain_body(delivery, decoder.event_size) else { return Vec::new() };
     let reader = MessageReader { data: &body.data, ..reader_without_data(delivery) };
-    let has_mark = |format: &MessageFormat| {
-        format.marks().is_some_and(|marks| located_text(&reader, &marks).is_some())
+    let has_signature = |format: &MessageFormat| {
+        format.signature().is_some_and(|places| located_text(&reader, &places).is_some())
     };
-    MessageFormat::all().filter(has_mark).collect()
+    MessageFormat::all().filter(has_signature).collect()
 }
 
 /// Returns a reader of the headers and properties of a message.
@@ -415,7 +415,7 @@ mod tests {
         }
     }
 
-    /// The message must have a mark of the library: other programs, too, write an id into the same places.
+    /// The message must have the signature of the library: other programs, too, write an id into the same places.
     #[test]
     fn format_of_a_known_library_is_proposed() {
         let fifo = decoder(OrderingMode::Fifo, false);
