@@ -55,8 +55,8 @@ impl PublishWatermark {
         pending_records[slot] = Some((through, last));
     }
 
-    /// Records that a commit is durable. The publish records that the store wrote before this
-    /// commit are then durable too.
+    /// Records that a commit is durable. The publish records that the store wrote before this commit are then durable
+    /// too.
     pub fn record_commit(&self, number: u64) {
         let mut pending_records =
             self.pending_records.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
