@@ -62,10 +62,10 @@ impl InspectArgs {
         self.config.load()
     }
 
-    /// Returns the target of the command. If the command line names a process, this process is the target. Otherwise, if
-    /// a process with an admin listener has the embedded store of the configuration open, that process is the target.
-    /// Otherwise, the target is the store of the configuration. Returns an error if the process that has the store open
-    /// runs on another machine or in another network namespace.
+    /// Returns the target of the command. If the command line names a process, this process is the target. Otherwise,
+    /// if a process with an admin listener has the embedded store of the configuration open, that process is the
+    /// target. Otherwise, the target is the store of the configuration. Returns an error if the process that has the
+    /// store open runs on another machine or in another network namespace.
     pub(crate) fn target(&self) -> Result<UnopenedTarget, CommandError> {
         if let Some(process) = self.process() {
             return Ok(UnopenedTarget::Process(process));
