@@ -86,9 +86,9 @@ pub(super) fn annotations(text: &str) -> Vec<Passage> {
         let mut passage = Passage::new(false);
         if value.trim().starts_with(['|', '>']) {
             let depth = indentation(line);
-            let is_inside = |text: &str| text.trim().is_empty() || indentation(text) > depth;
-            while let Some((row, text)) = lines.next_if(|(_, text)| is_inside(text)) {
-                passage.push(row + 1, &without_templates(text));
+            let is_inside = |row: &str| row.trim().is_empty() || indentation(row) > depth;
+            while let Some((below, row)) = lines.next_if(|(_, row)| is_inside(row)) {
+                passage.push(below + 1, &without_templates(row));
                 passage.push_space();
             }
         } else {
@@ -403,9 +403,9 @@ mod tests {
         check(&source.literals, &expected);
         check(&source.test_literals, &[(4, "no"), (7, "no"), (11, "no")]);
         check(&source.comments, &[]);
-        let source = rust("fn a() { \"one\" }", true);
-        check(&source.literals, &[]);
-        check(&source.test_literals, &[(1, "one")]);
+        let test_file = rust("fn a() { \"one\" }", true);
+        check(&test_file.literals, &[]);
+        check(&test_file.test_literals, &[(1, "one")]);
     }
 
     #[test]
