@@ -293,18 +293,18 @@ impl HeartbeatTask {
             );
         }
         let is_active = lease_until.is_some_and(|until| requested_at < until);
-        let mut reply = self.store.heartbeat(request);
+        let mut pending_reply = self.store.heartbeat(request);
         let reply = tokio::select! {
-            reply = &mut reply => reply,
+            reply = &mut pending_reply => reply,
             () = wait::sleep_until(lease_until), if is_active => {
                 tracing::warn!(
                     "lease expired: the store does not answer; this process consumes no events until the store answers"
                 );
-                let reply = reply.await;
-                if reply.is_ok() {
+                let late_reply = pending_reply.await;
+                if late_reply.is_ok() {
                     tracing::info!("the store answers again");
                 }
-                reply
+                late_reply
             }
         };
         self.responded_at = Instant::now();
