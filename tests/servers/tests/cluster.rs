@@ -70,7 +70,7 @@ fn a_slot_moves(cluster: &Cluster) -> Result<()> {
     assert_eq!(cluster.owner(slot)?, new);
     assert_eq!(to.command(&["MGET", "{a}1", "{a}2"])?.parts().len(), 2);
     let moved = format!("MOVED {slot} 127.0.0.1:{}", to.port());
-    assert_eq!(refused(from, &["GET", here])?, moved);
+    assert_eq!(refused(from, &["GET", kept_key])?, moved);
     cluster.until_ready()
 }
 
