@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     /// Returns the errors for a repository with the given pages and the file `docs/run.yaml`.
-    fn complaints(pages: &[(&str, &str)]) -> Vec<String> {
+    fn errors_of(pages: &[(&str, &str)]) -> Vec<String> {
         let pages: BTreeMap<String, Page> =
             pages.iter().map(|(name, text)| ((*name).to_owned(), Page::parse(text))).collect();
         let mut files: BTreeSet<String> = pages.keys().cloned().collect();
@@ -263,7 +263,7 @@ mod tests {
                       [e](https://example.org/none) <mailto:a@example.org>\n\n```\n[f](none.md)\n```\n";
         let page = "# A\n\n## Two *words*\n\n[back](../README.md#start), ![picture](run.yaml), \
                     [by name][here]\n\n[here]: ./run.yaml\n";
-        assert_eq!(complaints(&[("README.md", readme), ("docs/a.md", page)]), Vec::<String>::new());
+        assert_eq!(errors_of(&[("README.md", readme), ("docs/a.md", page)]), Vec::<String>::new());
     }
 
     #[test]
@@ -278,6 +278,6 @@ mod tests {
             "docs/a.md:10: the link `run.yaml#a` has an anchor, but `docs/run.yaml` is not a Markdown page",
             "docs/a.md:10: the link `/docs/run.yaml` starts with a slash; write it relative to its page",
         ];
-        assert_eq!(complaints(&[("docs/a.md", page)]), expected);
+        assert_eq!(errors_of(&[("docs/a.md", page)]), expected);
     }
 }

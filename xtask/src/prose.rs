@@ -29,9 +29,13 @@ const LIMITS: [(Kind, [usize; FAMILY_COUNT]); KIND_COUNT] = [
     (Kind::Messages, [   0,    0,    0,   0,     0,       0,       0,     0,   0,   0,       0,        0]),
     (Kind::Guide,    [   0,    0,    0,   0,     0,       0,       0,     0,   0,   0,       0,        0]),
     (Kind::Pages,    [   0,    0,    0,   0,     0,       0,       0,     0,   0,   0,       0,        0]),
+    (Kind::Tests,    [   0,    0,    0,   0,     0,       0,       0,     0,   0,   0,       0,        0]),
 ];
 
-const KIND_COUNT: usize = 4;
+const KIND_COUNT: usize = 5;
+
+/// The beginning of the paths of this command's own files. Their tests contain the forbidden phrases.
+const OWN_FOLDER: &str = "xtask/src/prose";
 
 /// The minimum number of words of a message. A string literal with fewer words is not checked.
 const MESSAGE_WORDS: usize = 3;
@@ -62,12 +66,15 @@ impl ProseArgs {
 enum Kind {
     /// Comments in Rust, Lua, WIT, WAT, TOML and YAML, and in the script `.ci/run`.
     Comments,
-    /// String literals in Lua, and in Rust outside of tests: logs, errors and reports.
+    /// String literals in Lua, and in Rust outside of tests: logs, errors and reports. Also the annotations of alerting
+    /// rules.
     Messages,
     /// The guide for users.
     Guide,
     /// All other Markdown pages.
     Pages,
+    /// String literals in tests in Rust.
+    Tests,
 }
 
 impl Kind {
@@ -77,6 +84,7 @@ impl Kind {
             Self::Messages => "messages",
             Self::Guide => "guide",
             Self::Pages => "pages",
+            Self::Tests => "tests",
         }
     }
 
@@ -170,29 +178,33 @@ impl Survey {
         match extension {
             Some("md") => self.add(path, Kind::of_page(path), markdown::passages(text)),
             Some("rs") => {
-                let source = source::rust(text);
+                let source = source::rust(text, is_test(path));
                 self.add(path, Kind::Comments, source.comments);
-                if !is_test(path) {
-                    self.add_messages(path, source.literals);
+                self.add_messages(path, Kind::Messages, source.literals);
+                if !path.starts_with(OWN_FOLDER) {
+                    self.add_messages(path, Kind::Tests, source.test_literals);
                 }
             }
-            Some("wit") => self.add(path, Kind::Comments, source::rust(text).comments),
+            Some("wit") => self.add(path, Kind::Comments, source::rust(text, false).comments),
             Some("wat") => self.add(path, Kind::Comments, source::line_comments(text, ";;")),
             Some("lua") => {
                 self.add(path, Kind::Comments, source::line_comments(text, "--"));
-                self.add_messages(path, source::line_literals(text, "--"));
+                self.add_messages(path, Kind::Messages, source::line_literals(text, "--"));
             }
             _ if path == ".ci/run" || matches!(extension, Some("toml" | "yaml")) => {
                 self.add(path, Kind::Comments, source::line_comments(text, "#"));
+                if extension == Some("yaml") {
+                    self.add_messages(path, Kind::Messages, source::annotations(text));
+                }
             }
             _ => {}
         }
     }
 
     /// Adds the literals that have enough words for a message.
-    fn add_messages(&mut self, path: &str, literals: Vec<Passage>) {
+    fn add_messages(&mut self, path: &str, kind: Kind, literals: Vec<Passage>) {
         let messages = literals.into_iter().filter(|literal| literal.word_count() >= MESSAGE_WORDS);
-        self.add(path, Kind::Messages, messages.collect());
+        self.add(path, kind, messages.collect());
     }
 
     fn add(&mut self, path: &str, kind: Kind, passages: Vec<Passage>) {
@@ -354,10 +366,21 @@ mod tests {
         survey.add_file("runtime/a.rs", source);
         let counts = |kind| FAMILIES.iter().map(|family| survey.count(kind, family)).sum::<usize>();
         assert_eq!((counts(Kind::Comments), counts(Kind::Messages)), (2, 1));
-        assert_eq!(
-            findings("tests/tests/a.rs", "fn a() { bail!(\"nobody has it\") }"),
-            Vec::<String>::new()
-        );
+        assert_eq!(counts(Kind::Tests), 0);
+    }
+
+    #[test]
+    fn literals_of_tests_are_prose_but_need_not_be_sentences() {
+        for path in ["tests/tests/a.rs", "runtime/a/tests.rs"] {
+            assert_eq!(
+                findings(path, "fn a() { bail!(\"nobody has it\") }"),
+                [format!("{path}:1: pronoun: nobody has it")]
+            );
+        }
+        let inner = "#[cfg(test)]\nmod tests { fn a() { bail!(\"of the host, nobody has it\") } }";
+        let expected = ["runtime/a.rs:2: pronoun: of the host, nobody has it"];
+        assert_eq!(findings("runtime/a.rs", inner), expected);
+        assert_eq!(findings("xtask/src/prose/phrase.rs", inner), Vec::<String>::new());
     }
 
     #[test]
@@ -367,9 +390,10 @@ mod tests {
     }
 
     #[test]
-    fn comments_of_scripts_and_literals_of_lua_are_prose() {
+    fn comments_literals_of_lua_and_annotations_are_prose() {
         for (path, text) in [
             ("docs/a.yaml", "a: 1  # nobody has it"),
+            ("docs/a.yaml", "summary: nobody has it"),
             ("tests/a.wat", ";; nobody has it"),
             (".ci/run", "# nobody has it"),
             ("a.toml", "# nobody has it"),

@@ -105,7 +105,8 @@ fn three_stages_emit_statements() {
             let key = message.key.clone().unwrap();
             let account = accounts.entry(key.clone()).or_insert_with(|| Runner::new(handle));
             let mut event = account.next_event(&message.kind, message.data);
-            (event.key, event.end_of_sequence) = (key, message.end_of_sequence);
+            event.key = key;
+            event.end_of_sequence = message.end_of_sequence;
             for message in account.send(event).unwrap().messages {
                 let month =
                     months.entry(message.key.unwrap()).or_insert_with(|| Runner::new(handle));

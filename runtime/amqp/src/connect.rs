@@ -11,7 +11,7 @@ use lapin::uri::{AMQPScheme, AMQPUri, AMQPUserInfo};
 use lapin::{AsyncTcpStream, Connection, ConnectionProperties, ErrorKind, runtime};
 use tokio::time::timeout;
 
-use super::attempt::Attempt;
+use super::connect_attempt::ConnectAttempt;
 use super::greeting::BrokerGreeting;
 use super::topology::has_default_delivery_limit;
 
@@ -273,7 +273,7 @@ impl BrokerEndpoint {
         install_tls_provider(&uri);
         let runtime = runtime::default_runtime().map_err(|error| self.error(&error))?;
         let properties = ConnectionProperties::default().with_connection_name(name.into());
-        let attempt = Attempt::new();
+        let attempt = ConnectAttempt::new();
         let opener = attempt.opener();
         let connecting = Connection::connector(
             uri,

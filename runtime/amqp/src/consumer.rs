@@ -443,9 +443,9 @@ async fn subscribe(
         let channel = connection.create_channel().await?;
         channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
         let tag = (&*options.consumer_tag).into();
-        let options = BasicConsumeOptions::default();
+        let defaults = BasicConsumeOptions::default();
         let nothing = FieldTable::default();
-        let consumer = channel.basic_consume(queue.into(), tag, options, nothing).await?;
+        let consumer = channel.basic_consume(queue.into(), tag, defaults, nothing).await?;
         Ok((channel, consumer))
     };
     if known.type_check == QueueTypeCheck::Suspected {

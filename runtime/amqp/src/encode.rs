@@ -168,14 +168,14 @@ pub(super) fn message(
 ) -> AmqpMessage {
     let inner = &message.emitted.message;
     let key = inner.key().unwrap_or(&message.key);
-    let sender = if inner.is_forwarded() { Sender::Producer } else { Sender::Handler };
+    let author = if inner.is_forwarded() { HeaderAuthor::Producer } else { HeaderAuthor::Handler };
     let kind = message_type(inner);
     let reply_to = template.reply_queue(inner.headers());
     let is_reply = template.names_reply_queue();
     // In a reply, this header is only the address: the reply itself requests no reply.
     let reply_header = MessageProperty::ReplyTo.header_name();
     let headers = inner.headers().filter(|(name, _)| !is_reply || *name != reply_header);
-    let mut envelope = PropertiesBuilder::new(&source_of(stream), key, headers, &[], sender);
+    let mut envelope = PropertiesBuilder::new(&source_of(stream), key, headers, &[], author);
     envelope.id(&message_id(stream, message));
     envelope.kind(kind);
     envelope.content_type(inner.content_type());
@@ -239,7 +239,7 @@ fn enveloped_letter(
         &letter.id.key,
         headers,
         &REASON_ATTRIBUTES,
-        Sender::Producer,
+        HeaderAuthor::Producer,
     );
     envelope.id(&attributes.id);
     envelope.kind(attributes.kind);
@@ -306,7 +306,7 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, form: &EventForm)
         event.key(),
         event.headers(),
         key_header.as_slice(),
-        Sender::Producer,
+        HeaderAuthor::Producer,
     );
     if let Some(Place::Property(MessageProperty::MessageId)) = key_place {
         envelope.headers.insert(ID_HEADER.into(), long_string(event.id()));
@@ -373,7 +373,7 @@ pub(super) fn short_routing_key(mut routing_key: String) -> ShortString {
 
 /// The author of the headers of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sender {
+enum HeaderAuthor {
     /// A handler, which sets the properties of its message on purpose.
     Handler,
     /// The producer of an event that Ordain passes on. The message must not expire, and the data is not compressed.
@@ -395,7 +395,7 @@ impl PropertiesBuilder {
         key: &str,
         headers: impl Iterator<Item = (&'a str, &'a str)>,
         taken: &[&str],
-        sender: Sender,
+        author: HeaderAuthor,
     ) -> Self {
         let mut envelope = Self {
             properties: BasicProperties::default().with_delivery_mode(PERSISTENT_DELIVERY_MODE),
@@ -407,7 +407,7 @@ impl PropertiesBuilder {
             let property = MessageProperty::of_header(name);
             let is_taken = is_reserved(name) || property.is_some() || taken.contains(&name);
             if let Some(property) = property.filter(|_| !taken.contains(&name))
-                && envelope.handler_property(property, value, sender)
+                && envelope.handler_property(property, value, author)
             {
                 continue;
             }
@@ -463,8 +463,13 @@ impl PropertiesBuilder {
     /// Sets a property that a header contains. Returns whether the property is set. Omits a value with which the broker
     /// would refuse the message, because the sink would then publish the message again and again. The broker accepts
     /// the property `user_id` only from the user with this name.
-    fn handler_property(&mut self, property: MessageProperty, value: &str, sender: Sender) -> bool {
-        let is_handler = sender == Sender::Handler;
+    fn handler_property(
+        &mut self,
+        property: MessageProperty,
+        value: &str,
+        author: HeaderAuthor,
+    ) -> bool {
+        let is_handler = author == HeaderAuthor::Handler;
         match property {
             MessageProperty::ContentEncoding if is_handler || Compression::of(value).is_none() => {
                 self.property(value, BasicProperties::with_content_encoding)
@@ -604,11 +609,11 @@ mod tests {
             ("property:expiration", "60000"),
             ("property:user_id", "root"),
         ];
-        let build = |headers: &[(&'static str, &'static str)], sender| {
-            PropertiesBuilder::new("/s", "k", headers.iter().copied(), &[], sender).properties()
+        let build = |headers: &[(&'static str, &'static str)], author| {
+            PropertiesBuilder::new("/s", "k", headers.iter().copied(), &[], author).properties()
         };
         let text = |text: &Option<ShortString>| text.as_ref().map(ToString::to_string);
-        let sent = build(&headers, Sender::Handler);
+        let sent = build(&headers, HeaderAuthor::Handler);
         assert_eq!(text(sent.content_encoding()).as_deref(), Some("utf-8"));
         assert_eq!(text(sent.correlation_id()).as_deref(), Some("c-1"));
         assert_eq!(text(sent.reply_to()).as_deref(), Some("replies"));
@@ -623,16 +628,16 @@ mod tests {
             ("property:priority", "256"),
             ("property:expiration", "soon"),
         ];
-        let sent = build(&wrong, Sender::Handler);
+        let sent = build(&wrong, HeaderAuthor::Handler);
         assert_eq!((sent.reply_to(), sent.priority(), sent.expiration()), (&None, &None, &None));
         for (name, value) in wrong {
             assert_eq!(header(&sent, &format!("x-original-{name}")), value.as_bytes());
         }
         // An event or dead letter must neither expire nor be decompressed.
         let gzip = [("property:expiration", "1"), ("property:content_encoding", "gzip")];
-        let sent = build(&gzip, Sender::Producer);
+        let sent = build(&gzip, HeaderAuthor::Producer);
         assert_eq!((sent.expiration(), sent.content_encoding()), (&None, &None));
-        let sent = build(&headers, Sender::Producer);
+        let sent = build(&headers, HeaderAuthor::Producer);
         assert_eq!(text(sent.correlation_id()).as_deref(), Some("c-1"));
         assert_eq!(text(sent.content_encoding()).as_deref(), Some("utf-8"));
     }

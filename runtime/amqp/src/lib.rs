@@ -25,10 +25,10 @@
 //! This crate must never decide what happens to an event: the sequencer decides which deliveries are acknowledged, and
 //! when.
 
-mod attempt;
 mod broker_health;
 mod confirm_tracker;
 mod connect;
+mod connect_attempt;
 mod consumer;
 mod consumer_options;
 mod consumer_tag;

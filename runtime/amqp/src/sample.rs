@@ -173,15 +173,15 @@ async fn receive_on(
     queue: &str,
     count: u16,
 ) -> Result<QueueSample, lapin::Error> {
-    let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-    let found = channel.queue_declare(queue.into(), options, FieldTable::default()).await?;
+    let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+    let found = channel.queue_declare(queue.into(), passive, FieldTable::default()).await?;
     if found.consumer_count() > 0 {
         return Ok(QueueSample::Busy(found.consumer_count()));
     }
     channel.basic_qos(count, BasicQosOptions::default()).await?;
-    let options = BasicConsumeOptions::default();
+    let defaults = BasicConsumeOptions::default();
     let nothing = FieldTable::default();
-    let mut consumer = channel.basic_consume(queue.into(), "".into(), options, nothing).await?;
+    let mut consumer = channel.basic_consume(queue.into(), "".into(), defaults, nothing).await?;
     let mut messages = Vec::new();
     while messages.len() < count.into()
         && let Ok(Some(message)) = timeout(shortened(QUIET_TIMEOUT), consumer.next()).await

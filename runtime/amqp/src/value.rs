@@ -14,8 +14,8 @@ pub(super) const EXCERPT_LIMIT: usize = 60;
 /// Maximum size of the name of a header or field, in bytes: a short string of AMQP.
 pub(super) const NAME_LIMIT: usize = 255;
 
-/// The character with which the AMQP parser marks a short text that was not UTF-8. The bytes of the text follow in
-/// hexadecimal digits.
+/// The first character of the text that the AMQP parser returns for a short text that was not UTF-8. The bytes of the
+/// short text follow in hexadecimal digits.
 const NOT_UTF8: char = '\u{fffd}';
 
 /// Returns the bytes, in hexadecimal digits, of a short text that was not UTF-8. Returns `None` for any other text,
@@ -49,7 +49,7 @@ fn decode_hex(digits: &str) -> Option<Vec<u8>> {
 
 /// Returns a text value, the digits of a number, or `true` or `false`. Decodes a text that is not UTF-8 as Latin-1,
 /// because some clients write Latin-1. Returns `None` for a byte array that is not UTF-8, and for a value of any other
-/// type. AMQP has no type for a short text as the value of a header, so the text never has the mark that [`not_utf8`]
+/// type. AMQP has no type for a short text as the value of a header, so the text never has the prefix that [`not_utf8`]
 /// detects.
 pub(super) fn as_text(value: &AMQPValue) -> Option<Cow<'_, str>> {
     match value {
@@ -205,7 +205,7 @@ pub(super) fn from_json(value: &Value) -> AMQPValue {
     }
 }
 
-/// Converts a value to JSON that contains the type: an array of the letter with which AMQP marks the type, and the
+/// Converts a value to JSON that contains the type: an array of the letter that stands for the type in AMQP, and the
 /// value. Texts and bytes become base64, and floating-point numbers become texts.
 pub(super) fn to_typed_json(value: &AMQPValue) -> Value {
     let content: Value = match value {

@@ -129,12 +129,12 @@ async fn show_letter(args: DeadShowArgs) -> Result<ExitCode, CommandError> {
     }
     let letter: Option<JsonRow> = target.letter(&args.stream, &args.key, &args.id).await?;
     let Some(letter) = letter else {
-        let letter = match &*args.key {
+        let missing = match &*args.key {
             "" => format!("dead letter {} without a key", args.id),
             key => format!("dead letter {} of key {key:?}", args.id),
         };
         print_lossy(&format!(
-            "stream {} has no {letter}: {} lists the ids and keys; give the key with --key",
+            "stream {} has no {missing}: {} lists the ids and keys; give the key with --key",
             args.stream,
             PrintedCommand::new("dead list").argument(&args.stream).with_place(&target.option())
         ));

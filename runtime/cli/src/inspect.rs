@@ -39,9 +39,8 @@ pub(crate) trait RowForm<R>: From<R> + DeserializeOwned {}
 
 impl<R, F: From<R> + DeserializeOwned> RowForm<R> for F {}
 
-/// The place where a command finds its data: a process, or the store of a configuration, which the command has not
-/// opened yet.
-pub(crate) enum DataPlace {
+/// The target of a command: a process, or the store of a configuration, which the command has not opened yet.
+pub(crate) enum UnopenedTarget {
     Process(AdminClient),
     Config(Box<LoadedConfig>),
 }
@@ -63,13 +62,13 @@ impl InspectArgs {
         self.config.load()
     }
 
-    /// Returns the place of the data. If the command line names a process, this process is the place. Otherwise, if a
-    /// process with an admin listener has the embedded store of the configuration open, that process is the place.
-    /// Otherwise, the place is the store of the configuration. Returns an error if the process that has the store open
-    /// runs on another machine or in another network namespace.
-    pub(crate) fn place(&self) -> Result<DataPlace, CommandError> {
+    /// Returns the target of the command. If the command line names a process, this process is the target. Otherwise,
+    /// if a process with an admin listener has the embedded store of the configuration open, that process is the
+    /// target. Otherwise, the target is the store of the configuration. Returns an error if the process that has the
+    /// store open runs on another machine or in another network namespace.
+    pub(crate) fn target(&self) -> Result<UnopenedTarget, CommandError> {
         if let Some(process) = self.process() {
-            return Ok(DataPlace::Process(process));
+            return Ok(UnopenedTarget::Process(process));
         }
         let loaded = self.load()?;
         let url = match &loaded.config.store {
@@ -80,17 +79,17 @@ impl InspectArgs {
         // any text.
         let url = url.and_then(|url| parse_url(&url).ok());
         Ok(match url {
-            Some(url) => DataPlace::Process(AdminClient::of_owner(&url, &loaded)),
-            None => DataPlace::Config(Box::new(loaded)),
+            Some(url) => UnopenedTarget::Process(AdminClient::of_owner(&url, &loaded)),
+            None => UnopenedTarget::Config(Box::new(loaded)),
         })
     }
 
-    /// Returns the process from which the command reads. If [`Self::place`] finds no process, opens the store. In this
+    /// Returns the process from which the command reads. If [`Self::target`] finds no process, opens the store. In this
     /// case, the stream must be configured, or have data in the store.
     pub(crate) async fn open_target(&self, stream: &str) -> Result<InspectTarget, CommandError> {
-        match self.place()? {
-            DataPlace::Process(process) => Ok(InspectTarget::Process(process)),
-            DataPlace::Config(loaded) => {
+        match self.target()? {
+            UnopenedTarget::Process(process) => Ok(InspectTarget::Process(process)),
+            UnopenedTarget::Config(loaded) => {
                 let store = open_stream(&loaded, stream).await?;
                 Ok(InspectTarget::Store { loaded, store })
             }
@@ -240,7 +239,7 @@ impl InspectTarget {
     }
 }
 
-impl DataPlace {
+impl UnopenedTarget {
     /// Returns the rows of all streams.
     pub(crate) fn streams<F: RowForm<StreamRow>>(&self) -> Result<Vec<F>, CommandError> {
         let loaded = match self {
@@ -297,7 +296,7 @@ impl DataPlace {
     }
 }
 
-impl DataPlace {
+impl UnopenedTarget {
     /// Removes the bindings of a stream's earlier configurations. Returns the removed bindings.
     pub(crate) fn unbind<F: RowForm<BindingRow>>(
         &self,

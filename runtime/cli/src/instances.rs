@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::inspect::{DataPlace, InspectArgs, RowForm};
+use super::inspect::{InspectArgs, RowForm, UnopenedTarget};
 use crate::cli::{CommandError, open_to_read};
 use crate::show::{self, JsonRow};
 use ordain_http::view::{
@@ -37,13 +37,13 @@ impl InstancesArgs {
     }
 
     fn rows<F: RowForm<InstanceRow>>(&self) -> Result<Vec<F>, CommandError> {
-        let loaded = match self.inspect.place()? {
-            DataPlace::Process(process) => {
+        let loaded = match self.inspect.target()? {
+            UnopenedTarget::Process(process) => {
                 let page: InstancesPage<BoundedRows<F>> =
                     process.get(&["instances"], &[], "instances")?;
                 return Ok(page.instances.0);
             }
-            DataPlace::Config(loaded) => loaded,
+            UnopenedTarget::Config(loaded) => loaded,
         };
         let runtime = crate::runtime::new()?;
         let table = runtime.block_on(async {

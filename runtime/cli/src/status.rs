@@ -32,7 +32,8 @@ pub(crate) async fn show(figures: &RunStatus) -> std::convert::Infallible {
         tokio::time::sleep(UPDATE_INTERVAL).await;
         let now = figures.total_stats();
         let rate = (now.delivered - before.delivered) as f64 / at.elapsed().as_secs_f64();
-        (before, at) = (now, Instant::now());
+        before = now;
+        at = Instant::now();
         let spinner = spinners.next().unwrap_or(' ');
         let elapsed = FormattedDuration(start.elapsed());
         set_status(format!("{spinner} {elapsed} {}", text(&now, rate as u64)));

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
-use super::inspect::{DataPlace, InspectArgs};
+use super::inspect::{InspectArgs, UnopenedTarget};
 use crate::cli::CommandError;
 use crate::show::{self, JsonRow};
 use ordain_http::view::{BindingRow, ResumedRow, StreamRow};
@@ -71,12 +71,12 @@ impl StreamsCommand {
 
 impl StreamsListArgs {
     fn run(self) -> Result<ExitCode, CommandError> {
-        let place = self.inspect.place()?;
+        let target = self.inspect.target()?;
         if self.json {
-            return print_rows(&place.streams()?);
+            return print_rows(&target.streams()?);
         }
-        let rows: Vec<StreamRow> = place.streams()?;
-        show::text(&text(&rows, matches!(place, DataPlace::Process(_))))?;
+        let rows: Vec<StreamRow> = target.streams()?;
+        show::text(&text(&rows, matches!(target, UnopenedTarget::Process(_))))?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -84,17 +84,17 @@ impl StreamsListArgs {
 impl StreamActionArgs {
     fn resume(self) -> Result<ExitCode, CommandError> {
         let stream = &self.stream;
-        let place = self.inspect.place()?;
+        let target = self.inspect.target()?;
         if self.json {
-            return print_rows(&place.resume(stream)?);
+            return print_rows(&target.resume(stream)?);
         }
-        let resumed: Vec<ResumedRow> = place.resume(stream)?;
+        let resumed: Vec<ResumedRow> = target.resume(stream)?;
         if resumed.is_empty() {
-            show::text(&match place {
-                DataPlace::Process(_) => {
+            show::text(&match target {
+                UnopenedTarget::Process(_) => {
                     format!("stream {stream} has not stopped in this process: nothing to resume\n")
                 }
-                DataPlace::Config(_) => format!(
+                UnopenedTarget::Config(_) => format!(
                     "stream {stream} has no lost queue: nothing to resume. If the stream has stopped because it cannot \
                      read its messages, name its process with `--admin`\n"
                 ),
@@ -110,11 +110,11 @@ impl StreamActionArgs {
 
     fn unbind(self) -> Result<ExitCode, CommandError> {
         let stream = &self.stream;
-        let place = self.inspect.place()?;
+        let target = self.inspect.target()?;
         if self.json {
-            return print_rows(&place.unbind(stream)?);
+            return print_rows(&target.unbind(stream)?);
         }
-        let removed: Vec<BindingRow> = place.unbind(stream)?;
+        let removed: Vec<BindingRow> = target.unbind(stream)?;
         if removed.is_empty() {
             show::text(&format!("stream {stream} has no binding of an earlier configuration\n"))?;
         }

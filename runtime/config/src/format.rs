@@ -27,7 +27,7 @@ struct FormatPlaces {
     /// Empty if the library writes the time into the default place, or writes no time.
     time: &'static [&'static str],
     /// Places of which at least one has a value in each message of the library, and in few other messages.
-    marks: &'static [&'static str],
+    signature: &'static [&'static str],
     reason: &'static str,
 }
 
@@ -39,7 +39,7 @@ static FORMATS: [FormatPlaces; 6] = [
         id: &["property:message_id", "data:/messageId"],
         kind: &["data:/messageType/0"],
         time: &["data:/sentTime", "property:timestamp"],
-        marks: &["data:/messageType/0"],
+        signature: &["data:/messageType/0"],
         reason: "MassTransit writes a JSON envelope around each message, and lists the type of the message before its \
                  base types",
     },
@@ -50,7 +50,7 @@ static FORMATS: [FormatPlaces; 6] = [
         id: &["property:message_id", "header:NServiceBus.MessageId"],
         kind: &["property:type", "header:NServiceBus.EnclosedMessageTypes"],
         time: &["header:NServiceBus.TimeSent", "property:timestamp"],
-        marks: &["header:NServiceBus.MessageId", "header:NServiceBus.EnclosedMessageTypes"],
+        signature: &["header:NServiceBus.MessageId", "header:NServiceBus.EnclosedMessageTypes"],
         reason: "NServiceBus writes the full name of the type into the property, and the names of all types with their \
                  assemblies into the header",
     },
@@ -61,7 +61,7 @@ static FORMATS: [FormatPlaces; 6] = [
         id: &["header:id", "property:correlation_id"],
         kind: &["header:task"],
         time: &[],
-        marks: &["header:task"],
+        signature: &["header:task"],
         reason: "Celery writes the id of the task into both places and sets no message_id; the body is an array of the \
                  positional arguments, the named arguments and the options",
     },
@@ -72,7 +72,7 @@ static FORMATS: [FormatPlaces; 6] = [
         id: &["property:message_id", "header:spring_returned_message_correlation"],
         kind: &["header:__TypeId__", "property:type"],
         time: &[],
-        marks: &["header:__TypeId__", "header:spring_returned_message_correlation"],
+        signature: &["header:__TypeId__", "header:spring_returned_message_correlation"],
         reason: "Spring AMQP sets the property if the converter creates message ids, and the header if the program \
                  passes CorrelationData",
     },
@@ -83,7 +83,7 @@ static FORMATS: [FormatPlaces; 6] = [
         id: &["property:message_id", "data:/id"],
         kind: &["data:/pattern", "data:/pattern/cmd"],
         time: &[],
-        marks: &["data:/pattern", "data:/pattern/cmd"],
+        signature: &["data:/pattern", "data:/pattern/cmd"],
         reason: "NestJS writes {pattern, data} for an event, and {pattern, data, id} for a request; an event has no id",
     },
     FormatPlaces {
@@ -93,7 +93,7 @@ static FORMATS: [FormatPlaces; 6] = [
         id: &["attribute:id", "property:message_id", "data:/id"],
         kind: &["attribute:type", "data:/type"],
         time: &["attribute:time", "data:/time"],
-        marks: &["data:/specversion"],
+        signature: &["data:/specversion"],
         reason: "Dapr writes a CloudEvent in JSON with the content type text/plain, so Ordain treats the whole \
                  CloudEvent as data; with the content type application/cloudevents+json, Ordain reads the attributes \
                  of the CloudEvent",
@@ -122,8 +122,8 @@ impl MessageFormat {
     }
 
     /// Returns places of which at least one has a value in each message of the library, and in few other messages.
-    pub fn marks(self) -> Option<ValueLocation> {
-        value_location(self.0.marks)
+    pub fn signature(self) -> Option<ValueLocation> {
+        value_location(self.0.signature)
     }
 
     /// Returns the places in `named`, and the places of the format for each value whose place `named` leaves out.
@@ -195,14 +195,14 @@ mod tests {
     #[test]
     fn every_place_of_a_format_is_valid() {
         for format in &FORMATS {
-            let marks = MessageFormat(format).marks();
+            let signature = MessageFormat(format).signature();
             let locations = MessageFormat(format).locations();
             let count =
                 |location: Option<ValueLocation>| location.map_or(0, |places| places.0.len());
             assert_eq!(locations.id.map_or(0, |id| id.0.len()), format.id.len(), "{format:?}");
             assert_eq!(count(locations.kind), format.kind.len(), "{format:?}");
             assert_eq!(count(locations.time), format.time.len(), "{format:?}");
-            assert_eq!(count(marks), format.marks.len(), "{format:?}");
+            assert_eq!(count(signature), format.signature.len(), "{format:?}");
             assert!(locations.key.is_none() && locations.sequence.is_none(), "{format:?}");
             assert!(parse_place(format.example_key).is_ok(), "{format:?}");
             assert!(MessageFormat::FORM.contains(&format!("{:?}", format.name)), "{format:?}");

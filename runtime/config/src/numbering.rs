@@ -116,9 +116,9 @@ pub async fn check(
             && with_data.iter().any(|stream| **stream == **name)
         {
             let message = format!(
-                "the store has data of stream {name} that was written with {setting} = {value}; with \
-                 another value the stream's events would take effect twice or never: restore the value, \
-                 give the stream another name, or give the store another {place}"
+                "the store has data of stream {name} that was written with {setting} = {value}. With another \
+                 value, the stream's events would take effect twice or never: restore the value, give the \
+                 stream another name, or give the store another {place}"
             );
             return Err(loaded.setting_error(&format!("streams.{name}.{setting}"), message).into());
         }

@@ -161,8 +161,8 @@ fn every_setting_is_documented_and_every_default_is_valid() {
     check(text, &[]);
     let explained = explain();
     assert!(explained.contains("gap") && explained.contains("Why: "), "{explained}");
-    let marks = explained.matches("Not yet in this build: ").count();
-    assert_eq!(marks, super::unsupported::places().count(), "{explained}");
+    let notes = explained.matches("Not yet in this build: ").count();
+    assert_eq!(notes, super::unsupported::places().count(), "{explained}");
 }
 
 #[test]

@@ -57,14 +57,14 @@ fn setting_if(is_given: bool, setting: &str) -> Vec<String> {
     if is_given { vec![setting.to_owned()] } else { Vec::new() }
 }
 
-fn streams(config: &Config, asks: fn(&StreamConfig) -> bool, field: &str) -> Vec<String> {
-    let asking = config.streams.iter().filter(|(_, stream)| asks(stream));
-    asking.map(|(name, _)| format!("streams.{name}.{field}")).collect()
+fn streams(config: &Config, is_affected: fn(&StreamConfig) -> bool, field: &str) -> Vec<String> {
+    let affected = config.streams.iter().filter(|(_, stream)| is_affected(stream));
+    affected.map(|(name, _)| format!("streams.{name}.{field}")).collect()
 }
 
-fn sources(config: &Config, asks: fn(&SourceConfig) -> bool) -> Vec<String> {
-    let asking = config.streams.iter().filter(|(_, stream)| asks(&stream.source));
-    asking.map(|(name, _)| format!("streams.{name}.source")).collect()
+fn sources(config: &Config, is_affected: fn(&SourceConfig) -> bool) -> Vec<String> {
+    let affected = config.streams.iter().filter(|(_, stream)| is_affected(&stream.source));
+    affected.map(|(name, _)| format!("streams.{name}.source")).collect()
 }
 
 fn is_split_file(source: &SourceConfig) -> bool {

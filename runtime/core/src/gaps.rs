@@ -244,7 +244,9 @@ impl GapHistory {
         {
             entries.truncate(at + 1);
             let entry = &mut entries[at];
-            (entry.last, entry.end, entry.until) = (last, GapEnd::Open, 0);
+            entry.last = last;
+            entry.end = GapEnd::Open;
+            entry.until = 0;
         }
     }
 

@@ -93,14 +93,14 @@ impl ByteDigest {
     }
 }
 
-const ONES: u64 = 0x0101_0101_0101_0101;
+const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 /// The highest bit of each byte. A character that is not ASCII consists of bytes with this bit.
-const HIGH_BITS: u64 = ONES << 7;
+const HIGH_BITS: u64 = LOW_BITS << 7;
 
 /// Returns a word whose lowest set bit is the highest bit of the first zero byte of `word`. Returns 0 if no byte of
 /// `word` is 0. The bits above the lowest set bit have no meaning.
 fn zero_bytes(word: u64) -> u64 {
-    word.wrapping_sub(ONES) & !word & HIGH_BITS
+    word.wrapping_sub(LOW_BITS) & !word & HIGH_BITS
 }
 
 /// A reader that computes the digest of the value at its position.
@@ -238,14 +238,14 @@ impl JsonReader<'_> {
 
     /// Returns the digest of the characters of a string. The next byte is the opening quote.
     fn string(&mut self) -> Option<u64> {
-        const QUOTES: u64 = u64::from_le_bytes([b'"'; 8]);
-        const BACKSLASHES: u64 = u64::from_le_bytes([b'\\'; 8]);
+        const QUOTE_BYTES: u64 = u64::from_le_bytes([b'"'; 8]);
+        const BACKSLASH_BYTES: u64 = u64::from_le_bytes([b'\\'; 8]);
         let mut digest = ByteDigest::new(TEXT_SEED);
         self.at += 1;
         while let Some(bytes) = self.text.get(self.at..).and_then(<[u8]>::first_chunk) {
             let word = u64::from_le_bytes(*bytes);
             self.bits |= word;
-            let special = zero_bytes(word ^ QUOTES) | zero_bytes(word ^ BACKSLASHES);
+            let special = zero_bytes(word ^ QUOTE_BYTES) | zero_bytes(word ^ BACKSLASH_BYTES);
             if special == 0 {
                 digest.add_word(word);
                 self.at += 8;

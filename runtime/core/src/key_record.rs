@@ -247,7 +247,8 @@ impl SpillExtent {
     /// Widens the extent by one event.
     pub fn add(&mut self, sequence: u64) {
         if self.count == 0 {
-            (self.first, self.last) = (sequence, sequence);
+            self.first = sequence;
+            self.last = sequence;
         } else {
             self.first = self.first.min(sequence);
             self.last = self.last.max(sequence);

@@ -136,7 +136,8 @@ impl QueueCursor {
     /// Restarts at the beginning of the queue, because the store went back in time. The cursor still remembers the
     /// delivered entries.
     pub fn restart(&mut self) {
-        (self.read, self.removed) = (0, 0);
+        self.read = 0;
+        self.removed = 0;
     }
 
     /// Records an entry that the reader read after the position [`QueueCursor::after`]. Returns whether to deliver the
@@ -154,7 +155,8 @@ impl QueueCursor {
         }
         if self.delivered.is_empty() {
             // The cursor remembers no delivered entry, so all lower numbers count as finished and removed.
-            (self.finished, self.removed) = (number - 1, number - 1);
+            self.finished = number - 1;
+            self.removed = number - 1;
         } else if at < self.delivered.len() {
             self.late.insert(number, history);
         }

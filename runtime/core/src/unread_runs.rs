@@ -90,13 +90,13 @@ impl UnreadRuns {
 
     /// Compares the runs with the record of the writer. Removes the runs that the store has lost, and returns their
     /// loss. Also removes the runs that another reader has removed from the queue. If the record is missing and may
-    /// have expired, removes all compared runs, and returns no loss. `asked` is the result that [`Self::calls`]
+    /// have expired, removes all compared runs, and returns no loss. `checked_calls` is the result that [`Self::calls`]
     /// returned before the record was requested. Runs of later calls stay, because the record need not contain these
     /// calls. `stored` is the record. `first` is the number of the first entry in the queue, or of the next entry if
     /// the queue is empty.
     pub fn check(
         &mut self,
-        asked: &BTreeSet<u64>,
+        checked_calls: &BTreeSet<u64>,
         stored: &WriterCalls,
         first: u64,
         now: u64,
@@ -105,12 +105,12 @@ impl UnreadRuns {
         if !stored.is_empty() {
             self.record_seen_at = now;
         } else if now.saturating_sub(newest.max(self.record_seen_at)) > RECORD_AGE_LIMIT {
-            self.runs.retain(|(run, _)| !asked.contains(&run.call));
+            self.runs.retain(|(run, _)| !checked_calls.contains(&run.call));
             return None;
         }
         let mut loss = QueueLoss::default();
         self.runs.retain(|(run, at)| {
-            if !asked.contains(&run.call) {
+            if !checked_calls.contains(&run.call) {
                 return true;
             }
             if stored.contains(run.call) {
@@ -158,16 +158,16 @@ mod tests {
     #[test]
     fn each_call_is_kept_forgotten_or_lost() {
         let mut unread = runs([run(1, 2, 1), run(3, 5, 2), run(6, 6, 3), run(7, 9, 4)]);
-        let asked = unread.calls();
-        assert_eq!(unread.check(&asked, &stored(&[1..=4]), 4, NOW_MS), None);
+        let checked_calls = unread.calls();
+        assert_eq!(unread.check(&checked_calls, &stored(&[1..=4]), 4, NOW_MS), None);
         assert_eq!(left(&unread), [2, 3, 4], "an entry of call 2 waits");
         // The store has lost calls 3 and 4. The entries of call 5 now have the numbers of the lost entries.
         add(&mut unread, run(6, 9, 5));
-        let asked = unread.calls();
-        let lost = unread.check(&asked, &stored(&[1..=2, 5..=5]), 6, NOW_MS);
+        let checked_calls = unread.calls();
+        let lost = unread.check(&checked_calls, &stored(&[1..=2, 5..=5]), 6, NOW_MS);
         assert_eq!(lost, Some(QueueLoss { entries: 4, since: NOW_MS - 4 }));
         assert_eq!(left(&unread), [5]);
-        assert_eq!(unread.check(&asked, &stored(&[1..=2, 5..=5]), 6, NOW_MS), None);
+        assert_eq!(unread.check(&checked_calls, &stored(&[1..=2, 5..=5]), 6, NOW_MS), None);
     }
 
     /// The numbers of a lost call are below the first entry of the queue: other entries had these numbers, and were
@@ -175,8 +175,8 @@ mod tests {
     #[test]
     fn lost_call_is_counted_after_its_numbers_were_removed() {
         let mut unread = runs([run(1, 3, 1), run(4, 4, 2)]);
-        let asked = unread.calls();
-        let lost = unread.check(&asked, &stored(&[1..=1]), 90, NOW_MS);
+        let checked_calls = unread.calls();
+        let lost = unread.check(&checked_calls, &stored(&[1..=1]), 90, NOW_MS);
         assert_eq!(lost, Some(QueueLoss { entries: 1, since: NOW_MS - 2 }));
         assert_eq!(left(&unread), [] as [u64; 0]);
     }
@@ -187,8 +187,8 @@ mod tests {
     fn unanswered_calls_do_not_affect_the_result() {
         for record in [&[1..=5][..], &[1..=1, 3..=3, 5..=5]] {
             let mut unread = runs([run(1, 1, 1), run(8, 8, 5), run(4, 4, 3)]);
-            let asked = unread.calls();
-            assert_eq!(unread.check(&asked, &stored(record), 1, NOW_MS), None);
+            let checked_calls = unread.calls();
+            assert_eq!(unread.check(&checked_calls, &stored(record), 1, NOW_MS), None);
             assert_eq!(left(&unread), [1, 3, 5]);
         }
     }
@@ -197,9 +197,9 @@ mod tests {
     #[test]
     fn newer_calls_are_not_checked() {
         let mut unread = runs([run(1, 1, 1)]);
-        let asked = unread.calls();
+        let checked_calls = unread.calls();
         add(&mut unread, run(2, 2, 2));
-        assert_eq!(unread.check(&asked, &stored(&[1..=1]), 9, NOW_MS), None);
+        assert_eq!(unread.check(&checked_calls, &stored(&[1..=1]), 9, NOW_MS), None);
         assert_eq!(left(&unread), [2]);
     }
 
@@ -209,8 +209,8 @@ mod tests {
     fn read_entries_of_a_call_are_not_lost() {
         let mut unread = runs([run(8, 9, 2)]);
         unread.put_back([run(5, 7, 1)].into_iter());
-        let asked = unread.calls();
-        let lost = unread.check(&asked, &WriterCalls::default(), 1, NOW_MS);
+        let checked_calls = unread.calls();
+        let lost = unread.check(&checked_calls, &WriterCalls::default(), 1, NOW_MS);
         assert_eq!(lost, Some(QueueLoss { entries: 5, since: NOW_MS - 2 }));
     }
 
@@ -220,13 +220,13 @@ mod tests {
     fn missing_record_is_a_loss_only_if_it_cannot_have_expired() {
         let gone = WriterCalls::default();
         let mut unread = runs([run(1, 1, 1), run(2, 2, 2)]);
-        let asked = unread.calls();
-        assert_eq!(unread.check(&asked, &stored(&[1..=2]), 1, NOW_MS), None);
+        let checked_calls = unread.calls();
+        assert_eq!(unread.check(&checked_calls, &stored(&[1..=2]), 1, NOW_MS), None);
         let later = NOW_MS + RECORD_AGE_LIMIT;
-        assert_eq!(unread.check(&asked, &gone, 1, later).map(|loss| loss.entries), Some(2));
+        assert_eq!(unread.check(&checked_calls, &gone, 1, later).map(|loss| loss.entries), Some(2));
 
         let mut unread = runs([run(1, 1, 1)]);
-        assert_eq!(unread.check(&asked, &gone, 1, later), None);
+        assert_eq!(unread.check(&checked_calls, &gone, 1, later), None);
         assert_eq!(
             left(&unread),
             [] as [u64; 0],

@@ -195,9 +195,9 @@ impl Driver {
                 biased;
                 next = phases.changed_from(phase) => phase = driver.enter_phase(next)?,
                 active = version.changed() => {
-                    let rollout = driver.switch_version(active);
-                    newest_known = newest_known.max(rollout.as_ref().map_or(0, |rollout| rollout.number));
-                    parked = driver.search_parked_keys(rollout.as_deref(), &retry);
+                    let new_rollout = driver.switch_version(active);
+                    newest_known = newest_known.max(new_rollout.as_ref().map_or(0, |rollout| rollout.number));
+                    parked = driver.search_parked_keys(new_rollout.as_deref(), &retry);
                 }
                 keys = parked.next(), if driver.sequencer.pending_reloads() < parked_search::WAITING_KEY_LIMIT => {
                     driver.recheck_keys(keys);
@@ -393,7 +393,7 @@ impl Driver {
                     self.metrics.record_commit(took, self.sequencer.settled_times());
                 }
             }
-            StoreReply::OutboxMarkRepeated => {}
+            StoreReply::PublishRecordRepeated => {}
             StoreReply::Checkpoint(Ok(true)) => self.delivery_tracker.record_checkpoint(),
             StoreReply::Checkpoint(Ok(false)) => {
                 self.delivery_tracker.record_failed_checkpoint();

@@ -158,16 +158,18 @@ impl ReplaySources {
                 Err(reason) => return Ok(Err(reason)),
             };
             let FoundEvents { mut events, mut until } = found;
-            let not_found = not_found(missing, &events);
-            if let (Some(log), false) = (log, not_found.is_empty()) {
-                let retained = store.retained_messages(log, key, &not_found, ANSWER_BYTES).await?;
+            let absent = not_found(missing, &events);
+            if let (Some(log), false) = (log, absent.is_empty()) {
+                let retained = store.retained_messages(log, key, &absent, ANSWER_BYTES).await?;
                 until = until.min(retained.until);
                 let without_mark = |event: Arc<Event>| {
                     Arc::new(Arc::unwrap_or_clone(event).with_store_numbered(false))
                 };
                 if *has_own_ids {
-                    let found = retained.events.into_iter();
-                    events.extend(found.map(|(sequence, event)| (sequence, without_mark(event))));
+                    let retained_events = retained.events.into_iter();
+                    events.extend(
+                        retained_events.map(|(sequence, event)| (sequence, without_mark(event))),
+                    );
                 } else {
                     events.extend(retained.events);
                 }

@@ -90,7 +90,7 @@ fn manifest_can_be_computed_from_the_lines() {
         }
         assert!(seen.is_empty(), "keys without an entry in the manifest: {seen:?}");
 
-        let mut told: HashMap<&str, Vec<EventRef>> = HashMap::new();
+        let mut listed: HashMap<&str, Vec<EventRef>> = HashMap::new();
         for entry in &entries {
             let (kind, at) = match entry {
                 ManifestEntry::Lost(at) => ("lost", at),
@@ -98,12 +98,15 @@ fn manifest_can_be_computed_from_the_lines() {
                 ManifestEntry::Swapped(at) => ("swapped", at),
                 _ => continue,
             };
-            told.entry(kind).or_default().push(at.clone());
+            listed.entry(kind).or_default().push(at.clone());
         }
-        let mut told_lost = told["lost"].clone();
-        told_lost.sort();
+        let mut listed_lost = listed["lost"].clone();
+        listed_lost.sort();
         lost.sort();
-        assert_eq!((&told_lost, &told["repeated"], &told["swapped"]), (&lost, &repeated, &swapped));
+        assert_eq!(
+            (&listed_lost, &listed["repeated"], &listed["swapped"]),
+            (&lost, &repeated, &swapped)
+        );
         let sums = ManifestCounts {
             events: 20_000,
             lines: events.len() as u64,

@@ -95,15 +95,15 @@ pub(crate) async fn serve(
         };
         match accepted {
             Ok((stream, _)) => {
-                let asks = Arc::new(AtomicBool::new(false));
+                let is_busy = Arc::new(AtomicBool::new(false));
                 let one = serve_connection(
                     stream,
                     router.clone(),
                     limits,
-                    Arc::clone(&asks),
+                    Arc::clone(&is_busy),
                     end.clone(),
                 );
-                open.push_back(OpenConnection { is_busy: asks, serving: connections.spawn(one) });
+                open.push_back(OpenConnection { is_busy, serving: connections.spawn(one) });
             }
             Err(error) => {
                 tracing::debug!(%error, "connection to {} not accepted", limits.listener);
@@ -128,13 +128,13 @@ async fn serve_connection(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
     limits: ListenerLimits,
-    asks: Arc<AtomicBool>,
+    is_busy: Arc<AtomicBool>,
     end: watch::Receiver<bool>,
 ) {
-    let served = serve_requests(&mut stream, router, limits, &asks, end).await;
+    let served = serve_requests(&mut stream, router, limits, &is_busy, end).await;
     if served == ControlFlow::Continue(()) {
         // From now on, a new connection may replace this connection.
-        asks.store(false, Ordering::Relaxed);
+        is_busy.store(false, Ordering::Relaxed);
         let _ = tokio::time::timeout(limits.request, linger(&mut stream)).await;
     }
 }
@@ -145,7 +145,7 @@ async fn serve_requests(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
     limits: ListenerLimits,
-    asks: &Arc<AtomicBool>,
+    is_busy: &Arc<AtomicBool>,
     mut end: watch::Receiver<bool>,
 ) -> ControlFlow<()> {
     let mut http = http1::Builder::new();
@@ -158,12 +158,12 @@ async fn serve_requests(
     let (requests, mut begun) = watch::channel(0_u64);
     let is_unread = Arc::<AtomicBool>::default();
     let service = service_fn(|request: Request<Incoming>| {
-        asks.store(true, Ordering::Relaxed);
+        is_busy.store(true, Ordering::Relaxed);
         requests.send_modify(|count| *count += 1);
         let is_unread = Arc::clone(&is_unread);
         let answer = router_service.call(request.map(|body| RequestBody::new(body, &is_unread)));
         // Without keep-alive, the connection is busy until it ends.
-        let asks = limits.keep_alive.then(|| BusyGuard(Arc::clone(asks)));
+        let busy_guard = limits.keep_alive.then(|| BusyGuard(Arc::clone(is_busy)));
         async move {
             let response = answer.await;
             response.map(|mut response| {
@@ -172,7 +172,7 @@ async fn serve_requests(
                     // unread body.
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
-                response.map(|body| GuardedBody { body, _busy: asks })
+                response.map(|body| GuardedBody { body, _busy: busy_guard })
             })
         }
     });
@@ -195,7 +195,7 @@ async fn serve_requests(
                 request.as_mut().reset(Instant::now() + limits.request);
             }
             () = request.as_mut() => {
-                if asks.load(Ordering::Relaxed) {
+                if is_busy.load(Ordering::Relaxed) {
                     return ControlFlow::Break(());
                 }
                 // The limit `limits.request` does not apply between two requests. `limits.header_timeout` limits the

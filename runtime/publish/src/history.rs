@@ -17,13 +17,13 @@ use crate::{LOST_NUMBERS_GUIDE, refusal_message};
 use ordain_store::{AssignItem, AssignItemReply, Destination, Witness};
 
 /// Maximum size of the events in memory, in bytes. A fast publisher writes this many bytes in a few seconds, and then
-/// keeps its events for less than [`HISTORY_AGE`].
+/// keeps its events for less than [`HISTORY_AGE_LIMIT`].
 const HISTORY_BYTES: usize = 16 << 20;
 /// The maximum time for which events stay in memory: longer than a failover takes. When the publisher writes lost
 /// events again, it also writes events that the store still has. The store recognises these events by their ids, which
 /// it remembers for the time of the setting `retain`. Events therefore stay in memory for at most half of the time
 /// `retain`.
-const HISTORY_AGE: Duration = Duration::from_mins(2);
+const HISTORY_AGE_LIMIT: Duration = Duration::from_mins(2);
 
 /// The time for which a publisher waits until other publishers have written their lost events again: longer than the
 /// interval at which a publisher checks whether the store has lost events.
@@ -72,7 +72,8 @@ impl PublishedCalls {
     pub(crate) fn new(assigner: &EventAssigner, stream: &Arc<str>) -> Self {
         let numbers = assigner.policy.rules.numbering;
         let retained = numbers.map(|numbers| Duration::from_millis(numbers.retain / 2));
-        let max_age = retained.map_or(HISTORY_AGE, |retained| retained.min(HISTORY_AGE));
+        let max_age =
+            retained.map_or(HISTORY_AGE_LIMIT, |retained| retained.min(HISTORY_AGE_LIMIT));
         let max_age = max_age.as_millis() as u64;
         let disconnects = assigner.store.disconnects();
         Self {

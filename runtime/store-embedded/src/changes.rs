@@ -153,10 +153,10 @@ impl<'a> BatchChanges<'a> {
         let remaining = write.record.spilled.count;
         for (sequence, event) in &write.spill {
             if stored.spans(*sequence)
-                && let Some(there) = self.tables.spill.get(event_at(*sequence))?
+                && let Some(stored_bytes) = self.tables.spill.get(event_at(*sequence))?
             {
-                let there = Event::decode(there.into());
-                let same = there.is_ok_and(|there| event.repeats(&there));
+                let stored_event = Event::decode(stored_bytes.into());
+                let same = stored_event.is_ok_and(|stored_event| event.repeats(&stored_event));
                 found.present.push((*sequence, same));
             }
         }
@@ -310,11 +310,11 @@ impl<'a> BatchChanges<'a> {
         let mut checked = HashSet::new();
         for (at, letter) in batch.letters.iter().enumerate() {
             let table_key = keys::letter(&self.partition.stream, &letter.id);
-            let there = match self.tables.letters.get(&table_key) {
+            let stored_at = match self.tables.letters.get(&table_key) {
                 Err(error) if !is_damage(&error) => return Err(error),
-                there => there.ok().flatten().and_then(|there| letter_time(&there)),
+                read => read.ok().flatten().and_then(|letter| letter_time(&letter)),
             };
-            let lives = there.is_some_and(|put| shared.is_letter_live(put, self.now));
+            let lives = stored_at.is_some_and(|put| shared.is_letter_live(put, self.now));
             if !checked.insert(table_key) || lives {
                 known.push(at);
             }

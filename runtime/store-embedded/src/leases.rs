@@ -17,25 +17,25 @@ use ordain_store::{
 use ordain_store::{Mark, MarkStore, Partition, StoreError, versions};
 
 /// The prefix of the names of marks that contain rollouts.
-pub(super) const DECISION_MARK_PREFIX: &str = "decided/";
+pub(super) const ROLLOUT_MARK_PREFIX: &str = "decided/";
 
 #[derive(Debug, Default)]
 pub(super) struct MembershipRegistry {
     table: Mutex<MembershipTable>,
     /// A lock that serializes changes of rollouts.
-    deciding: tokio::sync::Mutex<()>,
+    rollout_lock: tokio::sync::Mutex<()>,
 }
 
 impl MembershipRegistry {
-    /// Creates a registry. `decided` contains each stream with the stored form of its rollout. Omits unreadable
-    /// rollouts.
-    pub(super) fn new(decided: impl Iterator<Item = (String, Vec<u8>)>) -> Self {
-        let decided = decided.filter_map(|(stream, text)| {
-            let decided = versions::decode(std::str::from_utf8(&text).ok()?)?;
-            Some((stream.into(), decided.into()))
+    /// Creates a registry. `encoded_rollouts` contains each stream with the stored form of its rollout. Omits
+    /// unreadable rollouts.
+    pub(super) fn new(encoded_rollouts: impl Iterator<Item = (String, Vec<u8>)>) -> Self {
+        let rollouts = encoded_rollouts.filter_map(|(stream, text)| {
+            let rollout = versions::decode(std::str::from_utf8(&text).ok()?)?;
+            Some((stream.into(), rollout.into()))
         });
         let table = Mutex::new(MembershipTable {
-            versions: decided.collect(),
+            versions: rollouts.collect(),
             ..MembershipTable::default()
         });
         Self { table, ..Self::default() }
@@ -48,24 +48,24 @@ impl MembershipRegistry {
 
 #[async_trait]
 impl LeaseStore for EmbeddedStore {
-    async fn heartbeat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError> {
+    async fn heartbeat(&self, request: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError> {
         let mut table = self.registry.table();
-        let before = table.members.get(&beat.id);
-        if before.is_none_or(|member| member.info != beat.info) {
+        let before = table.members.get(&request.id);
+        if before.is_none_or(|member| member.info != request.info) {
             table.membership_version = rand::random();
         }
-        let report = beat.report.map(ToOwned::to_owned);
-        let report = report.or_else(|| table.members.get(&beat.id)?.report.clone());
-        let member = MemberRecord { info: beat.info.to_owned(), report, valid_for: None };
-        table.members.insert(beat.id, member);
-        let is_new = table.membership_version != beat.known_version;
+        let report = request.report.map(ToOwned::to_owned);
+        let report = report.or_else(|| table.members.get(&request.id)?.report.clone());
+        let member = MemberRecord { info: request.info.to_owned(), report, valid_for: None };
+        table.members.insert(request.id, member);
+        let is_new = table.membership_version != request.known_version;
         Ok(HeartbeatReply { valid_for: None, table: is_new.then(|| table.clone()) })
     }
 
     async fn lease(&self, partition: &Partition, to: InstanceId) -> Result<LeaseReply, StoreError> {
-        let asked = partition.clone();
+        let queried = partition.clone();
         let newest = self
-            .send_request(|answer| WriterRequest::NewestEpoch { partition: asked, answer })
+            .send_request(|answer| WriterRequest::NewestEpoch { partition: queried, answer })
             .await?;
         let mut table = self.registry.table();
         if !table.members.contains_key(&to) {
@@ -113,29 +113,29 @@ impl LeaseStore for EmbeddedStore {
         Ok(())
     }
 
-    async fn decide(
+    async fn start_rollout(
         &self,
         stream: &str,
         before: Option<&Rollout>,
-        decided: &Rollout,
+        rollout: &Rollout,
     ) -> Result<bool, StoreError> {
-        let _deciding = self.registry.deciding.lock().await;
+        let _rollout_guard = self.registry.rollout_lock.lock().await;
         let found = self.registry.table().versions.get(stream).cloned();
-        if found.as_deref() == Some(decided) {
+        if found.as_deref() == Some(rollout) {
             return Ok(true);
         }
         if found.as_deref() != before {
             return Ok(false);
         }
         let mark = Mark {
-            name: format!("{DECISION_MARK_PREFIX}{stream}"),
-            value: versions::encode(decided).into(),
+            name: format!("{ROLLOUT_MARK_PREFIX}{stream}"),
+            value: versions::encode(rollout).into(),
         };
         // In the journal, the mark precedes every commit that depends on the rollout. The mark therefore becomes
         // durable no later than these commits.
         self.put_marks(&[mark]).await?;
         let mut table = self.registry.table();
-        table.versions.insert(stream.into(), decided.clone().into());
+        table.versions.insert(stream.into(), rollout.clone().into());
         table.membership_version = rand::random();
         Ok(true)
     }

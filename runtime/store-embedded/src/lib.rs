@@ -203,7 +203,7 @@ impl EmbeddedStore {
         let watch = start_watch(&shared, sender.downgrade())?;
         let reads = Semaphore::new(CONCURRENT_READS_LIMIT);
         let registry = MembershipRegistry::new(
-            marks::read_all(&shared, leases::DECISION_MARK_PREFIX)?.into_iter(),
+            marks::read_all(&shared, leases::ROLLOUT_MARK_PREFIX)?.into_iter(),
         );
         let requests = Some(sender);
         let thread = Some(thread);

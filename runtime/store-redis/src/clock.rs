@@ -150,10 +150,10 @@ pub(super) async fn read(
     connection: &RedisConnection,
     key: &str,
 ) -> RedisResult<Option<ClockReading>> {
-    let time = cmd("TIME");
-    let mut record = cmd("HGET");
-    record.arg(key).arg("clock");
-    let reads = try_join(connection.call_all_masters(&time), connection.call(&record));
+    let get_time = cmd("TIME");
+    let mut get_record = cmd("HGET");
+    get_record.arg(key).arg("clock");
+    let reads = try_join(connection.call_all_masters(&get_time), connection.call(&get_record));
     let (times, stored) = reads.await?;
     let time = lowest_time(times);
     Ok(time.map(|time| ClockReading { time, stored: ClockRecord::parse(stored) }))

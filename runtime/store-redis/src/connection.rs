@@ -215,17 +215,17 @@ impl RedisConnection {
         answer.map(|value| value.unwrap_or(Value::Nil))
     }
 
-    async fn send(&self, question: &CommandGroup<'_>, breaks: u64) -> RedisResult<Option<Value>> {
+    async fn send(&self, commands: &CommandGroup<'_>, breaks: u64) -> RedisResult<Option<Value>> {
         match &self.deployment {
             RedisDeployment::Cluster { cluster, link } => {
-                cluster.execute(*link, question, breaks).await
+                cluster.execute(*link, commands, breaks).await
             }
             RedisDeployment::Single(single) => {
                 let (mut connection, before) = single.connection().await?;
                 if before > breaks {
                     return Ok(None);
                 }
-                let answer = question.execute(&mut connection).await;
+                let answer = commands.execute(&mut connection).await;
                 if answer.as_ref().is_err_and(is_broken) {
                     single.drop_broken(before);
                 }

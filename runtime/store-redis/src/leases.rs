@@ -39,19 +39,19 @@ fn random_version() -> MembershipVersion {
 
 #[async_trait]
 impl LeaseStore for RedisStore {
-    async fn heartbeat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError> {
-        let script = &self.scripts.beat;
+    async fn heartbeat(&self, request: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError> {
+        let script = &self.scripts.heartbeat;
         let keys = [RedisKeyKind::Instances, RedisKeyKind::InstanceInfo]
             .map(|kind| self.names.in_common_shard(kind));
         let mut call = self.script_call(script, &keys);
-        call.arg(beat.id.to_string()).arg(beat.info).arg(beat.report.unwrap_or_default());
-        call.arg(beat.lease.as_millis() as u64).arg(random_version());
+        call.arg(request.id.to_string()).arg(request.info).arg(request.report.unwrap_or_default());
+        call.arg(request.lease.as_millis() as u64).arg(random_version());
         let [lasts, membership_version] = parts(self.run_script(script, call).await?, script.name)?;
         let lasts = number(&lasts);
         let membership_version = number(&membership_version);
         let (lasts, membership_version) =
             lasts.zip(membership_version).ok_or_else(|| unexpected_reply(script.name))?;
-        let table = if membership_version == beat.known_version {
+        let table = if membership_version == request.known_version {
             None
         } else {
             // The version also changes if the store has lost all its data. This process must check the record of the
@@ -100,18 +100,18 @@ impl LeaseStore for RedisStore {
         self.run_script(script, call).await.map(drop)
     }
 
-    async fn decide(
+    async fn start_rollout(
         &self,
         stream: &str,
         before: Option<&Rollout>,
-        decided: &Rollout,
+        rollout: &Rollout,
     ) -> Result<bool, StoreError> {
-        let script = &self.scripts.decide;
+        let script = &self.scripts.start_rollout;
         let keys = [RedisKeyKind::Versions, RedisKeyKind::InstanceInfo]
             .map(|kind| self.names.in_common_shard(kind));
         let mut get = cmd("HGET");
         get.arg(&keys[0]).arg(stream);
-        let row = versions::encode(decided);
+        let row = versions::encode(rollout);
         let found = bytes(self.run_command(&get).await?);
         let found = found.unwrap_or_default();
         // An unreadable value counts as no rollout. If `before` is `None`, the new rollout therefore replaces the
@@ -148,9 +148,9 @@ impl LeaseStore for RedisStore {
         }
         let mut version_rows = array(versions, script.name)?.into_iter();
         while let (Some(stream), Some(row)) = (version_rows.next(), version_rows.next()) {
-            let decided = text(row).and_then(|row| versions::decode(&row));
+            let rollout = text(row).and_then(|row| versions::decode(&row));
             table.versions.extend(
-                text(stream).zip(decided).map(|(stream, decided)| (stream.into(), decided.into())),
+                text(stream).zip(rollout).map(|(stream, rollout)| (stream.into(), rollout.into())),
             );
         }
         Ok(table)

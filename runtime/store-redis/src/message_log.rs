@@ -124,7 +124,7 @@ impl MessageLog for RedisStore {
         limit: usize,
         room: usize,
     ) -> Result<QueuePage, StoreError> {
-        let script = &self.scripts.queued;
+        let script = &self.scripts.read_queue;
         let to = Destination::Stream(Arc::clone(&partition.stream));
         let mut call = self.script_call(script, &[self.log_key(shard, &to)]);
         call.arg(partition.number).arg(after.number).arg(&after.history.to_le_bytes()[..]);

@@ -60,7 +60,7 @@ impl Outbox for RedisStore {
                     .to_owned(),
             ));
         }
-        let script = &self.scripts.done;
+        let script = &self.scripts.remove_published;
         loop {
             let mut call = self.script_call(
                 script,

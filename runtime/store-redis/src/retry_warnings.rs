@@ -14,7 +14,7 @@ pub(super) const WARN_INTERVAL: Duration = Duration::from_secs(5);
 /// The time for which the reason of a failed request is returned. The store repeats a failed request after at most a
 /// second, and an attempt takes at most 13 seconds: 3 seconds to connect and 10 seconds for the response. An older
 /// reason therefore usually belongs to an earlier failure.
-const REASON_LIFETIME: Duration = Duration::from_secs(15);
+const REASON_AGE_LIMIT: Duration = Duration::from_secs(15);
 /// If the newest failure of a request is older than this time, the request counts as given up by its caller, for
 /// example because the process has lost the partition. The failures of a request that the caller repeats follow each
 /// other within 18 seconds. An attempt takes at most 13 seconds. The sequencer sends a failed commit again after at
@@ -44,25 +44,25 @@ impl RetryingRequests {
     }
 
     /// Records that a request failed at `now`. Returns whether a warning may be logged.
-    fn report(&mut self, question: &str, reason: &str, now: Instant) -> bool {
-        self.failed_at.insert(question.to_owned(), now);
+    fn report(&mut self, request: &str, reason: &str, now: Instant) -> bool {
+        self.failed_at.insert(request.to_owned(), now);
         self.newest = Some((now, reason.to_owned()));
         self.throttle.allow_at(now)
     }
 
-    /// Returns the reason of the newest failure; `None` if this failure is older than [`REASON_LIFETIME`].
+    /// Returns the reason of the newest failure; `None` if this failure is older than [`REASON_AGE_LIMIT`].
     fn newest_reason(&self, now: Instant) -> Option<&str> {
         let (failed_at, reason) = self.newest.as_ref()?;
-        (now.duration_since(*failed_at) < REASON_LIFETIME).then_some(reason.as_str())
+        (now.duration_since(*failed_at) < REASON_AGE_LIMIT).then_some(reason.as_str())
     }
 
     /// Records that a request succeeded at `now`. Also removes the requests that their callers have given up. Returns
     /// `true` if no failed request remains, and then forgets the earlier failures.
-    fn resolve(&mut self, question: &str, now: Instant) -> bool {
+    fn resolve(&mut self, request: &str, now: Instant) -> bool {
         if self.failed_at.is_empty() {
             return false;
         }
-        self.failed_at.remove(question);
+        self.failed_at.remove(request);
         self.failed_at.retain(|_, failed_at| now.duration_since(*failed_at) < GIVE_UP_DELAY);
         let is_recovered = self.failed_at.is_empty();
         if is_recovered {
@@ -82,11 +82,11 @@ impl RetryWarnings {
     }
 
     /// Records a request that failed and that its caller will repeat.
-    pub(super) fn report(&self, question: &str, reason: &str) {
+    pub(super) fn report(&self, request: &str, reason: &str) {
         let mut open = self.retrying.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.report(question, reason, Instant::now()) {
+        if open.report(request, reason, Instant::now()) {
             tracing::warn!(
-                "the store at {} did not complete a request ({question}): \
+                "the store at {} did not complete a request ({request}): \
                  {reason}; retrying",
                 self.address
             );
@@ -95,7 +95,7 @@ impl RetryWarnings {
     }
 
     /// Returns the reason of the newest failed request. Returns `None` if no failed request remains, or if the newest
-    /// failure is older than [`REASON_LIFETIME`].
+    /// failure is older than [`REASON_AGE_LIMIT`].
     pub(super) fn newest_reason(&self) -> Option<String> {
         let open = self.retrying.lock().unwrap_or_else(PoisonError::into_inner);
         open.newest_reason(Instant::now()).map(str::to_owned)
@@ -103,12 +103,12 @@ impl RetryWarnings {
 
     /// Records that a request has succeeded. If no failed request remains, logs that the store completes requests
     /// again.
-    pub(super) fn resolve(&self, question: impl FnOnce() -> String) {
+    pub(super) fn resolve(&self, request: impl FnOnce() -> String) {
         if !self.has_retrying.load(Ordering::Relaxed) {
             return;
         }
         let mut open = self.retrying.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.resolve(&question(), Instant::now()) {
+        if open.resolve(&request(), Instant::now()) {
             self.has_retrying.store(false, Ordering::Relaxed);
             tracing::info!("the store at {} completes requests again", self.address);
         }
@@ -120,11 +120,11 @@ mod tests {
     use super::*;
 
     const COMMIT: &str = "commit of stream \"s\", partition 0, shard 0";
-    const HEARTBEAT: &str = "beat of {ordain:0}:instances";
+    const HEARTBEAT: &str = "heartbeat of {ordain:0}:instances";
     const MOMENT: Duration = Duration::from_millis(1);
 
-    fn fail(requests: &mut RetryingRequests, question: &str, now: Instant) {
-        requests.report(question, "connection refused", now);
+    fn fail(requests: &mut RetryingRequests, request: &str, now: Instant) {
+        requests.report(request, "connection refused", now);
     }
 
     #[test]
@@ -182,9 +182,9 @@ mod tests {
         let mut requests = RetryingRequests::new();
         let start = Instant::now();
         fail(&mut requests, COMMIT, start);
-        let before_end = start + REASON_LIFETIME.saturating_sub(MOMENT);
+        let before_end = start + REASON_AGE_LIMIT.saturating_sub(MOMENT);
         assert_eq!(requests.newest_reason(before_end), Some("connection refused"));
-        assert_eq!(requests.newest_reason(start + REASON_LIFETIME), None);
+        assert_eq!(requests.newest_reason(start + REASON_AGE_LIMIT), None);
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl fmt::Debug for TimeSource {
 
 /// A jump of the wall clock that is not confirmed yet.
 #[derive(Debug)]
-struct Jump {
+struct ClockJump {
     /// The time of the steady clock at the first read that saw the jump.
     first_read: u64,
     /// The time of the steady clock at the newest read.
@@ -97,7 +97,7 @@ struct Jump {
     ahead: u64,
 }
 
-impl Jump {
+impl ClockJump {
     fn is_confirmed(&self) -> bool {
         self.last_read >= self.first_read.saturating_add(JUMP_CONFIRMATION_MS)
     }
@@ -120,7 +120,7 @@ pub struct MonotonicClock {
     /// opposite order, so each function that returns the time compares its result with this time, and returns the later
     /// of the two.
     newest: AtomicU64,
-    jump: Mutex<Option<Jump>>,
+    jump: Mutex<Option<ClockJump>>,
     /// True if `jump` is not `None`. If there is no jump, no read of the clock locks `jump`.
     has_jumped: AtomicBool,
     /// The newest time of this clock in the tables.
@@ -256,7 +256,7 @@ impl MonotonicClock {
                  clock has been ahead for the time `confirmation_ms`; correct the clock if it is wrong",
                 self.source.name
             );
-            *jump = Some(Jump { first_read: steady, last_read: steady, ahead });
+            *jump = Some(ClockJump { first_read: steady, last_read: steady, ahead });
         }
         self.has_jumped.store(jump.is_some(), Ordering::Relaxed);
     }

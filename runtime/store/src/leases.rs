@@ -155,7 +155,7 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// memberships that have expired, or are about to expire, last for some more seconds, so that members that still
     /// run can send a heartbeat. Exception: a member whose last heartbeat is at least half of the lease duration older
     /// than the newest heartbeat gets no more time. The embedded store removes no member at a heartbeat.
-    async fn heartbeat(&self, beat: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError>;
+    async fn heartbeat(&self, request: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError>;
 
     /// Grants the lease of a partition to a member, if no other member holds this lease.
     async fn lease(&self, partition: &Partition, to: InstanceId) -> Result<LeaseReply, StoreError>;
@@ -171,14 +171,14 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// Removes an instance from the members, and releases all its leases.
     async fn remove_instance(&self, id: InstanceId) -> Result<(), StoreError>;
 
-    /// Starts the rollout `decided` of a stream, if the present rollout of the stream is `before`. A rollout names the
-    /// handler version that executes the events of the stream. `before` is `None` for a stream without a rollout.
-    /// Returns whether `decided` is now the rollout of the stream.
-    async fn decide(
+    /// Starts a rollout of a stream, if the present rollout of the stream is `before`. A rollout names the handler
+    /// version that executes the events of the stream. `before` is `None` for a stream without a rollout. Returns
+    /// whether `rollout` is now the rollout of the stream.
+    async fn start_rollout(
         &self,
         stream: &str,
         before: Option<&Rollout>,
-        decided: &Rollout,
+        rollout: &Rollout,
     ) -> Result<bool, StoreError>;
 
     /// Returns all members, leases and rollouts.

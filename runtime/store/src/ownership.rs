@@ -208,7 +208,7 @@ mod tests {
         let other = InstanceId(2);
         let partition = Partition { stream: "s".into(), number: 0 };
         let before = Instant::now();
-        let stage = |row: Option<(u64, Option<InstanceId>)>, is_newer: bool| {
+        let phase_after = |row: Option<(u64, Option<InstanceId>)>, is_newer: bool| {
             let ownership = Ownership::permanent();
             ownership.record_lease(partition.clone(), 5);
             let mut table = MembershipTable::default();
@@ -221,12 +221,12 @@ mod tests {
         for (is_newer, went_back) in
             [(false, OwnershipPhase::Owned), (true, OwnershipPhase::Draining)]
         {
-            assert_eq!(stage(Some((5, Some(id))), is_newer), OwnershipPhase::Owned);
-            assert_eq!(stage(Some((5, Some(other))), is_newer), OwnershipPhase::Lost);
-            assert_eq!(stage(Some((5, None)), is_newer), OwnershipPhase::Lost);
-            assert_eq!(stage(Some((6, Some(id))), is_newer), OwnershipPhase::Lost);
-            assert_eq!(stage(Some((4, Some(id))), is_newer), went_back);
-            assert_eq!(stage(None, is_newer), went_back);
+            assert_eq!(phase_after(Some((5, Some(id))), is_newer), OwnershipPhase::Owned);
+            assert_eq!(phase_after(Some((5, Some(other))), is_newer), OwnershipPhase::Lost);
+            assert_eq!(phase_after(Some((5, None)), is_newer), OwnershipPhase::Lost);
+            assert_eq!(phase_after(Some((6, Some(id))), is_newer), OwnershipPhase::Lost);
+            assert_eq!(phase_after(Some((4, Some(id))), is_newer), went_back);
+            assert_eq!(phase_after(None, is_newer), went_back);
         }
     }
 

@@ -53,8 +53,8 @@ const DEFAULT_COLUMNS: usize = 80;
 pub type DropNote = fn(u64) -> String;
 
 /// The queue, and the signals to the threads that wait for a change of the queue.
-struct Output {
-    queue: Mutex<Queue>,
+struct LogOutput {
+    queue: Mutex<LogQueue>,
     /// Notified when the writer thread has something to write.
     work: Condvar,
     /// Notified when the writer thread has written a portion of the queue.
@@ -62,7 +62,7 @@ struct Output {
 }
 
 /// The content that the writer thread has not taken yet, and the state of the output.
-struct Queue {
+struct LogQueue {
     /// `None` while no writer thread exists: each thread then writes directly.
     note: Option<DropNote>,
     /// Whole texts, each with its line end.
@@ -86,8 +86,11 @@ struct Queue {
     is_inside_line: bool,
 }
 
-static OUTPUT: Output =
-    Output { queue: Mutex::new(Queue::new()), work: Condvar::new(), progress: Condvar::new() };
+static OUTPUT: LogOutput = LogOutput {
+    queue: Mutex::new(LogQueue::new()),
+    work: Condvar::new(),
+    progress: Condvar::new(),
+};
 
 /// A guard for the time in which one thread writes standard error. Dropping the guard calls [`finish`] with
 /// `DRAIN_TIMEOUT`.
@@ -198,18 +201,18 @@ pub fn dropped_lines() -> u64 {
     OUTPUT.lock().dropped_total
 }
 
-impl Output {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+impl LogOutput {
+    fn lock(&self) -> MutexGuard<'_, LogQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for at most `timeout` until the queue is written.
-    fn drain(&self, queue: MutexGuard<'_, Queue>, timeout: Duration) {
+    fn drain(&self, queue: MutexGuard<'_, LogQueue>, timeout: Duration) {
         drop(self.progress.wait_timeout_while(queue, timeout, |queue| queue.is_unwritten()));
     }
 }
 
-impl Queue {
+impl LogQueue {
     const fn new() -> Self {
         Self {
             note: None,
@@ -396,7 +399,7 @@ mod tests {
 
     #[test]
     fn note_follows_the_last_line_before_the_dropped_lines() {
-        let mut queue = Queue { note: Some(note), ..Queue::new() };
+        let mut queue = LogQueue { note: Some(note), ..LogQueue::new() };
         queue.append("first\n");
         queue.count_dropped(2);
         queue.count_dropped(1);
@@ -414,7 +417,7 @@ mod tests {
     #[test]
     fn stopped_reader_delays_only_the_first_lines() {
         let line = "x".repeat(PORTION_BYTES - 1) + "\n";
-        let mut queue = Queue { note: Some(note), ..Queue::new() };
+        let mut queue = LogQueue { note: Some(note), ..LogQueue::new() };
         while queue.accepts(line.len()) {
             queue.append(&line);
         }
@@ -436,7 +439,7 @@ mod tests {
 
     #[test]
     fn queue_has_a_limit() {
-        let mut queue = Queue::new();
+        let mut queue = LogQueue::new();
         assert!(queue.accepts(2 * QUEUE_LIMIT_BYTES));
         queue.push(&vec![b'x'; QUEUE_LIMIT_BYTES - 10]);
         assert!(queue.accepts(10) && !queue.accepts(11));

@@ -13,7 +13,7 @@ use wasmtime::{Cache, CacheConfig};
 const CACHE_LIMIT_BYTES: u64 = 1 << 30;
 /// Minimum time since the last use of an entry before the cache may remove the entry. Another process may be about to
 /// load an entry that was used more recently.
-const MIN_EVICTION_AGE: Duration = Duration::from_hours(1);
+const EVICTION_DELAY: Duration = Duration::from_hours(1);
 /// Extension of the file in which Wasmtime records the uses of an entry.
 const STATS_EXTENSION: &str = "stats";
 
@@ -61,7 +61,7 @@ impl CacheDir {
     }
 
     /// Removes the least recently used entries until the cache is within its limit. Keeps all entries that were used
-    /// within [`MIN_EVICTION_AGE`], even above the limit.
+    /// within [`EVICTION_DELAY`], even above the limit.
     pub(super) fn clean(&self) {
         let cleaned = evict_entries(self.path(), CACHE_LIMIT_BYTES, SystemTime::now());
         if let Err(error) = cleaned {
@@ -78,7 +78,7 @@ struct CacheEntry {
 }
 
 /// Removes the least recently used entries until at most `limit_bytes` bytes remain. Keeps each entry that was used
-/// within [`MIN_EVICTION_AGE`], even above this limit. The cache has a folder for each version of the compiler. Such a
+/// within [`EVICTION_DELAY`], even above this limit. The cache has a folder for each version of the compiler. Such a
 /// folder has an entry for each component: a file, and optionally a record of the last use of this file.
 fn evict_entries(dir: &Path, limit_bytes: u64, now: SystemTime) -> io::Result<()> {
     let mut entries = Vec::new();
@@ -95,7 +95,7 @@ fn evict_entries(dir: &Path, limit_bytes: u64, now: SystemTime) -> io::Result<()
     entries.sort_by_key(|entry| entry.last_used);
     let mut total_bytes: u64 = entries.iter().map(|entry| entry.size).sum();
     for CacheEntry { last_used: used, size, path } in entries {
-        let is_recent = now.duration_since(used).is_ok_and(|age| age < MIN_EVICTION_AGE);
+        let is_recent = now.duration_since(used).is_ok_and(|age| age < EVICTION_DELAY);
         if total_bytes <= limit_bytes || is_recent {
             break;
         }

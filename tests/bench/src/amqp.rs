@@ -256,7 +256,8 @@ pub(crate) async fn until(
             return Ok(done);
         }
         if let Some(done) = done.filter(|done| *done > last) {
-            (last, moved) = (done, Instant::now());
+            last = done;
+            moved = Instant::now();
         }
         running.check()?;
         ensure!(

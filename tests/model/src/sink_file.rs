@@ -1,5 +1,5 @@
 //! A model of a file sink with an embedded store. The store keeps the mark of the file: the record of how far the
-//! messages in the file are published. An operator puts older copies of the store back. The state consists of the store
+//! messages in the file are published. An operator restores older copies of the store. The state consists of the store
 //! (with commits, outbox and mark), the file, and the process that writes the file. A checker explores all runs of the
 //! model in small scopes (a scope limits the size of the model), and the simulator executes long random runs. The model
 //! is written from the protocol alone. A *kept line* is a line that an earlier process wrote, and whose message is
@@ -23,7 +23,7 @@ pub struct SinkFileScope {
     pub kills: u8,
     /// Maximum number of copies of the store that the operator makes.
     pub copies: u8,
-    /// Maximum number of times that the operator puts a copy back.
+    /// Maximum number of times that the operator restores a copy.
     pub restores: u8,
     /// The rule that is broken on purpose; `None` in a correct model.
     pub fault: Option<SinkFileFault>,
@@ -98,7 +98,7 @@ pub enum SinkFileStep {
     SyncFails(usize),
     /// The operator copies the store.
     Copy,
-    /// The operator puts the copy with this index back. This step is possible only if no process is running, and if no
+    /// The operator restores the copy with this index. This step is possible only if no process is running, and if no
     /// failed sync has left lines that are not on the disk. With such lines and an older copy, a start might not know
     /// which lines it must write again.
     Restore(usize),

@@ -1,5 +1,5 @@
-//! Walks through all runs of the model of a file source, with few events. The store goes back in time: it loses its
-//! newest writes. `docs/internals/protocol.md` describes the scopes.
+//! Walks through all runs of the model of a file source, in scopes with few events. The store goes back in time: it
+//! loses its newest writes. `docs/internals/protocol.md` describes the scopes.
 
 use ordain_model::{
     CheckpointFault, CheckpointScope, CheckpointViolation, READ_AGAIN, check_faults, walk,

@@ -1,5 +1,5 @@
-//! Walks through all runs of the model of a producer, with few events. The store goes back in time: it loses its newest
-//! writes. `docs/internals/protocol.md` describes the scopes.
+//! Walks through all runs of the model of a producer, in scopes with few events. The store goes back in time: it loses
+//! its newest writes. `docs/internals/protocol.md` describes the scopes.
 
 use ordain_model::{
     ProducerFault, ProducerScope, ProducerViolation, RENUMBERED, WRITTEN_AGAIN, check_faults, walk,

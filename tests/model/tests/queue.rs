@@ -1,5 +1,5 @@
-//! Walks through all runs of the model of a queue, with few entries. The store goes back in time: it loses its newest
-//! writes. `docs/internals/protocol.md` describes the scopes.
+//! Walks through all runs of the model of a queue, in scopes with few entries. The store goes back in time: it loses
+//! its newest writes. `docs/internals/protocol.md` describes the scopes.
 
 use ordain_model::{
     CALL_REPEATED, COUNTED_WITHOUT_READER, ENTRY_LOST, PART_WRITTEN_AGAIN, PUBLISHED_AND_LOST,

@@ -16,31 +16,31 @@ const ONE_COMMITS: &str = "only one instance at a time may commit";
 const ALL_SHARED: &str = "a fleet at rest shares all partitions";
 const COMES_TO_REST: &str = "the fleet comes to rest";
 
-fn joins() -> Fleet {
+fn join() -> Fleet {
     Fleet { instances: 3, partitions: 2, ..Fleet::default() }
 }
 
-fn leaves() -> Fleet {
+fn shutdown() -> Fleet {
     Fleet { instances: 2, partitions: 2, shutdowns: 1, disconnects: 1, ..Fleet::default() }
 }
 
-fn dies() -> Fleet {
+fn kill() -> Fleet {
     Fleet { instances: 2, partitions: 2, kills: 1, ..Fleet::default() }
 }
 
-fn is_silent() -> Fleet {
+fn late_heartbeat() -> Fleet {
     Fleet { instances: 2, partitions: 2, late_heartbeats: 1, ..Fleet::default() }
 }
 
-fn is_silent_twice() -> Fleet {
+fn two_late_heartbeats() -> Fleet {
     Fleet { instances: 2, partitions: 1, late_heartbeats: 2, ..Fleet::default() }
 }
 
-fn is_cut_off() -> Fleet {
+fn cut_off() -> Fleet {
     Fleet { instances: 2, partitions: 2, cut_offs: 1, ..Fleet::default() }
 }
 
-fn all_at_once() -> Fleet {
+fn all_faults() -> Fleet {
     Fleet {
         instances: 2,
         partitions: 1,
@@ -48,15 +48,15 @@ fn all_at_once() -> Fleet {
         kills: 1,
         shutdowns: 1,
         cut_offs: 1,
-        ..joins()
+        ..join()
     }
 }
 
-fn goes_back() -> Fleet {
+fn rollback() -> Fleet {
     Fleet { instances: 2, partitions: 2, rollbacks: 1, ..Fleet::default() }
 }
 
-fn goes_back_and_is_silent() -> Fleet {
+fn rollback_and_late_heartbeat() -> Fleet {
     Fleet { instances: 2, partitions: 1, late_heartbeats: 1, rollbacks: 1, ..Fleet::default() }
 }
 
@@ -64,17 +64,17 @@ fn goes_back_and_is_silent() -> Fleet {
 type Case = (&'static str, fn() -> Fleet, &'static [&'static str]);
 
 const CASES: &[Case] = &[
-    ("joins", joins, &[SHARED_BY_ALL]),
-    ("leaves", leaves, &[SHARED_BY_ALL]),
-    ("dies", dies, &[SHARED_BY_ALL, WAITS_FOR_CHANNEL]),
-    ("is_silent", is_silent, &[SHARED_BY_ALL, TWO_BELIEVE, WAITS_FOR_CHANNEL]),
-    ("is_silent_twice", is_silent_twice, &[SHARED_BY_ALL, TWO_BELIEVE, WAITS_FOR_CHANNEL]),
-    ("is_cut_off", is_cut_off, &[SHARED_BY_ALL, TWO_BELIEVE, WAITS_FOR_CHANNEL]),
-    ("all_at_once", all_at_once, &[SHARED_BY_ALL, TWO_BELIEVE, WAITS_FOR_CHANNEL]),
-    ("goes_back", goes_back, &[SHARED_BY_ALL, TWO_BELIEVE, WAITS_FOR_CHANNEL]),
+    ("join", join, &[SHARED_BY_ALL]),
+    ("shutdown", shutdown, &[SHARED_BY_ALL]),
+    ("kill", kill, &[SHARED_BY_ALL, WAITS_FOR_CHANNEL]),
+    ("late_heartbeat", late_heartbeat, &[SHARED_BY_ALL, TWO_BELIEVE, WAITS_FOR_CHANNEL]),
+    ("two_late_heartbeats", two_late_heartbeats, &[SHARED_BY_ALL, TWO_BELIEVE, WAITS_FOR_CHANNEL]),
+    ("cut_off", cut_off, &[SHARED_BY_ALL, TWO_BELIEVE, WAITS_FOR_CHANNEL]),
+    ("all_faults", all_faults, &[SHARED_BY_ALL, TWO_BELIEVE, WAITS_FOR_CHANNEL]),
+    ("rollback", rollback, &[SHARED_BY_ALL, TWO_BELIEVE, WAITS_FOR_CHANNEL]),
     (
-        "goes_back_and_is_silent",
-        goes_back_and_is_silent,
+        "rollback_and_late_heartbeat",
+        rollback_and_late_heartbeat,
         &[SHARED_BY_ALL, TWO_BELIEVE, WAITS_FOR_CHANNEL],
     ),
 ];
@@ -83,16 +83,16 @@ const CASES: &[Case] = &[
 type FaultCase = (SharingFault, fn() -> Fleet, &'static str);
 
 const FAULTS: &[FaultCase] = &[
-    (SharingFault::LeaseTaken, joins, MEMBER_KEEPS),
-    (SharingFault::LeaseToNonMember, is_silent_twice, COMES_TO_REST),
-    (SharingFault::ReleaseWithoutEpoch, is_silent_twice, OWN_RELEASES),
-    (SharingFault::ClaimWithoutLease, is_silent, NEWEST_FENCES),
-    (SharingFault::EpochClaimedTwice, goes_back, ONE_COMMITS),
-    (SharingFault::ChannelsKept, is_cut_off, ALL_SHARED),
-    (SharingFault::NonMemberKeepsLease, dies, ALL_SHARED),
-    (SharingFault::ReleaseWithoutClose, joins, ALL_SHARED),
-    (SharingFault::LostLeaseKept, goes_back, ALL_SHARED),
-    (SharingFault::UnknownLeaseKept, goes_back, ALL_SHARED),
+    (SharingFault::LeaseTaken, join, MEMBER_KEEPS),
+    (SharingFault::LeaseToNonMember, two_late_heartbeats, COMES_TO_REST),
+    (SharingFault::ReleaseWithoutEpoch, two_late_heartbeats, OWN_RELEASES),
+    (SharingFault::ClaimWithoutLease, late_heartbeat, NEWEST_FENCES),
+    (SharingFault::EpochClaimedTwice, rollback, ONE_COMMITS),
+    (SharingFault::ChannelsKept, cut_off, ALL_SHARED),
+    (SharingFault::NonMemberKeepsLease, kill, ALL_SHARED),
+    (SharingFault::ReleaseWithoutClose, join, ALL_SHARED),
+    (SharingFault::LostLeaseKept, rollback, ALL_SHARED),
+    (SharingFault::UnknownLeaseKept, rollback, ALL_SHARED),
 ];
 
 #[test]

@@ -1,5 +1,5 @@
-//! Walks through all runs of the model of a file sink, with few events. In most scopes, the store also goes back in
-//! time: an operator puts an older copy of the store back. `docs/internals/protocol.md` describes the scopes.
+//! Walks through all runs of the model of a file sink, in scopes with few events. In most scopes, the store also goes
+//! back in time: an operator restores an older copy of the store. `docs/internals/protocol.md` describes the scopes.
 
 use ordain_model::{
     LINE_LOST, MESSAGE_SKIPPED, SinkFileFault, SinkFileScope, SinkFileViolation, check_faults, walk,

@@ -51,26 +51,26 @@ fn a_slot_moves(cluster: &Cluster) -> Result<()> {
     assert_eq!(from.command(&["MGET", "{a}1", "{a}2"])?.parts().len(), 2);
     assert_eq!(migration.move_keys(1)?, 1);
 
-    let is_here =
+    let is_kept =
         |key: &&str| from.attempt(&["GET", key]).is_ok_and(|reply| reply.text().is_some());
-    let (here, there): (Vec<&str>, Vec<&str>) = keys.iter().partition(|key| is_here(key));
-    let here = *here.first().context("the old node has no key of the slot")?;
-    let there = *there.first().context("the new node has no key of the slot")?;
-    let ask = format!("ASK {slot} 127.0.0.1:{}", to.port());
-    assert_eq!(refused(from, &["GET", there])?, ask);
-    assert_eq!(refused(from, &["SET", "{a}new", "1"])?, ask);
-    assert!(refused(from, &["MGET", here, there])?.starts_with("TRYAGAIN"));
+    let (kept_keys, moved_keys): (Vec<&str>, Vec<&str>) = keys.iter().partition(|key| is_kept(key));
+    let kept_key = *kept_keys.first().context("the old node has no key of the slot")?;
+    let moved_key = *moved_keys.first().context("the new node has no key of the slot")?;
+    let redirection = format!("ASK {slot} 127.0.0.1:{}", to.port());
+    assert_eq!(refused(from, &["GET", moved_key])?, redirection);
+    assert_eq!(refused(from, &["SET", "{a}new", "1"])?, redirection);
+    assert!(refused(from, &["MGET", kept_key, moved_key])?.starts_with("TRYAGAIN"));
     let moved = format!("MOVED {slot} 127.0.0.1:{}", from.port());
-    assert_eq!(refused(to, &["GET", there])?, moved);
+    assert_eq!(refused(to, &["GET", moved_key])?, moved);
     let mut connection = to.connect()?;
     connection.command(&["ASKING"])?;
-    assert_eq!(connection.command(&["GET", there])?, Reply::Text("1".to_owned()));
+    assert_eq!(connection.command(&["GET", moved_key])?, Reply::Text("1".to_owned()));
 
     migration.finish()?;
     assert_eq!(cluster.owner(slot)?, new);
     assert_eq!(to.command(&["MGET", "{a}1", "{a}2"])?.parts().len(), 2);
     let moved = format!("MOVED {slot} 127.0.0.1:{}", to.port());
-    assert_eq!(refused(from, &["GET", here])?, moved);
+    assert_eq!(refused(from, &["GET", kept_key])?, moved);
     cluster.until_ready()
 }
 

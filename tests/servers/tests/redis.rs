@@ -166,7 +166,7 @@ fn server_offers_tls_with_valid_certificates() -> Result<()> {
     let redis = Redis::with(&Options::new().tls().password("secret"))?;
     let (port, certificates) = redis.tls().context("the server does not offer TLS")?;
     assert_eq!(redis.url(), format!("rediss://:secret@127.0.0.1:{port}"));
-    let ask = |trusted: bool| {
+    let ping = |trusted: bool| {
         let mut cli = Command::new("redis-cli");
         cli.args(["-h", "127.0.0.1", "-p", &port.to_string(), "--tls", "--no-auth-warning"]);
         cli.args(["-a", "secret"]);
@@ -175,11 +175,11 @@ fn server_offers_tls_with_valid_certificates() -> Result<()> {
         }
         cli.arg("PING").output()
     };
-    let output = ask(true)?;
+    let output = ping(true)?;
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "PONG", "{output:?}");
-    assert!(!String::from_utf8_lossy(&ask(false)?.stdout).contains("PONG"));
+    assert!(!String::from_utf8_lossy(&ping(false)?.stdout).contains("PONG"));
     redis.restart()?;
-    assert!(ask(true)?.status.success());
+    assert!(ping(true)?.status.success());
     Ok(())
 }
 

@@ -200,7 +200,10 @@ impl Writer<'_> {
         };
         match self.rng.below(6) {
             0 => parts.key = "",
-            1 => (parts.sequence, parts.id) = (None, ""),
+            1 => {
+                parts.sequence = None;
+                parts.id = "";
+            }
             2 => parts.sequence = Some(0),
             3 => parts.sequence = Some(SEQUENCE_END),
             4 => parts.sequence = Some(SEQUENCE_END - 1),

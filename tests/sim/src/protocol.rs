@@ -14,11 +14,11 @@ use crate::rng::{Rng, mix};
 const EVENT_LIMIT: u64 = 14;
 
 /// The names of the notable states and steps of a run, or the broken property.
-type Reached = Result<BTreeSet<&'static str>, Violation>;
+type ProtocolResult = Result<BTreeSet<&'static str>, Violation>;
 
 /// Plays the random run that the seed determines. Returns the names of the notable states and steps of the run, so that
 /// a test can check that its runs reach all of them.
-pub fn run_protocol(seed: u64, fault: Option<Fault>) -> Reached {
+pub fn run_protocol(seed: u64, fault: Option<Fault>) -> ProtocolResult {
     let mut rng = Rng::new(mix(&[seed, 0x6f]));
     let scope = Scope { fault, ..scope(&mut rng) };
     let pace = Pace::new(&mut rng);
@@ -27,14 +27,14 @@ pub fn run_protocol(seed: u64, fault: Option<Fault>) -> Reached {
 
 /// Plays the random run that the seed determines, with owners that repeat their lost commits. The result is like that
 /// of [`run_protocol`].
-pub fn run_repetition(seed: u64, fault: Option<Fault>) -> Reached {
+pub fn run_repetition(seed: u64, fault: Option<Fault>) -> ProtocolResult {
     let mut rng = Rng::new(mix(&[seed, 0x72]));
     let scope = Scope { fault, ..repeating_scope(&mut rng) };
     let pace = Pace::of_repetition(&mut rng);
     run(&scope, &pace, &mut rng)
 }
 
-fn run(scope: &Scope, pace: &Pace, rng: &mut Rng) -> Reached {
+fn run(scope: &Scope, pace: &Pace, rng: &mut Rng) -> ProtocolResult {
     let step_limit = rng.between(50, 300) as usize;
     let played = play(scope, step_limit, |actions| {
         rng.pick_weighted(actions, |action| pace.weight(*action))

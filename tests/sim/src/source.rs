@@ -63,7 +63,8 @@ impl Source {
         let delivered = connection.delivered;
         let away = connection.away;
         *connection = self.connect(open_at);
-        (connection.delivered, connection.away) = (delivered, away);
+        connection.delivered = delivered;
+        connection.away = away;
     }
 
     /// Returns the next delivery, if one is due.

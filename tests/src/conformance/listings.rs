@@ -127,7 +127,8 @@ pub async fn every_stream_with_data_is_listed(fixture: &mut impl Fixture) {
     let content = LetterContent::Raw("?".into());
     let letter = DeadLetter { id, cause, error, origin: None, version: None, content };
     let mut batch = std::sync::Arc::unwrap_or_clone(owner.batch(vec![first_write("x")]));
-    (batch.writes, batch.letters) = (Vec::new(), vec![letter]);
+    batch.writes = Vec::new();
+    batch.letters = vec![letter];
     owner.send(store, &batch.into()).await;
     let streams: Vec<String> =
         store.streams().await.expect("streams").iter().map(ToString::to_string).collect();

@@ -214,7 +214,8 @@ pub async fn lost_message_gets_its_earlier_number(fixture: &mut impl Fixture) {
     late.items[0].number = 5;
     assert_eq!(results(sender.send(store, vec![late]).await), [New(5)]);
     let mut lost = chunk(8, 0, &[message(&b, "first"), message(&b, "second")]);
-    (lost.items[0].number, lost.items[1].number) = (1, 2);
+    lost.items[0].number = 1;
+    lost.items[1].number = 2;
     assert_eq!(results(sender.send(store, vec![lost]).await), [New(6), New(7)]);
     let expected = ["first", "second", "third", "other", "new"].map(str::to_owned);
     assert_eq!(sender.retained(store, &a, 0, 9).await, (1..).zip(expected).collect::<Vec<_>>());
@@ -277,8 +278,10 @@ pub async fn messages_of_lost_commits_are_forgotten(fixture: &mut impl Fixture) 
     for commit in 1..=10 {
         other.assign(store, commit, &[message(&a, &format!("b {commit}"))]).await;
     }
-    let after =
-        Sender::exchange(store, 2).with(|origin| (origin.shard, origin.claimed_commit) = (1, 5));
+    let after = Sender::exchange(store, 2).with(|origin| {
+        origin.shard = 1;
+        origin.claimed_commit = 5;
+    });
     assert_eq!(after.assign(store, 6, &[message(&a, "b new")]).await, [New(51)]);
     assert_eq!(after.assign(store, 6, &[message(&a, "b new")]).await, [Known(51)]);
     assert_eq!(after.assign(store, 5, &[message(&a, "b 5")]).await, [Known(45)]);

@@ -16,8 +16,13 @@ fn rollout(number: u64, version: &str) -> Rollout {
 
 /// Starts the rollout `next` if `last` is the last rollout of the stream. Returns whether `next` is now the last
 /// rollout of the stream.
-async fn decide(store: &dyn Store, stream: &str, last: Option<&Rollout>, next: &Rollout) -> bool {
-    store.decide(stream, last, next).await.expect("an answer")
+async fn start_rollout(
+    store: &dyn Store,
+    stream: &str,
+    last: Option<&Rollout>,
+    next: &Rollout,
+) -> bool {
+    store.start_rollout(stream, last, next).await.expect("an answer")
 }
 
 /// An instance that starts a rollout names the last rollout that it has read. The store refuses the new rollout if the
@@ -27,19 +32,19 @@ pub async fn rollout_based_on_an_outdated_one_is_refused(fixture: &mut impl Fixt
     let first = rollout(1, "orders@1.0.0");
     let second = rollout(2, "orders@2.0.0");
     assert!(
-        !decide(store, "s", Some(&first), &second).await,
+        !start_rollout(store, "s", Some(&first), &second).await,
         "the stream has no rollout yet, so the store must refuse"
     );
-    assert!(decide(store, "s", None, &first).await);
+    assert!(start_rollout(store, "s", None, &first).await);
     assert!(
-        decide(store, "s", None, &first).await,
+        start_rollout(store, "s", None, &first).await,
         "the repetition after a lost reply must succeed"
     );
-    assert!(!decide(store, "s", None, &rollout(1, "orders@1.5.0")).await);
-    assert!(decide(store, "s", Some(&first), &second).await);
-    assert!(!decide(store, "s", Some(&first), &rollout(3, "orders@3.0.0")).await);
+    assert!(!start_rollout(store, "s", None, &rollout(1, "orders@1.5.0")).await);
+    assert!(start_rollout(store, "s", Some(&first), &second).await);
+    assert!(!start_rollout(store, "s", Some(&first), &rollout(3, "orders@3.0.0")).await);
     // A rollout of another stream is independent.
-    assert!(decide(store, "a:b 1", None, &rollout(9, "orders@9.0.0")).await);
+    assert!(start_rollout(store, "a:b 1", None, &rollout(9, "orders@9.0.0")).await);
     let versions = store.table().await.expect("a table").versions;
     assert_eq!(versions.len(), 2);
     assert_eq!((&*versions["s"], &*versions["a:b 1"]), (&second, &rollout(9, "orders@9.0.0")));
@@ -60,7 +65,7 @@ pub async fn rollout_reaches_running_and_later_instances(fixture: &mut impl Fixt
         .table
         .expect("the table is new");
     let first = rollout(1, "orders@1.0.0");
-    assert!(decide(store, "s", None, &first).await);
+    assert!(start_rollout(store, "s", None, &first).await);
     let changed = store
         .heartbeat(request(table.membership_version))
         .await
@@ -73,8 +78,8 @@ pub async fn rollout_reaches_running_and_later_instances(fixture: &mut impl Fixt
     fixture.reopen().await;
     let found = fixture.store().table().await.expect("a table").versions;
     assert_eq!(*found["s"], first);
-    assert!(!decide(fixture.store(), "s", None, &rollout(2, "orders@2.0.0")).await);
-    assert!(decide(fixture.store(), "s", Some(&first), &rollout(2, "orders@2.0.0")).await);
+    assert!(!start_rollout(fixture.store(), "s", None, &rollout(2, "orders@2.0.0")).await);
+    assert!(start_rollout(fixture.store(), "s", Some(&first), &rollout(2, "orders@2.0.0")).await);
 }
 
 /// The store loses a rollout, and then accepts a rollout with the same number and another build. An instance that has
@@ -84,13 +89,13 @@ pub async fn instances_agree_after_a_rollout_was_lost(fixture: &mut impl Fixture
     let [one, other] = [InstanceId::random(), InstanceId::random()];
     let first = rollout(1, "orders@1.0.0");
     let store = fixture.store();
-    assert!(decide(store, "s", None, &first).await);
+    assert!(start_rollout(store, "s", None, &first).await);
     store.flush().await.expect("flushed");
     fixture.take_snapshot().await;
 
     let store = fixture.store();
     let lost = rollout(2, "orders@2.0.0");
-    assert!(decide(store, "s", Some(&first), &lost).await);
+    assert!(start_rollout(store, "s", Some(&first), &lost).await);
     let known = heartbeat(store, one, "one", 0).await.expect("the table is new");
     assert_eq!(*known.versions["s"], lost);
     store.flush().await.expect("flushed");
@@ -100,22 +105,22 @@ pub async fn instances_agree_after_a_rollout_was_lost(fixture: &mut impl Fixture
     assert_eq!(*store.table().await.expect("a table").versions["s"], first);
     let next = rollout(3, "orders@2.0.0");
     assert!(
-        !decide(store, "s", Some(&lost), &next).await,
+        !start_rollout(store, "s", Some(&lost), &next).await,
         "the store lacks the last rollout that the caller names, so it must refuse"
     );
     // The rollout `again` has the number and the handler version of `lost`, but the file of the handler has other
     // content.
     let again = Rollout { number: 2, build: rollout(9, "orders@2.0.0").build };
-    assert!(decide(store, "s", Some(&first), &again).await);
+    assert!(start_rollout(store, "s", Some(&first), &again).await);
     assert!(
-        !decide(store, "s", Some(&lost), &next).await,
+        !start_rollout(store, "s", Some(&lost), &next).await,
         "rollout 2 in the store has another build, so the store must refuse"
     );
     for (id, info, version) in [(one, "one", known.membership_version), (other, "other", 0)] {
         let table = heartbeat(store, id, info, version).await.expect("the table has changed");
         assert_eq!(*table.versions["s"], again, "{info}");
     }
-    assert!(decide(store, "s", Some(&again), &next).await);
+    assert!(start_rollout(store, "s", Some(&again), &next).await);
     store.flush().await.expect("flushed");
     fixture.reopen().await;
     assert_eq!(*fixture.store().table().await.expect("a table").versions["s"], next);

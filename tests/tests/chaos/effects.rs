@@ -17,7 +17,7 @@ use super::routes::Route;
 /// How long a round waits for late effects before it counts the lost events. Most polling intervals and retry delays of
 /// the host are shorter, but not all: for example, a host queries the Sentinels every five seconds. If the number of
 /// lost events contradicts the reports of the hosts, the round therefore waits longer ([`EffectsWait`]).
-pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(4);
+pub(crate) const RECOUNT_INTERVAL: Duration = Duration::from_secs(4);
 /// How long a round waits for late effects if the number of lost events contradicts the reports of the hosts. This time
 /// is twice the longest retry delay of a host (30 seconds).
 const LATE_EFFECTS_TIMEOUT: Duration = Duration::from_mins(1);
@@ -208,21 +208,21 @@ impl EffectsWait {
         Self { counts: None, changed_at: Instant::now() }
     }
 
-    /// Returns whether the wait is over. The caller passes the present counts every [`SETTLE_TIME`]. The wait continues
-    /// while the counts change. When the counts are the same as at the last call, `judge` compares them with the
-    /// reports of the hosts. If `judge` fails, events may still wait, so the wait continues. Returns the error of
-    /// `judge` if the counts have not changed for [`LATE_EFFECTS_TIMEOUT`].
+    /// Returns whether the wait is over. The caller passes the present counts every [`RECOUNT_INTERVAL`]. The wait
+    /// continues while the counts change. When the counts are the same as at the last call, `compare` compares them
+    /// with the reports of the hosts. If `compare` fails, events may still wait, so the wait continues. Returns the
+    /// error of `compare` if the counts have not changed for [`LATE_EFFECTS_TIMEOUT`].
     pub(crate) fn is_over(
         &mut self,
         counts: &EffectCounts,
-        judge: impl FnOnce() -> Result<()>,
+        compare: impl FnOnce() -> Result<()>,
     ) -> Result<bool> {
         if self.counts.as_ref() != Some(counts) {
             self.counts = Some(counts.clone());
             self.changed_at = Instant::now();
             return Ok(false);
         }
-        match judge() {
+        match compare() {
             Ok(()) => Ok(true),
             Err(error) if self.changed_at.elapsed() > LATE_EFFECTS_TIMEOUT => Err(error),
             Err(_) => Ok(false),

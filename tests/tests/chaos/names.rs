@@ -17,7 +17,7 @@ use ordain_tests::rig::Rig;
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 
-use super::effects::{Counts, Demands, SETTLE_TIME, taken, until_taken};
+use super::effects::{Counts, Demands, RECOUNT_INTERVAL, taken, until_taken};
 use super::event_target::{EventTarget, post};
 use super::events::{Producer, SentEvents, while_producing};
 use super::receiver::{Kind, Receiver, explain, redis};
@@ -183,7 +183,7 @@ impl Round {
         let route = self.route;
         let demands = Demands { wants_all: true, is_exact: true, route, ..Demands::default() };
         until_taken(&self.hosts, &sent, demands)?;
-        sleep(SETTLE_TIME);
+        sleep(RECOUNT_INTERVAL);
         let counts = Counts::of(&sent, &taken(&self.hosts, &sent, demands)?);
         self.hosts.iter_mut().try_for_each(|host| {
             host.check_lost(0)?;

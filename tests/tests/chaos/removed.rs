@@ -33,7 +33,7 @@ use rand::RngExt as _;
 use rand::seq::IndexedRandom as _;
 use rand_chacha::ChaCha8Rng;
 
-use super::effects::{Counts, Demands, EffectsWait, SETTLE_TIME, taken};
+use super::effects::{Counts, Demands, EffectsWait, RECOUNT_INTERVAL, taken};
 use super::event_target::EventTarget;
 use super::events::{Producer, SentEvents, now, while_producing};
 use super::losses::{ExactReports, ReportedLosses, stored_fates};
@@ -376,7 +376,7 @@ impl Round {
     fn until_settled(&mut self) -> Result<()> {
         if !self.settings.is_fifo {
             self.until_explained()?;
-            self.watch(SETTLE_TIME)?;
+            self.watch(RECOUNT_INTERVAL)?;
             self.until_explained()?;
             if self.done.is_lossy {
                 self.send_again()?;
@@ -454,7 +454,7 @@ impl Round {
         self.until_settled()?;
         let mut wait = EffectsWait::start();
         loop {
-            self.watch(SETTLE_TIME)?;
+            self.watch(RECOUNT_INTERVAL)?;
             let effect_counts = taken(&self.hosts, &self.sent, self.demands())?;
             let counts = Counts::of(&self.sent, &effect_counts);
             let Settings { is_fifo, hosts, .. } = self.settings;

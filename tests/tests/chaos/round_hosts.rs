@@ -14,7 +14,7 @@ use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 
 use super::effects::{
-    Counts, Demands, EffectCounts, Effects, EffectsWait, SETTLE_TIME, effects_of, taken,
+    Counts, Demands, EffectCounts, Effects, EffectsWait, RECOUNT_INTERVAL, effects_of, taken,
 };
 use super::event_target::EventTarget;
 use super::events::{Producer, RunningProducer, SentEvents, unsafe_events};
@@ -132,7 +132,7 @@ impl RoundHosts {
             // The broker does not deliver an acknowledged event again. If the store loses the effects of acknowledged
             // events and the host ends, the events are lost. The test expects an effect of every event from before the
             // loss, so it waits here until all these events have taken effect.
-            self.settle(&producer.target, &unsafe_events(&gate), &gate)?;
+            self.resend_and_wait(&producer.target, &unsafe_events(&gate), &gate)?;
         }
         Ok(Some(gate))
     }
@@ -146,7 +146,7 @@ impl RoundHosts {
 
     /// If the stream is `sequenced`, sends the events `again` once more. Then waits until every event of `sent` that
     /// must take effect has taken effect.
-    fn settle(
+    fn resend_and_wait(
         &mut self,
         target: &EventTarget,
         again: &SentEvents,
@@ -173,10 +173,10 @@ impl RoundHosts {
             self.until_explained(sent)?;
         }
         if !is_fifo && !route.is_file() {
-            sleep(SETTLE_TIME);
+            sleep(RECOUNT_INTERVAL);
             self.until_explained(sent)?;
         }
-        self.settle(target, sent, sent)?;
+        self.resend_and_wait(target, sent, sent)?;
         let taken = self.until_quiet(sent)?;
         if route.is_file() {
             self.until_published(sent)?;
@@ -202,7 +202,7 @@ impl RoundHosts {
             if wait.is_over(&count, check_counts)? {
                 return Ok(count);
             }
-            sleep(SETTLE_TIME);
+            sleep(RECOUNT_INTERVAL);
             self.fleet.restart_ended()?;
         }
     }

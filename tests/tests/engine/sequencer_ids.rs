@@ -29,7 +29,7 @@ struct Rig {
     record: Option<KeyRecord>,
     ids: BTreeMap<u64, AcceptedId>,
     /// True if the store neither applies nor answers commits, but keeps them in `unanswered`.
-    is_silent: bool,
+    is_unresponsive: bool,
     unanswered: Vec<Arc<Batch>>,
 }
 
@@ -44,7 +44,7 @@ impl Rig {
             delivery: 0,
             record: None,
             ids: BTreeMap::new(),
-            is_silent: false,
+            is_unresponsive: false,
             unanswered: Vec::new(),
         })
     }
@@ -99,7 +99,7 @@ impl Rig {
     /// Makes the store answer again. The store applies the unanswered commits at its time `store_time`, and the
     /// sequencer receives the replies at its time `now`.
     fn answer(&mut self, now: u64, store_time: u64) {
-        self.is_silent = false;
+        self.is_unresponsive = false;
         for batch in std::mem::take(&mut self.unanswered) {
             let answer = self.commit(&batch, store_time);
             self.sequencer.handle(now, answer);
@@ -117,7 +117,7 @@ impl Rig {
                     state: StateUpdate::Keep,
                     failure: None,
                 }),
-                Effect::Commit(batch) if self.is_silent => {
+                Effect::Commit(batch) if self.is_unresponsive => {
                     self.unanswered.push(batch);
                     continue;
                 }
@@ -219,7 +219,7 @@ fn age_of_an_id_starts_with_its_commit() -> Result<()> {
     let (now, time) = at(0);
     let (later, later_time) = at(100);
     assert_eq!(rig.deliver(now, time, 1..=10), 10);
-    rig.is_silent = true;
+    rig.is_unresponsive = true;
     assert_eq!(rig.deliver(now, time, 11..=20), 0, "the commit has no answer yet");
     rig.answer(later, later_time);
     assert_eq!(rig.sequencer.stats().settled, 20);

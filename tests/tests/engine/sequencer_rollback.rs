@@ -44,7 +44,7 @@ fn recovery_completes_although_a_commit_gets_no_answer() {
         rig.deliver(sequence);
     }
     rig.stored.truncate(2);
-    rig.silent = 1;
+    rig.ignored_commits = 1;
     rig.deliver(6);
     rig.deliver(7);
     assert_eq!(rig.numbers()[5..], [6, 6, 3, 4, 5, 6, 7, 8]);
@@ -143,7 +143,7 @@ fn rig_with_a_late_letter() -> Rig {
         content: LetterContent::Nothing,
     };
     rig.handle(Input::Unreadable { delivery: rig.delivered, letter: Box::new(letter) });
-    rig.silent = 1;
+    rig.ignored_commits = 1;
     rig.answer_commit();
     rig.stored.clear();
     rig.answer_commit();
@@ -216,7 +216,7 @@ fn loss_is_noticed_without_new_events() {
         "the store has every commit"
     );
     rig.stored.truncate(2);
-    rig.silent = 1;
+    rig.ignored_commits = 1;
     rig.handle(Input::StoreMayHaveRolledBack);
     assert_eq!(rig.numbers()[6..], [7, 7, 3, 4, 5, 6, 7]);
     assert_eq!((rig.stored.len(), rig.sequencer.stats().recommitted), (7, 4));
@@ -369,13 +369,14 @@ fn other_event(sequence: u64) -> Arc<Event> {
 /// duplicate.
 #[test]
 fn other_event_with_a_lost_sequence_is_a_conflict() {
-    for (silent, loses_replies) in [(0, false), (2, false), (0, true)] {
+    for (ignored_commits, loses_replies) in [(0, false), (2, false), (0, true)] {
         let mut rig = Rig::with(SequencerSettings { digests: 2, ..settings(1 << 20) });
         for sequence in 1..=8 {
             rig.deliver(sequence);
         }
         rig.stored.truncate(3);
-        (rig.silent, rig.loses_replies) = (silent, loses_replies);
+        rig.ignored_commits = ignored_commits;
+        rig.loses_replies = loses_replies;
         for event in [other_event(4), other_event(6)] {
             rig.delivered += 1;
             rig.handle(Input::Arrived { delivery: rig.delivered, event });
@@ -388,7 +389,7 @@ fn other_event_with_a_lost_sequence_is_a_conflict() {
         assert_eq!(
             causes,
             [(4, Cause::Conflict), (6, Cause::Conflict)],
-            "{silent} {loses_replies}"
+            "{ignored_commits} {loses_replies}"
         );
         assert_eq!((rig.next(), rig.acked, &rig.stopped), (Some(10), 12, &None));
         assert_eq!(rig.sequencer.stats().duplicates, 1);

@@ -269,9 +269,9 @@ async fn wrong_epoch_is_named() {
             "instances" | "about" => {
                 let lease = Duration::from_secs(1);
                 let seen = 0;
-                let beat =
+                let heartbeat =
                     HeartbeatRequest { id, info: "x", report: None, lease, known_version: seen };
-                store.heartbeat(beat).await.map(drop)
+                store.heartbeat(heartbeat).await.map(drop)
             }
             _ => claim(store, &owner.partition).await.map(drop),
         };
@@ -295,8 +295,9 @@ async fn wrong_instance_values_stop_no_heartbeat() {
     for wrong in ["x", "-1", "", "1.5", "99999999999999999999"] {
         dedicated.command(&["HSET", &about, "generation", wrong]);
         assert_eq!(store.table().await.expect("a table").membership_version, 0, "{wrong}");
-        let beat = HeartbeatRequest { id, info: "x", report: None, lease, known_version: seen };
-        let table = store.heartbeat(beat).await.expect("a beat").table.expect("a change");
+        let heartbeat =
+            HeartbeatRequest { id, info: "x", report: None, lease, known_version: seen };
+        let table = store.heartbeat(heartbeat).await.expect("a heartbeat").table.expect("a change");
         assert!(table.membership_version > 0 && table.members.contains_key(&id), "{wrong}");
         seen = table.membership_version;
     }
@@ -304,8 +305,9 @@ async fn wrong_instance_values_stop_no_heartbeat() {
     for (score, theirs) in [("9e15", "x"), ("inf", "1e300"), ("inf", "")] {
         dedicated.command(&["ZADD", &instances, score, &other]);
         dedicated.command(&["HSET", &about, &format!("l{other}"), theirs]);
-        let beat = HeartbeatRequest { id, info: "x", report: None, lease, known_version: seen };
-        store.heartbeat(beat).await.expect("a beat");
+        let heartbeat =
+            HeartbeatRequest { id, info: "x", report: None, lease, known_version: seen };
+        store.heartbeat(heartbeat).await.expect("a heartbeat");
         let found = dedicated.command(&["ZSCORE", &instances, &other]);
         let till: f64 = found.text().expect("a score").parse().expect("a number");
         assert!(till < 9e14, "{score} {theirs}: {till}");

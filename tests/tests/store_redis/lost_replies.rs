@@ -92,8 +92,9 @@ async fn claim_is_higher_after_any_loss() {
         for reply in [true, false] {
             let id = InstanceId::random();
             let lease = Duration::from_mins(1);
-            let beat = HeartbeatRequest { id, info: "", report: None, lease, known_version: 0 };
-            direct.heartbeat(beat).await.expect("a beat");
+            let heartbeat =
+                HeartbeatRequest { id, info: "", report: None, lease, known_version: 0 };
+            direct.heartbeat(heartbeat).await.expect("a heartbeat");
             if reply {
                 rig.proxy.lose_replies(1, request);
             } else {

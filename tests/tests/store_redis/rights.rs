@@ -135,13 +135,16 @@ async fn read_everything(store: &RedisStore, owner: &mut Owner) {
     assert_eq!(store.keys("s", &filter).await.expect("keys").rows[0].state_size, 100_000);
     let id = InstanceId::random();
     let lease = Duration::from_millis(10);
-    let beat = HeartbeatRequest { id, info: "x", report: Some("y"), lease, known_version: 0 };
-    store.heartbeat(HeartbeatRequest { id: InstanceId::random(), ..beat }).await.expect("a beat");
+    let heartbeat = HeartbeatRequest { id, info: "x", report: Some("y"), lease, known_version: 0 };
+    store
+        .heartbeat(HeartbeatRequest { id: InstanceId::random(), ..heartbeat })
+        .await
+        .expect("a heartbeat");
     tokio::time::sleep(lease).await;
     store
-        .heartbeat(HeartbeatRequest { lease: Duration::from_mins(1), ..beat })
+        .heartbeat(HeartbeatRequest { lease: Duration::from_mins(1), ..heartbeat })
         .await
-        .expect("a beat");
+        .expect("a heartbeat");
     let LeaseReply::Granted(epoch) = store.lease(&owner.partition, id).await.expect("a lease")
     else {
         panic!("the partition has no owner")

@@ -70,7 +70,7 @@ pub(super) const FAMILIES: [Family; FAMILY_COUNT] = [
     Family {
         name: "so-many",
         advice: "write the number, or name the limit",
-        patterns: &["so many|long|much"],
+        patterns: &["so many|long|much|few|often"],
     },
     Family {
         name: "stand-still",
@@ -108,7 +108,8 @@ pub(super) fn find(passage: &Passage) -> Vec<(&'static Family, usize, String)> {
     let words = passage.words();
     let mut found = Vec::new();
     for family in &FAMILIES {
-        // A heading or the head cell of a table is a label, not a sentence, and may start with any word.
+        // A heading, the head cell of a table, or a literal in a test is a label, not a sentence, and may start with
+        // any word.
         let is_exempt = passage.is_heading && matches!(family.name, "sentence-start" | "what-is");
         if is_exempt {
             continue;
@@ -208,6 +209,8 @@ mod tests {
             ("The store has no one with that name.", "pronoun"),
             ("The earlier time or the later one, whichever is set.", "pronoun"),
             ("A key may wait for so long.", "so-many"),
+            ("A key fails so often that it is parked.", "so-many"),
+            ("A queue has so few events that it is empty soon.", "so-many"),
             ("A key that stands still.", "stand-still"),
             ("A key that stands quite still.", "stand-still"),
             ("A lock cannot be had.", "had"),

@@ -1,4 +1,4 @@
-//! The prose of source files: comments, and string literals outside of tests.
+//! The prose of source files: comments, string literals, and the annotations of alerts.
 
 use super::passage::Passage;
 
@@ -6,21 +6,31 @@ use super::passage::Passage;
 #[derive(Default)]
 pub(super) struct Source {
     pub(super) comments: Vec<Passage>,
+    /// The literals outside of tests.
     pub(super) literals: Vec<Passage>,
+    /// The literals in tests. Many of these literals are data, so they count as labels, not as sentences.
+    pub(super) test_literals: Vec<Passage>,
 }
 
 /// The marks that begin comments in Rust and WIT, the longest marks first.
 const MARKS: [&str; 3] = ["//!", "///", "//"];
+/// The keys of the values that an alerting rule shows to an operator.
+const ANNOTATION_KEYS: [&str; 2] = ["summary:", "description:"];
 /// Attributes of items that exist only in tests.
 const TEST_ATTRIBUTES: [&str; 3] = ["#[cfg(test)]", "#[cfg(all(test", "#[test]"];
 
-/// Reads the comments and literals of a Rust file. The function also reads WIT, whose comments have the same form.
-pub(super) fn rust(text: &str) -> Source {
-    let mut lexer = Lexer { text, ..Lexer::default() };
+/// Reads the comments and literals of a Rust file. `is_test` is true if the file contains only tests. The function also
+/// reads WIT, whose comments have the same form.
+pub(super) fn rust(text: &str, is_test: bool) -> Source {
+    let mut lexer = Lexer { text, is_test, ..Lexer::default() };
     while lexer.at < text.len() {
         lexer.step();
     }
-    Source { comments: lexer.comments.finish(), literals: lexer.literals }
+    Source {
+        comments: lexer.comments.finish(),
+        literals: lexer.literals,
+        test_literals: lexer.test_literals,
+    }
 }
 
 /// Reads the comments of a file whose comments extend from a mark to the end of the line.
@@ -61,6 +71,47 @@ pub(super) fn line_literals(text: &str, mark: &str) -> Vec<Passage> {
         }
     }
     literals
+}
+
+/// Reads the annotations of the alerting rules in a YAML file: values in the line of their key, and blocks below their
+/// key. Each template such as `{{ $labels.stream }}` becomes the placeholder `{}`, which counts as one word.
+pub(super) fn annotations(text: &str) -> Vec<Passage> {
+    let mut found = Vec::new();
+    let mut lines = text.lines().enumerate().peekable();
+    while let Some((at, line)) = lines.next() {
+        let Some(value) = ANNOTATION_KEYS.iter().find_map(|key| line.trim().strip_prefix(*key))
+        else {
+            continue;
+        };
+        let mut passage = Passage::new(false);
+        if value.trim().starts_with(['|', '>']) {
+            let depth = indentation(line);
+            let is_inside = |row: &str| row.trim().is_empty() || indentation(row) > depth;
+            while let Some((below, row)) = lines.next_if(|(_, row)| is_inside(row)) {
+                passage.push(below + 1, &without_templates(row));
+                passage.push_space();
+            }
+        } else {
+            passage.push(at + 1, &without_templates(value.trim().trim_matches(['"', '\''])));
+        }
+        found.push(passage);
+    }
+    found
+}
+
+fn indentation(line: &str) -> usize {
+    line.len() - line.trim_start().len()
+}
+
+/// Replaces each template in double braces by `{}`.
+fn without_templates(text: &str) -> String {
+    let mut parts = text.split("{{");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        out.push_str("{}");
+        out.push_str(part.split_once("}}").map_or("", |(_, rest)| rest));
+    }
+    out
 }
 
 /// Returns the offset at which a comment begins in a line: the offset of the first mark outside of quotes.
@@ -135,8 +186,11 @@ struct Lexer<'a> {
     depth: usize,
     /// The bracket depth at which the current test item began; `None` outside of test items.
     test: Option<usize>,
+    /// True if the whole file contains only tests.
+    is_test: bool,
     comments: Comments,
     literals: Vec<Passage>,
+    test_literals: Vec<Passage>,
 }
 
 impl<'a> Lexer<'a> {
@@ -274,13 +328,13 @@ impl<'a> Lexer<'a> {
     }
 
     fn add_literal(&mut self, pieces: Vec<(usize, String)>) {
-        if self.test.is_none() {
-            let mut passage = Passage::new(false);
-            for (line, text) in pieces {
-                passage.push(line, &text);
-            }
-            self.literals.push(passage);
+        let is_test = self.is_test || self.test.is_some();
+        let mut passage = Passage::new(is_test);
+        for (line, text) in pieces {
+            passage.push(line, &text);
         }
+        let literals = if is_test { &mut self.test_literals } else { &mut self.literals };
+        literals.push(passage);
     }
 
     /// Reads a character literal, or the quote of a lifetime.
@@ -329,11 +383,11 @@ mod tests {
             (10, "alone"),
             (11, "a b"),
         ];
-        check(&rust(text).comments, &expected);
+        check(&rust(text, false).comments, &expected);
     }
 
     #[test]
-    fn literals_are_read_outside_of_tests() {
+    fn literals_are_read_inside_and_outside_of_tests() {
         let text = "fn a<'a>(x: &'a str) { say(\"one // two \\\n   three\", '\"', '\\''); r#\"raw \"x\" y\"# }\n\
                     #[test]\nfn b(a: [u8; 1]) { \"no\" }\nconst A: &str = \"yes\";\n\
                     #[cfg(test)]\nmod tests { fn c() { \"no\" } }\nfn d() { \"last\\none\" }\n\
@@ -345,8 +399,13 @@ mod tests {
             (8, "last one"),
             (12, "inside"),
         ];
-        check(&rust(text).literals, &expected);
-        check(&rust(text).comments, &[]);
+        let source = rust(text, false);
+        check(&source.literals, &expected);
+        check(&source.test_literals, &[(4, "no"), (7, "no"), (11, "no")]);
+        check(&source.comments, &[]);
+        let test_file = rust("fn a() { \"one\" }", true);
+        check(&test_file.literals, &[]);
+        check(&test_file.test_literals, &[(1, "one")]);
     }
 
     #[test]
@@ -356,6 +415,15 @@ mod tests {
         let literals: Vec<Passage> =
             found.into_iter().filter(|literal| !literal.is_empty()).collect();
         check(&literals, &[(1, "one 'two'"), (2, "four"), (2, "five")]);
+    }
+
+    #[test]
+    fn annotations_of_alerts_are_read() {
+        let text = "expr: a == 0\nannotations:\n  summary: Stream {{ $labels.stream }} waits.\n  \
+                    description: |\n    One.\n\n    Two.\n  \
+                    runbook: three\n  summary: \"Four\"\n";
+        let expected = [(3, "Stream {} waits."), (5, "One. Two."), (9, "Four")];
+        check(&annotations(text), &expected);
     }
 
     #[test]

@@ -9,12 +9,12 @@ const ENCODED_TYPE: &str = "amqp-1.0";
 
 /// A section of a message of AMQP 1.0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Section {
+enum MessageSection {
     Value,
     Footer,
 }
 
-impl Section {
+impl MessageSection {
     fn of_code(code: u64) -> Option<Self> {
         match code {
             0x77 => Some(Self::Value),
@@ -41,7 +41,7 @@ pub(super) fn amqp_value(delivery: &Delivery) -> Option<&[u8]> {
 
 /// Returns the text or the bytes in the encoding of an AMQP value. A footer may follow the value.
 fn decode_value(body: &[u8]) -> Option<&[u8]> {
-    let (Section::Value, value) = split_descriptor(body)? else { return None };
+    let (MessageSection::Value, value) = split_descriptor(body)? else { return None };
     let (data, rest) = match value.split_first()? {
         // Bytes and texts of up to 255 bytes.
         (0xa0 | 0xa1, rest) => split_short(rest)?,
@@ -49,30 +49,31 @@ fn decode_value(body: &[u8]) -> Option<&[u8]> {
         (0xb0 | 0xb1, rest) => split_long(rest)?,
         _ => return None,
     };
-    let is_whole = rest.is_empty() || matches!(split_descriptor(rest), Some((Section::Footer, _)));
+    let is_whole =
+        rest.is_empty() || matches!(split_descriptor(rest), Some((MessageSection::Footer, _)));
     is_whole.then_some(data)
 }
 
 /// Splits the encoding of a section into the section that its descriptor names, and the content of the section. The
 /// descriptor is a number or a name.
-fn split_descriptor(body: &[u8]) -> Option<(Section, &[u8])> {
+fn split_descriptor(body: &[u8]) -> Option<(MessageSection, &[u8])> {
     let (0x00, described) = body.split_first()? else { return None };
     let (section, content) = match described.split_first()? {
         (0x53, rest) => {
             let (code, content) = rest.split_first()?;
-            (Section::of_code((*code).into()), content)
+            (MessageSection::of_code((*code).into()), content)
         }
         (0x80, rest) => {
             let (code, content) = rest.split_first_chunk()?;
-            (Section::of_code(u64::from_be_bytes(*code)), content)
+            (MessageSection::of_code(u64::from_be_bytes(*code)), content)
         }
         (0xa3, rest) => {
             let (name, content) = split_short(rest)?;
-            (Section::of_name(name), content)
+            (MessageSection::of_name(name), content)
         }
         (0xb3, rest) => {
             let (name, content) = split_long(rest)?;
-            (Section::of_name(name), content)
+            (MessageSection::of_name(name), content)
         }
         _ => return None,
     };

@@ -66,7 +66,7 @@ const NEW_NAME_CONDITION: &str =
     " (if the store already has data of the stream, give the stream a new name as well)";
 
 /// A setting that can make a message readable.
-struct Candidate {
+struct ProposedSetting {
     name: &'static str,
     /// The value in TOML.
     value: String,
@@ -82,12 +82,12 @@ pub(crate) fn propose_settings(decoder: &DeliveryDecoder, delivery: &Delivery) -
     let first = first_delivery(decoder, delivery);
     let delivery = first.as_ref().unwrap_or(delivery);
     let mut decoder = decoder.clone();
-    let mut chosen: Vec<Candidate> = Vec::new();
+    let mut chosen: Vec<ProposedSetting> = Vec::new();
     while let Some(cause) = fault_cause(&decoder, delivery) {
         if chosen.len() == SETTINGS_LIMIT {
             return None;
         }
-        let helps = |candidate: &Candidate| {
+        let helps = |candidate: &ProposedSetting| {
             let next = fault_cause(&candidate.decoder, delivery);
             next != Some(cause) && next.is_none_or(is_missing_value)
         };
@@ -95,8 +95,8 @@ pub(crate) fn propose_settings(decoder: &DeliveryDecoder, delivery: &Delivery) -
         decoder = candidate.decoder.clone();
         chosen.push(candidate);
     }
-    let text = |candidate: &Candidate| format!("{} = {}", candidate.name, candidate.value);
-    let of_stream = |candidate: &&Candidate| matches!(candidate.name, "ordering" | "first");
+    let text = |candidate: &ProposedSetting| format!("{} = {}", candidate.name, candidate.value);
+    let of_stream = |candidate: &&ProposedSetting| matches!(candidate.name, "ordering" | "first");
     let mut parts: Vec<String> =
         chosen.iter().filter(of_stream).map(|found| format!("`{}`", text(found))).collect();
     let mut of_source: Vec<String> =
@@ -136,12 +136,16 @@ fn is_missing_value(cause: Cause) -> bool {
 }
 
 /// Returns the settings that can remove the cause, the most likely setting first.
-fn candidates(cause: Cause, decoder: &DeliveryDecoder, delivery: &Delivery) -> Vec<Candidate> {
+fn candidates(
+    cause: Cause,
+    decoder: &DeliveryDecoder,
+    delivery: &Delivery,
+) -> Vec<ProposedSetting> {
     let candidate = |name, value: String, change: &dyn Fn(&mut EventLocations)| {
         let mut locations = decoder.locations.clone();
         change(&mut locations);
         let value = format!("\"{value}\"");
-        Candidate { name, value, decoder: decoder.with(decoder.ordering, locations) }
+        ProposedSetting { name, value, decoder: decoder.with(decoder.ordering, locations) }
     };
     let of_key = |key: KeyPlace, value: String| {
         let key = KeyLocation(vec![key]);
@@ -178,14 +182,14 @@ fn candidates(cause: Cause, decoder: &DeliveryDecoder, delivery: &Delivery) -> V
         Cause::NoSequence => {
             if decoder.sequences.start > 0 {
                 let decoder = decoder.clone().with_sequences(0..decoder.sequences.end);
-                found.push(Candidate { name: "first", value: "0".to_owned(), decoder });
+                found.push(ProposedSetting { name: "first", value: "0".to_owned(), decoder });
             }
             for place in ranked(&places, |name| rank(name, &SEQUENCE_NAMES)) {
                 found.push(candidate("sequence", place.setting(), &|locations| {
                     locations.sequence = Some(ValueLocation(vec![place.clone()]));
                 }));
             }
-            found.push(Candidate {
+            found.push(ProposedSetting {
                 name: "ordering",
                 value: "\"fifo\"".to_owned(),
                 decoder: decoder.with(OrderingMode::Fifo, decoder.locations.clone()),
@@ -196,18 +200,18 @@ fn candidates(cause: Cause, decoder: &DeliveryDecoder, delivery: &Delivery) -> V
     found
 }
 
-/// Returns the formats that have a mark in the message. Returns no format if the settings already name the place of the
-/// id.
+/// Returns the formats whose signature ([`MessageFormat::signature`]) the message contains. Returns no format if the
+/// settings already name the place of the id.
 fn formats(decoder: &DeliveryDecoder, delivery: &Delivery) -> Vec<MessageFormat> {
     if decoder.locations.id.is_some() {
         return Vec::new();
     }
     let Ok(body) = plain_body(delivery, decoder.event_size) else { return Vec::new() };
     let reader = MessageReader { data: &body.data, ..reader_without_data(delivery) };
-    let has_mark = |format: &MessageFormat| {
-        format.marks().is_some_and(|marks| located_text(&reader, &marks).is_some())
+    let has_signature = |format: &MessageFormat| {
+        format.signature().is_some_and(|places| located_text(&reader, &places).is_some())
     };
-    MessageFormat::all().filter(has_mark).collect()
+    MessageFormat::all().filter(has_signature).collect()
 }
 
 /// Returns a reader of the headers and properties of a message.
@@ -411,7 +415,7 @@ mod tests {
         }
     }
 
-    /// The message must have a mark of the library: other programs, too, write an id into the same places.
+    /// The message must have the signature of the library: other programs, too, write an id into the same places.
     #[test]
     fn format_of_a_known_library_is_proposed() {
         let fifo = decoder(OrderingMode::Fifo, false);

@@ -205,7 +205,7 @@ impl DeliveryDecoder {
     fn decode_event(&self, reader: &MessageReader<'_>) -> Result<Event, DecodeError> {
         let prefixes = attribute_prefixes(reader.delivery);
         let table = reader.delivery.properties.headers().as_ref();
-        let headers: Vec<(&str, &AMQPValue)> = table
+        let values: Vec<(&str, &AMQPValue)> = table
             .into_iter()
             .flat_map(FieldTable::inner)
             .map(|(name, value)| (name.as_str(), value))
@@ -213,11 +213,11 @@ impl DeliveryDecoder {
             .filter(|(name, _)| !prefixes.clone().any(|prefix| name.starts_with(prefix)))
             .filter(|(name, _)| !QUEUE_HEADERS.contains(name))
             .collect();
-        let headers = self
-            .other_headers(reader, &headers, "", None)
+        let texts = self
+            .other_headers(reader, &values, "", None)
             .map_err(|rejection| rejection.into_error(None, None))?;
         let headers: Vec<(&str, &str)> =
-            headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+            texts.iter().map(|(name, value)| (&**name, &**value)).collect();
         let carrier = EventCarrier { places: reader, headers: &headers };
         self.structured.decode_carried(reader.data, carrier)
     }

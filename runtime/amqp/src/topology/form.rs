@@ -121,7 +121,7 @@ impl QueueForm {
             let argument = difference.as_ref().map_or("", |difference| difference.argument);
             let is_repeated = form.differences.iter().any(|known| known.argument == argument);
             form.differences.push(FormDifference { argument: argument.to_owned(), reason });
-            let Some(Difference { current: Some(current), .. }) = difference else { break };
+            let Some(ArgumentDifference { current: Some(current), .. }) = difference else { break };
             // RabbitMQ has no argument with such a long name.
             let Ok(name) = ShortString::try_new(argument) else { break };
             if is_repeated {
@@ -149,7 +149,7 @@ impl QueueForm {
 
 /// A difference that the broker named.
 #[derive(Debug, PartialEq)]
-struct Difference<'a> {
+struct ArgumentDifference<'a> {
     argument: &'a str,
     /// The value that the queue has; `None` if this value is unreadable, or if the difference concerns no argument.
     current: Option<CurrentValue>,
@@ -166,12 +166,15 @@ enum CurrentValue {
 
 /// Parses the text of a refusal, such as `PRECONDITION_FAILED - inequivalent arg 'x-expires' for queue 'q' in vhost
 /// '/': received none but current is the value '1000' of type 'signedint'`.
-fn parse_difference(text: &str) -> Option<Difference<'_>> {
+fn parse_difference(text: &str) -> Option<ArgumentDifference<'_>> {
     let (_, rest) = text.split_once("inequivalent arg '")?;
     let (argument, rest) = rest.split_once('\'')?;
     let is_argument = argument.starts_with("x-");
     let current = rest.rsplit_once(" but current is ").filter(|_| is_argument);
-    Some(Difference { argument, current: current.and_then(|(_, current)| parse_current(current)) })
+    Some(ArgumentDifference {
+        argument,
+        current: current.and_then(|(_, current)| parse_current(current)),
+    })
 }
 
 fn parse_current(text: &str) -> Option<CurrentValue> {

@@ -122,7 +122,8 @@ fn refused_letter_becomes_a_document_with_the_same_ordering_key() {
     let letter = *decode_or_letter(&decoder("s"), "q", &original).expect_err("no id");
     let template = RoutingKeyTemplate("{key}".to_owned());
     let mut message = encode::letter("s", &letter, None, &template, 7);
-    let (key, id) = (message.ordering_key(), message.id().to_vec());
+    let key = message.ordering_key();
+    let id = message.id().to_vec();
     assert_eq!(message.body.bytes(), b"{}");
     assert!(message.use_fallback());
     assert_eq!((message.ordering_key(), message.id()), (key, &id[..]));

@@ -147,7 +147,8 @@ impl ColdState {
 impl ColdFields {
     /// Removes the gap of the lane, and the sequences that its rounds requested.
     pub(super) fn forget_gap(&mut self) {
-        (self.gap, self.requested) = (None, Vec::new());
+        self.gap = None;
+        self.requested = Vec::new();
     }
 
     fn is_empty(&self) -> bool {

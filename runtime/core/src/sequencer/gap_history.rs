@@ -51,12 +51,15 @@ impl Lane {
     pub(super) fn record_skip(&mut self, first: u64, last: u64) {
         if let Some(listed) = self.record.gaps.open_mut() {
             // The gap may be wider by now, because the held event that followed the gap has become a dead letter.
-            (listed.last, listed.end, listed.until) = (last, GapEnd::Skipped, 0);
+            listed.last = last;
+            listed.end = GapEnd::Skipped;
+            listed.until = 0;
         } else if let Some(listed) = self.record.gaps.last_mut()
             && listed.end == GapEnd::Skipped
             && listed.last + 1 == first
         {
-            (listed.last, listed.until) = (last, 0);
+            listed.last = last;
+            listed.until = 0;
         }
     }
 
@@ -70,7 +73,9 @@ impl Lane {
     /// Extends the recorded gap to `last` if the recorded gap ends earlier.
     pub(super) fn give_up_gap(&mut self, end: GapEnd, last: u64) {
         if let Some(listed) = self.record.gaps.open_mut() {
-            (listed.last, listed.end, listed.until) = (listed.last.max(last), end, 0);
+            listed.last = listed.last.max(last);
+            listed.end = end;
+            listed.until = 0;
         }
     }
 
@@ -80,7 +85,8 @@ impl Lane {
         let Some(listed) = self.record.gaps.open_mut() else { return };
         let gap = listed.clone();
         listed.last = listed.last.min(last).max(listed.first);
-        (listed.end, listed.until) = (end, 0);
+        listed.end = end;
+        listed.until = 0;
         let first = listed.last + 1;
         self.record.gaps.merge_newest();
         if end != GapEnd::Passed && first <= gap.last {

@@ -121,35 +121,35 @@ impl LaneTable {
     /// Moves the lane to the end of a list, as the most recently used lane. With `None`, removes the lane from its
     /// list.
     pub(super) fn move_to(&mut self, index: u32, list: Option<LaneList>) {
-        let link = self.links[index as usize];
-        let stays = link.list == list;
+        let old_link = self.links[index as usize];
+        let stays = old_link.list == list;
         if stays && list.is_none_or(|list| self.ends[list as usize].last == index) {
             return;
         }
-        if let Some(old) = link.list {
+        if let Some(old) = old_link.list {
             let ends = &mut self.ends[old as usize];
             ends.count -= 1;
-            match link.before {
-                NO_LINK => ends.first = link.after,
-                before => self.links[before as usize].after = link.after,
+            match old_link.before {
+                NO_LINK => ends.first = old_link.after,
+                before => self.links[before as usize].after = old_link.after,
             }
             let ends = &mut self.ends[old as usize];
-            match link.after {
-                NO_LINK => ends.last = link.before,
-                after => self.links[after as usize].before = link.before,
+            match old_link.after {
+                NO_LINK => ends.last = old_link.before,
+                after => self.links[after as usize].before = old_link.before,
             }
         }
-        let mut link = ListLink { hash: link.hash, ..ListLink::default() };
+        let mut new_link = ListLink { hash: old_link.hash, ..ListLink::default() };
         if let Some(new) = list {
             let ends = &mut self.ends[new as usize];
             ends.count += 1;
-            link = ListLink { list, before: ends.last, ..link };
+            new_link = ListLink { list, before: ends.last, ..new_link };
             match std::mem::replace(&mut ends.last, index) {
                 NO_LINK => ends.first = index,
                 before => self.links[before as usize].after = index,
             }
         }
-        self.links[index as usize] = link;
+        self.links[index as usize] = new_link;
     }
 }
 

@@ -88,7 +88,8 @@ impl Sequencer {
         lane.ready = old.ready;
         if old.cold.trapped.is_some() || old.cold.timer_at.is_some() {
             let cold = lane.cold.get_or_init();
-            (cold.trapped, cold.timer_at) = (old.cold.trapped, old.cold.timer_at);
+            cold.trapped = old.cold.trapped;
+            cold.timer_at = old.cold.timer_at;
         }
         lane.counted_state = old.counted_state;
         lane.will_change = old.will_change;

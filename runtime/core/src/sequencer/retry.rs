@@ -99,7 +99,8 @@ impl Sequencer {
         lane.record.park_count = lane.record.park_count.wrapping_add(1);
         lane.record.failure = Some(Box::new(failure));
         if let Some(cold) = lane.cold.get_mut() {
-            (cold.trapped, cold.retry_at) = (None, None);
+            cold.trapped = None;
+            cold.retry_at = None;
             cold.forget_gap();
         }
         lane.spill_all = true;
@@ -122,7 +123,8 @@ impl Sequencer {
     pub(super) fn clear_failure(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         if let Some(cold) = lane.cold.get_mut() {
-            (cold.trapped, cold.retry_at) = (None, None);
+            cold.trapped = None;
+            cold.retry_at = None;
         }
         lane.record.attempts = 0;
         lane.record.rounds = 0;

@@ -105,8 +105,8 @@ impl ParkedSearchTask {
             limits.digest()
         ));
         let name = format!("version/{stream}/{number}");
-        let mark = retry_until_ok("check for parked keys", || self.store.mark(&name)).await;
-        if mark.as_ref() == Some(&searched) {
+        let stored = retry_until_ok("check for parked keys", || self.store.mark(&name)).await;
+        if stored.as_ref() == Some(&searched) {
             return;
         }
         tracing::debug!(stream, version, "searching for parked keys to retry");
@@ -131,8 +131,8 @@ impl ParkedSearchTask {
                     // ended.
                     return;
                 }
-                let mark = [Mark { name: name.clone(), value: searched.clone() }];
-                return retry_until_ok("record of retried keys", || self.store.put_marks(&mark))
+                let marks = [Mark { name: name.clone(), value: searched.clone() }];
+                return retry_until_ok("record of retried keys", || self.store.put_marks(&marks))
                     .await;
             }
             if pass < PASS_LIMIT {

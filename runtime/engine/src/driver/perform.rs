@@ -57,8 +57,8 @@ pub(super) enum StoreReply {
     SpillRead(Input),
     /// The result of a request to write a checkpoint.
     Checkpoint(CheckpointResult),
-    /// The store has answered a repeated request to mark messages as published.
-    OutboxMarkRepeated,
+    /// The store has answered a repeated request to record messages as published.
+    PublishRecordRepeated,
 }
 
 /// A request to read spilled events of a key.
@@ -92,7 +92,7 @@ impl Driver {
 
     /// While the store may have gone back in time, treats the last checkpoint as lost. When each shard has confirmed
     /// that it has all commits, answers the waiting requests for a store check. If commits were repeated, also logs
-    /// these commits, and repeats the marks of published messages in the affected shards.
+    /// these commits, and repeats the records of published messages in the affected shards.
     fn track_recovery(&mut self) {
         if self.sequencer.in_doubt() {
             self.delivery_tracker.invalidate_checkpoint();
@@ -108,7 +108,7 @@ impl Driver {
         let lost_commits = std::mem::take(&mut self.rollback_tracker.lost_commits);
         if recommitted > 0 {
             for shard in lost_commits.keys() {
-                self.repeat_outbox_mark(*shard);
+                self.repeat_publish_record(*shard);
             }
             let shards: Vec<LostCommits> = lost_commits
                 .into_iter()
@@ -159,21 +159,23 @@ impl Driver {
         record(&self.partition.stream, IncidentSubject::Partition(self.partition.number), data)
     }
 
-    /// Repeats the request that marks messages of a shard (slice of the store) as published, after lost commits of the
-    /// shard were repeated. The repeated commits put their messages into the outbox again, although this process may
-    /// already have published some of them. If these messages stayed unmarked, the next owner would publish them a
-    /// second time. Does nothing in two cases: this process has not marked messages of the shard before, or it has
-    /// marked messages of the shard that a sink wrote to a file. In the second case, the repeated request could not
+    /// Repeats the request that records messages of a shard (slice of the store) as published, after lost commits of
+    /// the shard were repeated. The repeated commits put their messages into the outbox again, although this process
+    /// may already have published some of them. Without this record, the next owner would publish these messages a
+    /// second time. Does nothing in two cases: this process has recorded no messages of the shard as published before,
+    /// or a sink wrote some of the recorded messages to a file. In the second case, the repeated request could not
     /// contain the length of the file.
-    fn repeat_outbox_mark(&mut self, shard: u32) {
-        let Some(through) = self.handle.watermarks[shard as usize].mark_to_repeat() else { return };
+    fn repeat_publish_record(&mut self, shard: u32) {
+        let Some(through) = self.handle.watermarks[shard as usize].commit_to_repeat() else {
+            return;
+        };
         let store = Arc::clone(&self.store);
         let partition = self.partition.clone();
         let claim = self.claim;
         self.request(async move {
-            let mark = || store.outbox_done(&partition, claim, shard, through, &[]);
-            retry_until_ok("marking of messages as published", mark).await;
-            StoreReply::OutboxMarkRepeated
+            let request = || store.outbox_done(&partition, claim, shard, through, &[]);
+            retry_until_ok("record of published messages", request).await;
+            StoreReply::PublishRecordRepeated
         });
     }
 

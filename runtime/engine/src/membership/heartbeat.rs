@@ -129,8 +129,8 @@ impl Heartbeat {
         let info = watch::Sender::new(info);
         let report = watch::Sender::new(None);
         let empty = MembershipSnapshot { requested_at: Instant::now(), table: Arc::default() };
-        let table = watch::Sender::new(empty);
-        let lease_until = watch::Sender::new(None);
+        let tables = watch::Sender::new(empty);
+        let lease_times = watch::Sender::new(None);
         let trigger = Arc::<Notify>::default();
         let ownerships = OwnershipRegistry::default();
         let mut task = HeartbeatTask {
@@ -140,15 +140,15 @@ impl Heartbeat {
             info: info.subscribe(),
             report: report.subscribe(),
             trigger: Arc::clone(&trigger),
-            table,
-            lease_until,
+            table: tables,
+            lease_until: lease_times,
             ownerships: Arc::clone(&ownerships),
             membership_version: 0,
             responded_at: Instant::now(),
             has_succeeded: true,
             throttle: LogThrottle::new(WARN_INTERVAL),
         };
-        task.beat().await?;
+        task.send_heartbeat().await?;
         let table = task.table.subscribe();
         let lease_until = task.lease_until.subscribe();
         let task = tokio::spawn(task.run());
@@ -263,7 +263,7 @@ impl HeartbeatTask {
                     Ok(()) = self.info.changed() => {}
                 }
             }
-            if let Err(error) = self.beat().await {
+            if let Err(error) = self.send_heartbeat().await {
                 if self.throttle.allow() {
                     tracing::warn!(
                         %error,
@@ -276,7 +276,7 @@ impl HeartbeatTask {
         }
     }
 
-    async fn beat(&mut self) -> Result<(), StoreError> {
+    async fn send_heartbeat(&mut self) -> Result<(), StoreError> {
         let info = self.info.borrow_and_update().encode();
         let report = self.report.has_changed().unwrap_or(false);
         let report = report.then(|| self.report.borrow_and_update().clone()).flatten();
@@ -298,18 +298,18 @@ impl HeartbeatTask {
             );
         }
         let is_active = lease_until.is_some_and(|until| requested_at < until);
-        let mut reply = self.store.heartbeat(request);
+        let mut pending_reply = self.store.heartbeat(request);
         let reply = tokio::select! {
-            reply = &mut reply => reply,
+            reply = &mut pending_reply => reply,
             () = wait::sleep_until(lease_until), if is_active => {
                 tracing::warn!(
                     "lease expired: the store does not answer; this process consumes no events until the store answers"
                 );
-                let reply = reply.await;
-                if reply.is_ok() {
+                let late_reply = pending_reply.await;
+                if late_reply.is_ok() {
                     tracing::info!("the store answers again");
                 }
-                reply
+                late_reply
             }
         };
         self.responded_at = Instant::now();

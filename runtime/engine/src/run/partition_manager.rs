@@ -36,7 +36,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Extra time that `run --once` waits for a partition after the lease of the partition's holder should have expired. If
 /// the holder died, the partition becomes free only when that lease expires.
-const HOLDER_GRACE_PERIOD: Duration = Duration::from_secs(2);
+const HOLDER_GRACE_DELAY: Duration = Duration::from_secs(2);
 
 /// A running operation on a partition, such as its start or its release.
 type PartitionFuture<'a, T> = Pin<Box<dyn Future<Output = (Partition, Result<T, RunError>)> + 'a>>;
@@ -470,7 +470,7 @@ impl<'a> PartitionManager<'a> {
         let Partition { stream, number } = partition;
         let lease = Duration::from_millis(self.factory.loaded.config.runtime.lease.0);
         let timeout =
-            member.valid_for.map_or(lease, |valid_for| lease.max(valid_for)) + HOLDER_GRACE_PERIOD;
+            member.valid_for.map_or(lease, |valid_for| lease.max(valid_for)) + HOLDER_GRACE_DELAY;
         // If two instances need all partitions (because both run with `--once`), only the instance with the higher id
         // gives up.
         let gives_up = !alone || holder < self.heartbeat.id();

@@ -56,7 +56,7 @@ pub(super) struct RolloutController<'a> {
     /// The state of each stream's rollout.
     states: BTreeMap<Arc<str>, RolloutState>,
     folder_throttle: LogThrottle,
-    decision_throttle: LogThrottle,
+    rollout_throttle: LogThrottle,
 }
 
 /// The state of a stream's rollout in this instance.
@@ -83,7 +83,7 @@ impl<'a> RolloutController<'a> {
             table,
             states: BTreeMap::new(),
             folder_throttle: LogThrottle::new(WARN_INTERVAL),
-            decision_throttle: LogThrottle::new(WARN_INTERVAL),
+            rollout_throttle: LogThrottle::new(WARN_INTERVAL),
         }
     }
 
@@ -98,7 +98,7 @@ impl<'a> RolloutController<'a> {
         // The scan runs on another thread, because a scan blocks its thread if the file system does not respond.
         let mut pending_scan: Option<JoinHandle<io::Result<PluginFolder>>> = None;
         loop {
-            let retry_at = self.decide_all().await;
+            let retry_at = self.start_rollouts().await;
             if once && let Some(error) = self.check_missing() {
                 return error;
             }
@@ -123,7 +123,7 @@ impl<'a> RolloutController<'a> {
                 }
                 () = wait::sleep_until(at), if loading.is_none() => {}
                 () = wait::sleep_until(retry_at) => {}
-                () = handlers.rollout_required.notified() => self.refresh_decisions().await,
+                () = handlers.rollout_required.notified() => self.refresh_table().await,
                 loaded = load_finished(&mut loading) => {
                     if let Some((file, stamp, _)) = loading.take() {
                         self.handle_load(&file, stamp, loaded);
@@ -289,7 +289,7 @@ impl<'a> RolloutController<'a> {
     /// Handles the notification that events of a key were executed under a rollout that is newer than all rollouts that
     /// this instance has read. Reads the membership table, which normally contains that rollout. If the store went back
     /// in time and lost the rollout, the next rollout gets a higher number than the lost rollout.
-    async fn refresh_decisions(&mut self) {
+    async fn refresh_table(&mut self) {
         let Ok(table) = self.store.table().await else {
             tokio::time::sleep(STORE_RETRY_DELAY).await;
             return self.handlers.rollout_required.notify_one();
@@ -305,7 +305,7 @@ impl<'a> RolloutController<'a> {
 
     /// Writes the rollouts that are due, and applies the rollouts in the membership table. Returns the time of the next
     /// attempt if a rollout could not be written, and `None` otherwise.
-    async fn decide_all(&mut self) -> Option<Instant> {
+    async fn start_rollouts(&mut self) -> Option<Instant> {
         let handlers = Arc::clone(self.handlers);
         let offers = handlers.offered_builds();
         let others = InstanceInfo::of_other_instances(&self.table, self.membership.id());
@@ -321,10 +321,10 @@ impl<'a> RolloutController<'a> {
                 handlers.with_catalog(|catalog| catalog.may_become_usable(version))
             });
             let new = memory.next(rollout.as_deref(), own_offer, &other_offers, may_become_usable);
-            if memory.newest_number() + 1 >= Rollout::NUMBER_END && self.decision_throttle.allow() {
+            if memory.newest_number() + 1 >= Rollout::NUMBER_END && self.rollout_throttle.allow() {
                 tracing::error!(
                     stream = &**stream,
-                    generation = memory.newest_number(),
+                    rollout = memory.newest_number(),
                     "handler version of the stream cannot change any more: the number of its rollout has reached the \
                      limit. Ordain alone never reaches this limit: another program has written to the store. Restore \
                      the store from a backup"
@@ -332,11 +332,11 @@ impl<'a> RolloutController<'a> {
             }
             let is_replaced = new.is_some();
             if let Some(new) = new {
-                match self.store.decide(stream, rollout.as_deref(), &new).await {
+                match self.store.start_rollout(stream, rollout.as_deref(), &new).await {
                     // The next membership table contains this rollout, or a rollout that another instance wrote first.
                     Ok(_) => self.membership.trigger(),
                     Err(error) => {
-                        if self.decision_throttle.allow() {
+                        if self.rollout_throttle.allow() {
                             tracing::warn!(
                                 %error,
                                 "choice of a handler version (rollout) not written to the store; retrying"
@@ -353,14 +353,14 @@ impl<'a> RolloutController<'a> {
             let is_here = || handlers.compiled(&rollout.build).is_some();
             if !is_replaced || is_here() {
                 let is_elsewhere = other_offers.contains(&rollout.build);
-                self.apply_decision(stream, name, &rollout, is_elsewhere);
+                self.apply_rollout(stream, name, &rollout, is_elsewhere);
             }
         }
         retry_at
     }
 
     /// Switches a stream to the version of its rollout, or records why this instance lacks that version.
-    fn apply_decision(
+    fn apply_rollout(
         &self,
         stream: &Arc<str>,
         name: &str,
@@ -385,13 +385,13 @@ impl<'a> RolloutController<'a> {
             None => tracing::info!(
                 stream = &**stream,
                 version,
-                generation = rollout.number,
+                rollout = rollout.number,
                 "handler version active: it executes the events from now on"
             ),
             Some(reason) => tracing::warn!(
                 stream = &**stream,
                 version,
-                generation = rollout.number,
+                rollout = rollout.number,
                 reason = %escape_invisible(&reason),
                 "handler version missing; in this process, the keys of the stream wait for this version"
             ),

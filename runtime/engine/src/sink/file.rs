@@ -201,10 +201,9 @@ impl FileSink {
             file_length
         };
         let tail = TailFingerprint::read(&file, length)?;
-        let mark = Self::mark_name(path);
         let sink = Self {
             path: path.to_owned(),
-            mark_name: mark,
+            mark_name: Self::mark_name(path),
             file,
             inode,
             synced: tail.clone(),

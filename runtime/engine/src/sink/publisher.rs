@@ -355,7 +355,7 @@ impl OutboxPublisher {
     /// left-over messages needs no report if no driver has counted these messages.
     async fn finish_runs(&mut self) {
         let finished = self.runs.take_done();
-        self.mark_runs(&finished).await;
+        self.record_runs(&finished).await;
         for PublishRun { handle, shard, through, messages, .. } in finished {
             // If the ownership has ended, the next owner of the partition publishes the messages again.
             if !handle.ownership.is_lost() {
@@ -377,34 +377,34 @@ impl OutboxPublisher {
         }
     }
 
-    /// Marks the messages of runs as published. Marks runs with file lines one after the other, because each mark
-    /// covers more of a file than the previous mark. Among the other runs, marks only the last run of each partition
-    /// and shard; this mark includes the earlier runs. The requests for these marks run concurrently, because each
-    /// request may need a round trip to a server. If the ownership of a partition has ended, does not mark the runs of
-    /// this partition.
-    async fn mark_runs(&self, finished: &[PublishRun]) {
+    /// Records the messages of runs as published. Records runs with file lines one after the other, because each record
+    /// covers more of a file than the previous record. Among the other runs, records only the last run of each
+    /// partition and shard; this record includes the earlier runs. The requests for these records run concurrently,
+    /// because each request may need a round trip to a server. If the ownership of a partition has ended, does not
+    /// record the runs of this partition.
+    async fn record_runs(&self, finished: &[PublishRun]) {
         let mut last_runs = BTreeMap::new();
         for run in finished.iter().filter(|run| !run.handle.ownership.is_lost()) {
             if run.marks.is_empty() {
                 let Partition { stream, number } = &run.handle.partition;
                 last_runs.insert((stream, number, run.shard), run);
             } else {
-                self.mark_run(run).await;
+                self.record_run(run).await;
             }
         }
-        join_all(last_runs.into_values().map(|run| self.mark_run(run))).await;
+        join_all(last_runs.into_values().map(|run| self.record_run(run))).await;
     }
 
-    async fn mark_run(&self, run: &PublishRun) {
+    async fn record_run(&self, run: &PublishRun) {
         let PartitionHandle { partition, claim, .. } = &*run.handle;
         let PublishRun { shard, through, marks, .. } = run;
-        run.handle.watermarks[*shard as usize].begin_mark(*through, !marks.is_empty());
-        let last = retry_until_ok("marking of messages as published", || {
+        run.handle.watermarks[*shard as usize].begin_record(*through, !marks.is_empty());
+        let last = retry_until_ok("record of published messages", || {
             self.store.outbox_done(partition, *claim, *shard, *through, marks)
         });
-        // The store marks nothing if the shard has another claim.
+        // The store records nothing if the shard has another claim.
         if let Some(last) = last.await {
-            run.handle.watermarks[*shard as usize].record_mark(*through, last);
+            run.handle.watermarks[*shard as usize].finish_record(*through, last);
         }
     }
 }

@@ -145,7 +145,7 @@ impl OpenFile {
 
 /// The result of the visit of a file.
 #[derive(Debug, PartialEq, Eq)]
-enum Visit {
+enum VisitResult {
     /// The file has no more data that the source reads now.
     Idle,
     /// The reader has delivered a batch, or has read the file up to its target (`TrackedFile::target`).
@@ -185,18 +185,18 @@ impl FileReader {
                 continue;
             }
             self.set.measure()?;
-            if self.deliver_losses()? == Visit::Closed {
+            if self.deliver_losses()? == VisitResult::Closed {
                 return Ok(());
             }
             let mut was_idle = true;
             for index in 0..self.set.len() {
                 let visit = self.visit(index)?;
                 self.set.close_surplus(index);
-                was_idle &= !matches!(visit, Visit::Read | Visit::Changed);
+                was_idle &= !matches!(visit, VisitResult::Read | VisitResult::Changed);
                 match visit {
-                    Visit::Idle | Visit::Read => {}
-                    Visit::Unfinished | Visit::Changed => break,
-                    Visit::Closed => return Ok(()),
+                    VisitResult::Idle | VisitResult::Read => {}
+                    VisitResult::Unfinished | VisitResult::Changed => break,
+                    VisitResult::Closed => return Ok(()),
                 }
             }
             if was_idle && !self.follow {
@@ -213,7 +213,7 @@ impl FileReader {
     }
 
     /// Delivers a dead letter for each compressed file whose lines were never read.
-    fn deliver_losses(&mut self) -> io::Result<Visit> {
+    fn deliver_losses(&mut self) -> io::Result<VisitResult> {
         while let Some((file, progress)) = self.set.take_unreported() {
             let loss = file.describe_loss();
             let stream = &self.lines.stream;
@@ -225,14 +225,14 @@ impl FileReader {
                 progress: Some(progress),
                 ..Default::default()
             };
-            if self.deliver(0, batch)? == Visit::Closed {
-                return Ok(Visit::Closed);
+            if self.deliver(0, batch)? == VisitResult::Closed {
+                return Ok(VisitResult::Closed);
             }
         }
-        Ok(Visit::Read)
+        Ok(VisitResult::Read)
     }
 
-    fn visit(&mut self, index: usize) -> io::Result<Visit> {
+    fn visit(&mut self, index: usize) -> io::Result<VisitResult> {
         let tracked = self.set.file(index);
         if let Some(loss) = tracked.loss.take() {
             let letter = loss_letter(&self.lines.stream, &tracked.progress, loss);
@@ -248,14 +248,14 @@ impl FileReader {
         let is_read = tracked.is_read();
         let has_more = tracked.target > tracked.read_to;
         if !is_read {
-            return Ok(Visit::Idle);
+            return Ok(VisitResult::Idle);
         }
         if tracked.target < tracked.read_to || tracked.is_cut_to(tracked.target) {
             let change = format!("was truncated to {} bytes", tracked.target);
             return self.handle_change(index, &change);
         }
-        let read = if has_more { self.read(index)? } else { Visit::Idle };
-        if !matches!(read, Visit::Idle | Visit::Read) || !self.set.is_replaced(index) {
+        let read = if has_more { self.read(index)? } else { VisitResult::Idle };
+        if !matches!(read, VisitResult::Idle | VisitResult::Read) || !self.set.is_replaced(index) {
             return Ok(read);
         }
         let tracked = self.set.file(index);
@@ -278,14 +278,18 @@ impl FileReader {
                 tracked.rest_seen = None;
             }
             let since = tracked.unfinished_since.get_or_insert_with(Instant::now);
-            return Ok(if since.elapsed() < UNFINISHED_LIMIT { Visit::Unfinished } else { read });
+            return Ok(if since.elapsed() < UNFINISHED_LIMIT {
+                VisitResult::Unfinished
+            } else {
+                read
+            });
         }
         self.deliver_last_line(index, false)
     }
 
     /// Reads a file up to its target, and delivers its lines.
-    fn read(&mut self, index: usize) -> io::Result<Visit> {
-        let Some(mut open) = self.open_file(index)? else { return Ok(Visit::Changed) };
+    fn read(&mut self, index: usize) -> io::Result<VisitResult> {
+        let Some(mut open) = self.open_file(index)? else { return Ok(VisitResult::Changed) };
         let tracked = self.set.file(index);
         open.splitter.input().limit = tracked.target;
         let progress = self.set.source_progress(index);
@@ -301,7 +305,7 @@ impl FileReader {
             let is_unknown = tracked.has_no_read_line() && !tracked.is_identified();
             if is_unknown && self.set.has_unknown_older_file()? {
                 self.set.file(index).compare_again();
-                return Ok(Visit::Changed);
+                return Ok(VisitResult::Changed);
             }
             // The file may have been truncated between the scan and the first read. This check therefore follows the
             // first read. If it finds no truncation, the batch is from the content that the scan found.
@@ -317,13 +321,13 @@ impl FileReader {
             if !batch.items.is_empty() {
                 let progress = Some(self.progress(&progress, index));
                 let visit = self.deliver(index, DeliveryBatch { progress, ..batch })?;
-                if visit == Visit::Closed {
+                if visit == VisitResult::Closed {
                     return Ok(visit);
                 }
             }
             if is_end {
                 self.open = Some(open);
-                return Ok(Visit::Read);
+                return Ok(VisitResult::Read);
             }
         }
     }
@@ -378,13 +382,13 @@ impl FileReader {
     /// Handles a change of the data that was already read. If the set scans the folder, the next scan compares the file
     /// with its fingerprint. If the two differ, the scan searches for a copy of the earlier data. A set of one fixed
     /// file does not scan the folder, so this method returns an error for such a set.
-    fn handle_change(&mut self, index: usize, change: &str) -> io::Result<Visit> {
+    fn handle_change(&mut self, index: usize, change: &str) -> io::Result<VisitResult> {
         let ordering = self.lines.decoder.ordering;
         let is_fixed = self.set.is_fixed();
         let tracked = self.set.file(index);
         tracked.compare_again();
         if !is_fixed {
-            return Ok(Visit::Changed);
+            return Ok(VisitResult::Changed);
         }
         Err(io::Error::other(format!(
             "{} {change}. Start Ordain again: if the part of the file that was read has changed, Ordain reads the file \
@@ -396,8 +400,12 @@ impl FileReader {
 
     /// Delivers the last line of a file although it has no line end. With `may_be_unfinished`, another process may
     /// still be writing the line, so the method delivers the line only if the line is an event.
-    fn deliver_last_line(&mut self, index: usize, may_be_unfinished: bool) -> io::Result<Visit> {
-        let Some(mut open) = self.open_file(index)? else { return Ok(Visit::Changed) };
+    fn deliver_last_line(
+        &mut self,
+        index: usize,
+        may_be_unfinished: bool,
+    ) -> io::Result<VisitResult> {
+        let Some(mut open) = self.open_file(index)? else { return Ok(VisitResult::Changed) };
         let tracked = self.set.file(index);
         open.splitter.input().limit = tracked.target.max(tracked.read_to);
         let name = tracked.name.clone();
@@ -407,13 +415,13 @@ impl FileReader {
         let (mut batch, _) = self.lines.read_batch(&mut open.splitter, origin)?;
         batch.items.extend(self.lines.last_line(&mut open.splitter, origin, may_be_unfinished));
         if batch.items.is_empty() && may_be_unfinished {
-            return Ok(Visit::Idle);
+            return Ok(VisitResult::Idle);
         }
         open.tail = open.splitter.tail();
         self.record(index, &open, batch.items.is_empty());
         if batch.items.is_empty() {
             // The last line is blank, and counts as read.
-            return Ok(Visit::Idle);
+            return Ok(VisitResult::Idle);
         }
         batch.progress = Some(self.progress(&before, index));
         self.deliver(index, batch)
@@ -439,7 +447,7 @@ impl FileReader {
 
     /// Delivers a batch. While the channel of the receiver is full, searches the folder for new files and opens them,
     /// because log rotation may remove them before the channel has room.
-    fn deliver(&mut self, index: usize, mut batch: DeliveryBatch) -> io::Result<Visit> {
+    fn deliver(&mut self, index: usize, mut batch: DeliveryBatch) -> io::Result<VisitResult> {
         if batch.progress.is_none() {
             batch.progress = Some(self.set.source_progress(index));
         }
@@ -454,10 +462,10 @@ impl FileReader {
             match room.as_mut().poll(&mut context) {
                 Poll::Ready(Ok(permit)) => {
                     permit.send(batch);
-                    return Ok(Visit::Read);
+                    return Ok(VisitResult::Read);
                 }
                 // Nothing uses this source any more, and the batch does not matter.
-                Poll::Ready(Err(_)) => return Ok(Visit::Closed),
+                Poll::Ready(Err(_)) => return Ok(VisitResult::Closed),
                 Poll::Pending => thread::park_timeout(FOLLOW_INTERVAL),
             }
         }

@@ -160,17 +160,17 @@ impl QueueNotifier {
     /// Compares the unread entries of a shard with the answers of the store. Forgets the entries that a reader of
     /// another process has removed, and the entries that the store has lost. Returns the loss. Returns `None` if the
     /// store has lost no entry, or if the store's record of the writer's calls may have expired. If the record may have
-    /// expired, also forgets the compared entries. The caller gets `asked` from [`Self::unread_calls`] first, and then
-    /// requests `stored` and `ends` from the store. A reader of this process that started in between has taken the
-    /// entries, and detects their loss itself.
+    /// expired, also forgets the compared entries. The caller gets `checked_calls` from [`Self::unread_calls`] first,
+    /// and then requests `stored` and `ends` from the store. A reader of this process that started in between has taken
+    /// the entries, and detects their loss itself.
     pub(super) fn check_unread(
         &self,
         shard: u32,
-        asked: &BTreeSet<u64>,
+        checked_calls: &BTreeSet<u64>,
         stored: &WriterCalls,
         ends: QueueEnds,
     ) -> Option<QueueLoss> {
-        self.lock_runs().get_mut(&shard)?.check(asked, stored, ends.first, now())
+        self.lock_runs().get_mut(&shard)?.check(checked_calls, stored, ends.first, now())
     }
 
     /// Puts back the entries of a shard that a reader expected and did not read. The entries return to their place
@@ -242,16 +242,16 @@ mod tests {
         let taken = notifier.take_new_runs().remove(&3).expect("the shard");
         notifier.put_back(3, taken.into_iter());
         drop(reading);
-        let asked = notifier.unread_calls();
-        assert_eq!(asked, [(3, BTreeSet::from([4]))]);
+        let unread_calls = notifier.unread_calls();
+        assert_eq!(unread_calls, [(3, BTreeSet::from([4]))]);
 
         // A reader begins before the answer of the store arrives, and takes the entries.
         let reading = notifier.begin_reading();
         let taken = notifier.take_new_runs().remove(&3).expect("the shard");
-        assert_eq!(notifier.check_unread(3, &asked[0].1, &gone, END), None);
+        assert_eq!(notifier.check_unread(3, &unread_calls[0].1, &gone, END), None);
         notifier.put_back(3, taken.into_iter());
         drop(reading);
-        let loss = notifier.check_unread(3, &asked[0].1, &gone, END);
+        let loss = notifier.check_unread(3, &unread_calls[0].1, &gone, END);
         assert_eq!(loss.map(|loss| loss.entries), Some(3));
         assert!(notifier.unread_calls().is_empty());
     }

@@ -3,6 +3,7 @@
 //! replay sources), versions of handlers, and numbers (of partitions and shards). Other values are the statuses of
 //! responses, and words of fixed sets. A label must never contain the key of an event.
 
+mod help;
 mod process;
 mod write;
 

@@ -21,7 +21,7 @@ use ordain_store::{AssignItem, AssignItemReply, Partition, QueueEnds, Store, Sto
 
 /// For this time after a queue was full, the intake checks each request before it writes any event of the request. The
 /// check requires room in all queues for these events.
-const ROOM_CHECK_PERIOD: Duration = Duration::from_mins(1);
+const ROOM_CHECK_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Maximum number of queue entries that the intake reads in one call of the store, to find keys with waiting events.
 const PAGE_ENTRIES: usize = 1_024;
@@ -33,7 +33,7 @@ const PAGE_BYTES: usize = 4 << 20;
 const BEGUN_KEYS_LIMIT: usize = 1 << 16;
 /// The time after which a new generation of [`BegunKeys`] begins. The store can forget a key, so the intake must query
 /// the store again for each key from time to time.
-const BEGUN_KEYS_PERIOD: Duration = Duration::from_mins(1);
+const BEGUN_KEYS_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The part of the process that accepts events over HTTP for one stream.
 pub(super) struct Intake {
@@ -95,10 +95,10 @@ impl BegunKeys {
     /// Forgets the generations that are too old.
     fn expire(&mut self, now: Instant) {
         let age = now.saturating_duration_since(self.since);
-        if age >= BEGUN_KEYS_PERIOD {
+        if age >= BEGUN_KEYS_INTERVAL {
             self.begin_generation(now);
         }
-        if age >= 2 * BEGUN_KEYS_PERIOD {
+        if age >= 2 * BEGUN_KEYS_INTERVAL {
             self.earlier.clear();
         }
     }
@@ -425,7 +425,7 @@ impl Intake {
             .policy
             .rules
             .queue_limit
-            .filter(|_| full_at.is_some_and(|at| at.elapsed() < ROOM_CHECK_PERIOD));
+            .filter(|_| full_at.is_some_and(|at| at.elapsed() < ROOM_CHECK_INTERVAL));
         let Some(limit) = limit else { return Ok(()) };
         let store = &self.queue.store;
         let places =
@@ -485,12 +485,12 @@ mod tests {
         for (periods, is_known) in [(0, true), (1, true), (2, false)] {
             let mut keys = BegunKeys::new(start);
             keys.insert(1, start);
-            keys.expire(start + periods * BEGUN_KEYS_PERIOD);
+            keys.expire(start + periods * BEGUN_KEYS_INTERVAL);
             assert_eq!(keys.contains(1), is_known, "after {periods} periods");
         }
         keys = BegunKeys::new(start);
         keys.insert(1, start);
-        (1..=2).for_each(|period| keys.expire(start + period * BEGUN_KEYS_PERIOD));
+        (1..=2).for_each(|period| keys.expire(start + period * BEGUN_KEYS_INTERVAL));
         assert!(!keys.contains(1), "also if requests arrive all the time");
     }
 }

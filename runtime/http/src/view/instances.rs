@@ -192,10 +192,11 @@ fn streams(
     infos: &BTreeMap<InstanceId, InstanceInfo>,
 ) -> BTreeMap<String, u32> {
     let mut streams: BTreeMap<String, u32> = BTreeMap::new();
-    let here = loaded.config.streams.iter();
-    let here = here.map(|(name, stream)| (name.to_string(), stream.source.partitions()));
-    let there = infos.values().flat_map(|info| info.streams.clone());
-    for (name, count) in here.chain(there) {
+    let configured = loaded.config.streams.iter();
+    let configured =
+        configured.map(|(name, stream)| (name.to_string(), stream.source.partitions()));
+    let running = infos.values().flat_map(|info| info.streams.clone());
+    for (name, count) in configured.chain(running) {
         let most = streams.entry(name).or_default();
         *most = (*most).max(count);
     }

@@ -163,12 +163,12 @@ impl Cluster {
         let slot = slot_of(commands.tag());
         let mut attempt = 0;
         let mut delay = RETRY_DELAY;
-        let mut asked: Option<Arc<ClusterNode>> = None;
+        let mut ask_target: Option<Arc<ClusterNode>> = None;
         loop {
             attempt += 1;
             let (master, refreshes) = self.master(slot);
-            let is_asked = asked.is_some();
-            let Some(node) = asked.take().or(master) else {
+            let is_ask = ask_target.is_some();
+            let Some(node) = ask_target.take().or(master) else {
                 let error = format!("the Cluster has assigned slot {slot} to no node");
                 self.refresh(refreshes, slot, None, None).await;
                 return Err(retryable_error(error));
@@ -179,7 +179,7 @@ impl Cluster {
                     self.refresh(refreshes, slot, Some(&node), None).await;
                     let has_other =
                         self.master(slot).0.is_some_and(|new| !Arc::ptr_eq(&new, &node));
-                    if is_asked || !has_other || attempt == TRIES_LIMIT {
+                    if is_ask || !has_other || attempt == TRIES_LIMIT {
                         return Err(error);
                     }
                     continue;
@@ -189,7 +189,7 @@ impl Cluster {
             if disconnects_limit < u64::MAX && self.disconnects() > disconnects_limit {
                 return Ok(None);
             }
-            let answer = if is_asked {
+            let answer = if is_ask {
                 commands.execute_asking(&mut connection).await
             } else {
                 commands.execute(&mut connection).await
@@ -209,7 +209,7 @@ impl Cluster {
             match method {
                 _ if attempt == TRIES_LIMIT => return Err(error),
                 RetryMethod::AskRedirect => {
-                    asked = named.map(|named| self.record_next(slot, &named));
+                    ask_target = named.map(|named| self.record_next(slot, &named));
                 }
                 RetryMethod::MovedRedirect | RetryMethod::RefreshSlotsAndRetry => {
                     self.refresh(refreshes, slot, Some(&node), named).await;

@@ -100,9 +100,9 @@ async fn query_sentinel(
         // The user has no right to `SENTINEL MASTER`, but may have the right to the command that returns only the
         // address.
         Err(error) if is_forbidden(&error) => {
-            let mut question = cmd("SENTINEL");
-            question.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-            let answer: Value = question.query_async(&mut sentinel).await?;
+            let mut request = cmd("SENTINEL");
+            request.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+            let answer: Value = request.query_async(&mut sentinel).await?;
             let master = array(answer, "SENTINEL").ok().and_then(|fields| {
                 let mut fields = fields.into_iter();
                 let host = text(fields.next()?)?;

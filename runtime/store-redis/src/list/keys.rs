@@ -152,7 +152,7 @@ impl KeyListing for RedisStore {
 }
 
 async fn holds_anything(store: &RedisStore, stream: &str) -> Result<bool, StoreError> {
-    let script = &store.scripts.holds;
+    let script = &store.scripts.has_data;
     // Check the shards one after the other. Usually the first check is enough, because the first shard nearly always
     // has data of the stream.
     for shard in 0..store.shards {

@@ -20,9 +20,9 @@ pub(super) fn encode_gaps(gaps: &GapHistory, out: &mut Vec<u8>) {
             put_varint(number, out);
         }
         put_varint(gap.answers.len() as u64, out);
-        for SourceAnswers { source, requests: asked, found, failed, error } in &gap.answers {
+        for SourceAnswers { source, requests, found, failed, error } in &gap.answers {
             put_bytes(source.as_bytes(), out);
-            for number in [asked, found, failed] {
+            for number in [requests, found, failed] {
                 put_varint(u64::from(*number), out);
             }
             put_option(error.as_deref(), out);
@@ -46,10 +46,10 @@ pub(super) fn decode_gaps(
     let mut gaps = Vec::new();
     for _ in 0..bounded(reader, GapHistory::GAPS_LIMIT, "gaps")? {
         let mut answers = Vec::new();
-        let gap = read_gap(reader, now, |(source, [asked, found, failed], error)| {
+        let gap = read_gap(reader, now, |(source, [requests, found, failed], error)| {
             let source = source.into();
             let error = error.map(Into::into);
-            answers.push(SourceAnswers { source, requests: asked, found, failed, error });
+            answers.push(SourceAnswers { source, requests, found, failed, error });
         })?;
         gaps.push(GapEntry { answers, ..gap });
     }

@@ -118,12 +118,12 @@ impl Case {
     ) -> Result<f64> {
         let mut left = part.iter();
         let mut confirms = FuturesOrdered::new();
-        let mut beat = tokio::time::interval(BURST_INTERVAL);
+        let mut interval = tokio::time::interval(BURST_INTERVAL);
         let started = Instant::now();
         let mut sent = 0;
         while left.len() > 0 || !confirms.is_empty() {
             tokio::select! {
-                _ = beat.tick(), if left.len() > 0 => {
+                _ = interval.tick(), if left.len() > 0 => {
                     let due = (started.elapsed().as_secs_f64() * rate) as usize;
                     let room = CONFIRM_LIMIT - confirms.len();
                     let burst = due.saturating_sub(sent).min(room);

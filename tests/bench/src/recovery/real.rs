@@ -73,7 +73,8 @@ pub(super) async fn mean(plan: &Plan, common: &CommonArgs, gaps: usize) -> Resul
         for row in page.rows {
             let record = row.record.map_err(anyhow::Error::msg)?;
             let gap = record.gaps.iter().next().context("the gap history of a key is empty")?;
-            (sum, count) = (sum + gap.lasted(gap.until), count + 1);
+            sum += gap.lasted(gap.until);
+            count += 1;
         }
         filter.cursor = page.cursor;
         if filter.cursor.is_none() {

@@ -171,7 +171,8 @@ impl Destination {
             floors.insert(message.key, number);
             numbers.push((received.is_some(), number));
             if call.epoch != self.epoch {
-                (self.epoch, self.last) = (call.epoch, OutboxPosition::default());
+                self.epoch = call.epoch;
+                self.last = OutboxPosition::default();
             }
             self.last = self.last.max(*position);
             self.highest = self.highest.max(*position);

@@ -217,7 +217,7 @@ impl SinkFileWorld {
         !self.state.unwritten.is_empty()
     }
 
-    /// Returns how often the operator has put a copy back.
+    /// Returns how often the operator has restored a copy.
     pub fn restores(&self) -> u8 {
         self.state.restores
     }

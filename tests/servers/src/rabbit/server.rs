@@ -171,12 +171,12 @@ impl Server {
     /// Waits until each quorum queue has a leader that replies. Requests an election for each queue that has no leader:
     /// a queue that was declared shortly before the broker was killed never holds an election by itself.
     fn until_led(&self) -> Result<()> {
-        let ask = "lists:all(fun(Queue) -> Leader = amqqueue:get_pid(Queue), \
+        let expression = "lists:all(fun(Queue) -> Leader = amqqueue:get_pid(Queue), \
                    case ra:members(Leader, 1000) of {ok, _, _} -> true; \
                    _ -> ra:trigger_election(Leader), false end end, \
                    [Queue || Queue <- rabbit_amqqueue:list(), amqqueue:is_quorum(Queue)]).";
         wait_within(ELECTION_TIMEOUT, "leaders of the queues", || {
-            Ok((self.evaluate(ask)? == "true").then_some(()))
+            Ok((self.evaluate(expression)? == "true").then_some(()))
         })
     }
 

@@ -60,7 +60,7 @@ impl AttemptCounts {
         *self.refused.entry(key.clone()).or_default() += 1;
     }
 
-    /// Returns whether an event has failed so often that it gets no further attempt.
+    /// Returns whether the failures of an event have reached the limit of its attempts.
     pub(super) fn exhausted(
         &self,
         key: &Key,

@@ -178,7 +178,9 @@ impl Checker {
         if write.record.next > next {
             model.settled_at = now;
         }
-        (model.live, model.next, model.state) = (true, write.record.next, after);
+        model.live = true;
+        model.next = write.record.next;
+        model.state = after;
         let is_executed = |settled: &Settlement| {
             matches!(settled, Settlement::Effect(_) | Settlement::Without(_))
         };

@@ -109,7 +109,8 @@ fn records_expire_and_due_entries_move_with_their_key() {
     let mut store = Store::new(1);
     let claim = claimed(&mut store, 0);
     let mut dies = write(WriteCondition::Absent, 2);
-    (dies.expire_in, dies.due_in) = (Some(100), Some(50));
+    dies.expire_in = Some(100);
+    dies.due_in = Some(50);
     store.commit(0, claim, &batch(1, vec![dies]), 0);
     assert_eq!(store.due(0, None, 9, false, 10).1, Some(40));
     store.load(1, &Key::from("k"), 0).expect("readable");

@@ -63,7 +63,8 @@ impl World {
         let mut lacks = false;
         let mut lags = false;
         if self.plan.disturb.versions > 0 {
-            (lacks, lags) = (self.rng.permille(200), self.rng.permille(300));
+            lacks = self.rng.permille(200);
+            lags = self.rng.permille(300);
         }
         let rollout = Arc::clone(if lags { &self.previous_rollout } else { &self.rollout });
         let version = (!lacks).then(|| Arc::clone(&rollout));

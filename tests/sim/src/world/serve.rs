@@ -119,7 +119,9 @@ impl World {
                 if rate > 0 && *source > 0 && self.rng.permille(rate / 2) {
                     // The source was too busy to search.
                     let first = missing.first().map_or(0, |range| *range.start());
-                    (found, failed, until) = (Vec::new(), Some("busy".into()), first);
+                    found = Vec::new();
+                    failed = Some("busy".into());
+                    until = first;
                     self.checker.replay_not_searched(owner, key, first);
                 }
                 if rate > 0 && found.len() > 1 && self.rng.permille(rate) {

@@ -43,11 +43,14 @@ pub async fn each_message_has_one_number_after_repeats_and_new_owners(fixture: &
             for _ in 0..=random(2) {
                 sender::results(sender.send(fixture.store(), group.clone()).await);
             }
-            (sent, last_confirmed) = (end, Some(chunks[end - 1].position));
+            sent = end;
+            last_confirmed = Some(chunks[end - 1].position);
             published += random((sent - published) as u64 + 1) as usize;
             if random(4) == 0 {
                 // A new owner begins with all messages that are not recorded as published.
-                (epoch, sent, last_confirmed) = (epoch + 1, published, None);
+                epoch += 1;
+                sent = published;
+                last_confirmed = None;
             }
         }
         let sender = Sender { destination, ..Sender::exchange(fixture.store(), epoch) };
@@ -111,7 +114,8 @@ pub async fn random_calls_agree_with_the_model(fixture: &mut impl Fixture) {
                     epoch += 1;
                     published += random(commit - published + 1);
                     let sender = sender.with(|origin| {
-                        (origin.epoch, origin.published_commit) = (epoch, published);
+                        origin.epoch = epoch;
+                        origin.published_commit = published;
                     });
                     let unpublished =
                         history.iter().filter(|(chunk, _)| chunk.position.commit > published);

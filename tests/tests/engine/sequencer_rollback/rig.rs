@@ -27,7 +27,7 @@ pub(crate) struct Rig {
     /// The errors in the published dead letters.
     pub(crate) published: Vec<String>,
     /// The number of further commits that the store neither applies nor answers.
-    pub(crate) silent: u32,
+    pub(crate) ignored_commits: u32,
     /// True if the store applies commits but does not answer them.
     pub(crate) loses_replies: bool,
     /// The reads of spilled events that wait for an answer. If this field is `None`, the rig answers each read
@@ -83,7 +83,7 @@ impl Rig {
             stored: Vec::new(),
             commits: None,
             published: Vec::new(),
-            silent: 0,
+            ignored_commits: 0,
             loses_replies: false,
             reads: None,
             is_clock_stopped: false,
@@ -255,8 +255,8 @@ impl Rig {
     pub(crate) fn commit(&mut self, batch: Arc<Batch>) -> CommitReply {
         let last = self.stored.len() as u64;
         let number = batch.number;
-        if self.silent > 0 {
-            self.silent -= 1;
+        if self.ignored_commits > 0 {
+            self.ignored_commits -= 1;
             return CommitReply::Unknown;
         }
         if number == last && !self.loses_replies {

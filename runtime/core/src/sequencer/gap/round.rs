@@ -35,7 +35,8 @@ impl Sequencer {
             gap.state = GapState::Exhausted;
             return;
         }
-        (gap.may_find_more, gap.source_unreachable) = (false, false);
+        gap.may_find_more = false;
+        gap.source_unreachable = false;
         gap.state = GapState::Reloading;
         if let Some(listed) = lane.record.gaps.open_mut() {
             listed.rounds = listed.rounds.saturating_add(1);

@@ -277,7 +277,7 @@ mod tests {
     /// Returns a partition handle whose messages up to the commit `done` are durably marked as published.
     fn target(done: u64) -> Arc<PartitionHandle> {
         let of_shard = PublishWatermark::default();
-        of_shard.record_mark(done, done);
+        of_shard.finish_record(done, done);
         of_shard.record_commit(done + 1);
         Arc::new(PartitionHandle {
             partition: Partition { stream: "orders".into(), number: 0 },

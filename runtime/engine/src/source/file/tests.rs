@@ -180,8 +180,8 @@ impl Steps {
             for index in 0..self.reader.set.len() {
                 let visit = self.reader.visit(index).expect("the file");
                 numbers.extend(self.received());
-                was_idle &= visit == Visit::Idle;
-                if visit == Visit::Changed {
+                was_idle &= visit == VisitResult::Idle;
+                if visit == VisitResult::Changed {
                     break;
                 }
             }
@@ -302,7 +302,7 @@ fn growing_half_line_of_a_replaced_file_does_not_delay_other_files_forever() {
         let rest = text.split_off(text.len() - 20);
         steps.append("f.1", &std::mem::replace(&mut text, rest));
         steps.scan();
-        let expected = if number < 3 { Visit::Unfinished } else { Visit::Read };
+        let expected = if number < 3 { VisitResult::Unfinished } else { VisitResult::Read };
         assert_eq!(steps.reader.visit(0).expect("the file"), expected);
         let tracked = steps.reader.set.file(0);
         assert!(tracked.unfinished_since.is_some());

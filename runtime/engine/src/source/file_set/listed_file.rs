@@ -31,9 +31,9 @@ impl ListedFile {
 }
 
 /// The positions of files in a listing, by inode.
-pub(super) type Positions = BTreeMap<u64, usize>;
+pub(super) type FilePositions = BTreeMap<u64, usize>;
 
-pub(super) fn positions(listed: &[ListedFile]) -> Positions {
+pub(super) fn positions(listed: &[ListedFile]) -> FilePositions {
     listed.iter().enumerate().map(|(at, found)| (found.metadata.ino(), at)).collect()
 }
 

@@ -12,7 +12,7 @@ use ordain_util::file_pattern::FileRole;
 
 use super::FileSet;
 use super::identity::{if_permitted, is_denied};
-use super::listed_file::{ListedFile, Positions, is_rotated, open_listed, positions};
+use super::listed_file::{FilePositions, ListedFile, is_rotated, open_listed, positions};
 use super::tracked_file::TrackedFile;
 
 impl FileSet {
@@ -156,7 +156,7 @@ impl FileSet {
         index: usize,
         copy: &ListedFile,
         file: &Arc<File>,
-        (at, positions): (usize, &Positions),
+        (at, positions): (usize, &FilePositions),
     ) -> io::Result<()> {
         let is_live = copy.role == FileRole::Live;
         let length = file.metadata()?.len();
@@ -190,7 +190,7 @@ impl FileSet {
     /// Returns the index at which to insert a new file that has the position `at` in the listing. This is the index of
     /// the first tracked file that is listed later and of which no line was read. Without such a tracked file, it is
     /// the end of the set.
-    fn place(&self, at: usize, positions: &Positions) -> usize {
+    fn place(&self, at: usize, positions: &FilePositions) -> usize {
         let is_later = |tracked: &TrackedFile| {
             let position = positions.get(&tracked.progress.inode);
             tracked.is_unbegun() && position.is_some_and(|position| *position > at)

@@ -1,4 +1,4 @@
-//! The names, labels and help texts of all metrics.
+//! The names and labels of all metrics.
 
 use std::fmt::Result as Written;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::MetricsSnapshot;
+use super::{MetricsSnapshot, help};
 use ordain_engine::driver::PartitionMetrics;
 use ordain_util::histogram::Histogram;
 use ordain_util::source_health::SourceState;
@@ -42,43 +42,36 @@ struct MetricsEncoder<'e, 's> {
 impl MetricsEncoder<'_, '_> {
     fn build(&mut self) -> Written {
         let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
-        let help = "Always 1; the label `version` contains the version of the program";
-        self.samples("build_info", help, MetricType::Gauge, [(version, SampleValue::Gauge(1))])
+        self.samples(
+            "build_info",
+            help::BUILD_INFO,
+            MetricType::Gauge,
+            [(version, SampleValue::Gauge(1))],
+        )
     }
 
     fn log(&mut self) -> Written {
-        let help = "Lines that this process did not write to standard error, because standard error accepted no data \
-                    in time or returned an error";
         let dropped = [(Vec::new(), self.snapshot.dropped_lines)];
-        self.counters("log_lines_dropped", help, dropped)
+        self.counters("log_lines_dropped", help::LOG_LINES_DROPPED, dropped)
     }
 
     fn connections(&mut self) -> Written {
         let gauge = |value| (Vec::new(), SampleValue::Gauge(u64::from(value)));
-        let help = "1 while the store accepts writes, 0 otherwise";
         let writable = [gauge(self.snapshot.is_store_writable)];
-        self.samples("store_writable", help, MetricType::Gauge, writable)?;
-        let help = "1 while the broker responds to this process, 0 otherwise";
+        self.samples("store_writable", help::STORE_WRITABLE, MetricType::Gauge, writable)?;
         let connected = self.snapshot.is_broker_connected.map(gauge);
-        self.samples("broker_connected", help, MetricType::Gauge, connected)?;
+        self.samples("broker_connected", help::BROKER_CONNECTED, MetricType::Gauge, connected)?;
         let sinks = self.snapshot.accepted_sinks.iter().map(|(sink, is_accepted)| {
             (vec![("sink", sink.clone())], SampleValue::Gauge(u64::from(*is_accepted)))
         });
-        let help = "For each sink of kind `amqp`: 0 while the broker refuses the exchange of the sink, for example \
-                    because the exchange is missing; 1 otherwise";
-        self.samples("sink_accepted", help, MetricType::Gauge, sinks)?;
-        let help = "For each partition that this process owns: 1 while the partition's source can deliver events, even \
-                    if it has none to deliver; 0 otherwise. Also 0 while a stopped key with `spill_limit` events in \
-                    the store blocks the partition";
-        self.gauges("stream_consuming", help, |shared, _| match shared.intake() {
+        self.samples("sink_accepted", help::SINK_ACCEPTED, MetricType::Gauge, sinks)?;
+        self.gauges("stream_consuming", help::STREAM_CONSUMING, |shared, _| match shared.intake() {
             SourceState::Inactive => Vec::new(),
             state => vec![(Vec::new(), usize::from(state == SourceState::Consuming))],
         })
     }
 
     fn events(&mut self) -> Written {
-        let help = "Events that ended durably: with effect, as a duplicate, as a dead letter, or without a call of the \
-                    handler because of their type";
         let of_stream = |(stream, stats): (&'_ Arc<str>, &Stats)| {
             [
                 ("effect", stats.settled),
@@ -91,32 +84,28 @@ impl MetricsEncoder<'_, '_> {
             })
         };
         let samples = self.snapshot.streams.iter().flat_map(of_stream);
-        self.counters("events", help, samples)?;
+        self.counters("events", help::EVENTS, samples)?;
         let unverified = self.snapshot.streams.iter().map(|(stream, stats)| {
             (vec![("stream", stream.to_string())], stats.unverified_duplicates)
         });
-        let help = "Store-numbered events that ended as duplicates although Ordain no longer knew the event that it \
-                    had settled with the same sequence";
-        self.counters("unverified_duplicates", help, unverified)?;
+        self.counters("unverified_duplicates", help::UNVERIFIED_DUPLICATES, unverified)?;
         let causes = self.snapshot.streams.iter().flat_map(|(stream, stats)| {
             Cause::ALL.map(|cause| {
                 let labels = vec![("stream", stream.to_string()), ("cause", cause.name().into())];
                 (labels, stats.dead_of(cause))
             })
         });
-        self.counters("dead_letters", "Dead letters written", causes)?;
+        self.counters("dead_letters", help::DEAD_LETTERS, causes)?;
         let published = self.snapshot.published_messages.iter();
         let published = published.map(|(sink, count)| (vec![("sink", sink.clone())], *count));
-        let help = "Messages, and forwarded dead letters, that this process has published";
-        self.counters("published_messages", help, published)?;
+        self.counters("published_messages", help::PUBLISHED_MESSAGES, published)?;
         let unroutable = self.snapshot.unroutable_messages.iter();
         let unroutable = unroutable.map(|(sink, count)| (vec![("sink", sink.clone())], *count));
-        let help = "For each sink of kind `amqp`: messages that the sink has dropped, because no queue accepted them";
-        self.counters("unroutable_messages", help, unroutable)?;
+        self.counters("unroutable_messages", help::UNROUTABLE_MESSAGES, unroutable)?;
         let requests = self.snapshot.requests.iter();
         let requests =
             requests.map(|(status, count)| (vec![("status", status.to_string())], *count));
-        self.counters("ingress_requests", "Requests to the ingress, by response status", requests)?;
+        self.counters("ingress_requests", help::INGRESS_REQUESTS, requests)?;
         let of_partitions = |count: fn(&PartitionMetrics) -> u64| -> Vec<_> {
             let rows = self.snapshot.partitions.iter().map(|(number, shared, _)| {
                 let labels = vec![
@@ -130,22 +119,12 @@ impl MetricsEncoder<'_, '_> {
         let lost = of_partitions(|shared| shared.losses.lost_events());
         let changes = of_partitions(|shared| shared.topology_changes.load(Ordering::Relaxed));
         let moved = of_partitions(|shared| shared.moved_keys.load(Ordering::Relaxed));
-        let help = "Events over HTTP that this process accepted, but that the store lost before the stream read \
-                    them, because the store went back in time";
-        self.counters("events_lost", help, lost)?;
+        self.counters("events_lost", help::EVENTS_LOST, lost)?;
         let messages = self.snapshot.lost_messages.iter();
         let messages = messages.map(|(stream, count)| (vec![("stream", stream.clone())], *count));
-        let help = "Messages that a sink file contained at the start although the store lacked them, because the store had \
-                    gone back in time";
-        self.counters("messages_lost", help, messages)?;
-        let help = "How often this process has found a fault of the stream's topology in the broker while the stream \
-                    ran. In the first kind of fault, an exchange, queue or binding of the stream was missing or \
-                    replaced. In the second kind, another queue, exchange or program took events from the stream. In \
-                    the third kind, the broker refused to declare or bind an exchange or queue, for example because of \
-                    another form or a missing permission";
-        self.counters("topology_changes", help, changes)?;
-        let help = "Keys that a partition of this process took over from another partition";
-        self.counters("keys_moved", help, moved)?;
+        self.counters("messages_lost", help::MESSAGES_LOST, messages)?;
+        self.counters("topology_changes", help::TOPOLOGY_CHANGES, changes)?;
+        self.counters("keys_moved", help::KEYS_MOVED, moved)?;
         self.rollbacks()?;
         let kinds = self.snapshot.streams.iter().flat_map(|(stream, stats)| {
             FailureKind::ALL.map(|kind| {
@@ -154,7 +133,7 @@ impl MetricsEncoder<'_, '_> {
                 (labels, stats.failures_by_kind[kind as usize])
             })
         });
-        self.counters("handler_failures", "Failed attempts to execute events", kinds)
+        self.counters("handler_failures", help::HANDLER_FAILURES, kinds)
     }
 
     fn rollbacks(&mut self) -> Written {
@@ -163,14 +142,12 @@ impl MetricsEncoder<'_, '_> {
             .streams
             .iter()
             .map(|(stream, stats)| (vec![("stream", stream.to_string())], stats.recommitted));
-        let help = "Commits that the store lost, and that Ordain then repeated from memory";
-        self.counters("commits_repeated", help, repeated)?;
+        self.counters("commits_repeated", help::COMMITS_REPEATED, repeated)?;
         let rollbacks = self.snapshot.rollbacks.iter().map(|((stream, shard), count)| {
             let labels = vec![("stream", stream.to_string()), ("shard", shard.to_string())];
             (labels, *count)
         });
-        let help = "How often this process has found that a shard went back in time and lost data of the stream";
-        self.counters("rollbacks", help, rollbacks)
+        self.counters("rollbacks", help::ROLLBACKS, rollbacks)
     }
 
     fn gaps(&mut self) -> Written {
@@ -185,15 +162,12 @@ impl MetricsEncoder<'_, '_> {
                 (labels, count)
             })
         });
-        let help = "Requests for missing events, by replay source";
-        self.counters("gap_rounds", help, samples)?;
-        let help = "Seconds from the detection of a gap (usually at the arrival of a later event) to the arrival of \
-            the first missing event";
+        self.counters("gap_rounds", help::GAP_ROUNDS, samples)?;
         let samples = self.snapshot.streams.iter().map(|(stream, stats)| {
             let labels = vec![("stream", stream.to_string())];
             (labels, SampleValue::of_recovery(&stats.recovery_times))
         });
-        self.samples("recovery_seconds", help, MetricType::Histogram, samples)
+        self.samples("recovery_seconds", help::RECOVERY_SECONDS, MetricType::Histogram, samples)
     }
 
     fn handlers(&mut self) -> Written {
@@ -201,33 +175,38 @@ impl MetricsEncoder<'_, '_> {
             let labels = vec![("handler", handler.clone()), ("version", version.clone())];
             (labels, SampleValue::of(times))
         });
-        let help = "Seconds that a handler took for an event: the average over the events of a turn (events of one \
-                    key, executed back to back)";
-        self.samples("handler_seconds", help, MetricType::Histogram, samples)?;
+        self.samples("handler_seconds", help::HANDLER_SECONDS, MetricType::Histogram, samples)?;
         let refused = self.snapshot.refused.iter().map(|(handler, files)| {
             (vec![("handler", handler.clone())], SampleValue::Gauge(*files as u64))
         });
-        let help = "Unusable handler files, as listed by the command `plugins list`";
-        self.samples("handler_files_refused", help, MetricType::Gauge, refused)?;
+        self.samples(
+            "handler_files_refused",
+            help::HANDLER_FILES_REFUSED,
+            MetricType::Gauge,
+            refused,
+        )?;
         let rollout_numbers = self.snapshot.rollouts.iter().map(|(stream, number)| {
             (vec![("stream", stream.clone())], SampleValue::Gauge(*number))
         });
-        let help = "Number of the rollout (choice of a handler version) under which the stream's events are executed";
-        self.samples("version_generation", help, MetricType::Gauge, rollout_numbers)
+        self.samples(
+            "version_generation",
+            help::VERSION_GENERATION,
+            MetricType::Gauge,
+            rollout_numbers,
+        )
     }
 
     fn commits(&mut self) -> Written {
         let samples = self.snapshot.commit_seconds.iter().map(|(stream, seconds)| {
             (vec![("stream", stream.to_string())], SampleValue::of(seconds))
         });
-        let help = "Seconds until the store answered a commit";
-        self.samples("commit_seconds", help, MetricType::Histogram, samples)?;
+        self.samples("commit_seconds", help::COMMIT_SECONDS, MetricType::Histogram, samples)?;
         let times = &self.snapshot.times;
         for (name, help, histogram) in [
-            ("commit_batch_events", "Number of events that a commit settled", &times.batch),
+            ("commit_batch_events", help::COMMIT_BATCH_EVENTS, &times.batch),
             (
                 "publish_to_commit_seconds",
-                "Seconds from the producer's timestamp of an event to the commit of the event",
+                help::PUBLISH_TO_COMMIT_SECONDS,
                 &times.publish_to_commit,
             ),
         ] {
@@ -238,17 +217,15 @@ impl MetricsEncoder<'_, '_> {
     }
 
     fn keys(&mut self) -> Written {
-        self.gauges("lanes", "Keys in memory", |_, stats| {
+        self.gauges("lanes", help::LANES, |_, stats| {
             let gauge =
                 |state: LaneState| (vec![("state", state.name().into())], stats.lanes_in(state));
             LaneState::ALL.map(gauge).to_vec()
         })?;
-        self.gauges("ready_keys", "Keys in memory with an event that can run", |_, stats| {
+        self.gauges("ready_keys", help::READY_KEYS, |_, stats| {
             vec![(Vec::new(), stats.lanes_in(LaneState::Ready))]
         })?;
-        let help = "Keys in memory that are blocked: an event is missing, another partition has the key, an attempt \
-                    failed, the key is parked or unreadable, or the handler version is missing";
-        self.gauges("blocked_keys", help, |_, stats| {
+        self.gauges("blocked_keys", help::BLOCKED_KEYS, |_, stats| {
             [
                 ("gap", LaneState::Waiting),
                 ("retry", LaneState::Retrying),
@@ -259,24 +236,19 @@ impl MetricsEncoder<'_, '_> {
             .map(|(cause, state)| (vec![("cause", cause.into())], stats.lanes_in(state)))
             .to_vec()
         })?;
-        let help = "1 while the partition accepts no events because the store holds `spill_limit` events of a stopped \
-                    key, 0 otherwise";
-        self.gauges("full_keys", help, |shared, _| {
+        self.gauges("full_keys", help::FULL_KEYS, |shared, _| {
             vec![(Vec::new(), usize::from(shared.full_key().is_some()))]
         })?;
-        let help =
-            "Messages, and dead letters to be forwarded, that are committed but not yet published";
-        self.gauges("outbox_pending", help, |_, stats| vec![(Vec::new(), stats.outbox)])?;
-        let help = "Events that wait for delivery in the broker or in the store";
-        self.gauges("partition_lag_events", help, |shared, _| {
+        self.gauges("outbox_pending", help::OUTBOX_PENDING, |_, stats| {
+            vec![(Vec::new(), stats.outbox)]
+        })?;
+        self.gauges("partition_lag_events", help::PARTITION_LAG_EVENTS, |shared, _| {
             shared.lag.get().map(|events| (Vec::new(), events as usize)).into_iter().collect()
         })?;
-        let help = "Messages in the queue `{queue}.dropped`: the broker has dropped them from the queues of the stream";
-        self.gauges("dropped_messages", help, |shared, _| {
+        self.gauges("dropped_messages", help::DROPPED_MESSAGES, |shared, _| {
             shared.dropped.get().map(|dropped| (Vec::new(), dropped as usize)).into_iter().collect()
         })?;
-        let help = "Events received over HTTP and not yet published to the broker";
-        self.gauges("inbox_events", help, |shared, _| {
+        self.gauges("inbox_events", help::INBOX_EVENTS, |shared, _| {
             let known = shared.inbox.iter().filter_map(|inbox| inbox.get());
             let events = known.reduce(|sum, more| sum + more);
             events.map(|events| (Vec::new(), events as usize)).into_iter().collect()
@@ -286,15 +258,22 @@ impl MetricsEncoder<'_, '_> {
             let keys = self.snapshot.parked_keys(stream, stats);
             (vec![("stream", stream.to_string())], SampleValue::Gauge(keys))
         });
-        let help = "Parked keys: the higher of the number at the last count in the store and the number in memory";
-        self.samples("parked_keys", help, MetricType::Gauge, samples.collect::<Vec<_>>())?;
+        self.samples(
+            "parked_keys",
+            help::PARKED_KEYS,
+            MetricType::Gauge,
+            samples.collect::<Vec<_>>(),
+        )?;
         let wanted = self.snapshot.wanted.iter();
         let samples = wanted.map(|(stream, wanted)| {
             (vec![("stream", stream.clone())], SampleValue::Gauge(*wanted))
         });
-        let help = "Number of instances that the lag of a stream requires; while the lag is unknown, at least the number \
-                    of running instances, up to the number of partitions. GET /v1/scale/STREAM returns the same number";
-        self.samples("wanted_instances", help, MetricType::Gauge, samples.collect::<Vec<_>>())
+        self.samples(
+            "wanted_instances",
+            help::WANTED_INSTANCES,
+            MetricType::Gauge,
+            samples.collect::<Vec<_>>(),
+        )
     }
 
     fn counters(

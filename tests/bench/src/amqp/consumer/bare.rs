@@ -38,7 +38,8 @@ pub(super) async fn consume(partition: Partition) -> Result<()> {
                 for delivery in batch {
                     let delivery = delivery?;
                     progress.done([&*delivery.data]);
-                    (last, waiting) = (delivery.delivery_tag, waiting + 1);
+                    last = delivery.delivery_tag;
+                    waiting += 1;
                 }
                 if waiting < BATCH_LIMIT as u64 {
                     continue;

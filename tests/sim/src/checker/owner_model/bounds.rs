@@ -77,12 +77,12 @@ impl Checker {
                 return true;
             }
             let key_record = store.records.get(key).map(|record| &record.key_record);
-            let here = key_record.is_none_or(|key_record| key_record.next == *sequence);
+            let is_next = key_record.is_none_or(|key_record| key_record.next == *sequence);
             let durable = key_record.map_or(0, |key_record| key_record.attempts);
-            if here && *count < settings.retry.attempts && durable < *count {
+            if is_next && *count < settings.retry.attempts && durable < *count {
                 missing = Some((key.clone(), *sequence, *count, durable));
             }
-            here
+            is_next
         });
         if let Some((key, sequence, count, durable)) = missing {
             let detail = format!(

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 /// The state of the socket of an attempt.
 #[derive(Debug, Default)]
 enum AttemptSocket {
-    /// There is no socket to close: the attempt has no socket yet, or [`Attempt::succeed`] is about to end the attempt.
+    /// There is no socket to close: the attempt has no socket yet, or [`ConnectAttempt::succeed`] is about to end the attempt.
     #[default]
     None,
     /// The attempt waits for the broker on this socket.
@@ -21,10 +21,10 @@ enum AttemptSocket {
     Abandoned,
 }
 
-/// The caller's side of an attempt. Dropping an `Attempt` gives up the attempt and closes its socket. After
+/// The caller's side of an attempt. Dropping an `ConnectAttempt` gives up the attempt and closes its socket. After
 /// [`Self::succeed`], the socket stays open.
 #[derive(Debug)]
-pub(super) struct Attempt {
+pub(super) struct ConnectAttempt {
     socket: Arc<Mutex<AttemptSocket>>,
     /// This sender is dropped together with the attempt. A running [`SocketOpener::run`] then returns an error.
     running: watch::Sender<()>,
@@ -37,7 +37,7 @@ pub(super) struct SocketOpener {
     running: watch::Receiver<()>,
 }
 
-impl Attempt {
+impl ConnectAttempt {
     /// Begins an attempt.
     pub(super) fn new() -> Self {
         Self { socket: Arc::default(), running: watch::Sender::default() }
@@ -55,7 +55,7 @@ impl Attempt {
     }
 }
 
-impl Drop for Attempt {
+impl Drop for ConnectAttempt {
     fn drop(&mut self) {
         let mut socket = lock(&self.socket);
         if let AttemptSocket::Waiting(open) = &*socket {
@@ -76,7 +76,7 @@ impl SocketOpener {
         }
     }
 
-    /// Keeps a second handle of the socket, so that a dropped [`Attempt`] can close the socket. Fails if the attempt
+    /// Keeps a second handle of the socket, so that a dropped [`ConnectAttempt`] can close the socket. Fails if the attempt
     /// has ended.
     pub(super) fn keep(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let open = TcpStream::from(socket.try_clone_to_owned()?);
@@ -111,7 +111,7 @@ mod tests {
     /// Dropping an attempt closes its socket, even if the library still has a handle of the socket.
     #[test]
     fn given_up_attempt_closes_its_socket() {
-        let attempt = Attempt::new();
+        let attempt = ConnectAttempt::new();
         let (mut client, mut server) = pair();
         attempt.opener().keep(client.as_fd()).unwrap();
         drop(attempt);
@@ -122,7 +122,7 @@ mod tests {
     /// The socket of an attempt that succeeded stays open.
     #[test]
     fn successful_attempt_keeps_its_socket() {
-        let attempt = Attempt::new();
+        let attempt = ConnectAttempt::new();
         let (client, server) = pair();
         attempt.opener().keep(client.as_fd()).unwrap();
         attempt.succeed();
@@ -135,7 +135,7 @@ mod tests {
     /// a socket.
     #[tokio::test]
     async fn given_up_attempt_fails_its_steps_and_keeps_no_socket() {
-        let attempt = Attempt::new();
+        let attempt = ConnectAttempt::new();
         let opener = attempt.opener();
         drop(attempt);
         let never = std::future::pending::<io::Result<()>>();
