@@ -439,7 +439,7 @@ mod tests {
             let last = words.len().checked_sub(1)?;
             Some(literal.excerpt(&words, 0, last))
         };
-        let literals = source::rust(text).literals;
+        let literals = source::rust(text, false).literals;
         literals.iter().filter_map(whole).filter(|literal| literal.contains("`ordain ")).collect()
     }
 
