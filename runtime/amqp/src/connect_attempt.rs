@@ -12,7 +12,8 @@ use tokio::sync::watch;
 /// The state of the socket of an attempt.
 #[derive(Debug, Default)]
 enum AttemptSocket {
-    /// There is no socket to close: the attempt has no socket yet, or [`ConnectAttempt::succeed`] is about to end the attempt.
+    /// There is no socket to close: the attempt has no socket yet, or [`ConnectAttempt::succeed`] is about to end the
+    /// attempt.
     #[default]
     None,
     /// The attempt waits for the broker on this socket.
@@ -76,8 +77,8 @@ impl SocketOpener {
         }
     }
 
-    /// Keeps a second handle of the socket, so that a dropped [`ConnectAttempt`] can close the socket. Fails if the attempt
-    /// has ended.
+    /// Keeps a second handle of the socket, so that a dropped [`ConnectAttempt`] can close the socket. Fails if the
+    /// attempt has ended.
     pub(super) fn keep(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let open = TcpStream::from(socket.try_clone_to_owned()?);
         let mut socket = lock(&self.socket);
