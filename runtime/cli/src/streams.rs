@@ -20,9 +20,9 @@ pub(crate) enum StreamsCommand {
     /// Resume a stream that has stopped because its queue is lost (fifo streams only), or because it cannot read the
     /// messages of its queue.
     ///
-    /// If a stream cannot read its messages, only one process has stopped the stream: name this process with `--admin`.
-    /// The process then receives the messages of the queue again, with the same settings. If the settings are wrong,
-    /// correct them and start Ordain again instead.
+    /// If a stream cannot read its messages, only one process has stopped the stream. If the store is in Redis, name
+    /// this process with `--admin`. The process then receives the messages of the queue again, with the same settings.
+    /// If the settings are wrong, correct them and start Ordain again instead.
     ///
     /// If the queue is lost, its messages do not come back. Before you run this command, publish again the events of
     /// the lost queue that have not taken effect. For each key, the command `keys list` shows the number of the next
