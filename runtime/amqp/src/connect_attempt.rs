@@ -22,7 +22,7 @@ enum AttemptSocket {
     Abandoned,
 }
 
-/// The caller's side of an attempt. Dropping an `ConnectAttempt` gives up the attempt and closes its socket. After
+/// The caller's side of an attempt. Dropping a `ConnectAttempt` gives up the attempt and closes its socket. After
 /// [`Self::succeed`], the socket stays open.
 #[derive(Debug)]
 pub(super) struct ConnectAttempt {

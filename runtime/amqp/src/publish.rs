@@ -236,7 +236,8 @@ enum ChannelEnd {
     UnmatchedReturn,
     /// Too many messages of the channel have neither been confirmed nor refused.
     TooManyLateConfirms,
-    /// The broker refused a message on the channel some time ago, and may refuse others only because of that.
+    /// The broker refused a message on the channel at least [`REFUSED_CHANNEL_LIFETIME`] ago, and may refuse further
+    /// messages of the channel only for this reason.
     RefusedMessage,
 }
 
@@ -370,7 +371,7 @@ impl ExchangePublisher {
         let mut check_timer = interval(CHECK_INTERVAL);
         check_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            // The task replaces the channel when all messages of the channel are confirmed. So the task sends no message
+            // The task replaces the channel only when all messages of the channel are confirmed, so it sends no message
             // twice.
             let is_replaced = self.is_channel_replaced();
             if is_replaced && tracker.is_empty() {

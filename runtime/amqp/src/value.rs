@@ -49,8 +49,7 @@ fn decode_hex(digits: &str) -> Option<Vec<u8>> {
 
 /// Returns a text value, the digits of a number, or `true` or `false`. Decodes a text that is not UTF-8 as Latin-1,
 /// because some clients write Latin-1. Returns `None` for a byte array that is not UTF-8, and for a value of any other
-/// type. AMQP has no type for a short text as the value of a header, so the text never has the prefix that [`not_utf8`]
-/// detects.
+/// type. In AMQP, the value of a header is never a short text, so this function need not call [`not_utf8`].
 pub(super) fn as_text(value: &AMQPValue) -> Option<Cow<'_, str>> {
     match value {
         AMQPValue::LongString(text) => Some(match std::str::from_utf8(text.as_bytes()) {
@@ -205,8 +204,8 @@ pub(super) fn from_json(value: &Value) -> AMQPValue {
     }
 }
 
-/// Converts a value to JSON that contains the type: an array of the letter that stands for the type in AMQP, and the
-/// value. Texts and bytes become base64, and floating-point numbers become texts.
+/// Converts a value and its type to a JSON array with two elements: the letter that stands for the type in AMQP, and
+/// the value. Texts and bytes become base64, and floating-point numbers become texts.
 pub(super) fn to_typed_json(value: &AMQPValue) -> Value {
     let content: Value = match value {
         AMQPValue::Boolean(value) => (*value).into(),

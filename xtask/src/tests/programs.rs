@@ -15,7 +15,7 @@ pub(super) const WORKSPACE: [&str; 4] = ["--release", "--workspace", "--exclude"
 /// The folder of the package whose tests explore models.
 const MODEL_FOLDER: &str = "tests/model";
 
-/// A program with tests. Programs with unit tests are less than programs with integration tests.
+/// A program with tests. Programs with unit tests sort before programs with integration tests.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TestProgram {
     is_integration: bool,

@@ -161,8 +161,8 @@ impl Sequencer {
         } else {
             ahead.first = ahead.first.max(until);
         }
-        // The write removes the key's entry in the due index. While the range has further letters, the entry of a key
-        // that is not parked stays.
+        // If the range has ended, or if the key is parked, the key may no longer need its entry in the due index. Only
+        // a write removes the entry.
         lane.must_write |= is_over || lane.parked();
         if let Some(cold) = lane.cold.get_mut() {
             cold.settled_ahead.retain(|(sequence, _)| *sequence >= until);

@@ -546,27 +546,27 @@ do
   end
 
   -- Reads the next number of a record. A cursor contains a record (`record`) and an offset (`at`). Each function that
-  -- reads with a cursor moves the offset to the end of the part that it has read.
+  -- reads or skips a part of the record moves the offset to the end of this part.
   local function next_number(cursor)
     local number, width = varint(cursor.record, cursor.at)
     cursor.at = cursor.at + width
     return number
   end
 
-  -- Reads several numbers of a record, without keeping them.
+  -- Skips several numbers of a record.
   local function skip_numbers(cursor, times)
     for _ = 1, times do
       next_number(cursor)
     end
   end
 
-  -- Reads a text, which begins with its length, without keeping it.
+  -- Skips a text. Its length precedes the text.
   local function skip_text(cursor)
     local size = next_number(cursor)
     cursor.at = cursor.at + size
   end
 
-  -- Reads a text that may be missing, without keeping it. The byte before the text states whether there is a text.
+  -- Skips a text that may be missing. The first byte states whether there is a text.
   local function skip_optional_text(cursor)
     cursor.at = cursor.at + 1
     if byte(cursor.record, cursor.at - 1) == 1 then
@@ -617,7 +617,7 @@ do
     end
     local cursor, stop = {record = record, at = from + 4 * size}, state_at(record)
     for _ = 1, next_number(cursor) do
-      -- The kind of the gap's end, then its two sequences, three times and the number of rounds.
+      -- The kind of the gap's end (one byte). Then six numbers: two sequences, three times and the number of rounds.
       cursor.at = cursor.at + 1
       skip_numbers(cursor, 6)
       for _ = 1, next_number(cursor) do
