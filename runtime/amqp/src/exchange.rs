@@ -25,6 +25,8 @@ pub(super) struct Exchange {
     pub(super) sink: String,
     pub(super) broker: Arc<BrokerEndpoint>,
     pub(super) name: String,
+    /// True if the routing key of the sink contains the queue for a reply.
+    pub(super) has_replies: bool,
 }
 
 /// A connection of a sink.
@@ -148,7 +150,7 @@ impl Exchange {
     /// queue. For the flag `mandatory`, RabbitMQ counts such a message as unroutable although the client receives it.
     fn is_direct_reply(&self, routing_key: &str) -> bool {
         let channel = routing_key.strip_prefix(DIRECT_REPLY_ADDRESS);
-        self.name.is_empty() && channel.is_some_and(|channel| channel.starts_with('.'))
+        self.has_replies && channel.is_some_and(|channel| channel.starts_with('.'))
     }
 
     /// Returns a future that publishes a message and completes with the broker's confirm.

@@ -25,6 +25,10 @@ const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Delay between two attempts to publish.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
+/// Time after which the producer replaces a connection on which the broker has refused an event. RabbitMQ refuses all
+/// further messages of a channel for a full queue (`reject-publish`), even if an operator has removed the limit of the
+/// queue in the meantime.
+const REFUSED_LINK_LIFETIME: Duration = Duration::from_secs(5);
 /// Time between two warnings that the broker does not accept events.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -42,6 +46,8 @@ pub struct ExchangeProducer {
     /// The time for which the producer retries while the broker is unavailable or accepts no event.
     retry_timeout: Duration,
     link: Option<ProducerLink>,
+    /// The time when the broker first refused an event on `link`; `None` if it has refused no event.
+    refused_since: Option<Instant>,
     /// The connection and channel of the last attempt, if the broker blocked the connection. The producer keeps this
     /// connection to notice the end of the block: the broker would block a new connection only after its first message.
     blocked: Option<ProducerLink>,
@@ -72,6 +78,7 @@ impl ExchangeProducer {
             keeps_key_order: in_order,
             retry_timeout,
             link: None,
+            refused_since: None,
             blocked: None,
         }
     }
@@ -143,11 +150,6 @@ impl ExchangeProducer {
                 break;
             }
         }
-        if failed.is_none() && !stopped.is_empty() {
-            // RabbitMQ can refuse all further messages of a channel on which a full queue has refused a message, even
-            // after an operator has removed the limit of the queue.
-            self.link = None;
-        }
         (accepted, failed)
     }
 
@@ -189,6 +191,7 @@ impl ExchangeProducer {
         let mut late = Vec::new();
         let mut ended = None;
         let mut wait = limit;
+        let mut is_refused = false;
         for (accepted, confirm) in accepted.iter_mut().zip(confirms) {
             // After an error or a timeout, this loop continues, because the confirms of later messages may already have
             // arrived.
@@ -208,7 +211,11 @@ impl ExchangeProducer {
                 }
             };
             *accepted = confirmation.is_ack();
+            is_refused |= confirmation.is_nack();
             returned.extend(confirmation.take_message().map(|message| message.delivery));
+        }
+        if is_refused {
+            self.refused_since.get_or_insert_with(Instant::now);
         }
         // A confirm that arrived after its time limit may also carry a returned message.
         for confirmation in late.into_iter().filter_map(FutureExt::now_or_never) {
@@ -243,7 +250,10 @@ impl ExchangeProducer {
     }
 
     async fn channel(&mut self) -> Result<&Channel, BrokerError> {
-        if !self.link.as_ref().is_some_and(is_open) {
+        let lifetime = shortened(REFUSED_LINK_LIFETIME);
+        let is_outdated = self.refused_since.is_some_and(|since| since.elapsed() >= lifetime);
+        if is_outdated || !self.link.as_ref().is_some_and(is_open) {
+            self.refused_since = None;
             let connection = self.broker.connect("ordain publish").await?;
             let limit = shortened(CONFIRM_TIMEOUT);
             let opened = async {

@@ -53,11 +53,11 @@ const CONFIRM_LIMIT_BYTES: usize = 8 << 20;
 const SEND_GROUP_SIZE: usize = 256;
 /// Interval between two checks for overdue confirms and due retries.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
-/// Time after which the task replaces a channel on which the broker has refused a message. RabbitMQ refuses all further
-/// messages of a channel if a full queue has refused one of them (`reject-publish`), until the length of the queue falls
-/// again. If an operator removes the limit of the queue instead, RabbitMQ continues to refuse the messages of this
-/// channel, but accepts those of a new channel.
-const REFUSED_CHANNEL_LIFETIME: Duration = Duration::from_secs(30);
+/// Time after which the task retries a message in isolation that the broker has refused, although the broker has
+/// refused messages of this channel for that time. RabbitMQ refuses all further messages of a channel for a full queue
+/// (`reject-publish`), until the length of the queue falls. If an operator removes the limit of the queue instead,
+/// RabbitMQ continues to refuse the messages of this channel, but accepts those of a new channel.
+const REFUSAL_PROBE_DELAY: Duration = Duration::from_secs(30);
 /// Maximum number of messages that are retried in isolation at the same time, each on its own connection.
 const ISOLATED_RETRY_LIMIT: usize = 8;
 
@@ -102,6 +102,7 @@ impl ExchangeSink {
             sink: name.to_owned(),
             broker: Arc::clone(broker),
             name: config.exchange.0.clone(),
+            has_replies: config.routing_key.names_reply_queue(),
         };
         let connection = exchange.link(None).await?;
         let is_exchange_refused = match exchange.check(&connection).await {
@@ -129,6 +130,8 @@ impl ExchangeSink {
             health: Arc::clone(&health),
             confirm_timeout: shortened(CONFIRM_TIMEOUT),
             refused_since: None,
+            probe: None,
+            is_channel_outdated: false,
         };
         let (input, receiver) = mpsc::unbounded_channel();
         let routing_key = config.routing_key.clone();
@@ -222,8 +225,13 @@ struct ExchangePublisher {
     health: Arc<SinkHealth>,
     /// Time limit for the next confirm.
     confirm_timeout: Duration,
-    /// The time when the broker first refused a message on the present channel; `None` if it has refused no message.
+    /// The time of the broker's first refusal of a message on the present channel, or of the last probe if that is later;
+    /// `None` if the broker has refused no message. A probe is an isolated retry of a refused message.
     refused_since: Option<Instant>,
+    /// The position, in the order of the sink, of the message that is the present probe.
+    probe: Option<u64>,
+    /// True if the broker has accepted a probe, so that the task must replace the channel.
+    is_channel_outdated: bool,
 }
 
 /// The reason why a channel is no longer used.
@@ -236,9 +244,8 @@ enum ChannelEnd {
     UnmatchedReturn,
     /// Too many messages of the channel have neither been confirmed nor refused.
     TooManyLateConfirms,
-    /// The broker refused a message on the channel at least [`REFUSED_CHANNEL_LIFETIME`] ago, and may refuse further
-    /// messages of the channel only for this reason.
-    RefusedMessage,
+    /// The broker refused a message on this channel, and accepted it on another channel.
+    Outdated,
 }
 
 impl From<lapin::Error> for ChannelEnd {
@@ -287,6 +294,8 @@ impl ExchangePublisher {
                 self.report_recovery();
             }
             self.refused_since = None;
+            self.probe = None;
+            self.is_channel_outdated = false;
             let mut tracker = ConfirmTracker::new();
             let ended = self.publish(&link, &mut tracker, &mut input, &published).await;
             let unconfirmed_count = tracker.unconfirmed_count();
@@ -320,7 +329,7 @@ impl ExchangePublisher {
                 }
                 // Dropping the link closes the connection in the remaining cases.
                 Err(ChannelEnd::TimedOut) => self.handle_confirm_timeout(first),
-                Err(ChannelEnd::TooManyLateConfirms | ChannelEnd::RefusedMessage) => {}
+                Err(ChannelEnd::TooManyLateConfirms | ChannelEnd::Outdated) => {}
                 Err(ChannelEnd::UnmatchedReturn) => {
                     let broker = &self.exchange.broker;
                     let reason =
@@ -371,13 +380,13 @@ impl ExchangePublisher {
         let mut check_timer = interval(CHECK_INTERVAL);
         check_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            // The task replaces the channel only when all messages of the channel are confirmed, so it sends no message
-            // twice.
-            let is_replaced = self.is_channel_replaced();
-            if is_replaced && tracker.is_empty() {
-                return Err(ChannelEnd::RefusedMessage);
+            // The task replaces the channel when all its messages are confirmed, so that no message is sent twice.
+            if self.is_channel_outdated && tracker.is_empty() {
+                return Err(ChannelEnd::Outdated);
             }
-            if !is_replaced && (tracker.is_empty() || self.unsent.len() >= SEND_GROUP_SIZE) {
+            if !self.is_channel_outdated
+                && (tracker.is_empty() || self.unsent.len() >= SEND_GROUP_SIZE)
+            {
                 self.send_unsent(&link.channel, tracker, published);
             }
             tokio::select! {
@@ -395,7 +404,7 @@ impl ExchangePublisher {
                 },
                 _ = check_timer.tick(), if !self.is_empty() || !tracker.is_empty() => {
                     self.check_overdue(link, tracker, published)?;
-                    if !is_replaced {
+                    if !self.is_channel_outdated {
                         self.send_unsent(&link.channel, tracker, published);
                     }
                 }
@@ -403,10 +412,19 @@ impl ExchangePublisher {
         }
     }
 
-    /// Returns whether the task must replace the present channel, because the broker refused a message on it.
-    fn is_channel_replaced(&self) -> bool {
-        let limit = shortened(REFUSED_CHANNEL_LIFETIME);
-        self.refused_since.is_some_and(|since| since.elapsed() >= limit)
+    /// Returns how a message is retried that the broker has not accepted with `result`. `order` is its position in the
+    /// order of the sink. Makes the message the probe if a probe is due.
+    fn retry_mode(&mut self, order: u64, result: ConfirmResult) -> RetryMode {
+        if result != ConfirmResult::Nacked {
+            return RetryMode::Pipelined;
+        }
+        let since = *self.refused_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < shortened(REFUSAL_PROBE_DELAY) {
+            return RetryMode::Pipelined;
+        }
+        self.refused_since = Some(Instant::now());
+        self.probe = Some(order);
+        RetryMode::Isolated
     }
 
     /// Handles overdue confirms, and starts due retries.
@@ -545,11 +563,9 @@ impl ExchangePublisher {
         let mut published_counts: Vec<PublishedCount> = Vec::new();
         for (item, result) in resolved {
             if !self.is_final(result) {
-                if result == ConfirmResult::Nacked {
-                    self.refused_since.get_or_insert_with(Instant::now);
-                }
                 self.warnings.not_accepted(&item.outgoing, result, &self.retry_queue);
-                self.retry_queue.hold(item, RetryMode::Pipelined, Instant::now());
+                let mode = self.retry_mode(item.order, result);
+                self.retry_queue.hold(item, mode, Instant::now());
                 continue;
             }
             if result == ConfirmResult::Returned {
@@ -602,6 +618,9 @@ impl ExchangePublisher {
         match answer {
             IsolatedAnswer::Confirm(result) => {
                 let is_final = self.is_final(result);
+                if result == ConfirmResult::Acked && self.probe == Some(item.order) {
+                    self.is_channel_outdated = true;
+                }
                 if is_final {
                     self.retry_queue.retry_isolated_now(Instant::now());
                     // The broker was only slow, or has recovered, so the normal time limit applies again.

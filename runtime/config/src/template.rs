@@ -62,12 +62,11 @@ impl RoutingKeyTemplate {
     }
 
     /// Returns whether a message can have this routing key. If the template has placeholders, this function compares
-    /// only the fixed text at its beginning.
+    /// only the fixed texts at its beginning and at its end.
     pub(super) fn can_be(&self, routing_key: &str) -> bool {
-        match self.0.split_once('{') {
-            Some((fixed, _)) => routing_key.starts_with(fixed),
-            None => routing_key == self.0,
-        }
+        let placeholders = self.0.split_once('{').zip(self.0.rsplit_once('}'));
+        let Some(((start, _), (_, end))) = placeholders else { return routing_key == self.0 };
+        routing_key.strip_prefix(start).is_some_and(|rest| rest.ends_with(end))
     }
 
     /// Returns an error text if a key is too long to be used as a routing key.
@@ -138,4 +137,25 @@ pub(super) fn placeholders<'a>(text: &'a str, known: &[&str]) -> Result<Vec<&'a 
         rest = after;
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RoutingKeyTemplate;
+
+    #[test]
+    fn fixed_texts_of_a_template_exclude_routing_keys() {
+        for (template, routing_key, can_be) in [
+            ("orders", "orders", true),
+            ("orders", "orders.1", false),
+            ("{key}", "orders", true),
+            ("{stream}.dead", "orders", false),
+            ("{stream}.dead", "orders.dead", true),
+            ("a.{stream}.{type}.b", "a.b", false),
+            ("a.{stream}.{type}.b", "a.x.y.b", true),
+        ] {
+            let template = RoutingKeyTemplate::parse(template).expect("a valid template");
+            assert_eq!(template.can_be(routing_key), can_be, "{template:?}, {routing_key}");
+        }
+    }
 }

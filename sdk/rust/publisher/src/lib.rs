@@ -62,8 +62,9 @@ pub struct Receipt {
 
 impl Publisher {
     /// Opens the store and the broker of a stream, according to an Ordain configuration. Declares the stream's
-    /// exchange and queues if they are missing. Waits at most half a minute while the store is unavailable, and at most
-    /// half a minute while the broker is unavailable.
+    /// exchange and queues if they are missing. Waits at most half a minute while the store is unavailable. Repeats a
+    /// failed attempt to reach the broker for half a minute. If the broker accepts a connection but does not answer, an
+    /// attempt itself can take two minutes.
     ///
     /// # Errors
     /// Fails in these cases:
