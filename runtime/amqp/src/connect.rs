@@ -128,6 +128,12 @@ impl BrokerError {
         }
     }
 
+    /// Returns whether the user lacks a right to a queue or an exchange. The broker may accept the same request of
+    /// another user.
+    pub fn is_access_refused(&self) -> bool {
+        matches!(self, Self::Refused { cause: RefusalCause::Access, .. })
+    }
+
     /// Returns whether the broker lacks the queue or exchange.
     pub(super) fn is_not_found(&self) -> bool {
         use RefusalCause::{ForeignNotFound, NotFound};

@@ -191,7 +191,7 @@ async fn consume(
         if throttle.allow() || is_first {
             tracing::warn!(stream, queue, error = reason, "queue not consumed; retrying");
         }
-        options.health.set(retry_state(&error, reason));
+        report_retry(options, &error, reason);
         // If a subscription ends soon and without a delivery, the next subscription may fail in the same way, so the
         // delay grows.
         if progress.received() > 0 || since.elapsed() > MAX_RETRY_DELAY {
@@ -204,13 +204,20 @@ async fn consume(
     }
 }
 
-/// Returns the state of a source that retries after an error. `reason` is the text of the error.
-fn retry_state(error: &QueueCheckError, reason: String) -> SourceState {
-    match error {
+/// Reports that the consumer retries after an error. `reason` is the text of the error. If the user lacks a right, also
+/// reports the refusal to the observers of the gate.
+fn report_retry(options: &ConsumerOptions, error: &QueueCheckError, reason: String) {
+    let state = match error {
         QueueCheckError::Broker(BrokerError::LoginRefused { words, .. }) => {
             SourceState::LoginRefused { reason, words: words.clone() }
         }
         _ => SourceState::Retrying { reason },
+    };
+    options.health.set(state);
+    if let QueueCheckError::Broker(error) = error
+        && error.is_access_refused()
+    {
+        options.gate.report_refused_consumer();
     }
 }
 

@@ -4,9 +4,10 @@
 //! do not succeed. `broker_health` monitors whether the broker responds. `topology` declares or checks the exchanges,
 //! queues and bindings (the topology) of a stream, and `topology_record` records the bindings. `prepare` prepares and
 //! records the topology when a process starts. `topology_gate` holds back the consumers of a new stream that the broker
-//! refuses. `exchange_fault` shares the fault of an exchange among the consumers of its stream. `store_timeout` limits
-//! the time of the requests to the store. `inspect` reports the state of the broker and changes nothing; `sample` shows
-//! how messages of the queues would be read; `greeting` reads the product and version of the broker.
+//! refuses, and carries the reports of refused consumers. `exchange_fault` shares the fault of an exchange among the
+//! consumers of its stream. `store_timeout` limits the time of the requests to the store. `inspect` reports the state of
+//! the broker and changes nothing; `sample` shows how messages of the queues would be read; `greeting` reads the product
+//! and version of the broker.
 //!
 //! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options` and the tag of
 //! `consumer_tag`. A `subscription` receives deliveries, limited by `prefetch`, and acknowledges them. `queue_monitor`

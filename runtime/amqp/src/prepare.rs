@@ -68,9 +68,10 @@ pub struct PreparedTopology {
 /// Declares or checks the exchange, queues and bindings of a stream. With `is_fifo`, first records which queues are
 /// lost (removed since the stream consumed them). Logs if a marked exchange of the stream is missing. Also logs if the
 /// stream's exchange or an exchange of `bind` was removed and declared again since the last check. `is_known` states
-/// whether the stream has run before. If it has not, this function records whether the broker has accepted the stream
-/// ([`TopologyRecord::awaits_acceptance`]). Two faults are findings ([`PreparedTopology::error`]) and not errors. One
-/// fault is a refusal of the broker, such as a missing permission or a queue in another form. The other fault is a
+/// whether the stream has run before. If it has not, and the broker accepts the stream, this function records the
+/// acceptance ([`TopologyRecord::awaits_acceptance`]). A refusal leaves this field unchanged, because the broker may
+/// have accepted the stream for another process. Two faults are findings ([`PreparedTopology::error`]) and not errors.
+/// One fault is a refusal of the broker, such as a missing permission or a queue in another form. The other fault is a
 /// queue that cannot be used now, for example because its node has stopped. If the broker refuses the connection for a
 /// new stream, this function returns an error, because the refusal concerns the whole process. If the stream has run
 /// before, this function also logs the bindings of earlier runs that are missing according to `list`.
@@ -88,7 +89,6 @@ pub async fn prepare_topology(
     let earlier = with_store_timeout(TopologyRecord::read(store, stream)).await?;
     // Write the record before the declarations, so that a crash never leaves a binding that no record names.
     let recorded = TopologyRecord::update(store, stream, |record| {
-        record.awaits_acceptance |= !is_known;
         if topology.is_declared() {
             record.replace_bindings(topology.bindings());
         }
@@ -103,7 +103,7 @@ pub async fn prepare_topology(
         match record_lost_queues(topology, broker, &connection, records).await {
             // Without this check, the declarations below could hide the loss of a queue.
             Err(TopologyError::Broker(error)) if is_finding(&error) => {
-                restore_record(records, topology, &earlier).await?;
+                restore_record(records, topology, is_known, &earlier).await?;
                 return Ok(PreparedTopology {
                     former_bindings: record.former,
                     error: Some(error),
@@ -133,7 +133,7 @@ pub async fn prepare_topology(
             topology.bind(broker, channel).await.map(|()| (limited, other_form))
         }
         Err(error) => {
-            restore_record(records, topology, &earlier).await?;
+            restore_record(records, topology, is_known, &earlier).await?;
             Err(error)
         }
     };
@@ -175,19 +175,21 @@ pub async fn prepare_topology(
     Ok(PreparedTopology { limited_queues, former_bindings: record.former, error })
 }
 
-/// Restores the bindings in the record of a stream after a failure before the first binding was declared. Otherwise,
-/// another configuration would make the recorded bindings former bindings, and Ordain would advise to remove them,
-/// although another program may have declared them. Changes nothing if the broker has already accepted the stream.
+/// Restores the bindings in the record of a new stream after a failure before the first binding was declared.
+/// Otherwise, another configuration would make the recorded bindings former bindings, and Ordain would advise to remove
+/// them, although another program may have declared them. Changes nothing if the stream is known.
 async fn restore_record(
     records: &QueueRecords,
     topology: &Topology,
+    is_known: bool,
     earlier: &TopologyRecord,
 ) -> Result<(), StoreError> {
+    if is_known {
+        return Ok(());
+    }
+    let bindings = topology.bindings();
     let restored = TopologyRecord::update(records.store(), records.stream(), |record| {
-        if record.awaits_acceptance && record.bindings == topology.bindings() {
-            record.bindings.clone_from(&earlier.bindings);
-            record.former.clone_from(&earlier.former);
-        }
+        record.restore_bindings(&bindings, earlier);
     });
     with_store_timeout(restored).await.map(drop)
 }

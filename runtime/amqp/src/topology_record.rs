@@ -78,9 +78,9 @@ pub struct TopologyRecord {
     /// removed with `ordain streams unbind`.
     pub former: BTreeSet<Binding>,
     /// True from a start of the stream without data in the store until the broker has accepted the stream's exchange,
-    /// queues and bindings. Events over HTTP can leave data of the stream in the store before the acceptance. Only this
-    /// field therefore shows that the stream must not consume its queues yet. In records of versions without this
-    /// field, the field is false.
+    /// queues and bindings for any process. Events over HTTP can leave data of the stream in the store before the
+    /// acceptance. Only this field therefore shows that the stream must not consume its queues yet. A later refusal to
+    /// another process does not set the field again. In records of versions without this field, the field is false.
     pub awaits_acceptance: bool,
 }
 
@@ -120,6 +120,17 @@ impl TopologyRecord {
         self.former.extend(before);
         self.former.retain(|former| !bindings.contains(former));
         self.bindings = bindings;
+    }
+
+    /// Undoes `replace_bindings(refused)` after the broker has refused these bindings to a process. `earlier` is the
+    /// record before that call. Changes nothing if another process has replaced the bindings since then, or if the
+    /// broker has accepted the stream for another process since then.
+    pub(super) fn restore_bindings(&mut self, refused: &BTreeSet<Binding>, earlier: &Self) {
+        let was_accepted = earlier.awaits_acceptance && !self.awaits_acceptance;
+        if !was_accepted && self.bindings == *refused {
+            self.bindings.clone_from(&earlier.bindings);
+            self.former.clone_from(&earlier.former);
+        }
     }
 }
 
@@ -238,6 +249,33 @@ mod tests {
         assert_eq!(record.former, [wide.clone()].into());
         record.replace_bindings([wide].into());
         assert_eq!(record.former, [narrow].into());
+    }
+
+    #[test]
+    fn refused_bindings_are_restored_unless_another_process_is_accepted() {
+        let [old, new] = ["order.*", "order.paid"].map(|key| binding("amq.topic", key));
+        let refused = BTreeSet::from([new]);
+        for awaits_acceptance in [true, false] {
+            let bindings = BTreeSet::from([old.clone()]);
+            let former = BTreeSet::new();
+            let earlier = TopologyRecord { bindings, former, awaits_acceptance };
+            let mut record = earlier.clone();
+            record.replace_bindings(refused.clone());
+            let replaced = record.clone();
+            record.restore_bindings(&refused, &earlier);
+            assert_eq!(record, earlier, "{awaits_acceptance}");
+            let mut other = replaced.clone();
+            other.replace_bindings(BTreeSet::new());
+            let expected = other.clone();
+            other.restore_bindings(&refused, &earlier);
+            assert_eq!(other, expected, "another process has replaced the bindings");
+            // Another process clears the field when the broker accepts the stream.
+            let mut accepted = TopologyRecord { awaits_acceptance: false, ..replaced.clone() };
+            accepted.restore_bindings(&refused, &earlier);
+            let kept = if awaits_acceptance { &replaced } else { &earlier };
+            assert_eq!(accepted.bindings, kept.bindings, "{awaits_acceptance}");
+            assert!(!accepted.awaits_acceptance);
+        }
     }
 
     #[test]

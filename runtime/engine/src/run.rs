@@ -8,6 +8,7 @@ mod partition_factory;
 mod partition_manager;
 mod partition_start;
 mod policies;
+mod refusals;
 mod report;
 mod rollout;
 mod sequenced_sinks;
@@ -210,7 +211,7 @@ impl<'a> PreparedRun<'a> {
             partition_start::check_backlog(loaded, store, id).await?;
             numbering::check(loaded, &**store, id).await?;
             let broker = BrokerEndpoint::of(loaded);
-            broker::record_new_streams(loaded, store).await?;
+            broker::record_new_streams(loaded, store, id).await?;
             let mut sinks = files::open_sinks(loaded, &**store, status).await?;
             let notifiers = Arc::default();
             sequenced_sinks::add_sequenced_sinks(loaded, store, &notifiers, &mut sinks);
@@ -265,7 +266,7 @@ impl<'a> PreparedRun<'a> {
         let partition_counts = loaded.config.partition_counts();
         let losses = |queue: &Partition| losses_of(queue, &partition_counts, status);
         let mode = broker::StartMode { id, once, accepts_events: end_intake.is_some() };
-        let broker::PreparedBroker { consumer_tag, gates, refused } = tokio::select! {
+        let broker::PreparedBroker { consumer_tag, gates, monitors } = tokio::select! {
             prepared = broker::prepare(
                 loaded, store, broker.as_ref(), mode, status, &notifiers, &mut sinks
             ) => prepared?,
@@ -308,7 +309,7 @@ impl<'a> PreparedRun<'a> {
         let lease = Duration::from_millis(loaded.config.runtime.lease.0);
         let info = InstanceInfo {
             offers: handlers.offered_builds(),
-            refused_streams: refused.iter().map(|stream| stream.name().to_owned()).collect(),
+            refused_streams: refusals::refused_streams(&monitors),
             ..InstanceInfo::of_this_process(loaded.config.partition_counts(), once)
         };
         let mut heartbeat = tokio::select! {
@@ -332,7 +333,7 @@ impl<'a> PreparedRun<'a> {
             error = versions.run(once) => Err(error),
             () = watch_store_servers(store) => Ok(0),
             () = policies::watch(policies, status) => Ok(0),
-            () = broker::retry_refused(loaded, factory.broker.as_ref(), refused, &membership) => Ok(0),
+            () = refusals::watch(loaded, factory.broker.as_ref(), monitors, &membership) => Ok(0),
             () = watch_accepted_events(store, &accepted, losses) => Ok(0),
         };
         if unpublished.is_err() {

@@ -42,8 +42,8 @@ pub struct InstanceInfo {
     /// The instance's connection to the broker.
     #[serde(deserialize_with = "lenient")]
     pub broker: BrokerHealth,
-    /// The streams whose topology (exchange, queues and bindings) the broker refuses to this instance. The instance
-    /// consumes nothing of these streams.
+    /// The streams whose topology (exchange, queues and bindings) the broker refuses to this instance. While another
+    /// instance can consume such a stream, this instance owns none of its partitions.
     #[serde(deserialize_with = "lenient")]
     pub refused_streams: BTreeSet<String>,
     /// The identity of the process; `None` if the system does not provide it.

@@ -59,6 +59,11 @@ impl Membership {
         });
     }
 
+    /// Publishes that the broker refuses a stream to this instance.
+    pub(crate) fn announce_refused(&self, stream: &str) {
+        self.info.send_if_modified(|info| info.refused_streams.insert(stream.to_owned()));
+    }
+
     /// Publishes that the broker accepts a stream that it refused to this instance before.
     pub(crate) fn announce_accepted(&self, stream: &str) {
         self.info.send_if_modified(|info| info.refused_streams.remove(stream));

@@ -5,14 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::try_join_all;
 use ordain_core::OrderingMode;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::management::ManagementApi;
+use super::refusals::{RefusalMonitor, refusal};
 use super::{RunError, RunStatus, policies};
-use crate::membership::Membership;
 use crate::sink::Sinks;
 use crate::source::QueueNotifiers;
 use ordain_amqp::{
@@ -24,7 +23,6 @@ use ordain_amqp::{
 use ordain_config::NumberingPolicy;
 use ordain_config::{LoadedConfig, SinkConfig, SourceConfig};
 use ordain_store::{InstanceId, InstanceInfo, QueueRecords, Store, StoreError};
-use ordain_util::backoff::Backoff;
 use ordain_util::command::PrintedCommand;
 use ordain_util::finding::InspectedServer;
 use ordain_util::log_throttle::LogThrottle;
@@ -37,10 +35,6 @@ const BROKER_START_TIMEOUT: Duration = Duration::from_secs(30);
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Time between two warnings about an action that the process retries during its start.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
-/// Delays between two preparations of a new stream that the broker refuses.
-const REFUSED_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
-/// Time between two errors about a new stream that the broker refuses.
-const REFUSED_WARN_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The properties of a run on which the start depends.
 #[derive(Debug, Clone, Copy)]
@@ -60,28 +54,24 @@ pub(super) struct PreparedBroker {
     pub(super) consumer_tag: Arc<str>,
     /// The gates of the streams with a source in the broker.
     pub(super) gates: BTreeMap<Arc<str>, TopologyGate>,
-    /// The new streams whose topology the broker has refused. Their gates are closed.
-    pub(super) refused: Vec<RefusedStream>,
-}
-
-/// A new stream whose topology the broker has refused. A stream is new while the store has no data of the stream, or
-/// while the broker has never accepted the stream.
-pub(super) struct RefusedStream {
-    stream: StreamTopology,
-    reason: String,
-    gate: watch::Sender<Option<String>>,
+    /// The monitors of these streams, which know whether the broker refuses the topology of a stream.
+    pub(super) monitors: Vec<RefusalMonitor>,
 }
 
 /// Records for each stream with a source in the broker and without data in the store that the broker has not accepted
-/// the stream yet. The caller calls this function before the process accepts events over HTTP, because such events leave
-/// data of the stream in the store.
+/// the stream yet. If another process can consume the stream, the broker has accepted the stream for that process, and
+/// this function keeps the record. The caller calls this function before the process accepts events over HTTP, because
+/// such events leave data of the stream in the store.
 pub(super) async fn record_new_streams(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
+    id: InstanceId,
 ) -> Result<(), StoreError> {
     let with_data = store.streams().await?;
+    let others = InstanceInfo::of_other_instances(&store.table().await?, id);
     for name in loaded.config.streams.keys() {
-        if has_queue(loaded, name) && !with_data.iter().any(|known| **known == **name) {
+        let has_data = with_data.iter().any(|known| **known == **name);
+        if has_queue(loaded, name) && !has_data && !is_accepted_by_any(&others, name) {
             let awaiting = |record: &mut TopologyRecord| record.awaits_acceptance = true;
             TopologyRecord::update(store, name, awaiting).await?;
         }
@@ -95,8 +85,9 @@ pub(super) async fn record_new_streams(
 /// if the process accepts events over HTTP. Records this wait in `status`. If the broker refuses a new stream or a
 /// sink, the start continues: this stream or sink waits, and Ordain retries. But while other processes run, such a
 /// refusal is an error: this process would take partitions from the others without executing their events or publishing
-/// their messages. A run with `once` ends when all messages are published. In such a run, a refused sink is also an
-/// error.
+/// their messages. There is one exception: if another process can consume the refused stream, this process starts, and
+/// takes no partitions of the stream. A run with `once` ends when all messages are published. In such a run, a refused
+/// sink is also an error.
 pub(super) async fn prepare(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
@@ -117,7 +108,7 @@ pub(super) async fn prepare(
             let mut prepared = stream.prepare(broker).await?;
             if !stream.is_known
                 && prepared.error.is_some()
-                && has_others(store, mode.id).await?
+                && would_take_from_others(&others(store, mode.id).await?, stream.name())
                 && let Some(error) = prepared.error.take()
             {
                 return Err(TopologyError::from(error.into_refusal_while_others_run()));
@@ -126,21 +117,20 @@ pub(super) async fn prepare(
         };
         let prepared = retries.run(prepare_timeout(&stream.topology), prepare).await?;
         report_prepared(loaded, broker, stream.name(), &prepared, stream.is_known);
-        let refusal = prepared.error.filter(|_| !stream.is_known).map(|error| error.to_string());
+        let refusal = refusal(prepared.error.as_ref(), stream.is_known);
         Ok::<_, TopologyError>((stream, refusal))
     });
     let mut prepared = PreparedBroker::default();
     for (stream, refusal) in try_join_all(preparations).await? {
-        let (sender, gate) = TopologyGate::new(refusal.clone());
-        prepared.gates.insert(Arc::clone(stream.records.stream()), gate);
-        if let Some(reason) = refusal {
-            prepared.refused.push(RefusedStream { stream, reason, gate: sender });
-        }
+        let name = Arc::clone(stream.records.stream());
+        let (monitor, gate) = RefusalMonitor::new(stream, refusal);
+        prepared.gates.insert(name, gate);
+        prepared.monitors.push(monitor);
     }
     for (name, sink) in &loaded.config.sinks {
         let SinkConfig::Amqp(config) = sink else { continue };
         let open = async || {
-            let has_others = has_others(store, mode.id).await?;
+            let has_others = !others(store, mode.id).await?.is_empty();
             let opened = ExchangeSink::open(name, config, broker, mode.once || has_others).await;
             let described = |error: BrokerError| {
                 if has_others { error.into_refusal_while_others_run() } else { error }
@@ -160,33 +150,33 @@ pub(super) async fn prepare(
     Ok(prepared)
 }
 
-/// Returns whether other processes are members of the membership.
-async fn has_others(store: &Arc<dyn Store>, id: InstanceId) -> Result<bool, StoreError> {
-    Ok(with_store_timeout(store.table()).await?.members.keys().any(|member| *member != id))
+/// Returns the information about the other processes in the membership.
+async fn others(store: &Arc<dyn Store>, id: InstanceId) -> Result<Vec<InstanceInfo>, StoreError> {
+    let table = with_store_timeout(store.table()).await?;
+    Ok(InstanceInfo::of_other_instances(&table, id))
 }
 
-/// Repeats the preparation of the refused streams until the broker accepts each of them. Then opens the gate of the
-/// stream, and publishes in the membership that this process can consume the stream. This function never returns.
-pub(super) async fn retry_refused(
-    loaded: &LoadedConfig,
-    broker: Option<&Arc<BrokerEndpoint>>,
-    refused: Vec<RefusedStream>,
-    membership: &Membership,
-) {
-    if let Some(broker) = broker {
-        let retries = refused.into_iter().map(|stream| stream.retry(loaded, broker, membership));
-        join_all(retries).await;
-    }
-    std::future::pending::<()>().await;
+/// Returns whether the broker accepts a stream for any of these instances, and the instance shares the partitions of
+/// the stream with others.
+fn is_accepted_by_any(instances: &[InstanceInfo], stream: &str) -> bool {
+    let accepts = |info: &InstanceInfo| info.accepted_streams().any(|accepted| accepted == stream);
+    instances.iter().any(|info| !info.leaving && !info.alone && accepts(info))
+}
+
+/// Returns whether a start with a refused new stream would take partitions from the other instances `others`. If the
+/// broker accepts the stream for another instance, the assignment of partitions leaves the refused process out.
+fn would_take_from_others(others: &[InstanceInfo], stream: &str) -> bool {
+    !others.is_empty() && !is_accepted_by_any(others, stream)
 }
 
 /// A stream with a source in the broker, and its topology.
-struct StreamTopology {
+pub(super) struct StreamTopology {
     ordering: OrderingMode,
     topology: Topology,
     records: QueueRecords,
     /// True if the store has data of the stream, and the stream does not wait for its first acceptance by the broker.
-    is_known: bool,
+    /// Also true after the broker has accepted the stream for this process. A stream that is not known is new.
+    pub(super) is_known: bool,
     list: Option<Arc<dyn BindingList>>,
 }
 
@@ -215,57 +205,24 @@ impl StreamTopology {
         Ok(streams)
     }
 
-    fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         self.records.stream()
+    }
+
+    /// Prepares the topology within the time limit for a preparation.
+    pub(super) async fn prepare_in_time(
+        &self,
+        broker: &BrokerEndpoint,
+    ) -> Result<PreparedTopology, TopologyError> {
+        // The operator may have upgraded the broker.
+        broker.forget_version();
+        broker.within(prepare_timeout(&self.topology), self.prepare(broker)).await
     }
 
     async fn prepare(&self, broker: &BrokerEndpoint) -> Result<PreparedTopology, TopologyError> {
         let Self { ordering, topology, records, is_known, list } = self;
         let is_fifo = *ordering == OrderingMode::Fifo;
         prepare_topology(topology, broker, records, is_fifo, *is_known, list.as_ref()).await
-    }
-}
-
-impl RefusedStream {
-    pub(super) fn name(&self) -> &str {
-        self.stream.name()
-    }
-
-    /// Repeats the preparation until the broker accepts the topology. Meanwhile, logs the refusal at intervals.
-    async fn retry(
-        mut self,
-        loaded: &LoadedConfig,
-        broker: &BrokerEndpoint,
-        membership: &Membership,
-    ) {
-        let mut backoff = REFUSED_BACKOFF;
-        let mut throttle = LogThrottle::new(shortened(REFUSED_WARN_INTERVAL));
-        loop {
-            if throttle.allow() {
-                tracing::error!(
-                    stream = self.name(),
-                    "new stream not consumed by this process: {}; the other streams continue. Ordain tries again",
-                    self.reason
-                );
-            }
-            tokio::time::sleep(shortened(backoff.next_jittered())).await;
-            // The operator may have upgraded the broker.
-            broker.forget_version();
-            let limit = prepare_timeout(&self.stream.topology);
-            self.reason = match broker.within(limit, self.stream.prepare(broker)).await {
-                Err(error) => error.to_string(),
-                Ok(PreparedTopology { error: Some(error), .. }) => error.to_string(),
-                Ok(prepared) => {
-                    let name = self.name();
-                    report_prepared(loaded, broker, name, &prepared, false);
-                    tracing::info!(stream = name, "new stream accepted by the broker");
-                    self.gate.send_replace(None);
-                    membership.announce_accepted(name);
-                    return;
-                }
-            };
-            self.gate.send_replace(Some(self.reason.clone()));
-        }
     }
 }
 
@@ -294,7 +251,7 @@ pub async fn inspect(
 
 /// Logs the problems that were found while a stream's topology (exchange, queues and bindings) was prepared. The
 /// retries of a new stream log its refusal.
-fn report_prepared(
+pub(super) fn report_prepared(
     loaded: &LoadedConfig,
     broker: &BrokerEndpoint,
     stream: &str,
@@ -494,6 +451,22 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
+
+    #[test]
+    fn refused_start_takes_nothing_if_another_instance_can_consume_the_stream() {
+        let streams = BTreeMap::from([("orders".to_owned(), 4)]);
+        let accepted = InstanceInfo { streams, ..InstanceInfo::default() };
+        let refused_streams = BTreeSet::from(["orders".to_owned()]);
+        let refused = InstanceInfo { refused_streams, ..accepted.clone() };
+        let leaving = InstanceInfo { leaving: true, ..accepted.clone() };
+        let alone = InstanceInfo { alone: true, ..accepted.clone() };
+        assert!(!would_take_from_others(&[], "orders"), "no other process runs");
+        assert!(!would_take_from_others(&[refused.clone(), accepted.clone()], "orders"));
+        assert!(would_take_from_others(&[accepted], "bills"), "no other process runs the stream");
+        for other in [refused, leaving, alone] {
+            assert!(would_take_from_others(std::slice::from_ref(&other), "orders"), "{other:?}");
+        }
+    }
 
     /// Returns the result of an action whose first attempts fail after the time `attempt`.
     async fn retried(attempt: Duration, failures: u32) -> Result<u32, TopologyError> {

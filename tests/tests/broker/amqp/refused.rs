@@ -450,7 +450,8 @@ fn until_shared(home: &Home, hosts: [&Service; 2], shares: [u64; 2]) -> Result<(
 
 /// The broker refuses the new stream of a process, which waits alone and owns all partitions. The broker then accepts
 /// the stream for a second process, which has another login. The first process must hand all partitions over to the
-/// second process, and must take part again as soon as the broker accepts the stream for it too.
+/// second process, and must take part again as soon as the broker accepts the stream for it too. Until then, a new
+/// start of the first process must succeed, before and after the stream has its first event.
 #[test]
 fn refused_process_leaves_its_partitions_to_an_accepted_process() -> Result<()> {
     let user = "waiting-denied";
@@ -465,14 +466,71 @@ fn refused_process_leaves_its_partitions_to_an_accepted_process() -> Result<()> 
     let mut accepted = Service::start(&other, &RUN_WITH_SHORT_WAITS)?;
     until_shared(&other, [&refused, &accepted], [0, 4])?;
     refused.until_lines(1, &["partition no longer assigned", "the broker refuses this stream"])?;
+    refused.end()?;
+    let mut refused = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    refused.until_lines(1, &["new stream not consumed", "stream=\"cases\""])?;
+    until_shared(&other, [&refused, &accepted], [0, 4])?;
     let halves = Halves::begin(&rig, in_turn(20, 4))?;
+    ready(&mut refused)?;
+    refused.end()?;
+    let mut refused = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    refused.until_lines(1, &["topology not as configured", "stream=\"cases\""])?;
+    until_shared(&other, [&refused, &accepted], [0, 4])?;
     ready(&mut refused)?;
 
     give_rights(&rig, user)?;
-    refused.until_says("new stream accepted by the broker")?;
+    refused.until_says("stream accepted by the broker")?;
     until_shared(&other, [&refused, &accepted], [2, 2])?;
     halves.end(&rig)?;
     refused.end()?;
+    accepted.end()
+}
+
+/// The broker refuses a known stream to one of two processes, first at a start of this process, and later while the
+/// process runs. Each time, the other process must own and consume all partitions, and both processes must share them
+/// again as soon as the broker accepts the stream for both.
+#[test]
+fn refused_known_stream_is_left_to_an_accepted_process() -> Result<()> {
+    let user = "known-denied";
+    let redis = Redis::start(&[])?;
+    let sections = format!(
+        "{ADMIN}[runtime]\nlease = \"2s\"\n[store]\nkind = \"redis\"\nurl = \"{}\"\n",
+        redis.url()
+    );
+    let source = "partitions = 4";
+    let mut rig = rig_of_user(user, "", "")?;
+    log_in(&rig, user, &sections, "", source)?;
+    let other = Home::new(&["tally"], &config(&rig.rabbit.url(), &sections, "", source))?;
+    let mut denied = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_declared()?;
+    let mut accepted = Service::start(&other, &RUN_WITH_SHORT_WAITS)?;
+    until_shared(&other, [&denied, &accepted], [2, 2])?;
+    let halves = Halves::begin(&rig, in_turn(20, 4))?;
+
+    denied.end()?;
+    take_rights(&rig, user)?;
+    let mut denied = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    denied.until_lines(1, &["stream refused to this process by the broker", "ACCESS_REFUSED"])?;
+    until_shared(&other, [&denied, &accepted], [0, 4])?;
+    ready(&mut denied)?;
+    halves.end(&rig)?;
+    give_rights(&rig, user)?;
+    denied.until_says("stream accepted by the broker")?;
+    until_shared(&other, [&denied, &accepted], [2, 2])?;
+
+    // RabbitMQ does not end the subscriptions of a user who loses a right. Only the next subscription is refused.
+    take_rights(&rig, user)?;
+    rig.rabbit.close_connections()?;
+    rig.reconnect()?;
+    denied.until_lines(2, &["partition no longer assigned", "the broker refuses this stream"])?;
+    until_shared(&other, [&denied, &accepted], [0, 4])?;
+    let more: Vec<String> =
+        (0..20).map(|key| line(&format!("more{key}"), 1, &json!({ "n": 1 }))).collect();
+    rig.publish(&more)?;
+    rig.check(&more)?;
+    give_rights(&rig, user)?;
+    until_shared(&other, [&denied, &accepted], [2, 2])?;
+    denied.end()?;
     accepted.end()
 }
 

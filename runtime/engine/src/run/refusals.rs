@@ -1,0 +1,198 @@
+//! Watches whether the broker refuses the topology (exchange, queues and bindings) of a stream to this process, and
+//! publishes the refusals in the membership. While another process can consume a refused stream, the assignment of
+//! partitions leaves this process out (see `share`).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::broker::{StreamTopology, report_prepared};
+use crate::membership::Membership;
+use ordain_amqp::{BrokerEndpoint, BrokerError, PreparedTopology, TopologyGate};
+use ordain_config::LoadedConfig;
+use ordain_util::backoff::Backoff;
+use ordain_util::log_throttle::LogThrottle;
+use ordain_util::wait::shortened;
+
+/// Delays between two preparations of a stream that the broker refuses.
+const REFUSED_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
+/// Time between two log lines about a stream that the broker refuses.
+const REFUSED_LOG_INTERVAL: Duration = Duration::from_secs(30);
+/// Delay after a preparation that succeeded although the broker refuses the consumers of the stream. The consumers
+/// report further refusals, and each preparation makes many requests.
+const ACCEPTED_DELAY: Duration = Duration::from_secs(10);
+
+/// Returns the reason if the broker refuses a stream to this process. `error` is the error of the preparation. A new
+/// stream is refused with any error, because it must not consume its queues yet. A known stream is refused only if the
+/// user of this process lacks a right. Any other error of a known stream concerns an object of the broker, so each
+/// other process of the stream has the same error, and the consumers retry.
+pub(super) fn refusal(error: Option<&BrokerError>, is_known: bool) -> Option<String> {
+    error.filter(|error| is_refusal(error, is_known)).map(ToString::to_string)
+}
+
+fn is_refusal(error: &BrokerError, is_known: bool) -> bool {
+    !is_known || error.is_access_refused()
+}
+
+/// Returns the streams that the broker refuses to this process.
+pub(super) fn refused_streams(monitors: &[RefusalMonitor]) -> BTreeSet<String> {
+    let refused = monitors.iter().filter(|monitor| monitor.refusal.is_some());
+    refused.map(|monitor| monitor.stream.name().to_owned()).collect()
+}
+
+/// Runs the monitors of all streams. This function never returns.
+pub(super) async fn watch(
+    loaded: &LoadedConfig,
+    broker: Option<&Arc<BrokerEndpoint>>,
+    monitors: Vec<RefusalMonitor>,
+    membership: &Membership,
+) {
+    if let Some(broker) = broker {
+        join_all(monitors.into_iter().map(|monitor| monitor.run(loaded, broker, membership))).await;
+    }
+    std::future::pending::<()>().await;
+}
+
+/// The monitor of the broker's refusals of one stream.
+pub(super) struct RefusalMonitor {
+    stream: StreamTopology,
+    /// The reason why the broker refuses the stream; `None` if the broker accepts the stream.
+    refusal: Option<String>,
+    gate: TopologyGate,
+    /// Closes the gate with the reason of a refusal, and opens the gate with `None`.
+    gate_control: watch::Sender<Option<String>>,
+}
+
+impl RefusalMonitor {
+    /// Creates the monitor of a prepared stream, and the gate of its consumers. The gate is closed if the broker
+    /// refuses a new stream. The consumers of a known stream retry, so its gate is open.
+    pub(super) fn new(stream: StreamTopology, refusal: Option<String>) -> (Self, TopologyGate) {
+        let closed = refusal.clone().filter(|_| !stream.is_known);
+        let (gate_control, gate) = TopologyGate::new(closed);
+        (Self { stream, refusal, gate: gate.clone(), gate_control }, gate)
+    }
+
+    /// Repeats the preparation while the broker refuses the stream. While the broker accepts the stream, waits for the
+    /// next refusal. Publishes both changes in the membership.
+    async fn run(
+        mut self,
+        loaded: &LoadedConfig,
+        broker: &BrokerEndpoint,
+        membership: &Membership,
+    ) {
+        loop {
+            if let Some(reason) = self.refusal.take() {
+                membership.announce_refused(self.stream.name());
+                self.retry(reason, loaded, broker).await;
+                membership.announce_accepted(self.stream.name());
+            }
+            self.stream.is_known = true;
+            self.refusal = Some(self.wait_refused(loaded, broker).await);
+        }
+    }
+
+    /// Repeats the preparation until the broker accepts the topology, and then opens the gate. Meanwhile, logs the
+    /// refusal at intervals.
+    async fn retry(&self, mut reason: String, loaded: &LoadedConfig, broker: &BrokerEndpoint) {
+        let is_known = self.stream.is_known;
+        let name = self.stream.name();
+        let mut backoff = REFUSED_BACKOFF;
+        let mut throttle = LogThrottle::new(shortened(REFUSED_LOG_INTERVAL));
+        loop {
+            if throttle.allow() {
+                self.log_refusal(&reason);
+            }
+            tokio::time::sleep(shortened(backoff.next_jittered())).await;
+            reason = match self.stream.prepare_in_time(broker).await {
+                Err(error) => error.to_string(),
+                Ok(PreparedTopology { error: Some(error), .. }) if is_refusal(&error, is_known) => {
+                    error.to_string()
+                }
+                Ok(prepared) => {
+                    report_prepared(loaded, broker, name, &prepared, is_known);
+                    let kind = if is_known { "stream" } else { "new stream" };
+                    tracing::info!(stream = name, "{kind} accepted by the broker");
+                    self.gate_control.send_replace(None);
+                    return;
+                }
+            };
+            if !is_known {
+                self.gate_control.send_replace(Some(reason.clone()));
+            }
+        }
+    }
+
+    fn log_refusal(&self, reason: &str) {
+        let stream = self.stream.name();
+        if self.stream.is_known {
+            tracing::warn!(
+                stream,
+                "stream refused to this process by the broker: {reason}; while another process can consume the \
+                 stream, this process takes none of its partitions. Ordain tries again"
+            );
+        } else {
+            tracing::error!(
+                stream,
+                "new stream not consumed by this process: {reason}; the other streams continue. Ordain tries again"
+            );
+        }
+    }
+
+    /// Waits until the broker refuses the stream while it runs: a consumer of the stream has reported a missing right,
+    /// and the preparation has then failed because of a missing right for the duration of a lease. Returns the reason.
+    /// A right may be missing for a short time for all processes, for example because the broker's login backend is
+    /// away. In this case, no partition should move.
+    async fn wait_refused(&self, loaded: &LoadedConfig, broker: &BrokerEndpoint) -> String {
+        let lease = Duration::from_millis(loaded.config.runtime.lease.0);
+        loop {
+            self.gate.wait_refused_consumer().await;
+            let since = Instant::now();
+            let mut backoff = REFUSED_BACKOFF;
+            while let Some(reason) = self.present_refusal(broker).await {
+                if since.elapsed() >= lease {
+                    return reason;
+                }
+                tokio::time::sleep(shortened(backoff.next_jittered())).await;
+            }
+            tokio::time::sleep(shortened(ACCEPTED_DELAY)).await;
+        }
+    }
+
+    /// Prepares the stream, and returns the reason if the broker refuses the stream. Returns `None` if the broker or
+    /// the store is unavailable: such an error shows no refusal of this stream.
+    async fn present_refusal(&self, broker: &BrokerEndpoint) -> Option<String> {
+        let prepared = self.stream.prepare_in_time(broker).await.ok()?;
+        refusal(prepared.error.as_ref(), self.stream.is_known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ordain_amqp::RefusalCause;
+
+    use super::*;
+
+    #[test]
+    fn known_stream_is_refused_only_without_a_right() {
+        let refused = |cause| BrokerError::Refused { cause, reason: "words".to_owned() };
+        let unavailable = BrokerError::Unavailable("words".to_owned());
+        for (error, is_refused) in [
+            (refused(RefusalCause::Access), true),
+            (refused(RefusalCause::OtherForm), false),
+            (refused(RefusalCause::ForeignNotFound), false),
+            (refused(RefusalCause::Unsupported), false),
+            (unavailable, false),
+        ] {
+            assert_eq!(refusal(Some(&error), true).is_some(), is_refused, "{error:?}");
+            let reason = refusal(Some(&error), false);
+            assert_eq!(reason.as_deref(), Some("words"), "a new stream: {error:?}");
+        }
+        for is_known in [true, false] {
+            assert_eq!(refusal(None, is_known), None);
+        }
+    }
+}
