@@ -368,8 +368,8 @@ impl EventDecoder {
         let size: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
         if headers.len() > HEADERS_LIMIT || size > HEADERS_SIZE_LIMIT {
             return unreadable(format!(
-                "the event has {} extensions with {size} bytes; at most {HEADERS_LIMIT} extensions with \
-                 {HEADERS_SIZE_LIMIT} bytes are allowed",
+                "the event has {} extensions, {size} bytes in total; at most {HEADERS_LIMIT} extensions and \
+                 {HEADERS_SIZE_LIMIT} bytes in total are allowed",
                 headers.len()
             ));
         }
