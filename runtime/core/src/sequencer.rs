@@ -145,8 +145,8 @@ pub struct Sequencer {
 }
 
 impl Sequencer {
-    /// Creates a sequencer for a partition that has just been claimed. `commits` contains the
-    /// number of the last commit of each shard.
+    /// Creates a sequencer for a partition that has just been claimed. `commits` contains the number of the last commit
+    /// of each shard.
     pub fn new(settings: SequencerSettings, commits: &[u64], now: u64) -> Self {
         assert!(
             settings.first == 1 || settings.ordering == OrderingMode::Sequenced,
@@ -155,7 +155,7 @@ impl Sequencer {
         assert!(
             !settings.begins_anywhere
                 || (settings.first == 0 && settings.ordering == OrderingMode::Sequenced),
-            "only a key of a sequenced stream may begin anywhere, and its lowest sequence is 0"
+            "`begins_anywhere` needs a sequenced stream with `first` = 0"
         );
         assert_eq!(commits.len(), settings.shards as usize, "one commit number for each shard");
         Self {
