@@ -263,10 +263,10 @@ impl Sequencer {
         std::mem::take(&mut self.resumed_keys)
     }
 
-    /// Returns the store-numbered events that the sequencer has discarded as duplicates since the last call, although
-    /// it no longer knew the digest of the settled event with the same sequence. Such an event is usually a repeat. But
-    /// after the store has gone back in time, it can be another event to which the store gave the number of a lost
-    /// event. Returns at most `UNVERIFIED_DUPLICATES_LIMIT` events, and leaves out the others.
+    /// Returns the store-numbered events that the sequencer has counted as repeats since the last call, although it no
+    /// longer knew the digest of the settled event with the same sequence. Such an event is usually a repeat. But after
+    /// the store has gone back in time, it can be another event to which the store gave the number of a lost event.
+    /// Returns at most `UNVERIFIED_DUPLICATES_LIMIT` events, and leaves out the others.
     pub fn take_unverified_duplicates(&mut self) -> Vec<Arc<Event>> {
         std::mem::take(&mut self.unverified_duplicates)
     }
