@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use ordain_util::text::{latin1_text, truncated};
 
-/// Size limit of a value in an error, in bytes.
+/// Size limit, in bytes, of a value that an error quotes.
 pub(super) const EXCERPT_LIMIT: usize = 60;
 /// Maximum size of the name of a header or field, in bytes: a short string of AMQP.
 pub(super) const NAME_LIMIT: usize = 255;
