@@ -116,7 +116,7 @@ fn first_events(bytes: usize, read: Vec<NumberedEvent>, end: bool) -> SpillPage 
 }
 
 /// Returns the first spilled events whose sequences are in `range`: at most `limit` events of about `limit_bytes`
-/// bytes, but at least one event if the range has one. Also returns `true` if no more events in `range` are spilled.
+/// bytes, but at least one event if the range has one. Also returns `true` if no more spilled events in `range` follow.
 async fn spilled(
     store: &RedisStore,
     partition: &Partition,
