@@ -22,8 +22,9 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Makes the components of one guest. Text of a component is only translated. Text of a core module becomes a component
-/// of the world `plugin`, once in each of two encodings of strings.
+/// Makes the components of one guest. A guest whose text describes a component is only translated into binary form. A
+/// guest whose text describes a core module becomes two components of the WIT world `plugin`: `NAME.wasm` with strings
+/// in UTF-8, and `NAME-utf16.wasm` with strings in UTF-16.
 fn make(path: &Path, out: &Path, name: &str) -> Result<()> {
     let wasm = wat::parse_file(path)?;
     let file = out.join(format!("{name}.wasm"));

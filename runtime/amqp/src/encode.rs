@@ -3,7 +3,7 @@
 //!
 //! The body is the data. The message has the headers of CloudEvents in binary mode, so that CloudEvents libraries can
 //! read the message, and further headers of Ordain. The id, the type and the content type are also AMQP properties,
-//! which are short texts of up to 255 bytes: a longer value is only in its header.
+//! which are short strings of up to 255 bytes: a longer value is only in its header.
 //!
 //! If the name of a header from a handler or producer has a meaning for RabbitMQ or for the decoder, the encoder
 //! renames the header. Only Ordain can therefore set the id or the sequence of a message, and no header makes the

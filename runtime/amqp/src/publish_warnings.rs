@@ -45,7 +45,11 @@ impl PublishWarnings {
     /// Reports that the broker accepts all messages of the sink again, if a warning was due since the last recovery.
     pub(super) fn report_recovery(&mut self) {
         if let Some(seconds) = self.failures.recover() {
-            tracing::info!(sink = self.exchange.sink, seconds, "messages published again");
+            tracing::info!(
+                sink = self.exchange.sink,
+                seconds,
+                "publishing of messages works again"
+            );
         }
     }
 

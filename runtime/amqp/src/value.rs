@@ -9,25 +9,27 @@ use serde_json::{Value, json};
 
 use ordain_util::text::{latin1_text, truncated};
 
-/// Size limit of a value in an error, in bytes.
+/// Size limit, in bytes, of a value that an error quotes.
 pub(super) const EXCERPT_LIMIT: usize = 60;
 /// Maximum size of the name of a header or field, in bytes: a short string of AMQP.
 pub(super) const NAME_LIMIT: usize = 255;
 
-/// The first character of the text that the AMQP parser returns for a short text that was not UTF-8. The bytes of the
-/// short text follow in hexadecimal digits.
+/// If a short string of AMQP is not UTF-8, the parser returns this character, followed by the bytes of the short string
+/// in hexadecimal digits.
 const NOT_UTF8: char = '\u{fffd}';
 
-/// Returns the bytes, in hexadecimal digits, of a short text that was not UTF-8. Returns `None` for any other text,
-/// with one exception: a valid text that consists of U+FFFD and the digits of bytes that are not UTF-8. The AMQP parser
-/// returns the same text for these bytes, so this function cannot distinguish the two.
+/// Returns the bytes, in hexadecimal digits, of a short string that was not UTF-8. `text` is the text that the AMQP
+/// parser returned for the short string. Returns `None` for a short string that was UTF-8, with one exception: if this
+/// short string consists of U+FFFD and the digits of bytes that are not UTF-8, returns these digits. The AMQP parser
+/// returns the same text for the bytes themselves, so this function cannot distinguish the two.
 pub(super) fn not_utf8(text: &str) -> Option<&str> {
     let digits = text.strip_prefix(NOT_UTF8)?;
     let bytes = decode_hex(digits)?;
     std::str::from_utf8(&bytes).is_err().then_some(digits)
 }
 
-/// Returns a short text of AMQP. Decodes a text that was not UTF-8 as Latin-1.
+/// Returns a short string of AMQP as text. Decodes a short string that was not UTF-8 as Latin-1. `text` is the text
+/// that the AMQP parser returned for the short string.
 pub(super) fn short_text(text: Cow<'_, str>) -> Cow<'_, str> {
     match not_utf8(&text).and_then(decode_hex) {
         Some(bytes) => Cow::Owned(latin1_text(&bytes)),
@@ -49,7 +51,7 @@ fn decode_hex(digits: &str) -> Option<Vec<u8>> {
 
 /// Returns a text value, the digits of a number, or `true` or `false`. Decodes a text that is not UTF-8 as Latin-1,
 /// because some clients write Latin-1. Returns `None` for a byte array that is not UTF-8, and for a value of any other
-/// type. In AMQP, the value of a header is never a short text, so this function need not call [`not_utf8`].
+/// type. In AMQP, the value of a header is never a short string, so this function need not call [`not_utf8`].
 pub(super) fn as_text(value: &AMQPValue) -> Option<Cow<'_, str>> {
     match value {
         AMQPValue::LongString(text) => Some(match std::str::from_utf8(text.as_bytes()) {
@@ -224,7 +226,7 @@ pub(super) fn to_typed_json(value: &AMQPValue) -> Value {
         value => number(value).and_then(|number| i64::try_from(number).ok()).into(),
     };
     let kind = match value.get_type() {
-        // AMQP has no type for a short text as the value of a header.
+        // AMQP has no type for a short string as the value of a header.
         AMQPType::ShortString => AMQPType::LongString,
         kind => kind,
     };

@@ -75,8 +75,9 @@ pub struct EventDecoder {
 pub struct EventCarrier<'a> {
     /// The reader of the routing key, the headers and the properties of the message.
     pub places: &'a dyn PlaceReader,
-    /// Headers of the message, with their values. If a header or property contains the whole key, the event does not
-    /// get the header with this name ([`MessageProperty::header_name`](ordain_config::MessageProperty::header_name)).
+    /// Headers of the message, with their values. The event gets these headers, except the header that contains the
+    /// whole key. If a property contains the whole key, the event does not get the header with the name
+    /// [`MessageProperty::header_name`](ordain_config::MessageProperty::header_name).
     pub headers: &'a [(&'a str, &'a str)],
 }
 
@@ -102,11 +103,14 @@ fn unreadable<T>(message: impl Into<String>) -> DecodeResult<T> {
     Err(EventRejection(Cause::Unreadable, message.into()))
 }
 
-/// The key of an event. If one attribute of the event, or one header or property of the message around the event,
-/// contains the whole key: also the name of this attribute or header.
+/// The key of an event, and the place that contains the whole key, if this place is an attribute, a header or a
+/// property.
 struct EventKey<'a> {
     text: Cow<'a, str>,
+    /// The name of the attribute that contains the whole key.
     attribute: Option<&'a str>,
+    /// The name of the header, or the header name of the property, that contains the whole key. The header or property
+    /// belongs to the message around the event.
     outer_header: Option<&'a str>,
 }
 
@@ -135,8 +139,8 @@ impl EventDecoder {
         self.locations.as_deref().unwrap_or(&DEFAULT)
     }
 
-    /// Decodes a line, without the blanks before and after the event. The sequence of an event in a `sequenced` stream
-    /// may be missing: the sequencer decides how to treat such an event.
+    /// Decodes a line, and ignores the blanks before and after the event. The sequence of an event in a `sequenced`
+    /// stream may be missing: the sequencer decides how to treat such an event.
     pub fn decode(&self, line: &[u8]) -> Result<Event, DecodeError> {
         let envelope = self.envelope(trim_blanks(line)).map_err(EventRejection::anonymous)?;
         self.decode_envelope(&envelope, None, None)
@@ -304,7 +308,8 @@ impl EventDecoder {
         })
     }
 
-    /// Returns the type of the event. If the setting `type` names its place, an event without a type has an empty type.
+    /// Returns the type of the event. If the setting `type` names places for it, an event without a type has an empty
+    /// type.
     fn kind<'r>(&self, reader: &'r EnvelopeReader<'_>) -> DecodeResult<Cow<'r, str>> {
         match &self.locations().kind {
             None => attribute(reader.envelope, EnvelopeMember::Type, "type"),
@@ -368,8 +373,8 @@ impl EventDecoder {
         let size: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
         if headers.len() > HEADERS_LIMIT || size > HEADERS_SIZE_LIMIT {
             return unreadable(format!(
-                "the event has {} extensions with {size} bytes; at most {HEADERS_LIMIT} extensions with \
-                 {HEADERS_SIZE_LIMIT} bytes are allowed",
+                "the event has {} extensions, {size} bytes in total; at most {HEADERS_LIMIT} extensions and \
+                 {HEADERS_SIZE_LIMIT} bytes in total are allowed",
                 headers.len()
             ));
         }

@@ -31,11 +31,11 @@ const UNTYPED: &str = "ordain.untyped";
 ///
 /// `sequence` is the number that a sequenced sink gave to the message. If the data is valid JSON, is nested at most
 /// `NESTING_LIMIT` deep, and has the content type JSON or no content type, the line contains the data as compact JSON.
-/// If the data is UTF-8, and its content type is text, the line contains the data in the form `text_form`. If the
-/// string would be longer than base64, the line contains base64 instead. All other data is base64 too. If the data is
-/// empty, the line contains no data. Headers become extension attributes. One attribute contains all headers that
-/// repeat the name of an earlier header, or whose name is not allowed. [`EventDecoder`](super::EventDecoder) splits
-/// this attribute into headers again.
+/// If the data is UTF-8, its content type is text, and `text_form` is `Text`, the line contains the data as a JSON
+/// string, unless escapes make this string longer than base64. All other data is base64. If the data is empty, the line
+/// contains no data. Headers become extension attributes. One attribute contains all headers that repeat the name of an
+/// earlier header, or whose name is not allowed. [`EventDecoder`](super::EventDecoder) splits this attribute into
+/// headers again.
 pub fn encode(
     stream: &str,
     message: &OutboxMessage,

@@ -64,12 +64,12 @@ pub const HEADERS_SIZE_LIMIT: usize = 64 << 10;
 /// pairs.
 const HEADERS_ATTRIBUTE: &str = "ordainheaders";
 
-/// The media type of the data of an event that has no `datacontenttype`. An event in binary mode is an exception:
-/// without a media type, its data has none.
+/// The media type of the data of an event in JSON that has no `datacontenttype`. The data of an event in binary mode
+/// without a `Content-Type` has no media type.
 const JSON_MEDIA_TYPE: &str = "application/json";
 
-/// Returns whether data of a media type is text in UTF-8. The type must not be JSON. Any type with the parameter
-/// `charset=utf-8` is such a text. Without a parameter `charset`, these types are: text such as `text/plain`, XML,
+/// Returns whether data of this content type is text in UTF-8. The content type must not be JSON. With a parameter
+/// `charset`, returns whether it is `utf-8` or `us-ascii`. Without this parameter, returns `true` for `text/…`, XML,
 /// YAML, JavaScript, and a form.
 fn is_text(content_type: &str) -> bool {
     let content_type = content_type.to_ascii_lowercase();

@@ -153,7 +153,7 @@ fn describe_missing_key(reader: &impl PlaceReader, location: &KeyLocation) -> St
     format!("there is no key: {}", describe_missing(reader, what, &places.collect::<Vec<_>>()))
 }
 
-/// States that one of some places must contain a value, and names the values that are of a wrong type.
+/// States that one of `places` must contain a value, and names the values of a wrong type that these places contain.
 fn describe_missing(reader: &impl PlaceReader, what: &str, places: &[&Place]) -> String {
     let mut message = String::new();
     for (index, place) in places.iter().enumerate() {

@@ -121,14 +121,14 @@ impl<'de> Visitor<'de> for PointerWalk<'_> {
     }
 }
 
-/// Returns the index of an array's element; `None` if the text is no index: an index has no leading zeros.
+/// Returns the index of an array's element; `None` if the text is not an index, for example because of a leading zero.
 fn array_index(text: &str) -> Option<usize> {
     let is_index =
         text == "0" || (!text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit()));
     if is_index { text.parse().ok() } else { None }
 }
 
-/// Compares the name of a member with a name.
+/// A comparison of `name` with the name of a member.
 struct MemberMatch<'p> {
     name: &'p str,
 }

@@ -231,7 +231,8 @@ fn invalid_event_is_rejected_with_a_valid_form() {
     assert_eq!((error.key.as_deref(), error.sequence), (Some("o-1"), Some(5)));
     let error = SEQUENCED_DECODER.decode(b"{\"subject\":\"\xff\"}").expect_err("not UTF-8");
     assert!(error.message.contains("not UTF-8"), "{error}");
-    // Two lines of a file in UTF-16: with the byte order mark, and after the second byte of a line end.
+    // Two lines of a file in UTF-16: the first line begins with the byte order mark, and the second line begins with
+    // the second byte of the line end before it.
     for begin in [&b"\xff\xfe"[..], b"\0"] {
         let text = "{\"specversion\":\"1.0\"}".encode_utf16().flat_map(u16::to_le_bytes);
         let line: Vec<u8> = begin.iter().copied().chain(text).collect();
@@ -332,12 +333,12 @@ fn errors_name_the_limits() {
             format!(",\"datacontenttype\":\"{}\"", long(ATTRIBUTE_LIMIT + 1)),
             "`datacontenttype` has 4097 bytes",
         ),
-        (many(HEADERS_LIMIT), many(HEADERS_LIMIT + 1), "129 extensions with"),
+        (many(HEADERS_LIMIT), many(HEADERS_LIMIT + 1), "129 extensions, "),
         (many(HEADERS_LIMIT), many(10 * HEADERS_LIMIT), "more than 128 extensions"),
         (
             format!(",\"x\":\"{}\"", long(HEADERS_SIZE_LIMIT - 1)),
             format!(",\"x\":\"{}\"", long(HEADERS_SIZE_LIMIT)),
-            "1 extensions with 65537 bytes",
+            "1 extensions, 65537 bytes in total",
         ),
         (deep(NESTING_LIMIT), deep(NESTING_LIMIT + 1), "nested deeper than 127"),
         (deep(NESTING_LIMIT), deep(100_000), "nested deeper than 127"),
@@ -408,7 +409,7 @@ fn message_becomes_a_line() {
     assert!(line.ends_with("\"data_base64\":\"/w==\"}\n"), "{line}");
 }
 
-/// Returns the end of a message's line: from the beginning of its data.
+/// Returns the part of a message's line that begins with the data.
 fn encoded_data(content_type: &str, data: &[u8], text_form: TextForm) -> String {
     let parts =
         MessageParts { sink: "out", kind: "t", content_type, data, ..MessageParts::default() };

@@ -14,10 +14,13 @@ const FRACTION_DIGITS: usize = 9;
 /// The last µs of the year 9999, since the Unix epoch.
 const LAST_US: u64 = 253_402_300_799_999_999;
 
-/// Smallest whole numbers that are times in ms, µs and ns: a smaller number is a time in the previous unit. As a time
-/// in seconds, ms or µs, the limit of the unit is in the year 5138. As a time in ms, µs or ns, it is in the year 1973.
+/// The lowest number that counts as a time in ms; a lower number counts as a time in seconds. This number of seconds is
+/// a time in the year 5138, and this number of ms is a time in the year 1973. The same two years apply to the units of
+/// the following two constants.
 const MS_START: u64 = 100_000_000_000;
+/// The lowest number that counts as a time in µs; a lower number, from `MS_START` on, counts as a time in ms.
 const MICROSECONDS_START: u64 = 1_000 * MS_START;
+/// The lowest number that counts as a time in ns; a lower number, from `MICROSECONDS_START` on, counts as a time in µs.
 const NANOSECONDS_START: u64 = 1_000 * MICROSECONDS_START;
 
 /// Reads the time of an event: a time as in RFC 3339, a time as NServiceBus writes it, or a number since the Unix
@@ -80,7 +83,7 @@ pub fn time_text(us: u64) -> Option<String> {
 /// not such a time.
 pub fn parse_time(text: &str) -> Option<i64> {
     let text = without_small_digits(text);
-    // A `jiff::Timestamp` ends before the end of the year 9999.
+    // Do not use `jiff::Timestamp`: its range ends before the end of the year 9999.
     let pieces = Pieces::parse(&*text).ok()?;
     let local = pieces.date().to_datetime(pieces.time()?).duration_since(EPOCH);
     let offset = SignedDuration::from_secs(pieces.to_numeric_offset()?.seconds().into());

@@ -119,9 +119,9 @@ impl Event {
         Self { is_store_numbered, ..self }
     }
 
-    /// Returns a producer's event in the form in which Ordain keeps and publishes it, if the store numbers the events
-    /// of the destination. The event becomes store-numbered if the producer has not numbered it. An event without an id
-    /// does not become store-numbered, because its receiver may give it another id.
+    /// Returns the form in which Ordain keeps and publishes a producer's event if the store numbers the events of the
+    /// destination. In this form, an event that the producer has not numbered is store-numbered. An event without an id
+    /// is an exception: it does not become store-numbered, because its receiver may give it another id.
     #[must_use]
     pub fn numbered_by_store(&self) -> Self {
         self.clone().with_store_numbered(self.sequence.is_none() && !self.id().is_empty())

@@ -1,4 +1,5 @@
-//! The inputs of a sequencer: deliveries, the answers to its effects, and other changes that it must handle.
+//! The inputs of a sequencer: deliveries, the answers to requests of the sequencer (see [`Effect`](crate::Effect)), and
+//! other changes that the sequencer must handle.
 
 use std::sync::Arc;
 

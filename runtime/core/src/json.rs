@@ -107,12 +107,12 @@ fn zero_bytes(word: u64) -> u64 {
 struct JsonReader<'a> {
     text: &'a [u8],
     at: usize,
-    /// The bitwise OR of the words and bytes of all strings that the reader has read. Some bits may come from bytes
-    /// after a string.
+    /// The bitwise OR of everything that the reader has read of strings: of eight bytes at a time (as a `u64`), or of
+    /// single bytes. Some bits may come from bytes after a string.
     bits: u64,
 }
 
-/// Returns the digest of a number or a word.
+/// Returns the digest of a number, or of `true`, `false` or `null`.
 fn token_digest(kind: u64, bytes: &[u8]) -> u64 {
     let mut digest = ByteDigest::new(kind);
     for byte in bytes {
@@ -457,7 +457,8 @@ mod tests {
         assert!(json_digest(b"\"\xc3\xbc\"").is_some());
     }
 
-    /// The combination with any number still depends on the digest.
+    /// For each second argument, the result of [`mix`] depends on the first argument: the digest of the earlier
+    /// numbers.
     #[test]
     fn digest_depends_on_all_earlier_numbers() {
         for number in [0, LEFT_MASK, RIGHT_MASK, u64::MAX] {

@@ -1,5 +1,5 @@
-//! The limits that a handler can exceed. A failure in memory has the limit as a field. A key record stores the limit as
-//! a tag in front of the text of the failure.
+//! The limits that a handler can exceed. In memory, the exceeded limit is a field of the failure. In a key record, it
+//! is a tag in front of the text of the failure.
 //!
 //! An example of a tag is `[memory:67108864]`: the name of the limit, and its value. Only this module writes and parses
 //! tags; it also accepts a text without a tag. A version of Ordain that does not parse tags shows the tag as a part of

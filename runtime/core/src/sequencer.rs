@@ -145,8 +145,8 @@ pub struct Sequencer {
 }
 
 impl Sequencer {
-    /// Creates a sequencer for a partition that has just been claimed. `commits` contains the
-    /// number of the last commit of each shard.
+    /// Creates a sequencer for a partition that has just been claimed. `commits` contains the number of the last commit
+    /// of each shard.
     pub fn new(settings: SequencerSettings, commits: &[u64], now: u64) -> Self {
         assert!(
             settings.first == 1 || settings.ordering == OrderingMode::Sequenced,
@@ -155,7 +155,7 @@ impl Sequencer {
         assert!(
             !settings.begins_anywhere
                 || (settings.first == 0 && settings.ordering == OrderingMode::Sequenced),
-            "only a key of a sequenced stream may begin anywhere, and its lowest sequence is 0"
+            "`begins_anywhere` needs a sequenced stream with `first` = 0"
         );
         assert_eq!(commits.len(), settings.shards as usize, "one commit number for each shard");
         Self {
@@ -263,10 +263,10 @@ impl Sequencer {
         std::mem::take(&mut self.resumed_keys)
     }
 
-    /// Returns the store-numbered events that the sequencer has discarded as duplicates since the last call, although
-    /// it no longer knew the digest of the settled event with the same sequence. Such an event is usually a repeat. But
-    /// after the store has gone back in time, it can be another event to which the store gave the number of a lost
-    /// event. Returns at most `UNVERIFIED_DUPLICATES_LIMIT` events, and leaves out the others.
+    /// Returns the store-numbered events that the sequencer has counted as repeats since the last call, although it no
+    /// longer knew the digest of the settled event with the same sequence. Such an event is usually a repeat. But after
+    /// the store has gone back in time, it can be another event to which the store gave the number of a lost event.
+    /// Returns at most `UNVERIFIED_DUPLICATES_LIMIT` events, and leaves out the others.
     pub fn take_unverified_duplicates(&mut self) -> Vec<Arc<Event>> {
         std::mem::take(&mut self.unverified_duplicates)
     }

@@ -221,8 +221,10 @@ impl GapSettings {
     /// right events of the key late. A key with a wider gap is parked.
     pub const SKIP_LIMIT: u64 = 100;
 
-    /// Returns the maximum distance between the first missing sequence and an event that can still take effect. Such an
-    /// event takes effect even if the missing events never arrive, or arrive only after this event.
+    /// Returns a limit of the distance between the first missing sequence and an event that has arrived. With `Skip`,
+    /// the key skips the missing events before the event only if the distance does not exceed this limit. With `Park`
+    /// and `Wait`, the key holds the event, until the missing events arrive, only if the distance does not exceed this
+    /// limit.
     pub fn reachable_width(&self) -> u64 {
         match self.on_exhausted {
             ExhaustedPolicy::Skip => self.max_width.saturating_mul(Self::SKIP_LIMIT),

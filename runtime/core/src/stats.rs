@@ -45,7 +45,8 @@ pub struct Stats {
     pub refused: u64,
     /// The number of commits that the store had lost and the sequencer sent again.
     pub recommitted: u64,
-    /// The number of completions (answers to effects) that the sequencer dropped, because it no longer waited for them.
+    /// The number of completions (answers to requests of the sequencer, see [`Effect`](crate::Effect)) that the
+    /// sequencer dropped, because it no longer waited for these answers.
     pub stale: u64,
     /// The number of committed messages.
     pub messages: u64,

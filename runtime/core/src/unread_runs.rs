@@ -13,9 +13,9 @@ use std::ops::RangeInclusive;
 use crate::queue::{QueueLoss, QueueRun, RUNS_LIMIT};
 
 /// The time, in ms, for which a record certainly does not expire after a call of its writer. Suppose that the record is
-/// missing. If the newest run is younger than this time, or if a check within this time found the record, the store has
-/// lost the record. Otherwise the record may have expired. The store keeps a record for at least half an hour after a
-/// call.
+/// missing. If the newest run is younger than this time, or if the last check that found the record was less than this
+/// time ago, the store has lost the record. Otherwise the record may have expired. The store keeps a record for at
+/// least half an hour after a call.
 const RECORD_AGE_LIMIT: u64 = 20 * 60 * 1_000;
 
 /// The numbers of the calls of one writer that a shard (a slice of the store) has processed.

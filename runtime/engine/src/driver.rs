@@ -241,8 +241,9 @@ impl Driver {
         }
     }
 
-    /// Updates the metrics. Logs the keys that continue after a missing event has arrived, and the events that the
-    /// sequencer has discarded as duplicates without a comparison.
+    /// Updates the metrics. Logs the keys that continue after a missing event has arrived. Also logs each
+    /// store-numbered event that the sequencer counted as a repeat without comparing it, because it no longer knew the
+    /// event that it settled with the same sequence.
     fn report_progress(&mut self) {
         self.metrics.set_stats(&self.sequencer.stats());
         for (key, event) in self.sequencer.take_resumed_keys() {

@@ -103,8 +103,8 @@ pub(crate) async fn limit_time(request: Request, next: Next) -> Response {
     let answer = tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await;
     answer.unwrap_or_else(|_| {
         let words = format!(
-            "no response within {REQUEST_TIMEOUT:?}: the store is unavailable, or others read \
-             large pages; try again"
+            "no response within {REQUEST_TIMEOUT:?}: the store is unavailable, or this request waited \
+             while others read large listings from the store; try again"
         );
         ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, words).into_response()
     })

@@ -31,8 +31,8 @@ use super::value::{array, number, text};
 /// The interval between two reads of the server's clock. Between two reads, the process measures the time itself.
 const READ_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The exclusive limit of the times in a sound record. The scripts have the same limit (`EXACT` in
-/// `scripts/common.lua`).
+/// Each time in an undamaged record of the clock is below this number, in ms since the Unix epoch. The scripts have the
+/// same limit (`EXACT` in `scripts/common.lua`).
 const RECORD_TIME_LIMIT: u64 = 1 << 52;
 
 /// The first argument of a call of a script before the process has its [`StoreClock`]: nothing has expired.
@@ -41,9 +41,9 @@ pub(super) const NO_TIMES: &str = "0 0";
 /// The record of the clock in the Redis key `store`. Both times are in ms since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ClockRecord {
-    /// The newest time of the clock of a process; 0 if the store has no record yet.
+    /// The latest time that the clock of any process has recorded; 0 if the store has no record yet.
     time: u64,
-    /// The server's time at which a process first saw a jump that is not confirmed yet; 0 if there is no jump.
+    /// The server's time at which a process first saw a jump that is not confirmed yet; 0 if there is no such jump.
     jump: u64,
 }
 
@@ -374,8 +374,8 @@ mod tests {
         assert!(!rig.clock.is_behind());
     }
 
-    /// One process was started before the clock of the server became wrong, and the other process soon before the clock
-    /// is corrected. The first process confirms the jump, and the second process must follow it.
+    /// One process was started before the clock of the server became wrong, and the other process shortly before the
+    /// clock is corrected. The first process confirms the jump, and the second process must follow it.
     #[test]
     fn processes_agree_about_a_jump() {
         let wrong = START_MS + 8 * DAY_MS;

@@ -3,8 +3,8 @@
 //! The sorted set `instances` contains the expiry time of each membership. The hash `about` contains, for each
 //! instance, its information (field: the id), its report (field: `r` and the id) and the duration of its lease (field:
 //! `l` and the id). The field `generation` of this hash contains the version of the membership table. The hash `leases`
-//! contains the epoch, the holder and the time of each partition's lease, and the hash `versions` contains the rollout
-//! of each stream.
+//! contains, for each partition, the epoch and the holder of the last lease, and the time when this lease was granted
+//! or released. The hash `versions` contains the rollout of each stream.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

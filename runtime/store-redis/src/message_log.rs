@@ -454,8 +454,9 @@ pub(super) fn put_witness(call: &mut Cmd, witness: Option<&Witness>) {
     };
 }
 
-/// Appends an [`OriginOutbox`]: the name of the outbox, the epoch, the claimed commit, the last confirmed outbox
-/// position, and the published commit. Appends empty or zero values for the messages of a producer.
+/// Appends an [`OriginOutbox`]: the name of the outbox, the epoch, the last commit when the owner wrote its claim, the
+/// last confirmed outbox position, and the commit up to which all messages are published. Appends empty or zero values
+/// for the messages of a producer.
 fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
     let Some(origin) = origin else {
         call.arg("").arg(0).arg(0).arg("").arg("").arg(0);
@@ -471,11 +472,11 @@ fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
     call.arg(origin.published_commit);
 }
 
-/// Appends a message to be assigned as three arguments. The first argument is the key. The third argument has the bytes
-/// of the event after its number. The second argument begins with two flags. The first flag is 1 if the message has its
-/// own number. The first flag is 2 if the message comes from a producer, and may get only the number that it had before
-/// a loss. Otherwise the first flag is 0. The second flag is 1 for the last message of a key. These parts follow the
-/// flags:
+/// Appends three arguments for a message that the store is to assign. The first argument is the key. The third argument
+/// has the bytes of the event after its number. The second argument begins with two flags. The first flag is 1 if the
+/// message has its own number. The first flag is 2 if the message comes from a producer, and may get only the number
+/// that it had before a loss. Otherwise the first flag is 0. The second flag is 1 for the last message of a key. These
+/// parts follow the flags:
 ///
 /// 1. the partition
 /// 2. the content digest

@@ -95,7 +95,7 @@ pub(super) fn layout() -> [(&'static str, usize); 42] {
     ]
 }
 
-/// A parsed stored form of a key record, which borrows the bytes of the stored form.
+/// A key record, parsed from its stored form. This type borrows the bytes of the stored form.
 pub struct RedisRecord<'a> {
     /// The time of the key's entry in the due index; `None` if the key has no entry.
     pub due_at: Option<u64>,

@@ -1,5 +1,5 @@
-//! Logs warnings at intervals while requests to the store fail. Logs one message when each failed request has
-//! succeeded, or when its caller has given it up.
+//! Logs warnings at intervals while requests to the store fail. Logs one message when no failed request remains: each
+//! failed request has then succeeded, or its caller has given it up.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

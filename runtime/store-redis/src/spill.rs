@@ -18,8 +18,9 @@ use ordain_store::{
     EarlyLetters, FOUND_BYTES_LIMIT, FoundEvents, KeyResult, Partition, SpillArea, StoreError,
 };
 
-/// The maximum number of events, and of dead letters, in one read for [`SpillArea::find_missing`] or
-/// [`SpillArea::early_letters`].
+/// The maximum number of spilled events of one range of sequences in a read for [`SpillArea::find_missing`]. Also the
+/// number of dead letters at which a read for [`SpillArea::find_missing`] or [`SpillArea::early_letters`] ends: the
+/// field `limit` of [`LetterFilter`].
 const FIND_EVENTS_LIMIT: usize = 2_000;
 
 /// An event with its sequence.
@@ -116,7 +117,7 @@ fn first_events(bytes: usize, read: Vec<NumberedEvent>, end: bool) -> SpillPage 
 }
 
 /// Returns the first spilled events whose sequences are in `range`: at most `limit` events of about `limit_bytes`
-/// bytes, but at least one event if the range has one. Also returns `true` if no more events in `range` are spilled.
+/// bytes, but at least one event if the range has one. Also returns `true` if no more spilled events in `range` follow.
 async fn spilled(
     store: &RedisStore,
     partition: &Partition,

@@ -50,7 +50,7 @@ pub struct KeyFilter {
     pub prefix: String,
     /// The cursor from the previous page; `None` for the first page.
     pub cursor: Option<String>,
-    /// The maximum number of rows. A store that reads rows in groups may return a few more rows.
+    /// The number of rows at which the page ends. A store that reads rows in groups may return a few more rows.
     pub limit: usize,
     /// The approximate maximum number of key records that the store examines for a page. `None` stands for the store's
     /// default; a page then takes some tens of ms at most.

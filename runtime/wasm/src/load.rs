@@ -161,15 +161,15 @@ fn read_file(path: &Path) -> Result<Vec<u8>, LoadFailure> {
 const NONBLOCK_FLAG: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
 
 fn check_header(bytes: &[u8]) -> Result<(), String> {
-    const EXPECTED_FILE: &str = "a handler is a WebAssembly component, as `cargo build --target \
-                         wasm32-wasip2` makes";
+    const EXPECTED_FILE: &str = "a handler must be a WebAssembly component: make it with `cargo build --target \
+                         wasm32-wasip2`";
     let what = match bytes {
         [] => "is empty",
         _ if !bytes.starts_with(WASM_MAGIC) => "is no WebAssembly",
         _ if bytes[WASM_MAGIC.len()..].starts_with(COMPONENT_HEADER) => return Ok(()),
         _ if bytes[WASM_MAGIC.len()..].starts_with(MODULE_HEADER) => {
             return Err(format!(
-                "is a core module, not a component; {EXPECTED_FILE}, or `wasm-tools component new`"
+                "is a core module, not a component; {EXPECTED_FILE}, or with `wasm-tools component new`"
             ));
         }
         _ => "is WebAssembly of an unknown version, or truncated",

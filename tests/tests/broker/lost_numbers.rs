@@ -269,10 +269,10 @@ fn equal_event_with_a_lost_number_becomes_a_dead_letter() -> Result<()> {
 }
 
 /// Redis loses the numbers of events that wait in the broker, and another event gets the number of one of them. The
-/// stream keeps no digests, so it cannot compare the other event, and discards it as a repeat. A metric must count the
+/// stream keeps no digests, so it cannot compare the other event, and counts it as a repeat. A metric must count the
 /// other event, and the log must name its key, its sequence and its id.
 #[test]
-fn event_discarded_without_a_comparison_is_named() -> Result<()> {
+fn event_counted_as_a_repeat_without_a_comparison_is_named() -> Result<()> {
     let admin = "[admin]\nlisten = \"127.0.0.1:0\"\n";
     // With `prefetch = 1`, the other event arrives only after the lost events are settled.
     let numbering = NumberingRig::with("cases", admin, "digests = 0", "prefetch = 1")?;
@@ -291,7 +291,7 @@ fn event_discarded_without_a_comparison_is_named() -> Result<()> {
     ensure!(numbers(&out[kept.len()..])? == [3, 4], "{out:?}");
     let name = "ordain_unverified_duplicates_total{stream=\"cases\"}";
     wait_until("a count of the event", || Ok(http::metric(address, name)? == Some(1)))?;
-    service.until_says("event discarded as a repeat without a comparison")?;
+    service.until_says("event counted as a repeat without a comparison")?;
     let log = service.stderr();
     ensure!(log.contains("key=a event=3 id=a-5 source=/tests"), "{log}");
     service.end()?;

@@ -61,7 +61,7 @@ fn messages_have_limits() -> Result<()> {
             &[
                 "message 0, to the sink `faulty`",
                 "129 headers",
-                "at most 128 headers with 64 KiB are allowed",
+                "at most 128 headers and 64 KiB in total are allowed",
             ],
         ),
         (

@@ -144,8 +144,8 @@ impl DeliveryDecoder {
             return reject(
                 Cause::Unreadable,
                 format!(
-                    "the message has {count} headers with {size} bytes; at most {HEADERS_LIMIT} headers with \
-                     {HEADERS_SIZE_LIMIT} bytes are allowed"
+                    "the message has {count} headers, {size} bytes in total; at most {HEADERS_LIMIT} headers and \
+                     {HEADERS_SIZE_LIMIT} bytes in total are allowed"
                 ),
             );
         }

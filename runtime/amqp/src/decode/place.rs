@@ -51,7 +51,8 @@ impl<'a> MessageReader<'a> {
     }
 }
 
-/// Returns a short text of AMQP; the text can have the mark that [`not_utf8`] detects.
+/// Returns the value of a short string of AMQP. `text` is the text that the AMQP parser returned for the short string:
+/// if the short string was not UTF-8, [`not_utf8`] detects this.
 fn short_text(text: Option<Cow<'_, str>>) -> PlaceValue<'_> {
     match text {
         None => PlaceValue::Missing,
@@ -96,7 +97,7 @@ impl PlaceReader for MessageReader<'_> {
     }
 }
 
-/// Returns a short text of AMQP for an error.
+/// Formats a short string of AMQP for an error.
 fn shown(text: &str) -> String {
     match not_utf8(text) {
         Some(bytes) => format!("the bytes {bytes}"),

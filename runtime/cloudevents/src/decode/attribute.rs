@@ -122,10 +122,10 @@ pub(crate) fn json_text(raw: &str) -> Option<Cow<'_, str>> {
     serde_json::from_str::<String>(raw).ok().map(Cow::Owned)
 }
 
-/// Size limit of a value from an event in an error, in bytes.
+/// Size limit, in bytes, of a value of an event that an error quotes.
 pub(super) const EXCERPT_LIMIT: usize = 60;
 
-/// Returns a value for an error. Replaces a value that exceeds [`EXCERPT_LIMIT`] by a fixed text.
+/// Returns a value as an error quotes it. Replaces a value that exceeds [`EXCERPT_LIMIT`] by a fixed text.
 pub(super) fn excerpt(raw: &str) -> &str {
     if raw.len() <= EXCERPT_LIMIT { raw } else { "a longer value" }
 }

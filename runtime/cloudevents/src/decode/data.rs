@@ -12,7 +12,7 @@ use super::attribute::{excerpt, json_text};
 use super::{DecodeResult, unreadable};
 use ordain_core::is_json;
 
-/// Returns the payload of the event: the value of `data`, or the decoded value of `data_base64`. Returns no bytes if
+/// Returns the payload of the event: the value of `data`, or the decoded value of `data_base64`. Returns empty data if
 /// both are missing.
 pub(super) fn data<'a>(
     envelope: &EventEnvelope<'a>,

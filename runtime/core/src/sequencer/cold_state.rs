@@ -25,8 +25,8 @@ pub(super) struct ColdFields {
     /// The deliveries of repeated events, each with its sequence. Such a delivery is finished when the original event
     /// is durably settled or spilled.
     pub(super) repeats: Vec<(u64, DeliveryNumber)>,
-    /// The checks: deliveries that may repeat events in `stored_only`. The store compares the events of these
-    /// deliveries with the spilled events.
+    /// The checks: deliveries that may repeat events that are only in the spill area (`stored_only`). The store
+    /// compares the events of these deliveries with the spilled events.
     pub(super) checks: Vec<SpillCheck>,
     /// The extent of the events that are only in the store's spill area, not in memory.
     pub(super) stored_only: SpillExtent,

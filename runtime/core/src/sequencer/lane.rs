@@ -261,8 +261,9 @@ impl Lane {
         held.max(rest)
     }
 
-    /// Removes and returns the deliveries that repeat an event. Each of these deliveries ends like the delivery of the
-    /// event: it is acknowledged, or its event becomes a dead letter.
+    /// Removes and returns the deliveries that repeat the event with this sequence. Each of these deliveries ends like
+    /// the delivery of the event: if the event is settled or spilled, it counts as a repeat; if the event becomes a
+    /// dead letter, it becomes a dead letter too. In both cases, it is acknowledged.
     pub(super) fn take_repeats(&mut self, sequence: u64) -> Vec<DeliveryNumber> {
         let Some(cold) = self.cold.get_mut() else { return Vec::new() };
         let same = cold.repeats.extract_if(.., |repeat| repeat.0 == sequence);

@@ -197,9 +197,8 @@ pub(super) fn log_resumed_key(stream: &str, key: &str, event: u64) {
     }
 }
 
-/// Logs that a store-numbered event was discarded as a repeat, although Ordain no longer knows the event that was
-/// settled with the same sequence. The metric `unverified_duplicates_total` also counts the events whose lines are
-/// suppressed.
+/// Logs that a store-numbered event counts as a repeat, although Ordain no longer knows the event that was settled with
+/// the same sequence. The metric `unverified_duplicates_total` also counts the events whose lines are suppressed.
 pub(super) fn log_unverified_duplicate(stream: &str, event: &Event) {
     let is_allowed = UNVERIFIED_THROTTLE.lock().unwrap_or_else(PoisonError::into_inner).allow();
     if is_allowed {
@@ -209,7 +208,7 @@ pub(super) fn log_unverified_duplicate(stream: &str, event: &Event) {
             event = event.sequence(),
             id = %shortened(event.id()),
             source = %shortened(event.source()),
-            "event discarded as a repeat without a comparison: Ordain no longer knows the event that it settled with \
+            "event counted as a repeat without a comparison: Ordain no longer knows the event that it settled with \
              this sequence. After a restart or a broken connection, such repeats are normal. But if the store went \
              back in time, the event can be a new event with the sequence of a lost event: see \
              docs/guide/producers.md, \"New events before the lost events\""

@@ -204,7 +204,7 @@ impl IngressRelay {
                             tracing::info!(
                                 stream = &*self.queue.partition.stream,
                                 seconds,
-                                "events over HTTP published to the broker again"
+                                "publishing of events over HTTP to the broker works again"
                             );
                         }
                         continue;

@@ -376,7 +376,7 @@ impl QueueReader {
     fn report_recovery(&mut self) {
         if let Some(seconds) = self.failures.recover() {
             let stream = &*self.options.partition.stream;
-            tracing::info!(stream, seconds, "queue in the store read again");
+            tracing::info!(stream, seconds, "reading of the queue in the store works again");
         }
     }
 

@@ -515,8 +515,8 @@ do
     return byte(record, layout.KEY_RECORD + 1) == layout.COMPLETED
   end
 
-  -- Returns a digest in the form of a key record. A key record keeps both halves of a digest combined by `xor`, but 1
-  -- instead of 0, as four bytes.
+  -- Returns a digest in the form in which a key record contains it: four bytes, the two halves of the digest combined
+  -- by `xor`. If the result is 0, the key record contains 1 instead.
   local function short_digest(long)
     local bytes = {}
     for i = 1, 4 do
@@ -642,9 +642,9 @@ do
   -- Returns whether all readers that have a sequence of a key have the event with these digests under this sequence. A
   -- reader has a sequence if it has settled or spilled the sequence or a later sequence. The table `digests` contains
   -- the digests as `long`, and in the form of a key record as `short`. Returns false if no reader has the sequence. A
-  -- reader may not know its event. With `trusts_lossy`, such an event counts as the same event if an owner has repeated
-  -- lost commits of this reader. The reason: the owner knows the digests of more events than the record of the key, and
-  -- recognises a repeat by these digests.
+  -- reader may have a sequence without a digest of its event. With `trusts_lossy`, the event of such a sequence counts
+  -- as the same event if an owner has repeated lost commits of this reader. The reason: the owner knows the digests of
+  -- more events than the record of the key, and recognises a repeat by these digests.
   local function readers_have(key, digests, sequence, trusts_lossy)
     local is_found, is_same = false, true
     each_reader(key, function(data, record, unused, is_lossy)

@@ -1,7 +1,7 @@
--- Writes the record of the store's clock: the newest time of the clock of a process, and the time at which a process
--- first saw a jump of the server's clock (0 if there is none). If the stored record has a later time of the clock,
--- keeps this time, because another process has written it. If the record of the store is missing, writes nothing,
--- because a start would otherwise not notice that the store has lost its data.
+-- Writes the record of the store's clock: the time of the clock of the caller, and the server's time at which a process
+-- first saw a jump of the server's clock that is not confirmed yet (0 if there is no such jump). If the stored record
+-- has a later time of the clock, keeps this time, because another process has written it. If the record of the store is
+-- missing, writes nothing, because a start would otherwise not notice that the store has lost its data.
 local store, time, jump = KEYS[1], ARGV[2], ARGV[3]
 if redis.call('HEXISTS', store, 'schema') == 1 then
   local stored = string.match(redis.call('HGET', store, 'clock') or '', '^(%d+) %d+$')

@@ -23,8 +23,8 @@ local ARGUMENT_LIMIT = 1000
 -- The approximate number of fields or entries after which a script ends its work, if a later call can continue the
 -- work. Reading or removing this number of entries takes some tens of ms, and blocks the server for this time.
 local ENTRY_LIMIT = 20 * ARGUMENT_LIMIT
--- The exclusive limit of the numbers with which scripts calculate: half of 2^53, so that the sum of two numbers is
--- exact too.
+-- The numbers with which scripts calculate are below this number: half of 2^53, so that the sum of two of them is exact
+-- too.
 local EXACT = 2 ^ 52
 -- The maximum length of an outbox that scripts accept, in commits: a thousand commits per second for fifty days. A
 -- longer outbox is damaged data, and a search through it would take hours. The length of a queue, in entries, and the

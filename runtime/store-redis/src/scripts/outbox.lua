@@ -1,6 +1,7 @@
 -- Reads the unpublished outbox entries of the commits after commit `after`, in order, until it has read `limit` entries
--- or `bytes` bytes, or has examined about `ENTRY_LIMIT` commits. Returns the number of the last examined commit (false
--- if no commits follow), and each entry with the number of its commit.
+-- or `bytes` bytes, or has examined about `ENTRY_LIMIT` commits. Returns the number of the last examined commit, or
+-- false if the script has examined all commits without reaching a limit. Also returns each entry with the number of its
+-- commit.
 local data, partition, after = KEYS[1], ARGV[2], tonumber(ARGV[3])
 local limit, bytes = tonumber(ARGV[4]), tonumber(ARGV[5])
 local fence, last, first = read_fence(data, partition)

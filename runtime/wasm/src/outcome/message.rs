@@ -46,7 +46,7 @@ pub(super) fn check(message: &MessageReply) -> Result<(), String> {
     let size: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
     if headers.len() > HEADERS_LIMIT || size > HEADERS_SIZE_LIMIT {
         return Err(format!(
-            "{} headers with {}; at most {HEADERS_LIMIT} headers with {} are allowed",
+            "{} headers, {} in total; at most {HEADERS_LIMIT} headers and {} in total are allowed",
             headers.len(),
             DisplaySize(size),
             DisplaySize(HEADERS_SIZE_LIMIT),

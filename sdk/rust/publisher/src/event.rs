@@ -135,8 +135,8 @@ impl Event {
         let size: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
         if self.headers.len() > HEADERS_LIMIT || size > HEADERS_SIZE_LIMIT {
             return Err(format!(
-                "the event has {} headers with {size} bytes; at most {HEADERS_LIMIT} headers with \
-                 {HEADERS_SIZE_LIMIT} bytes are allowed",
+                "the event has {} headers, {size} bytes in total; at most {HEADERS_LIMIT} headers and \
+                 {HEADERS_SIZE_LIMIT} bytes in total are allowed",
                 self.headers.len()
             ));
         }
@@ -187,11 +187,8 @@ mod tests {
             (Event::bytes("", "test", "", ""), "no key"),
             (Event::bytes("a", "", "", ""), "no type"),
             (Event::bytes("a", "test", "", "").id(""), "id is empty"),
-            (many, "129 headers with"),
-            (
-                Event::bytes("a", "test", "", "").header("a", "b".repeat(70_000)),
-                "1 headers with 70001",
-            ),
+            (many, "129 headers, "),
+            (Event::bytes("a", "test", "", "").header("a", "b".repeat(70_000)), "1 headers, 70001"),
             (Event::bytes("a".repeat(2_000), "test", "", ""), "key has 2000 bytes; at most 1024"),
             (Event::bytes("a", "test", "", vec![0; 1_000]), "runtime.event_size allows 1000"),
         ] {

@@ -130,7 +130,7 @@ fn silent_sink_connects_again(settings: [&str; 2]) -> Result<()> {
     ensure!(took < RETURN_LIMIT, "{took:?}: {}", service.stderr());
     tally::check(&by_key(&lines)?, &out.join("\n"))?;
     until_outbox(&mut service, address, "an empty outbox", |count| count == 0)?;
-    service.until_says("messages published again")?;
+    service.until_says("publishing of messages works again")?;
     service.end()
 }
 

@@ -121,7 +121,7 @@ fn numbering_that_continues_after_a_repair_is_reported() -> Result<()> {
     home.append("cases.ndjson", event(2))?;
     let failed = "messages not numbered; they wait in the outbox";
     wait_until(failed, || Ok(service.stderr().contains(failed)))?;
-    let recovered = "messages numbered again: ";
+    let recovered = "numbering of messages works again: ";
     ensure!(!service.stderr().contains(recovered), "{}", service.stderr());
     ensure!(service.stdout().lines().count() == 1, "{}", service.stdout());
     counter("redis.call('HSET', KEYS[1], 'ca', redis.call('GET', KEYS[2]))")?;

@@ -53,7 +53,7 @@ fn check_broker_outage(
     until(lines.len())?;
     rig.until_empty()?;
     wait_until("an empty inbox", || inbox_events(&mut service).map(|count| count == 0))?;
-    service.until_says("events over HTTP published to the broker again")?;
+    service.until_says("publishing of events over HTTP to the broker works again")?;
     let metrics = http::get(http::admin(&mut service)?, "/metrics")?.body;
     for line in ["{status=\"202\"} 5", "{status=\"409\"} 1"] {
         let line = format!("ordain_ingress_requests_total{line}");

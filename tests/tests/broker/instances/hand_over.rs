@@ -277,6 +277,6 @@ fn instances_may_run_different_streams() -> Result<()> {
     fleet.rig.client.queue("out")?;
     fleet.rig.client.bind("out", "out", "#")?;
     fleet.rig.check(&lines)?;
-    first.service.until_says("messages published again")?;
+    first.service.until_says("publishing of messages works again")?;
     first.service.end()
 }

@@ -276,8 +276,8 @@ impl SequenceAssigner {
                     if let Some(seconds) = failures.recover() {
                         tracing::info!(
                             stream = &*stream, to = %destination, seconds,
-                            "messages numbered again: after a failure, the store now accepts and numbers messages; \
-                             Ordain publishes them"
+                            "numbering of messages works again: after a failure, the store now accepts and numbers \
+                             messages; Ordain publishes them"
                         );
                     }
                 }

@@ -1,5 +1,5 @@
 //! The scan: compares the set with the folder, and finds the files of the set under their present names. A scan must
-//! never report a loss before two listings in turn lack the file.
+//! never report a loss before two consecutive listings lack the file.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -115,9 +115,13 @@ async fn reader_continues_when_the_store_answers_again() {
     };
     permit("-hget");
     log.until("queue in the store cannot be read: ").await;
-    assert_eq!(log.lines("queue in the store read again"), 0, "the server still refuses reads");
+    assert_eq!(
+        log.lines("reading of the queue in the store works again"),
+        0,
+        "the server still refuses reads"
+    );
     permit("+hget");
-    log.until("queue in the store read again").await;
+    log.until("reading of the queue in the store works again").await;
     assert_eq!(log.lines("stream=\"orders\" "), 2, "one failure and one recovery");
     assert!(source.failure.try_recv().is_err(), "the reader continues");
 }

@@ -15,7 +15,7 @@ fn with_ignored_file() -> Fixture {
 }
 
 /// Older files that existed at the first start leave the folder and return: moved, as copies, or as a copy that a
-/// program is still writing. The checkpoint of the time between contains these files.
+/// program is still writing. While these files are away, a checkpoint contains them.
 #[test]
 fn ignored_file_that_returns_is_not_read() {
     let long = format!("{}\n", "x".repeat(5_000));
