@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use ordain_core::{
-    AppliedCommit, Batch, Cause, CommitReply, DeadLetter, Effect, Event, EventParts, GapEnd, Input,
-    KeyRecord, KeySnapshot, KeyStatus, LetterId, Sequencer, StateUpdate, TurnResult,
-    WriteCondition,
+    AheadRange, AppliedCommit, Batch, Cause, CommitReply, DeadLetter, Effect, Event, EventParts,
+    GapEnd, Input, KeyRecord, KeySnapshot, KeyStatus, LetterId, Sequencer, SpillExtent,
+    StateUpdate, TurnResult, WriteCondition,
 };
 
 use super::sequencer_support::{effect_without_messages, event_parts, settings, version};
@@ -31,6 +31,8 @@ struct Rig {
     is_kept_by_server: bool,
     /// The dead letters in the store.
     letters: BTreeMap<LetterId, DeadLetter>,
+    /// The sequences of the spilled events in the store.
+    spilled: BTreeSet<u64>,
     /// The number of further requests for which the replay source is too busy to search.
     busy: usize,
     /// The entries that the next read of the due index returns.
@@ -51,6 +53,7 @@ impl Rig {
             page: usize::MAX,
             is_kept_by_server: false,
             letters: BTreeMap::new(),
+            spilled: BTreeSet::new(),
             busy: 0,
             due: Vec::new(),
         })
@@ -125,6 +128,11 @@ impl Rig {
                     let letters = early.cloned().collect();
                     let until = sequences.end() + 1;
                     Input::EarlyLettersRead { token, letters, until }
+                }
+                Effect::ReadSpill { token, from, .. } => {
+                    let spilled = self.spilled.range(from..);
+                    let events = spilled.map(|sequence| (*sequence, event(*sequence))).collect();
+                    Input::SpillRead { token, read: Ok((events, true)) }
                 }
                 Effect::ReadDue { .. } => {
                     Input::DueRead { entries: std::mem::take(&mut self.due), next_in: None }
@@ -794,5 +802,46 @@ fn letter_beyond_the_end_of_its_key_gets_the_cause_after_end() -> Result<()> {
     let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
     let last = writes.last().context("a write")?;
     assert!(last.expire_in.is_some(), "the record of an ended key must expire: {last:?}");
+    Ok(())
+}
+
+/// Returns a rig whose store has the record of a key that has passed event 30, but whose owner ended before it decided
+/// about the dead letters of event 30. `next` is the next sequence of the key.
+fn rig_with_a_passed_range(stream: &str, next: u64) -> Result<Rig> {
+    let mut rig = Rig::new(stream)?;
+    rig.deliver(0, 1);
+    rig.remember()?;
+    let record = &mut rig.snapshot.as_mut().context("a record")?.record;
+    record.next = next;
+    record.ahead = Some(Box::new(AheadRange { first: 30, last: 30 }));
+    Ok(Rig { snapshot: rig.snapshot, ..Rig::new(stream)? })
+}
+
+/// A key has no gap when its record is loaded. When it gets a gap later, the clock of this gap must run for the whole
+/// `gap.timeout`.
+#[test]
+fn gap_after_a_load_waits_for_its_whole_timeout() -> Result<()> {
+    let stream = "gap = { timeout = \"10s\", attempts = 1, max_width = 10, on_exhausted = \"skip\" }\n\
+                  spill_after = \"10m\"\n";
+    // The event that causes the load shows the gap, or a later event shows it. The key may also have spilled events
+    // that it can execute at once.
+    for (next, spilled, delivered) in
+        [(33, 0, &[34][..]), (32, 0, &[32, 34][..]), (31, 2, &[34][..])]
+    {
+        let mut rig = rig_with_a_passed_range(stream, next)?;
+        rig.spilled = (next..next + spilled).collect();
+        if spilled > 0 {
+            let record = &mut rig.snapshot.as_mut().context("a record")?.record;
+            record.spilled = SpillExtent { count: spilled, first: next, last: next + spilled - 1 };
+        }
+        for sequence in delivered {
+            rig.deliver(60_000, *sequence);
+        }
+        rig.pass(60_000, 69_000);
+        let label = format!("next {next}, {spilled} spilled");
+        assert!(rig.requests.is_empty(), "{label}: {:?}", rig.requests);
+        rig.pass(69_000, 71_000);
+        assert_eq!(rig.requests, [(70_000, vec![33..=33])], "{label}");
+    }
     Ok(())
 }

@@ -62,8 +62,8 @@ pub(super) struct ColdFields {
     pub(super) gap: Option<LaneGap>,
     /// The missing sequences that every round of the gap has requested so far.
     pub(super) requested: Vec<RangeInclusive<u64>>,
-    /// The earliest time of the next replay round, for a gap that the lane finds after a load. A load sets this time
-    /// from the key's entry in the due index.
+    /// The earliest time of the next replay round, for a gap that the key had before a load. A load sets this time from
+    /// the key's entry in the due index.
     pub(super) gap_due: Option<u64>,
     /// The time of the earliest entry of the lane in the timers.
     pub(super) timer_at: Option<u64>,

@@ -94,6 +94,12 @@ impl Sequencer {
         let skip = fault!(self, SkipAGap);
         let lane = &mut self.lanes[index];
         if lane.ended || lane.parked() || !lane.has_gap() {
+            if !lane.may_have_gap()
+                && let Some(cold) = lane.cold.get_mut()
+            {
+                // The next gap is not the gap of the record that was loaded, so its clock runs for the whole time.
+                cold.gap_due = None;
+            }
             // A gap also stays open while events before the gap are only in the store.
             let closed = |gap: &LaneGap| gap.at < lane.front || !lane.waits_beyond(gap.at);
             let over = |gap: &LaneGap| {
