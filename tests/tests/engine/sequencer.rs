@@ -845,3 +845,19 @@ fn gap_after_a_load_waits_for_its_whole_timeout() -> Result<()> {
     }
     Ok(())
 }
+
+/// The owner of a key ended before it decided about the dead letters that the key had passed. The next owner decides
+/// about them, and must then request the next event of the silent key (`gap.tail`).
+#[test]
+fn next_event_is_requested_after_the_decision_about_passed_letters() -> Result<()> {
+    let mut rig = rig_with_a_passed_range("gap = { tail = \"1s\", max_width = 10 }", 32)?;
+    rig.snapshot.as_mut().context("a record")?.due_in = Some(0);
+    rig.due = vec![(0, "a".into())];
+    rig.pass(0, 0);
+    assert_eq!(rig.last_record()?.ahead, None);
+    let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
+    assert_eq!(writes.last().context("a write")?.due_in, Some(1_000));
+    rig.pass(0, 1_000);
+    assert_eq!(rig.requests, [(1_000, vec![32..=32])]);
+    Ok(())
+}

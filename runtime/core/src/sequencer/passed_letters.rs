@@ -153,6 +153,7 @@ impl Sequencer {
     /// Advances the range of the early dead letters to `until`, because the sequencer has decided about all letters
     /// below `until`. Removes the range if it ends below `until`.
     fn advance_passed(&mut self, index: u32, until: u64) {
+        let tail = self.tail_from_now();
         let lane = &mut self.lanes[index];
         let Some(ahead) = &mut lane.record.ahead else { return };
         let is_over = until > ahead.last;
@@ -164,6 +165,12 @@ impl Sequencer {
         // If the range has ended, or if the key is parked, the key may no longer need its entry in the due index. Only
         // a write removes the entry.
         lane.must_write |= is_over || lane.parked();
+        if is_over && tail.is_some() && !lane.ended && !lane.parked() && lane.cold.tail_at.is_none()
+        {
+            // While the record had the range, its entry in the due index was not the time of the next request for
+            // `gap.tail`, so the load did not set this time.
+            lane.cold.get_or_init().tail_at = tail;
+        }
         if let Some(cold) = lane.cold.get_mut() {
             cold.settled_ahead.retain(|(sequence, _)| *sequence >= until);
             if cold.settled_ahead.is_empty() {
