@@ -861,3 +861,89 @@ fn next_event_is_requested_after_the_decision_about_passed_letters() -> Result<(
     assert_eq!(rig.requests, [(1_000, vec![32..=32])]);
     Ok(())
 }
+
+/// An event with a wrong sequence becomes a dead letter `far-ahead`, and the letter expires. The next round of the gap
+/// finds no letter, so the range in the key record and the gap must end. The key must then execute its next event, and
+/// the next gap must get all its rounds.
+#[test]
+fn range_without_letters_ends_with_its_gap() -> Result<()> {
+    let wrong = 1_000_000_000_000;
+    let mut rig = Rig::new(
+        "gap = { timeout = \"1s\", attempts = 2, backoff = \"1s..1s\", max_width = 10 }\n\
+         spill_after = \"10m\"\n",
+    )?;
+    rig.deliver(0, 1);
+    rig.remember()?;
+    rig.kept = [wrong].into();
+    rig.deliver(0, wrong);
+    assert_eq!(causes(&rig), [(wrong, Cause::FarAhead)]);
+    rig.pass(0, 1_500);
+    assert_eq!(rig.last_record()?.ahead, Some(Box::new(AheadRange { first: wrong, last: wrong })));
+    rig.letters.clear();
+    rig.kept.clear();
+    rig.pass(1_500, 2_500);
+    let record = rig.last_record()?;
+    assert_eq!((&record.ahead, record.rounds, record.status), (&None, 0, KeyStatus::Active));
+    assert_eq!((record.gaps.iter().len(), rig.requests.len()), (0, 2));
+    rig.pass(2_500, 60_000);
+    assert_eq!(rig.last_record()?.status, KeyStatus::Active);
+    rig.deliver(60_000, 2);
+    rig.deliver(60_000, 4);
+    assert_eq!(rig.sequencer.stats().settled, 2);
+    rig.pass(60_000, 70_000);
+    assert_eq!(rig.requests[2..], [(61_000, vec![3..=3]), (62_000, vec![3..=3])]);
+    Ok(())
+}
+
+/// An early dead letter that the sequencer is about to write must keep its range, although a search of the store does
+/// not find the letter yet.
+#[test]
+fn range_of_an_arriving_letter_stays() -> Result<()> {
+    let mut rig = Rig::new("gap = { timeout = \"1s\", max_width = 10 }\nspill_after = \"10m\"\n")?;
+    rig.deliver(0, 1);
+    rig.remember()?;
+    rig.deliver(0, 30);
+    // A round begins. Event 20, which is also too far ahead, arrives before the answer to the search of this round.
+    rig.sequencer.handle_timeout(1_000);
+    let mut searches = Vec::new();
+    while let Some(effect) = rig.sequencer.poll_effect() {
+        match effect {
+            Effect::Load { token, .. } => {
+                let loaded = Ok(rig.snapshot.clone());
+                rig.sequencer.handle(1_000, Input::Loaded { token, loaded });
+            }
+            Effect::Replay { token, missing, .. } => searches.push((token, missing)),
+            _ => {}
+        }
+    }
+    let [(token, missing)] = &searches[..] else { panic!("{searches:?}") };
+    assert_eq!(*missing, [2..=30]);
+    rig.deliver(1_000, 20);
+    let answer =
+        Input::Replayed { token: *token, found: Vec::new(), until: u64::MAX, failed: None };
+    rig.input(1_000, answer);
+    assert_eq!(rig.last_record()?.ahead, Some(Box::new(AheadRange { first: 20, last: 30 })));
+    Ok(())
+}
+
+/// The key has a letter with a wrong sequence, and an earlier letter with a right sequence. When the key has passed the
+/// right sequence, the range must begin with the wrong sequence. Otherwise the sequencer would search the store after
+/// each event.
+#[test]
+fn range_begins_with_the_next_letter() -> Result<()> {
+    let wrong = 1_000_000_000_000;
+    let mut rig = Rig::new(NARROW_GAP_SETTING)?;
+    rig.deliver(0, 1);
+    rig.deliver(0, 28);
+    rig.deliver(0, wrong);
+    rig.kept = [28, wrong].into();
+    (2..=27).for_each(|sequence| rig.deliver(0, sequence));
+    assert_eq!(rig.sequencer.stats().settled, 28);
+    assert_eq!(causes(&rig), [(wrong, Cause::FarAhead)]);
+    let searches = rig.requests.len();
+    assert!(searches > 0);
+    (29..=40).for_each(|sequence| rig.deliver(0, sequence));
+    assert_eq!((rig.sequencer.stats().settled, rig.requests.len()), (40, searches));
+    assert_eq!(rig.last_record()?.ahead, Some(Box::new(AheadRange { first: wrong, last: wrong })));
+    Ok(())
+}

@@ -8,6 +8,11 @@
 //! The range of the early letters in the key record ([`crate::KeyRecord::ahead`]) shows which sequences are not decided
 //! yet. One write removes the letters and advances the range. The new letters are durable no later than this write. If
 //! the owner ends before this write, the next owner decides again, and writes the same letters.
+//!
+//! Not every sequence of the range has a letter, and a letter may expire. If a search of the store for missing events
+//! shows that the range begins with sequences without a letter, the sequencer shortens the range. Otherwise one letter
+//! with a wrong sequence far ahead would keep the range, and therefore the gap of the key, for ever. The letter would
+//! also cause a search and a read of letters for each event before this sequence.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -33,6 +38,23 @@ impl Lane {
             ahead.last.min(self.record.next.checked_sub(1)?)
         };
         (ahead.first <= last).then_some(ahead.first..=last)
+    }
+
+    /// Records that the event with this sequence may soon have an early dead letter.
+    pub(super) fn expect_early_letter(&mut self, sequence: u64) {
+        let Some(cold) = self.cold.get_mut() else { return };
+        cold.letter_free.end = cold.letter_free.end.min(sequence);
+        if let Some(gap) = &mut cold.gap {
+            gap.search_end = gap.search_end.min(sequence);
+        }
+    }
+
+    /// Returns the first sequence, from `from` on, that may have an early dead letter.
+    fn next_possible_letter(&self, from: u64) -> u64 {
+        let free = &self.cold.letter_free;
+        // If the key has moved between partitions, the owner of the other partition may still write such a letter.
+        let has_moved = self.record.takeovers > 0;
+        if free.contains(&from) && !has_moved { free.end } else { from }
     }
 }
 
@@ -150,11 +172,41 @@ impl Sequencer {
         differs.or_else(|| self.differs_in_history(index, sequence, event.repeat_digests()))
     }
 
+    /// Handles the answer of the store to a search for the missing events of the lane's gap. The store has searched for
+    /// the missing events below `until`, and found none of them. If the range of the early dead letters begins with
+    /// sequences that certainly have no letter, shortens the range. If nothing waits for the missing events any more,
+    /// ends the gap.
+    pub(super) fn early_letters_searched(&mut self, index: u32, until: u64) {
+        let lane = &mut self.lanes[index];
+        let Some(gap) = lane.cold.gap.filter(|gap| !gap.tail) else { return };
+        let end = until.min(gap.search_end);
+        let free = &mut lane.cold.get_or_init().letter_free;
+        if (free.start..=free.end).contains(&gap.at) {
+            free.end = free.end.max(end);
+        } else {
+            *free = gap.at..end;
+        }
+        let Some(first) = lane.record.ahead.as_deref().map(|ahead| ahead.first) else { return };
+        self.advance_passed(index, first);
+        let lane = &mut self.lanes[index];
+        if lane.record.ahead.is_some() || lane.front != gap.at || lane.may_have_gap() {
+            return;
+        }
+        // No later event waits, so it is not known that the recorded events of the gap are missing.
+        lane.cold.get_or_init().forget_gap();
+        lane.record.gaps.withdraw_from(gap.at);
+        if gap.at == lane.done {
+            lane.record.rounds = 0;
+        }
+    }
+
     /// Advances the range of the early dead letters to `until`, because the sequencer has decided about all letters
-    /// below `until`. Removes the range if it ends below `until`.
+    /// below `until`. Advances the range further if the next sequences certainly have no letter. Removes the range if
+    /// it ends before its new beginning.
     fn advance_passed(&mut self, index: u32, until: u64) {
         let tail = self.tail_from_now();
         let lane = &mut self.lanes[index];
+        let until = lane.next_possible_letter(until);
         let Some(ahead) = &mut lane.record.ahead else { return };
         let is_over = until > ahead.last;
         if is_over {
