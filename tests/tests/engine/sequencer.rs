@@ -947,3 +947,21 @@ fn range_begins_with_the_next_letter() -> Result<()> {
     assert_eq!(rig.last_record()?.ahead, Some(Box::new(AheadRange { first: wrong, last: wrong })));
     Ok(())
 }
+
+/// An event has a letter `far-ahead` and a letter `overflow`. When another event takes its sequence, it becomes one
+/// dead letter `conflict`, and the statistics must count one.
+#[test]
+fn event_with_two_early_letters_becomes_one_conflict() -> Result<()> {
+    let mut rig = Rig::new(NARROW_GAP_SETTING)?;
+    rig.deliver(0, 1);
+    rig.deliver_parts(&EventParts { sequence: Some(28), data: b"other", ..event_parts() });
+    let far = rig.letters.values().next().context("a letter")?.clone();
+    let id = LetterId { tag: far.id.tag ^ 2, ..far.id.clone() };
+    rig.letters.insert(id.clone(), DeadLetter { id, cause: Cause::Overflow, ..far });
+    (2..=25).for_each(|sequence| rig.deliver(0, sequence));
+    rig.deliver(0, 28);
+    (26..=27).for_each(|sequence| rig.deliver(0, sequence));
+    assert_eq!(causes(&rig), [(28, Cause::Conflict)]);
+    assert_eq!(rig.sequencer.stats().dead[Cause::Conflict as usize], 1);
+    Ok(())
+}

@@ -14,6 +14,7 @@
 //! with a wrong sequence far ahead would keep the range, and therefore the gap of the key, for ever. The letter would
 //! also cause a search and a read of letters for each event before this sequence.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -102,13 +103,19 @@ impl Sequencer {
         };
         if let Some(passed) = self.lanes[index].passed_letters() {
             let mut removed = Vec::new();
+            // An event that has a letter `far-ahead` and a letter `overflow` gets only one new letter.
+            let mut written = BTreeSet::new();
             for letter in letters {
                 // A letter `corrupt` keeps its cause: its event was not too early, but its key was unreadable.
                 let is_early = matches!(letter.cause, Cause::FarAhead | Cause::Overflow)
                     && letter.id.key == self.lanes[index].key
                     && passed.contains(&letter.id.sequence);
                 if is_early && let LetterContent::Event(event) = &letter.content {
-                    self.decide_passed_event(index, letter.id.sequence, event);
+                    if let Some(new) = self.decide_passed_event(index, letter.id.sequence, event)
+                        && written.insert(new.id.clone())
+                    {
+                        self.queue_orphan_letter(new, 0);
+                    }
                     removed.push(letter.id);
                 }
             }
@@ -136,17 +143,22 @@ impl Sequencer {
     }
 
     /// Decides about an event whose sequence the key has passed, as if the event arrived now. If the event is not a
-    /// repeat of the settled event, writes a dead letter with the cause that is true now. This letter is an orphan dead
+    /// repeat of the settled event, returns a dead letter with the cause that is true now. This letter is an orphan dead
     /// letter, and therefore durable no later than the next write of the lane.
-    fn decide_passed_event(&mut self, index: u32, sequence: u64, event: &Arc<Event>) {
+    fn decide_passed_event(
+        &mut self,
+        index: u32,
+        sequence: u64,
+        event: &Arc<Event>,
+    ) -> Option<DeadLetter> {
         let lane = &self.lanes[index];
-        let letter = if sequence >= lane.done {
+        Some(if sequence >= lane.done {
             self.after_end_letter(index, sequence, event)
         } else if lane.skipped(sequence) {
             self.late_letter(index, sequence, event)
         } else {
             let error = match self.differs_from_settled(index, sequence, event) {
-                Some(false) => return,
+                Some(false) => return None,
                 Some(true) => conflict_error(sequence, event, None),
                 // If the sequencer treated the event as a repeat, the event would be lost without a trace.
                 None => format!(
@@ -155,8 +167,7 @@ impl Sequencer {
                 ),
             };
             orphan_letter(&self.lanes[index].key, sequence, event, Cause::Conflict, error)
-        };
-        self.queue_orphan_letter(letter, 0);
+        })
     }
 
     /// Returns whether an event differs from the event that was settled with this sequence. Returns `None` if the
