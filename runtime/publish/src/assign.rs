@@ -151,9 +151,8 @@ impl EventAssigner {
     /// earlier event that the shard must have.
     ///
     /// The store has numbered the events of an earlier call before. Since the store lost these numbers, the readers may
-    /// have received the events from the broker. In the queue of a stream, the readers may have received even the events
-    /// of the present call. For such events, this method therefore requests the lost numbers
-    /// ([`AssignRequest::reuses_lost_numbers`]). The readers recognise the repeated events.
+    /// have received the events from the broker or from the queue of the stream. For such events, this method therefore
+    /// requests the lost numbers ([`AssignRequest::reuses_lost_numbers`]). The readers recognise the repeated events.
     pub(crate) async fn reassign_lost(
         &self,
         items: &[AssignItem],
@@ -190,8 +189,7 @@ impl EventAssigner {
             })
             .collect();
         let selected: Vec<AssignItem> = indexes.iter().map(|at| items[*at].clone()).collect();
-        let is_queued = matches!(self.policy.destination, Destination::Stream(_));
-        let reuses = only.is_some() || is_queued || self.reuses_lost_numbers;
+        let reuses = only.is_some() || self.reuses_lost_numbers;
         let second = self.assign_behind(&selected, witnesses, reuses).await;
         for (at, assigned) in indexes.into_iter().zip(second.assigned) {
             first.rewritten += usize::from(matches!(assigned, AssignItemReply::New(_)));
@@ -200,11 +198,7 @@ impl EventAssigner {
                     AssignItemReply::New(number)
                 }
                 // The second call did not write the event, so the first result is still valid.
-                (before, AssignItemReply::AfterConflict)
-                | (
-                    before @ AssignItemReply::NumberedElsewhere(_),
-                    AssignItemReply::UnprovenRepeat(_),
-                ) => before,
+                (before, AssignItemReply::AfterConflict) => before,
                 (_, assigned) => assigned,
             };
         }

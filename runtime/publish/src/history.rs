@@ -203,7 +203,7 @@ impl PublishedCalls {
             self.changed += changed;
             self.repeated += reassigned.rewritten;
             let at = (reassigned.rewritten > 0).then(|| self.now());
-            if let Some(refused) = refused_repeat(&items, &reassigned.assigned) {
+            if let Some(refused) = refused_repeat(&self.stream, &items, &reassigned.assigned) {
                 return Err(refused);
             }
             let failed = reassigned.error.take();
@@ -333,7 +333,11 @@ fn name_lost_numbers(items: &mut [AssignItem], assigned: &[AssignItemReply]) {
 /// by now. `items` are events that the store has numbered before, and `assigned` are the replies to their repetition. A
 /// conflict does not count as such a refusal: since the loss, another event has taken the id or the sequence of the
 /// event.
-fn refused_repeat(items: &[AssignItem], assigned: &[AssignItemReply]) -> Option<AssignError> {
+fn refused_repeat(
+    stream: &str,
+    items: &[AssignItem],
+    assigned: &[AssignItemReply],
+) -> Option<AssignError> {
     let refusal = |(item, reply): (&AssignItem, &AssignItemReply)| match *reply {
         AssignItemReply::OtherNumber(next) => Some(other_number_message(item, next)),
         AssignItemReply::Known(number) if item.number > 0 && number != item.number => {
@@ -346,7 +350,7 @@ fn refused_repeat(items: &[AssignItem], assigned: &[AssignItemReply]) -> Option<
             ))
         }
         AssignItemReply::Conflict(_) => None,
-        reply => reply.is_refused().then(|| refusal_message(&item.event, reply, true)),
+        reply => reply.is_refused().then(|| refusal_message(stream, &item.event, reply, true)),
     };
     let mut pairs = items.iter().zip(assigned);
     let (item, words) = pairs.find_map(|pair| Some((pair.0, refusal(pair)?)))?;

@@ -27,6 +27,7 @@ use ordain_store::{
     AssignItem, AssignItemReply, InstanceId, Mark, MarkConditions, NumberingSettings, Store,
     StoreError,
 };
+use ordain_util::command::PrintedCommand;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 use tokio::time::timeout;
@@ -260,7 +261,8 @@ impl StreamPublisher {
         let reuses =
             self.assigner.as_ref().is_some_and(|(assigner, _)| assigner.reuses_lost_numbers);
         let refused = assigned.iter().position(|result| result.is_refused());
-        let refused = refused.map(|at| (at, refusal_message(&right[at], assigned[at], reuses)));
+        let reason = |at: usize| refusal_message(&self.stream, &right[at], assigned[at], reuses);
+        let refused = refused.map(|at| (at, reason(at)));
         let event = |(at, words)| PublishError::Event { at, words };
         assigned.resize(events.len(), AssignItemReply::AfterConflict);
         match failed.or_else(|| refused.or(wrong).map(event)) {
@@ -441,7 +443,7 @@ pub fn new_id() -> String {
 
 /// Returns the reason why the store refused an event, and the next step. `reuses` is true if the caller published the
 /// event again after a loss ([`StreamPublisher::reuse_lost_numbers`]).
-fn refusal_message(event: &Event, reply: AssignItemReply, reuses: bool) -> String {
+fn refusal_message(stream: &str, event: &Event, reply: AssignItemReply, reuses: bool) -> String {
     let key = event.key();
     match reply {
         AssignItemReply::KeyEnded if reuses => format!(
@@ -464,13 +466,15 @@ fn refusal_message(event: &Event, reply: AssignItemReply, reuses: bool) -> Strin
         ),
         AssignItemReply::NumberedElsewhere(next) => format!(
             "the stream has events of key {key:?} up to sequence {last}, with sequences that the store did not give, \
-             or gave and then lost. If the store has lost data (for example by a failover or a restored backup), \
-             {REUSE_ADVICE}. If this event is new, publish it afterwards and without the option. If the store has lost \
-             no data, another producer numbers the events of this key. Let this producer number this event too. Or, if \
-             no other event will ever get the sequence {next}, publish this event with the sequence {next}. After a \
-             loss, only a new event may get the sequence {next}, and only as described in {LOST_NUMBERS_GUIDE}: a lost \
-             event would take effect twice under this sequence",
-            last = next - 1
+             or gave and then lost. If the sequence {last} is a mistake (check with {why}), do not use the next \
+             sequence: give this event its right sequence. If the store has lost data (for example by a failover or a \
+             restored backup), {REUSE_ADVICE}. If this event is new, publish it afterwards and without the option. If \
+             the store has lost no data, another producer numbers the events of this key. Let this producer number \
+             this event too. Or, if no other event will ever get the sequence {next}, publish this event with the \
+             sequence {next}. After a loss, only a new event may get the sequence {next}, and only as described in \
+             {LOST_NUMBERS_GUIDE}: a lost event would take effect twice under this sequence",
+            last = next - 1,
+            why = PrintedCommand::new("keys why").argument(stream).argument(key)
         ),
         _ => conflict_message(event, reply),
     }

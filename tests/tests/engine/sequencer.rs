@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use ordain_core::{
-    AppliedCommit, Batch, Cause, CommitReply, DeadLetter, Effect, Event, EventParts, GapEnd, Input,
-    KeyRecord, KeySnapshot, KeyStatus, LetterId, Sequencer, StateUpdate, TurnResult,
-    WriteCondition,
+    AheadRange, AppliedCommit, Batch, Cause, CommitReply, DeadLetter, Effect, Event, EventParts,
+    GapEnd, Input, KeyRecord, KeySnapshot, KeyStatus, LetterId, Sequencer, SpillExtent,
+    StateUpdate, TurnResult, WriteCondition,
 };
 
 use super::sequencer_support::{effect_without_messages, event_parts, settings, version};
@@ -31,6 +31,8 @@ struct Rig {
     is_kept_by_server: bool,
     /// The dead letters in the store.
     letters: BTreeMap<LetterId, DeadLetter>,
+    /// The sequences of the spilled events in the store.
+    spilled: BTreeSet<u64>,
     /// The number of further requests for which the replay source is too busy to search.
     busy: usize,
     /// The entries that the next read of the due index returns.
@@ -51,6 +53,7 @@ impl Rig {
             page: usize::MAX,
             is_kept_by_server: false,
             letters: BTreeMap::new(),
+            spilled: BTreeSet::new(),
             busy: 0,
             due: Vec::new(),
         })
@@ -125,6 +128,11 @@ impl Rig {
                     let letters = early.cloned().collect();
                     let until = sequences.end() + 1;
                     Input::EarlyLettersRead { token, letters, until }
+                }
+                Effect::ReadSpill { token, from, .. } => {
+                    let spilled = self.spilled.range(from..);
+                    let events = spilled.map(|sequence| (*sequence, event(*sequence))).collect();
+                    Input::SpillRead { token, read: Ok((events, true)) }
                 }
                 Effect::ReadDue { .. } => {
                     Input::DueRead { entries: std::mem::take(&mut self.due), next_in: None }
@@ -794,5 +802,166 @@ fn letter_beyond_the_end_of_its_key_gets_the_cause_after_end() -> Result<()> {
     let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
     let last = writes.last().context("a write")?;
     assert!(last.expire_in.is_some(), "the record of an ended key must expire: {last:?}");
+    Ok(())
+}
+
+/// Returns a rig whose store has the record of a key that has passed event 30, but whose owner ended before it decided
+/// about the dead letters of event 30. `next` is the next sequence of the key.
+fn rig_with_a_passed_range(stream: &str, next: u64) -> Result<Rig> {
+    let mut rig = Rig::new(stream)?;
+    rig.deliver(0, 1);
+    rig.remember()?;
+    let record = &mut rig.snapshot.as_mut().context("a record")?.record;
+    record.next = next;
+    record.ahead = Some(Box::new(AheadRange { first: 30, last: 30 }));
+    Ok(Rig { snapshot: rig.snapshot, ..Rig::new(stream)? })
+}
+
+/// A key has no gap when its record is loaded. When it gets a gap later, the clock of this gap must run for the whole
+/// `gap.timeout`.
+#[test]
+fn gap_after_a_load_waits_for_its_whole_timeout() -> Result<()> {
+    let stream = "gap = { timeout = \"10s\", attempts = 1, max_width = 10, on_exhausted = \"skip\" }\n\
+                  spill_after = \"10m\"\n";
+    // The event that causes the load shows the gap, or a later event shows it. The key may also have spilled events
+    // that it can execute at once.
+    for (next, spilled, delivered) in
+        [(33, 0, &[34][..]), (32, 0, &[32, 34][..]), (31, 2, &[34][..])]
+    {
+        let mut rig = rig_with_a_passed_range(stream, next)?;
+        rig.spilled = (next..next + spilled).collect();
+        if spilled > 0 {
+            let record = &mut rig.snapshot.as_mut().context("a record")?.record;
+            record.spilled = SpillExtent { count: spilled, first: next, last: next + spilled - 1 };
+        }
+        for sequence in delivered {
+            rig.deliver(60_000, *sequence);
+        }
+        rig.pass(60_000, 69_000);
+        let label = format!("next {next}, {spilled} spilled");
+        assert!(rig.requests.is_empty(), "{label}: {:?}", rig.requests);
+        rig.pass(69_000, 71_000);
+        assert_eq!(rig.requests, [(70_000, vec![33..=33])], "{label}");
+    }
+    Ok(())
+}
+
+/// The owner of a key ended before it decided about the dead letters that the key had passed. The next owner decides
+/// about them, and must then request the next event of the silent key (`gap.tail`).
+#[test]
+fn next_event_is_requested_after_the_decision_about_passed_letters() -> Result<()> {
+    let mut rig = rig_with_a_passed_range("gap = { tail = \"1s\", max_width = 10 }", 32)?;
+    rig.snapshot.as_mut().context("a record")?.due_in = Some(0);
+    rig.due = vec![(0, "a".into())];
+    rig.pass(0, 0);
+    assert_eq!(rig.last_record()?.ahead, None);
+    let writes = rig.batches.iter().flat_map(|batch| &batch.writes);
+    assert_eq!(writes.last().context("a write")?.due_in, Some(1_000));
+    rig.pass(0, 1_000);
+    assert_eq!(rig.requests, [(1_000, vec![32..=32])]);
+    Ok(())
+}
+
+/// An event with a wrong sequence becomes a dead letter `far-ahead`, and the letter expires. The next round of the gap
+/// finds no letter, so the range in the key record and the gap must end. The key must then execute its next event, and
+/// the next gap must get all its rounds.
+#[test]
+fn range_without_letters_ends_with_its_gap() -> Result<()> {
+    let wrong = 1_000_000_000_000;
+    let mut rig = Rig::new(
+        "gap = { timeout = \"1s\", attempts = 2, backoff = \"1s..1s\", max_width = 10 }\n\
+         spill_after = \"10m\"\n",
+    )?;
+    rig.deliver(0, 1);
+    rig.remember()?;
+    rig.kept = [wrong].into();
+    rig.deliver(0, wrong);
+    assert_eq!(causes(&rig), [(wrong, Cause::FarAhead)]);
+    rig.pass(0, 1_500);
+    assert_eq!(rig.last_record()?.ahead, Some(Box::new(AheadRange { first: wrong, last: wrong })));
+    rig.letters.clear();
+    rig.kept.clear();
+    rig.pass(1_500, 2_500);
+    let record = rig.last_record()?;
+    assert_eq!((&record.ahead, record.rounds, record.status), (&None, 0, KeyStatus::Active));
+    assert_eq!((record.gaps.iter().len(), rig.requests.len()), (0, 2));
+    rig.pass(2_500, 60_000);
+    assert_eq!(rig.last_record()?.status, KeyStatus::Active);
+    rig.deliver(60_000, 2);
+    rig.deliver(60_000, 4);
+    assert_eq!(rig.sequencer.stats().settled, 2);
+    rig.pass(60_000, 70_000);
+    assert_eq!(rig.requests[2..], [(61_000, vec![3..=3]), (62_000, vec![3..=3])]);
+    Ok(())
+}
+
+/// An early dead letter that the sequencer is about to write must keep its range, although a search of the store does
+/// not find the letter yet.
+#[test]
+fn range_of_an_arriving_letter_stays() -> Result<()> {
+    let mut rig = Rig::new("gap = { timeout = \"1s\", max_width = 10 }\nspill_after = \"10m\"\n")?;
+    rig.deliver(0, 1);
+    rig.remember()?;
+    rig.deliver(0, 30);
+    // A round begins. Event 20, which is also too far ahead, arrives before the answer to the search of this round.
+    rig.sequencer.handle_timeout(1_000);
+    let mut searches = Vec::new();
+    while let Some(effect) = rig.sequencer.poll_effect() {
+        match effect {
+            Effect::Load { token, .. } => {
+                let loaded = Ok(rig.snapshot.clone());
+                rig.sequencer.handle(1_000, Input::Loaded { token, loaded });
+            }
+            Effect::Replay { token, missing, .. } => searches.push((token, missing)),
+            _ => {}
+        }
+    }
+    let [(token, missing)] = &searches[..] else { panic!("{searches:?}") };
+    assert_eq!(*missing, [2..=30]);
+    rig.deliver(1_000, 20);
+    let answer =
+        Input::Replayed { token: *token, found: Vec::new(), until: u64::MAX, failed: None };
+    rig.input(1_000, answer);
+    assert_eq!(rig.last_record()?.ahead, Some(Box::new(AheadRange { first: 20, last: 30 })));
+    Ok(())
+}
+
+/// The key has a letter with a wrong sequence, and an earlier letter with a right sequence. When the key has passed the
+/// right sequence, the range must begin with the wrong sequence. Otherwise the sequencer would search the store after
+/// each event.
+#[test]
+fn range_begins_with_the_next_letter() -> Result<()> {
+    let wrong = 1_000_000_000_000;
+    let mut rig = Rig::new(NARROW_GAP_SETTING)?;
+    rig.deliver(0, 1);
+    rig.deliver(0, 28);
+    rig.deliver(0, wrong);
+    rig.kept = [28, wrong].into();
+    (2..=27).for_each(|sequence| rig.deliver(0, sequence));
+    assert_eq!(rig.sequencer.stats().settled, 28);
+    assert_eq!(causes(&rig), [(wrong, Cause::FarAhead)]);
+    let searches = rig.requests.len();
+    assert!(searches > 0);
+    (29..=40).for_each(|sequence| rig.deliver(0, sequence));
+    assert_eq!((rig.sequencer.stats().settled, rig.requests.len()), (40, searches));
+    assert_eq!(rig.last_record()?.ahead, Some(Box::new(AheadRange { first: wrong, last: wrong })));
+    Ok(())
+}
+
+/// An event has a letter `far-ahead` and a letter `overflow`. When another event takes its sequence, it becomes one
+/// dead letter `conflict`, and the statistics must count one.
+#[test]
+fn event_with_two_early_letters_becomes_one_conflict() -> Result<()> {
+    let mut rig = Rig::new(NARROW_GAP_SETTING)?;
+    rig.deliver(0, 1);
+    rig.deliver_parts(&EventParts { sequence: Some(28), data: b"other", ..event_parts() });
+    let far = rig.letters.values().next().context("a letter")?.clone();
+    let id = LetterId { tag: far.id.tag ^ 2, ..far.id.clone() };
+    rig.letters.insert(id.clone(), DeadLetter { id, cause: Cause::Overflow, ..far });
+    (2..=25).for_each(|sequence| rig.deliver(0, sequence));
+    rig.deliver(0, 28);
+    (26..=27).for_each(|sequence| rig.deliver(0, sequence));
+    assert_eq!(causes(&rig), [(28, Cause::Conflict)]);
+    assert_eq!(rig.sequencer.stats().dead[Cause::Conflict as usize], 1);
     Ok(())
 }

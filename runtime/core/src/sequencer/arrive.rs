@@ -329,6 +329,7 @@ impl Sequencer {
         }
         let lane = &mut self.lanes[index];
         lane.cut_requested(sequence);
+        lane.expect_early_letter(sequence);
         let is_spanned =
             |range: Option<&AheadRange>| range.is_some_and(|range| range.spans(sequence));
         // `revision` has the range that the store will have after the write in flight.

@@ -3,7 +3,7 @@
 //! hundred thousand lanes, the time per event depends mainly on the amount of memory that the sequencer reads and
 //! writes for the event.
 
-use std::ops::{Deref, RangeInclusive};
+use std::ops::{Deref, Range, RangeInclusive};
 
 use super::gap::LaneGap;
 use super::lane::{SpillCheck, StoredRevision};
@@ -45,6 +45,9 @@ pub(super) struct ColdFields {
     /// The sequences and digests of events that this owner has settled within the range of the key's early dead letters
     /// ([`crate::KeyRecord::ahead`]). The sequencer compares the events of the remaining letters with these digests.
     pub(super) settled_ahead: Vec<(u64, u32)>,
+    /// The sequences that certainly have no early dead letter, according to the last search of the store. Empty if no
+    /// such sequences are known.
+    pub(super) letter_free: Range<u64>,
     /// The sequence and the content digest of an event that failed once in a way that usually recurs, for example by a
     /// trap (a fault of the WebAssembly code). The sequencer tries the event once more, on a fresh Wasm instance of the
     /// handler.
@@ -62,8 +65,8 @@ pub(super) struct ColdFields {
     pub(super) gap: Option<LaneGap>,
     /// The missing sequences that every round of the gap has requested so far.
     pub(super) requested: Vec<RangeInclusive<u64>>,
-    /// The earliest time of the next replay round, for a gap that the lane finds after a load. A load sets this time
-    /// from the key's entry in the due index.
+    /// The earliest time of the next replay round, for a gap that the key had before a load. A load sets this time from
+    /// the key's entry in the due index.
     pub(super) gap_due: Option<u64>,
     /// The time of the earliest entry of the lane in the timers.
     pub(super) timer_at: Option<u64>,
@@ -79,6 +82,7 @@ const EMPTY: ColdFields = ColdFields {
     replay: None,
     letter_read: None,
     settled_ahead: Vec::new(),
+    letter_free: 0..0,
     trapped: None,
     retry_at: None,
     newer_rollout: None,
@@ -162,6 +166,8 @@ impl ColdFields {
             replay,
             letter_read,
             settled_ahead,
+            // Without these sequences, the lane keeps the range of the early dead letters longer than necessary.
+            letter_free: _,
             trapped: again,
             retry_at,
             newer_rollout: newer,

@@ -30,6 +30,9 @@ pub(super) struct LaneGap {
     /// The lowest sequence of the events that are in dead letters in the store and that the lane cannot hold yet. The
     /// sequencer learns of these letters from the last query to the store, and from its own commits.
     pub(super) next_letter: Option<u64>,
+    /// The end of the sequences, from `at` on, for which the outstanding search of the store, or the last search, can
+    /// show that they have no early dead letter. The end is exclusive. 0 if no such search has begun.
+    pub(super) search_end: u64,
     /// `true` if no later event has arrived. The sequencer then requests the next event only because the key has
     /// received no event for `gap.tail`.
     pub(super) tail: bool,
@@ -94,21 +97,7 @@ impl Sequencer {
         let skip = fault!(self, SkipAGap);
         let lane = &mut self.lanes[index];
         if lane.ended || lane.parked() || !lane.has_gap() {
-            // A gap also stays open while events before the gap are only in the store.
-            let closed = |gap: &LaneGap| gap.at < lane.front || !lane.waits_beyond(gap.at);
-            let over = |gap: &LaneGap| {
-                if gap.tail {
-                    gap.at != lane.front
-                } else {
-                    lane.ended || lane.parked() || closed(gap)
-                }
-            };
-            if lane.cold.gap.as_ref().is_some_and(over) {
-                self.count_recovery(index);
-                let cold = self.lanes[index].cold.get_or_init();
-                cold.forget_gap();
-                cold.replay = None;
-            }
+            self.close_gap(index);
             return;
         }
         if lane.cold.gap.as_ref().is_none_or(|gap| gap.at != lane.front || gap.tail) {
@@ -169,6 +158,7 @@ impl Sequencer {
                 source_unreachable,
                 clock_after_letters,
                 next_letter: before.and_then(|gap| gap.next_letter),
+                search_end: 0,
                 tail,
                 since,
             });
@@ -186,6 +176,28 @@ impl Sequencer {
             self.start_gap_round(index);
         }
         self.act_on_exhausted(index);
+    }
+
+    /// Ends the gap of the lane if it is over. Does nothing while the gap may continue.
+    fn close_gap(&mut self, index: u32) {
+        let lane = &mut self.lanes[index];
+        if !lane.may_have_gap()
+            && let Some(cold) = lane.cold.get_mut()
+        {
+            // The next gap is not the gap of the record that was loaded, so its clock runs for the whole time.
+            cold.gap_due = None;
+        }
+        // A gap also stays open while events before the gap are only in the store.
+        let closed = |gap: &LaneGap| gap.at < lane.front || !lane.waits_beyond(gap.at);
+        let over = |gap: &LaneGap| {
+            if gap.tail { gap.at != lane.front } else { lane.ended || lane.parked() || closed(gap) }
+        };
+        if lane.cold.gap.as_ref().is_some_and(over) {
+            self.count_recovery(index);
+            let cold = self.lanes[index].cold.get_or_init();
+            cold.forget_gap();
+            cold.replay = None;
+        }
     }
 
     /// Returns whether the lane can soon execute the missing events that are in dead letters, and has not queried the
@@ -273,6 +285,7 @@ impl Sequencer {
             source_unreachable,
             clock_after_letters: None,
             next_letter: None,
+            search_end: 0,
             tail,
             since,
         };

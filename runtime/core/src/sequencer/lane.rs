@@ -300,6 +300,11 @@ impl Lane {
         self.misses(self.front) && self.waits_beyond(self.front)
     }
 
+    /// Returns whether the lane has a gap, or may find a gap when its spilled events are in memory.
+    pub(super) fn may_have_gap(&self) -> bool {
+        !self.misses(self.front) || self.waits_beyond(self.front)
+    }
+
     /// Returns whether the lane holds an event after `sequence`, in memory or in the spill area, or the range of
     /// dead-lettered events ends at `sequence` or later.
     pub(super) fn waits_beyond(&self, sequence: u64) -> bool {

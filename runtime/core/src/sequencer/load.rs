@@ -167,7 +167,8 @@ impl Sequencer {
             cold.revision = revision;
             cold.stored_only = lane.record.spilled;
         }
-        if lane.cold.stored_only.count > 0 || lane.record.ahead.is_some() {
+        lane.advance_front();
+        if lane.may_have_gap() {
             lane.cold.get_or_init().gap_due = Some(now + wait.min(settings.gap.timeout));
         }
         match lane.record.status {

@@ -8,7 +8,13 @@
 //! The range of the early letters in the key record ([`crate::KeyRecord::ahead`]) shows which sequences are not decided
 //! yet. One write removes the letters and advances the range. The new letters are durable no later than this write. If
 //! the owner ends before this write, the next owner decides again, and writes the same letters.
+//!
+//! Not every sequence of the range has a letter, and a letter may expire. If a search of the store for missing events
+//! shows that the range begins with sequences without a letter, the sequencer shortens the range. Otherwise one letter
+//! with a wrong sequence far ahead would keep the range, and therefore the gap of the key, for ever. The letter would
+//! also cause a search and a read of letters for each event before this sequence.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -33,6 +39,23 @@ impl Lane {
             ahead.last.min(self.record.next.checked_sub(1)?)
         };
         (ahead.first <= last).then_some(ahead.first..=last)
+    }
+
+    /// Records that the event with this sequence may soon have an early dead letter.
+    pub(super) fn expect_early_letter(&mut self, sequence: u64) {
+        let Some(cold) = self.cold.get_mut() else { return };
+        cold.letter_free.end = cold.letter_free.end.min(sequence);
+        if let Some(gap) = &mut cold.gap {
+            gap.search_end = gap.search_end.min(sequence);
+        }
+    }
+
+    /// Returns the first sequence, from `from` on, that may have an early dead letter.
+    fn next_possible_letter(&self, from: u64) -> u64 {
+        let free = &self.cold.letter_free;
+        // If the key has moved between partitions, the owner of the other partition may still write such a letter.
+        let has_moved = self.record.takeovers > 0;
+        if free.contains(&from) && !has_moved { free.end } else { from }
     }
 }
 
@@ -80,13 +103,19 @@ impl Sequencer {
         };
         if let Some(passed) = self.lanes[index].passed_letters() {
             let mut removed = Vec::new();
+            // An event that has a letter `far-ahead` and a letter `overflow` gets only one new letter.
+            let mut written = BTreeSet::new();
             for letter in letters {
                 // A letter `corrupt` keeps its cause: its event was not too early, but its key was unreadable.
                 let is_early = matches!(letter.cause, Cause::FarAhead | Cause::Overflow)
                     && letter.id.key == self.lanes[index].key
                     && passed.contains(&letter.id.sequence);
                 if is_early && let LetterContent::Event(event) = &letter.content {
-                    self.decide_passed_event(index, letter.id.sequence, event);
+                    if let Some(new) = self.decide_passed_event(index, letter.id.sequence, event)
+                        && written.insert(new.id.clone())
+                    {
+                        self.queue_orphan_letter(new, 0);
+                    }
                     removed.push(letter.id);
                 }
             }
@@ -114,17 +143,22 @@ impl Sequencer {
     }
 
     /// Decides about an event whose sequence the key has passed, as if the event arrived now. If the event is not a
-    /// repeat of the settled event, writes a dead letter with the cause that is true now. This letter is an orphan dead
+    /// repeat of the settled event, returns a dead letter with the cause that is true now. This letter is an orphan dead
     /// letter, and therefore durable no later than the next write of the lane.
-    fn decide_passed_event(&mut self, index: u32, sequence: u64, event: &Arc<Event>) {
+    fn decide_passed_event(
+        &mut self,
+        index: u32,
+        sequence: u64,
+        event: &Arc<Event>,
+    ) -> Option<DeadLetter> {
         let lane = &self.lanes[index];
-        let letter = if sequence >= lane.done {
+        Some(if sequence >= lane.done {
             self.after_end_letter(index, sequence, event)
         } else if lane.skipped(sequence) {
             self.late_letter(index, sequence, event)
         } else {
             let error = match self.differs_from_settled(index, sequence, event) {
-                Some(false) => return,
+                Some(false) => return None,
                 Some(true) => conflict_error(sequence, event, None),
                 // If the sequencer treated the event as a repeat, the event would be lost without a trace.
                 None => format!(
@@ -133,8 +167,7 @@ impl Sequencer {
                 ),
             };
             orphan_letter(&self.lanes[index].key, sequence, event, Cause::Conflict, error)
-        };
-        self.queue_orphan_letter(letter, 0);
+        })
     }
 
     /// Returns whether an event differs from the event that was settled with this sequence. Returns `None` if the
@@ -150,10 +183,41 @@ impl Sequencer {
         differs.or_else(|| self.differs_in_history(index, sequence, event.repeat_digests()))
     }
 
-    /// Advances the range of the early dead letters to `until`, because the sequencer has decided about all letters
-    /// below `until`. Removes the range if it ends below `until`.
-    fn advance_passed(&mut self, index: u32, until: u64) {
+    /// Handles the answer of the store to a search for the missing events of the lane's gap. The store has searched for
+    /// the missing events below `until`, and found none of them. If the range of the early dead letters begins with
+    /// sequences that certainly have no letter, shortens the range. If nothing waits for the missing events any more,
+    /// ends the gap.
+    pub(super) fn early_letters_searched(&mut self, index: u32, until: u64) {
         let lane = &mut self.lanes[index];
+        let Some(gap) = lane.cold.gap.filter(|gap| !gap.tail) else { return };
+        let end = until.min(gap.search_end);
+        let free = &mut lane.cold.get_or_init().letter_free;
+        if (free.start..=free.end).contains(&gap.at) {
+            free.end = free.end.max(end);
+        } else {
+            *free = gap.at..end;
+        }
+        let Some(first) = lane.record.ahead.as_deref().map(|ahead| ahead.first) else { return };
+        self.advance_passed(index, first);
+        let lane = &mut self.lanes[index];
+        if lane.record.ahead.is_some() || lane.front != gap.at || lane.may_have_gap() {
+            return;
+        }
+        // No later event waits, so it is not known that the recorded events of the gap are missing.
+        lane.cold.get_or_init().forget_gap();
+        lane.record.gaps.withdraw_from(gap.at);
+        if gap.at == lane.done {
+            lane.record.rounds = 0;
+        }
+    }
+
+    /// Advances the range of the early dead letters to `until`, because the sequencer has decided about all letters
+    /// below `until`. Advances the range further if the next sequences certainly have no letter. Removes the range if
+    /// it ends before its new beginning.
+    fn advance_passed(&mut self, index: u32, until: u64) {
+        let tail = self.tail_from_now();
+        let lane = &mut self.lanes[index];
+        let until = lane.next_possible_letter(until);
         let Some(ahead) = &mut lane.record.ahead else { return };
         let is_over = until > ahead.last;
         if is_over {
@@ -164,6 +228,12 @@ impl Sequencer {
         // If the range has ended, or if the key is parked, the key may no longer need its entry in the due index. Only
         // a write removes the entry.
         lane.must_write |= is_over || lane.parked();
+        if is_over && tail.is_some() && !lane.ended && !lane.parked() && lane.cold.tail_at.is_none()
+        {
+            // While the record had the range, its entry in the due index was not the time of the next request for
+            // `gap.tail`, so the load did not set this time.
+            lane.cold.get_or_init().tail_at = tail;
+        }
         if let Some(cold) = lane.cold.get_mut() {
             cold.settled_ahead.retain(|(sequence, _)| *sequence >= until);
             if cold.settled_ahead.is_empty() {

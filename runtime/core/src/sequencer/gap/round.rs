@@ -85,8 +85,12 @@ impl Sequencer {
             && loaded.record.next == lane.record.next
         {
             // Another partition may have had the key, but has changed nothing. If the lane restarted here, two
-            // partitions with the same gap could take the key from each other forever.
-            lane.record.takeovers = loaded.record.takeovers;
+            // partitions with the same gap could take the key from each other forever. The other partition may have
+            // written early dead letters in the stored range.
+            if lane.record.takeovers != loaded.record.takeovers {
+                lane.record.takeovers = loaded.record.takeovers;
+                lane.record.ahead.clone_from(&loaded.record.ahead);
+            }
         }
         if lane.cold.gap.as_ref().is_some_and(LaneGap::reloading) {
             self.query_source(index, 0);
@@ -128,6 +132,12 @@ impl Sequencer {
             _ => cold.requested = intersection(&cold.requested, &limited),
         }
         cold.replay = Some(serial);
+        if source == 0
+            && let Some(gap) = &mut cold.gap
+        {
+            let end = missing[0].end().saturating_add(1);
+            gap.search_end = arriving.map_or(end, |arriving| end.min(arriving));
+        }
         if let Some(arriving) = arriving {
             // Event `arriving` is not in the store yet, so the answer may lack this event.
             lane.cut_requested(arriving);
@@ -206,6 +216,8 @@ impl Sequencer {
         let GapState::Querying(source) = state else { return };
         let more = source + 1 < self.settings.gap.sources.len();
         let sequenced = self.settings.ordering == OrderingMode::Sequenced;
+        // The store may have an event with this sequence, or has not searched for it.
+        let searched_until = found.first().map_or(until, |(sequence, _)| until.min(*sequence));
         let fits = |(sequence, event): &(u64, Arc<Event>)| {
             sequenced && event.key() == &*lane.key && event.sequence() == Some(*sequence)
         };
@@ -249,6 +261,9 @@ impl Sequencer {
             gap.next_letter = refused;
         }
         self.lanes[index].advance_front();
+        if source == 0 && failed.is_none() {
+            self.early_letters_searched(index, searched_until);
+        }
         let lane = &self.lanes[index];
         let open = lane.cold.gap.as_ref().is_some_and(|gap| gap.at == at) && lane.front <= at;
         if open && clock_after_letters.is_some() {
