@@ -51,6 +51,7 @@ mod publish;
 mod publish_warnings;
 mod queue_monitor;
 mod raw_message;
+mod refusal_probe;
 mod restore_schedule;
 mod retry_queue;
 mod sample;

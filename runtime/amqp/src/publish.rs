@@ -23,6 +23,7 @@ use super::connect::{BrokerEndpoint, BrokerError, is_caused_by_message, is_state
 use super::encode::{self, AmqpMessage};
 use super::exchange::{ConfirmChannel, Exchange, IsolatedAnswer, SinkConnection};
 use super::publish_warnings::PublishWarnings;
+use super::refusal_probe::RefusalProbe;
 use super::retry_queue::{KeyRetryQueue, RetryMode};
 use ordain_config::{AmqpSinkConfig as Config, RoutingKeyTemplate, UnroutablePolicy};
 use ordain_store::OutboxMessage;
@@ -53,11 +54,6 @@ const CONFIRM_LIMIT_BYTES: usize = 8 << 20;
 const SEND_GROUP_SIZE: usize = 256;
 /// Interval between two checks for overdue confirms and due retries.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
-/// Time after which the task retries a message in isolation that the broker has refused, although the broker has
-/// refused messages of this channel for that time. RabbitMQ refuses all further messages of a channel for a full queue
-/// (`reject-publish`), until the length of the queue falls. If an operator removes the limit of the queue instead,
-/// RabbitMQ continues to refuse the messages of this channel, but accepts those of a new channel.
-const REFUSAL_PROBE_DELAY: Duration = Duration::from_secs(30);
 /// Maximum number of messages that are retried in isolation at the same time, each on its own connection.
 const ISOLATED_RETRY_LIMIT: usize = 8;
 
@@ -129,9 +125,7 @@ impl ExchangeSink {
             is_write_refused: false,
             health: Arc::clone(&health),
             confirm_timeout: shortened(CONFIRM_TIMEOUT),
-            refused_since: None,
-            probe: None,
-            is_channel_outdated: false,
+            refusal_probe: RefusalProbe::default(),
         };
         let (input, receiver) = mpsc::unbounded_channel();
         let routing_key = config.routing_key.clone();
@@ -225,13 +219,8 @@ struct ExchangePublisher {
     health: Arc<SinkHealth>,
     /// Time limit for the next confirm.
     confirm_timeout: Duration,
-    /// The time of the broker's first refusal of a message on the present channel, or of the last probe if that is later;
-    /// `None` if the broker has refused no message. A probe is an isolated retry of a refused message.
-    refused_since: Option<Instant>,
-    /// The position, in the order of the sink, of the message that is the present probe.
-    probe: Option<u64>,
-    /// True if the broker has accepted a probe, so that the task must replace the channel.
-    is_channel_outdated: bool,
+    /// The broker's refusals of messages on the present channel.
+    refusal_probe: RefusalProbe,
 }
 
 /// The reason why a channel is no longer used.
@@ -293,9 +282,7 @@ impl ExchangePublisher {
             if self.is_empty() {
                 self.report_recovery();
             }
-            self.refused_since = None;
-            self.probe = None;
-            self.is_channel_outdated = false;
+            self.refusal_probe = RefusalProbe::default();
             let mut tracker = ConfirmTracker::new();
             let ended = self.publish(&link, &mut tracker, &mut input, &published).await;
             let unconfirmed_count = tracker.unconfirmed_count();
@@ -381,12 +368,11 @@ impl ExchangePublisher {
         check_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             // The task replaces the channel when all its messages are confirmed, so that no message is sent twice.
-            if self.is_channel_outdated && tracker.is_empty() {
+            let is_outdated = self.refusal_probe.is_channel_outdated();
+            if is_outdated && tracker.is_empty() {
                 return Err(ChannelEnd::Outdated);
             }
-            if !self.is_channel_outdated
-                && (tracker.is_empty() || self.unsent.len() >= SEND_GROUP_SIZE)
-            {
+            if !is_outdated && (tracker.is_empty() || self.unsent.len() >= SEND_GROUP_SIZE) {
                 self.send_unsent(&link.channel, tracker, published);
             }
             tokio::select! {
@@ -404,27 +390,12 @@ impl ExchangePublisher {
                 },
                 _ = check_timer.tick(), if !self.is_empty() || !tracker.is_empty() => {
                     self.check_overdue(link, tracker, published)?;
-                    if !self.is_channel_outdated {
+                    if !is_outdated {
                         self.send_unsent(&link.channel, tracker, published);
                     }
                 }
             }
         }
-    }
-
-    /// Returns how a message is retried that the broker has not accepted with `result`. `order` is its position in the
-    /// order of the sink. Makes the message the probe if a probe is due.
-    fn retry_mode(&mut self, order: u64, result: ConfirmResult) -> RetryMode {
-        if result != ConfirmResult::Nacked {
-            return RetryMode::Pipelined;
-        }
-        let since = *self.refused_since.get_or_insert_with(Instant::now);
-        if since.elapsed() < shortened(REFUSAL_PROBE_DELAY) {
-            return RetryMode::Pipelined;
-        }
-        self.refused_since = Some(Instant::now());
-        self.probe = Some(order);
-        RetryMode::Isolated
     }
 
     /// Handles overdue confirms, and starts due retries.
@@ -564,8 +535,9 @@ impl ExchangePublisher {
         for (item, result) in resolved {
             if !self.is_final(result) {
                 self.warnings.not_accepted(&item.outgoing, result, &self.retry_queue);
-                let mode = self.retry_mode(item.order, result);
-                self.retry_queue.hold(item, mode, Instant::now());
+                let now = Instant::now();
+                let mode = self.refusal_probe.retry_mode(item.order, result, now);
+                self.retry_queue.hold(item, mode, now);
                 continue;
             }
             if result == ConfirmResult::Returned {
@@ -618,8 +590,8 @@ impl ExchangePublisher {
         match answer {
             IsolatedAnswer::Confirm(result) => {
                 let is_final = self.is_final(result);
-                if result == ConfirmResult::Acked && self.probe == Some(item.order) {
-                    self.is_channel_outdated = true;
+                if result == ConfirmResult::Acked {
+                    self.refusal_probe.accept_isolated(item.order);
                 }
                 if is_final {
                     self.retry_queue.retry_isolated_now(Instant::now());

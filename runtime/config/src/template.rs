@@ -142,6 +142,7 @@ pub(super) fn placeholders<'a>(text: &'a str, known: &[&str]) -> Result<Vec<&'a 
 #[cfg(test)]
 mod tests {
     use super::RoutingKeyTemplate;
+    use crate::scalar::Scalar as _;
 
     #[test]
     fn fixed_texts_of_a_template_exclude_routing_keys() {
