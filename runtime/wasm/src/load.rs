@@ -105,7 +105,7 @@ impl HandlerEngine {
         check_imports(self, &ty)?;
         check_exports(self, &ty)?;
         let pre = self.linker().instantiate_pre(&component).map_err(|error| {
-            format!("imports something that Ordain does not provide, or provides in another form: {error:#}")
+            format!("imports something that Ordain does not provide, or that Ordain provides in another form: {error:#}")
         })?;
         let (_, interface) =
             component.get_export(None, HANDLER_INTERFACE).ok_or_else(missing_function)?;

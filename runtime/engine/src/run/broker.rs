@@ -354,7 +354,9 @@ impl StartRetries<'_> {
             }
             TopologyError::Store(error) => {
                 if throttle.allow() {
-                    tracing::warn!("records of queues and bindings unavailable: {error}; retrying");
+                    tracing::warn!(
+                        "cannot access the records of queues and bindings in the store: {error}; retrying"
+                    );
                 }
             }
         }

@@ -311,7 +311,9 @@ impl<'a> PartitionManager<'a> {
                 let reason = status.error.as_deref().unwrap_or_default();
                 // Only one process uses an embedded store.
                 let next = match self.factory.loaded.config.store {
-                    StoreConfig::Embedded(_) => "the process keeps its partitions and retries",
+                    StoreConfig::Embedded(_) => {
+                        "the process keeps its partitions, and continues to try to reach the broker"
+                    }
                     StoreConfig::Redis(_) => {
                         "other instances that can use the broker, if any, take over the partitions of this instance"
                     }

@@ -43,7 +43,7 @@ fn silent_store_is_reported_while_queues_are_prepared() -> Result<()> {
     redis.pause()?;
     rig.rabbit.restart()?;
     service.until_says(
-        "records of queues and bindings unavailable: the store is unavailable: no answer within 2s",
+        "cannot access the records of queues and bindings in the store: the store is unavailable: no answer within 2s",
     )?;
     redis.resume()?;
     ready(&mut service)?;

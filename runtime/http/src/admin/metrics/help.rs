@@ -76,8 +76,7 @@ pub(super) const DROPPED_MESSAGES: &str = "\
     Messages in the queue `{queue}.dropped`: the broker has dropped them from the queues of the stream";
 pub(super) const INBOX_EVENTS: &str =
     "Events received over HTTP and not yet published to the broker";
-pub(super) const PARKED_KEYS: &str =
-    "Parked keys: the higher of the number at the last count in the store and the number in memory";
+pub(super) const PARKED_KEYS: &str = "Parked keys: the last count in the store, or the number in the memory of this process if that number is higher";
 pub(super) const WANTED_INSTANCES: &str = "\
     Number of instances that the lag of a stream requires; while the lag is unknown, at least the number of running \
     instances, up to the number of partitions. GET /v1/scale/STREAM returns the same number";
