@@ -129,8 +129,8 @@ impl ConfigLint<'_> {
         self.report(&format!("streams.{name}.source.partitions"), message.to_owned());
     }
 
-    /// Warns if Ordain may forget a key (`complete_ttl`, `key_ttl`) while RabbitMQ can still redeliver an event of the key
-    /// (for the default `consumer_timeout` after the first delivery). Also warns if Ordain may hold an event
+    /// Warns if Ordain may forget a key (`complete_ttl`, `key_ttl`) while RabbitMQ can still redeliver an event of the
+    /// key (for the default `consumer_timeout` after the first delivery). Also warns if Ordain may hold an event
     /// unacknowledged for more than half of the broker's time limit.
     fn redelivery(&mut self, name: &ResourceName, stream: &StreamConfig) {
         let timeout = in_words(CONSUMER_TIMEOUT_MS);
