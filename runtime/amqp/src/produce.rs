@@ -253,7 +253,6 @@ impl ExchangeProducer {
         let lifetime = shortened(REFUSED_LINK_LIFETIME);
         let is_outdated = self.refused_since.is_some_and(|since| since.elapsed() >= lifetime);
         if is_outdated || !self.link.as_ref().is_some_and(is_open) {
-            self.refused_since = None;
             let connection = self.broker.connect("ordain publish").await?;
             let limit = shortened(CONFIRM_TIMEOUT);
             let opened = async {
@@ -265,6 +264,7 @@ impl ExchangeProducer {
             let opened = opened.map_err(|_| self.broker.no_answer(limit))?;
             let channel = opened.map_err(|error| self.broker.error(&error))?;
             self.link = Some((connection, channel));
+            self.refused_since = None;
         }
         Ok(&self.link.as_ref().expect("the link exists").1)
     }

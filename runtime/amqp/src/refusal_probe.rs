@@ -13,17 +13,32 @@ use ordain_util::wait::shortened;
 /// The time for which the broker must have refused messages of a channel before a probe, and the minimum time between
 /// two probes.
 const PROBE_DELAY: Duration = Duration::from_secs(30);
+/// If the broker has refused no message for this time, the refusals have ended. A sink retries a refused message after a
+/// shorter time.
+const CALM_TIME_LIMIT: Duration = Duration::from_secs(20);
+/// The time for which the broker must have refused messages of a channel before the channel is outdated without an
+/// accepted probe. The probes may all be for a queue that is full, while the broker would accept the messages for another
+/// queue on another channel.
+const REFUSAL_TIME_LIMIT: Duration = Duration::from_mins(5);
 
 /// The refusals of one channel. From time to time, a refused message is the *probe*: the sink retries this message in
 /// isolation (on another connection). If the broker accepts the probe, the channel is outdated.
 #[derive(Debug, Default)]
 pub(super) struct RefusalProbe {
-    /// The time of the first refusal on the channel, or of the last probe if that is later; `None` if the broker has
-    /// refused no message.
-    refused_since: Option<Instant>,
+    /// `None` if the broker has refused no message.
+    refusals: Option<Refusals>,
     /// The position of the present probe in the order of the sink.
     probe: Option<u64>,
     is_channel_outdated: bool,
+}
+
+/// Times of refusals that follow each other within [`CALM_TIME_LIMIT`].
+#[derive(Debug, Clone, Copy)]
+struct Refusals {
+    first: Instant,
+    last: Instant,
+    /// The time of the last probe; before the first probe, the time of the first refusal.
+    probed: Instant,
 }
 
 impl RefusalProbe {
@@ -38,11 +53,21 @@ impl RefusalProbe {
         if result != ConfirmResult::Nacked {
             return RetryMode::Pipelined;
         }
-        let since = *self.refused_since.get_or_insert(now);
-        if now.duration_since(since) < shortened(PROBE_DELAY) {
+        let refusals = self
+            .refusals
+            .take_if(|refusals| now.duration_since(refusals.last) < shortened(CALM_TIME_LIMIT))
+            .unwrap_or(Refusals { first: now, last: now, probed: now });
+        let is_refused_probe = self.probe.take_if(|probe| *probe == order).is_some();
+        let is_due = now.duration_since(refusals.probed) >= shortened(PROBE_DELAY);
+        // Another message is the next probe, because the queue of this message may still be full.
+        let is_probe = is_due && !is_refused_probe;
+        let probed = if is_probe || is_refused_probe { now } else { refusals.probed };
+        self.refusals = Some(Refusals { last: now, probed, ..refusals });
+        self.is_channel_outdated |=
+            now.duration_since(refusals.first) >= shortened(REFUSAL_TIME_LIMIT);
+        if !is_probe {
             return RetryMode::Pipelined;
         }
-        self.refused_since = Some(now);
         self.probe = Some(order);
         RetryMode::Isolated
     }
@@ -52,7 +77,7 @@ impl RefusalProbe {
         self.is_channel_outdated |= self.probe == Some(order);
     }
 
-    /// Returns whether the broker refuses messages of the channel that it accepts on another channel.
+    /// Returns whether the sink must replace the channel.
     pub(super) fn is_channel_outdated(&self) -> bool {
         self.is_channel_outdated
     }
@@ -62,24 +87,58 @@ impl RefusalProbe {
 mod tests {
     use super::*;
 
+    fn nacked(probe: &mut RefusalProbe, start: Instant, seconds: u64, order: u64) -> RetryMode {
+        let now = start + Duration::from_secs(seconds);
+        probe.retry_mode(order, ConfirmResult::Nacked, now)
+    }
+
     #[test]
     fn accepted_probe_makes_the_channel_outdated() {
         let start = Instant::now();
         let mut probe = RefusalProbe::default();
-        let mut mode = |seconds, order, result| {
-            probe.retry_mode(order, result, start + Duration::from_secs(seconds))
-        };
-        assert_eq!(mode(0, 1, ConfirmResult::Nacked), RetryMode::Pipelined);
-        assert_eq!(mode(29, 2, ConfirmResult::Nacked), RetryMode::Pipelined);
-        assert_eq!(mode(30, 3, ConfirmResult::Returned), RetryMode::Pipelined);
-        assert_eq!(mode(30, 4, ConfirmResult::Nacked), RetryMode::Isolated);
+        for seconds in [0, 10, 20, 29] {
+            assert_eq!(nacked(&mut probe, start, seconds, 1), RetryMode::Pipelined);
+        }
+        let returned = probe.retry_mode(2, ConfirmResult::Returned, start + PROBE_DELAY);
+        assert_eq!(returned, RetryMode::Pipelined);
+        assert_eq!(nacked(&mut probe, start, 30, 1), RetryMode::Isolated);
         // Only one message at a time is the probe.
-        assert_eq!(mode(31, 5, ConfirmResult::Nacked), RetryMode::Pipelined);
-        // The broker has refused the probe too.
-        assert_eq!(mode(60, 4, ConfirmResult::Nacked), RetryMode::Isolated);
-        probe.accept_isolated(5);
+        assert_eq!(nacked(&mut probe, start, 40, 2), RetryMode::Pipelined);
+        probe.accept_isolated(2);
         assert!(!probe.is_channel_outdated());
-        probe.accept_isolated(4);
+        probe.accept_isolated(1);
+        assert!(probe.is_channel_outdated());
+    }
+
+    #[test]
+    fn another_message_follows_a_refused_probe() {
+        let start = Instant::now();
+        let mut probe = RefusalProbe::default();
+        for seconds in [0, 15, 29] {
+            assert_eq!(nacked(&mut probe, start, seconds, 1), RetryMode::Pipelined);
+        }
+        assert_eq!(nacked(&mut probe, start, 30, 1), RetryMode::Isolated);
+        assert_eq!(nacked(&mut probe, start, 45, 2), RetryMode::Pipelined);
+        assert_eq!(nacked(&mut probe, start, 60, 1), RetryMode::Pipelined);
+        assert_eq!(nacked(&mut probe, start, 75, 2), RetryMode::Pipelined);
+        assert_eq!(nacked(&mut probe, start, 90, 2), RetryMode::Isolated);
+    }
+
+    /// Single refusals long after each other must not delay a message, and refusals that last must end the use of the
+    /// channel, even if no probe is accepted.
+    #[test]
+    fn only_lasting_refusals_count() {
+        let start = Instant::now();
+        let mut probe = RefusalProbe::default();
+        for seconds in (0..3_600).step_by(20) {
+            assert_eq!(nacked(&mut probe, start, seconds, seconds), RetryMode::Pipelined);
+        }
+        assert!(!probe.is_channel_outdated());
+        for seconds in (3_600..3_900).step_by(10) {
+            nacked(&mut probe, start, seconds, 1);
+            assert!(!probe.is_channel_outdated(), "{seconds}");
+        }
+        nacked(&mut probe, start, 3_900, 1);
         assert!(probe.is_channel_outdated());
     }
 }

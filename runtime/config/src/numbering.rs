@@ -116,7 +116,7 @@ pub async fn check(
             && with_data.iter().any(|stream| **stream == **name)
         {
             let message = format!(
-                "the store has data of stream {name} that was written with {setting} = {value}. With another \
+                "the store has data of stream {name} that was written with {setting} = {value}; with another \
                  value, the stream's events would take effect twice or never: restore the value, give the \
                  stream another name, or give the store another {place}"
             );

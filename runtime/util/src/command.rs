@@ -71,6 +71,12 @@ impl PrintedCommand {
         self
     }
 
+    /// Adds an option with one of the known values of the option, which need no quotes. `name` has no hyphens.
+    pub fn choice(mut self, name: &str, value: &str) -> Self {
+        self.line += &format!(" --{name} {value}");
+        self
+    }
+
     /// Adds an option with a value. `name` has no hyphens.
     pub fn option(mut self, name: &str, value: &str) -> Self {
         // After a space, a value with a leading hyphen could be taken for another option.

@@ -96,8 +96,8 @@ fn many_failures_are_summarized() -> Result<()> {
     ensure!(summary.contains("stream=\"cases\""), "{summary}");
     let outputs = run_all(&home, summary)?;
     for (command, right, count) in [
-        ("ordain keys list cases --status=parked", "\nk", 100),
-        ("ordain keys list cases --status=waiting", "\nk", 0),
+        ("ordain keys list cases --status parked", "\nk", 100),
+        ("ordain keys list cases --status waiting", "\nk", 0),
         ("ordain dead list cases", "\nrefused ", 1),
     ] {
         let shown = outputs.iter().find(|(printed, _)| printed == command);

@@ -269,7 +269,7 @@ pub(super) fn flush() {
     let suppressed = throttle().take_suppressed();
     for (stream, suppressed) in suppressed {
         let keys = |status: KeyStatus| {
-            PrintedCommand::new("keys list").argument(&stream).option("status", status.name())
+            PrintedCommand::new("keys list").argument(&stream).choice("status", status.name())
         };
         tracing::warn!(
             stream,

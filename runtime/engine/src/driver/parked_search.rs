@@ -148,7 +148,7 @@ impl ParkedSearchTask {
                      since then. The next start retries these keys. To list the keys: {}",
                     PrintedCommand::new("keys list")
                         .argument(stream)
-                        .option("status", KeyStatus::Parked.name())
+                        .choice("status", KeyStatus::Parked.name())
                 );
             }
         }

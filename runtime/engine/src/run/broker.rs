@@ -209,6 +209,15 @@ impl StreamTopology {
         self.records.stream()
     }
 
+    /// Returns whether a process has run the stream: the stream has data in the store, and the broker has accepted its
+    /// topology.
+    pub(super) async fn has_run(&self) -> Result<bool, StoreError> {
+        let store = self.records.store();
+        let with_data = store.streams().await?;
+        let record = TopologyRecord::read(store, self.records.stream()).await?;
+        Ok(with_data.iter().any(|known| **known == *self.name()) && !record.awaits_acceptance)
+    }
+
     /// Prepares the topology within the time limit for a preparation.
     pub(super) async fn prepare_in_time(
         &self,

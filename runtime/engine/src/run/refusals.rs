@@ -22,9 +22,12 @@ use ordain_util::wait::shortened;
 const REFUSED_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
 /// Time between two log lines about a stream that the broker refuses.
 const REFUSED_LOG_INTERVAL: Duration = Duration::from_secs(30);
-/// Delay after a preparation that succeeded although the broker refuses the consumers of the stream. The consumers
+/// Delays after a preparation that succeeded although the broker refuses the consumers of the stream. The consumers
 /// report further refusals, and each preparation makes many requests.
-const ACCEPTED_DELAY: Duration = Duration::from_secs(10);
+const ACCEPTED_BACKOFF: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_mins(5));
+/// Time without a refused consumer after which `ACCEPTED_BACKOFF` begins again. A refused consumer tries again, and
+/// reports the next refusal, after a shorter time.
+const CALM_TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// Returns the reason if the broker refuses a stream to this process. `error` is the error of the preparation. A new
 /// stream is refused with any error, because it must not consume its queues yet. A known stream is refused only if the
@@ -97,9 +100,8 @@ impl RefusalMonitor {
 
     /// Repeats the preparation until the broker accepts the topology, and then opens the gate. Meanwhile, logs the
     /// refusal at intervals.
-    async fn retry(&self, mut reason: String, loaded: &LoadedConfig, broker: &BrokerEndpoint) {
-        let is_known = self.stream.is_known;
-        let name = self.stream.name();
+    async fn retry(&mut self, mut reason: String, loaded: &LoadedConfig, broker: &BrokerEndpoint) {
+        let was_known = self.stream.is_known;
         let mut backoff = REFUSED_BACKOFF;
         let mut throttle = LogThrottle::new(shortened(REFUSED_LOG_INTERVAL));
         loop {
@@ -107,9 +109,21 @@ impl RefusalMonitor {
                 self.log_refusal(&reason);
             }
             tokio::time::sleep(shortened(backoff.next_jittered())).await;
+            if !self.stream.is_known {
+                // The broker may have accepted the stream for another process. If the store does not answer, the
+                // preparation fails too.
+                self.stream.is_known = self.stream.has_run().await.unwrap_or(false);
+            }
+            let is_known = self.stream.is_known;
+            let name = self.stream.name();
+            // An unavailable queue hides whether the user still lacks a right.
+            let is_refused = |error: &BrokerError| {
+                is_refusal(error, is_known)
+                    || was_known && matches!(error, BrokerError::Unavailable(_))
+            };
             reason = match self.stream.prepare_in_time(broker).await {
                 Err(error) => error.to_string(),
-                Ok(PreparedTopology { error: Some(error), .. }) if is_refusal(&error, is_known) => {
+                Ok(PreparedTopology { error: Some(error), .. }) if is_refused(&error) => {
                     error.to_string()
                 }
                 Ok(prepared) => {
@@ -120,9 +134,7 @@ impl RefusalMonitor {
                     return;
                 }
             };
-            if !is_known {
-                self.gate_control.send_replace(Some(reason.clone()));
-            }
+            self.gate_control.send_replace(Some(reason.clone()).filter(|_| !is_known));
         }
     }
 
@@ -148,25 +160,37 @@ impl RefusalMonitor {
     /// away. In this case, no partition should move.
     async fn wait_refused(&self, loaded: &LoadedConfig, broker: &BrokerEndpoint) -> String {
         let lease = Duration::from_millis(loaded.config.runtime.lease.0);
+        let mut pause = ACCEPTED_BACKOFF;
         loop {
+            let calm_since = Instant::now();
             self.gate.wait_refused_consumer().await;
-            let since = Instant::now();
-            let mut backoff = REFUSED_BACKOFF;
-            while let Some(reason) = self.present_refusal(broker).await {
-                if since.elapsed() >= lease {
-                    return reason;
-                }
-                tokio::time::sleep(shortened(backoff.next_jittered())).await;
+            if calm_since.elapsed() >= shortened(CALM_TIME_LIMIT) {
+                pause.reset();
             }
-            tokio::time::sleep(shortened(ACCEPTED_DELAY)).await;
+            if let Some(reason) = self.lasting_refusal(lease, broker).await {
+                return reason;
+            }
+            tokio::time::sleep(shortened(pause.next_delay())).await;
         }
     }
 
-    /// Prepares the stream, and returns the reason if the broker refuses the stream. Returns `None` if the broker or
-    /// the store is unavailable: such an error shows no refusal of this stream.
-    async fn present_refusal(&self, broker: &BrokerEndpoint) -> Option<String> {
-        let prepared = self.stream.prepare_in_time(broker).await.ok()?;
-        refusal(prepared.error.as_ref(), self.stream.is_known)
+    /// Repeats the preparation until it succeeds, or until the broker has refused the stream for the duration of a
+    /// lease. In the second case, returns the reason. An error of the store or an unavailable queue shows neither.
+    async fn lasting_refusal(&self, lease: Duration, broker: &BrokerEndpoint) -> Option<String> {
+        let since = Instant::now();
+        let mut backoff = REFUSED_BACKOFF;
+        loop {
+            let prepared = self.stream.prepare_in_time(broker).await;
+            if let Ok(PreparedTopology { error, .. }) = prepared
+                && !matches!(error, Some(BrokerError::Unavailable(_)))
+            {
+                let reason = refusal(error.as_ref(), self.stream.is_known)?;
+                if since.elapsed() >= lease {
+                    return Some(reason);
+                }
+            }
+            tokio::time::sleep(shortened(backoff.next_jittered())).await;
+        }
     }
 }
 

@@ -139,7 +139,7 @@ impl RunReport {
             for (stream, keys) in held.streams(status_index).take(STREAM_LIMIT) {
                 let keys = pluralized(keys, "key");
                 let command =
-                    PrintedCommand::new("keys list").argument(stream).option("status", status);
+                    PrintedCommand::new("keys list").argument(stream).choice("status", status);
                 text += &format!("  {keys} {what}: see {command}\n");
             }
             if all > STREAM_LIMIT {
