@@ -35,9 +35,10 @@ pub struct DriverConfig {
     /// The partition's data for the outbox publisher, including the ownership of the partition.
     pub handle: Arc<PartitionHandle>,
     /// Reports about messages that an earlier owner of the partition left in the outbox. The outbox publisher has sent
-    /// these messages to the sinks, and the store has not marked them as published yet.
+    /// these messages to the sinks. The store has not marked them as published yet.
     pub backlog: Vec<Input>,
-    /// The channel on which the workers, the outbox publisher and others send completions to the driver.
+    /// The channel on which other parts of the process, such as the workers and the outbox publisher, send completions
+    /// to the driver.
     pub completions: mpsc::Receiver<Completion>,
     /// The running source, which delivers the events of the partition.
     pub source: SourceHandle,

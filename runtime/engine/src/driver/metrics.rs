@@ -15,8 +15,8 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_util::source_health::{SourceHealth, SourceState};
 
 /// Maximum age of an event. [`CommitHistograms::publish_to_commit`] leaves older events out. The age counts from the
-/// time that the producer set in the event. If an event seems older, its time is wrong, or the source reads an old
-/// event again. In the sum of all delays, the delay of one such event could exceed the delays of a million other events
+/// time that the producer set in the event. If an event seems older, its time is wrong, or the source repeats an old
+/// event. In the sum of all delays, the delay of one such event could exceed the delays of a million other events
 /// together.
 const EVENT_AGE_LIMIT: Duration = Duration::from_hours(30 * 24);
 /// Maximum time by which a producer's clock may be ahead of the clock of this process. Up to this limit, a producer's
@@ -57,7 +57,7 @@ pub struct PartitionMetrics {
     pub moved_keys: Arc<AtomicU64>,
     moved_throttle: Mutex<LogThrottle>,
     /// The state of the current driver's source. The source of an earlier driver may end after the next driver has
-    /// started, so each driver has a state of its own.
+    /// started, so the source of each driver has a state of its own.
     health: Mutex<Arc<SourceHealth>>,
     /// The key that stops the partition because the store holds `spill_limit` events of the key, and the event at which
     /// the key stopped; `None` if no key stops the partition.

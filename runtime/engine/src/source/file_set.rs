@@ -1,12 +1,12 @@
 //! The files of a source: the files that the path of the source names, and the older files to which log rotation gives
 //! other names.
 //!
-//! A file is recognised by its inode and by the bytes that were read, never by its name. After a rotation, the source
-//! therefore finds the file again in the folder, and reads it to its end before it reads newer files. A rotation that
-//! copies the file and truncates it (`copytruncate`) leaves the unread rest in the copy. The copy begins with the bytes
-//! that were read, so the set continues in the copy instead of the truncated file. If an unread rest cannot be found,
-//! the set reports a loss: no rest may be skipped silently. The set also reports compressed files whose lines the
-//! source has never read.
+//! The set recognises a file by its inode and by the bytes that were read, never by its name. After a rotation, the
+//! source therefore finds the file again in the folder, and reads it to its end before it reads newer files. A rotation
+//! that copies the file and truncates it (`copytruncate`) leaves the unread rest in the copy. The copy begins with the
+//! bytes that were read, so the set continues in the copy instead of the truncated file. If an unread rest cannot be
+//! found, the set reports a loss: no rest may be skipped silently. The set also reports compressed files whose lines
+//! the source has never read.
 //!
 //! The set holds unread files open, up to [`OPEN_FILES_LIMIT`] open files in all, so that the source can still read a
 //! file that was removed while the source runs.
@@ -48,8 +48,8 @@ pub(super) use identity::head;
 pub(crate) use identity::{find_by_identity, is_same_inode};
 pub(crate) use listed_file::rotated_files;
 
-/// Number of open files at which the source stops opening files in advance. The source then opens a further file only
-/// when it reads this file.
+/// Number of open files at which the source stops opening files in advance. From this number on, the source opens a
+/// file only when it reads the file.
 const OPEN_FILES_LIMIT: usize = 128;
 /// Minimum time between two warnings that the source waits for the folder. Also the minimum time between two warnings
 /// about files that this process has no right to read, and between two warnings about files that a program may still be
@@ -135,8 +135,8 @@ impl FileSet {
             TrackedFile::new(progress.clone(), progress.path.clone(), None)
         };
         let files = checkpoint.files().iter().map(entry).collect();
-        // If the settings now name another path, the compressed files of its folder do not belong to the files of the
-        // checkpoint.
+        // If the settings now name another path, the compressed files in the folder of this path do not belong to the
+        // files of the checkpoint.
         let target = pattern.target();
         let is_named = |file: &FileProgress| {
             let path = Path::new(&file.path);
@@ -184,8 +184,8 @@ impl FileSet {
         }
     }
 
-    /// Selects the last file, in reading order, that is not missing and of which a part was read before this start.
-    /// Returns how many lines of this file were read. Returns `None` if there is no such file.
+    /// Selects the last file, in reading order, that is not missing and that earlier runs have read at least in part.
+    /// Returns the number of lines that these runs have read. Returns `None` if no such file exists.
     pub fn resumed_line(&self) -> Option<u64> {
         let begun = self.files.iter().rev().find(|tracked| {
             tracked.is_read() && !tracked.is_missing && tracked.progress.is_begun()

@@ -4,8 +4,8 @@
 //! to its queue for the partition of the event's key. While the broker does not accept events, the inbox passes events
 //! early: directly to the driver of their partition.
 //!
-//! The record of a key contains the key's partition. If a stream has several partitions, events of keys without a
-//! record wait in a separate queue, because only the broker determines the partition of such a key.
+//! The record of a key contains the key's partition. Only the broker determines the partition of a key without a
+//! record. If a stream has several partitions, the events of such keys therefore wait in a separate queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -83,8 +83,7 @@ impl Inbox {
         Self { early_events, is_broker_unavailable, relays }
     }
 
-    /// Returns the next early event: an event that the broker does not accept now. The broker delivers a copy of the
-    /// event later.
+    /// Returns the next early event. The broker delivers a copy of the event later.
     pub async fn next(&mut self) -> Option<Arc<Event>> {
         self.early_events.recv().await
     }
@@ -110,14 +109,14 @@ struct IngressRelay {
     gate: TopologyGate,
     producer: ExchangeProducer,
     early_sender: mpsc::Sender<Arc<Event>>,
-    /// Maximum number of events that the inbox may pass early. The count begins again when the broker has confirmed all
-    /// events that the inbox has read.
+    /// The initial value of `early_left`. When the broker has confirmed all events that the inbox has read,
+    /// `early_left` returns to this value.
     early_limit: usize,
     /// The number of events that the inbox may still pass early.
     early_left: usize,
     is_broker_unavailable: Arc<AtomicBool>,
     throttle: LogThrottle,
-    /// The time since which the broker does not accept all events.
+    /// The time since which the broker has not accepted all events.
     failures: FailureTimer,
 }
 
