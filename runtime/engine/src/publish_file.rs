@@ -2,9 +2,9 @@
 //! continues at the checkpoint. If an earlier run has published events after the checkpoint, this run publishes them
 //! again. Repeated events take effect only once: the store recognises repeated events for a `sequenced` stream by their
 //! ids or numbers, and a `fifo` stream itself recognises repeated events by their ids. A run must never write a
-//! checkpoint whose position is after an unpublished line. If log rotation has renamed files since the last run, a run
-//! first publishes the rest of the file of the last run. It then publishes all newer files of the rotation. If the file
-//! of the last run is missing, the checkpoint keeps the position in this file. If the file returns, the next run
+//! checkpoint whose position is after an unpublished line. If log rotation has renamed files since the previous run, a
+//! run first publishes the rest of the previous run's file, and then all newer files of the rotation. If the previous
+//! run's file is missing, the checkpoint keeps the position in this file. After the file has returned, the next run
 //! publishes its rest.
 
 use std::collections::BTreeMap;
@@ -28,8 +28,8 @@ use ordain_util::shutdown::shutdown_requested;
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 use tokio::sync::watch;
 
-/// The run publishes the collected events when their number reaches this limit, or when no further delivery of the
-/// reader is waiting.
+/// The run publishes the collected events when their number reaches this limit, or when no more deliveries of the
+/// reader wait.
 const PUBLISH_THRESHOLD_EVENTS: usize = 2_048;
 /// Number of store rollbacks (losses of the newest writes) at which a run fails. After each earlier rollback, the run
 /// reads the file again from the oldest checkpoint of the file (each shard of the store has a checkpoint).
@@ -190,8 +190,8 @@ struct PublishInput<'a> {
     path: Option<&'a Path>,
     /// The name of the file for messages.
     name: &'a str,
-    /// The older files that this run has published to their ends. Such a file may end with blank lines, which would
-    /// otherwise count as unpublished.
+    /// The older files that this run has published to their ends. Such a file may end with blank lines. Without this
+    /// list, these lines would count as unpublished.
     finished: &'a [FileId],
 }
 
@@ -238,8 +238,8 @@ async fn publish_once(
             name.clone_from(&path);
         }
         // First write a checkpoint of this run. If the store loses this checkpoint later, the store has gone back in
-        // time. The store may then also have lost events that an earlier run published after the last checkpoint of
-        // that run.
+        // time. In this case, the store may also have lost events that an earlier run published after the last
+        // checkpoint of that run.
         let print = read_fingerprint(&opened, position).map_err(read_error)?;
         let metadata = opened.metadata().map_err(read_error)?;
         let mut progress = FileProgress::unread(path, &metadata).at(position, print);
@@ -444,8 +444,8 @@ enum ResumePoint {
 }
 
 impl ResumePoint {
-    /// Returns the progress that this run writes into the checkpoints of all shards, so that a later run gets this
-    /// resume point again. `file` is the open file of `path`.
+    /// Returns the progress that this run writes into the checkpoints of all shards, so that a later run gets the same
+    /// resume point. `file` is the open file of `path`.
     fn progress(self, path: &Path, file: &File) -> std::io::Result<FileProgress> {
         let position = match self {
             Self::OtherFile(last) => return Ok(*last),
@@ -577,8 +577,8 @@ fn find_last_file(
     Ok(None)
 }
 
-/// Returns an older file, to be published from a position on. Returns `None` if the file has no bytes after the
-/// position, or if this run has published the file to its end.
+/// Returns an older file that the run must publish from a position on. Returns `None` if the file has no bytes after
+/// the position, or if this run has published the file to its end.
 fn unfinished_file(
     path: PathBuf,
     file: Arc<File>,

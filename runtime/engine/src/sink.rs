@@ -55,8 +55,8 @@ impl LineSink {
     /// If all appended data is synced and the sink's path no longer leads to the open file, opens the file that now has
     /// the path, or creates this file if it is missing. The path no longer leads to the open file, for example, after
     /// log rotation has renamed or removed this file. Returns a mark if the sink has opened another file. The caller
-    /// must store this mark before it appends. The mark also replaces the marks of this sink in all pending runs
-    /// (messages that are published together, and that the store does not record as published yet).
+    /// must store this mark before it appends. The mark also replaces the marks of this sink in all pending runs. A
+    /// pending run contains messages that the store does not record as published yet.
     pub(crate) fn follow_path(&mut self) -> io::Result<Option<Mark>> {
         match self {
             Self::File(file) => file.follow_path(),
@@ -82,8 +82,9 @@ impl LineSink {
     }
 
     /// Makes all data that was appended to a file durable. `unsynced` contains the lines that were appended since the
-    /// last sync. If another process removed or truncated the file before the sync had ended, writes these lines again.
-    /// Then returns a mark that replaces the marks of this sink in all pending runs. Otherwise returns `None`.
+    /// last sync. If another process removed or truncated the file before the sync had ended, writes these lines a
+    /// second time. In this case, returns a mark that replaces the marks of this sink in all pending runs. Otherwise
+    /// returns `None`.
     pub(crate) fn sync(&mut self, unsynced: &[u8]) -> io::Result<Option<Mark>> {
         match self {
             Self::File(file) => file.sync(unsynced),

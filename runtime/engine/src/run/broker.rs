@@ -58,10 +58,10 @@ pub(super) struct PreparedBroker {
     pub(super) monitors: Vec<RefusalMonitor>,
 }
 
-/// Records for each stream with a source in the broker and without data in the store that the broker has not accepted
-/// the stream yet. If another process can consume the stream, the broker has accepted the stream for that process, and
-/// this function keeps the record. The caller calls this function before the process accepts events over HTTP, because
-/// such events leave data of the stream in the store.
+/// For each stream that has a source in the broker and no data in the store, records that the broker has not accepted
+/// the stream yet. If another process can consume the stream, the broker has already accepted the stream for that
+/// process. In this case, this function leaves the record of the stream as it is. The caller calls this function before
+/// the process accepts events over HTTP, because such events leave data of the stream in the store.
 pub(super) async fn record_new_streams(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
@@ -81,13 +81,13 @@ pub(super) async fn record_new_streams(
 
 /// Declares or checks the exchanges and queues of streams, and opens the exchange sinks, as soon as the broker is
 /// available. Prepares all streams concurrently, so that a queue that does not answer delays no other stream. After an
-/// error that concerns the whole process, waits for the broker for at most `BROKER_START_TIMEOUT`, or without a limit
-/// if the process accepts events over HTTP. Records this wait in `status`. If the broker refuses a new stream or a
-/// sink, the start continues: this stream or sink waits, and Ordain retries. But while other processes run, such a
-/// refusal is an error: this process would take partitions from the others without executing their events or publishing
-/// their messages. There is one exception: if another process can consume the refused stream, this process starts, and
-/// takes no partitions of the stream. A run with `once` ends when all messages are published. In such a run, a refused
-/// sink is also an error.
+/// error that concerns the whole process, waits for the broker. The wait takes at most `BROKER_START_TIMEOUT`; if the
+/// process accepts events over HTTP, the wait has no time limit. Records this wait in `status`. If the broker refuses a
+/// new stream or a sink, the start continues: this stream or sink waits, and Ordain retries. But while other processes
+/// run, such a refusal is an error: this process would take partitions from the other processes, but could not execute
+/// the events or publish the messages of these partitions. The exception is a refused stream that another process can
+/// consume: this process then starts, and takes no partitions of the stream. A run with `once` ends when all messages
+/// are published. In such a run, a refused sink is also an error.
 pub(super) async fn prepare(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
@@ -164,7 +164,7 @@ fn is_accepted_by_any(instances: &[InstanceInfo], stream: &str) -> bool {
 }
 
 /// Returns whether a start with a refused new stream would take partitions from the other instances `others`. If the
-/// broker accepts the stream for another instance, the assignment of partitions leaves the refused process out.
+/// broker accepts the stream for another instance, the refused process gets no partitions of the stream.
 fn would_take_from_others(others: &[InstanceInfo], stream: &str) -> bool {
     !others.is_empty() && !is_accepted_by_any(others, stream)
 }
@@ -249,8 +249,8 @@ pub async fn inspect(
     Some((inspected, samples))
 }
 
-/// Logs the problems that were found while a stream's topology (exchange, queues and bindings) was prepared. The
-/// retries of a new stream log its refusal.
+/// Logs the problems that were found while a stream's topology (exchange, queues and bindings) was prepared. Does not
+/// log the refusal of a new stream, because the retries log this refusal.
 pub(super) fn report_prepared(
     loaded: &LoadedConfig,
     broker: &BrokerEndpoint,
@@ -296,7 +296,7 @@ pub(super) fn report_prepared(
 /// The retries of the actions of a start.
 struct StartRetries<'a> {
     broker: &'a BrokerEndpoint,
-    /// The time for which each action is retried, from its first error on. `None` means no limit.
+    /// The time for which an action is retried, from the first error of the action on. `None` means no limit.
     patience: Option<Duration>,
     status: &'a RunStatus,
     /// Limits the warnings that the broker is unavailable, because all concurrent actions have this error at the same
@@ -305,8 +305,9 @@ struct StartRetries<'a> {
 }
 
 impl StartRetries<'_> {
-    /// Retries an action while its error may be temporary. Returns a permanent error at once. `limit` is the time limit
-    /// of each attempt. Records in the status that the process waits for the broker; the caller ends this wait.
+    /// Retries an action while its error may be temporary. Returns a permanent error without a retry. `limit` is the
+    /// time limit of each attempt. Records in the status that the process waits for the broker; the caller ends this
+    /// wait.
     async fn run<T>(
         &self,
         limit: Duration,
@@ -382,7 +383,7 @@ pub(super) fn has_queue(loaded: &LoadedConfig, stream: &str) -> bool {
 
 /// Updates the former bindings in a stream's record. A former binding is a binding that only earlier configurations
 /// needed. If the stream has no source in the broker any more, all its bindings become former bindings. A binding that
-/// a configured stream needs is no former binding.
+/// any configured stream needs is not a former binding.
 pub(super) fn update_record(loaded: &LoadedConfig, stream: &str, record: &mut TopologyRecord) {
     if !has_queue(loaded, stream) {
         record.replace_bindings(BTreeSet::new());
@@ -468,7 +469,7 @@ mod tests {
         }
     }
 
-    /// Returns the result of an action whose first attempts fail after the time `attempt`.
+    /// Returns the result of an action whose first `failures` attempts fail, each after the time `attempt`.
     async fn retried(attempt: Duration, failures: u32) -> Result<u32, TopologyError> {
         let text = "[broker]\nurl = \"amqp://localhost\"\n[streams.a]\nhandler = \"h\"\n\
                     source = { kind = \"amqp\", exchange = \"a\", queue = \"a\" }\n";

@@ -48,8 +48,8 @@ pub(super) fn distribution(
     with_owner.collect()
 }
 
-/// Returns each instance with the streams whose partitions the instance is allowed to own. An instance is no candidate
-/// for a stream in two cases:
+/// Returns each instance with the streams whose partitions the instance is allowed to own. In two cases, an instance is
+/// not a candidate for a stream:
 /// - The broker refuses the stream to the instance, and another instance runs the stream without such a refusal.
 /// - The instance has lost the broker (`Down`), and another instance runs the stream without such a refusal and reaches
 ///   the broker (`Up`).

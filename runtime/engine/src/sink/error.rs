@@ -53,9 +53,10 @@ pub enum PublisherError {
         /// The shard that has lost messages.
         shard: u32,
     },
-    /// For 30 seconds, the store has refused to number messages of this owner: according to the store, a later owner
+    /// For 30 seconds, the store has refused to number messages of this owner. According to the store, a later owner
     /// has sent messages from the same outbox, or these messages are already published. But this process still owns the
-    /// partition, and has not recorded these messages as published, so a part of the store was removed or restored.
+    /// partition, and has not recorded these messages as published. A part of the store was therefore removed or
+    /// restored.
     #[error(
         "stream {stream}: shard {shard} of the store refuses messages to {to}. According to the shard, a later owner \
          of the partition has sent messages, or these messages are already published. But this process owns the \

@@ -6,9 +6,9 @@
 //! lines. If the outbox has the message of such a line, the sink does not write the message again. If the outbox lacks
 //! the message, the store has lost the message, for example because an operator restored an older copy of the store.
 //! The start reports such a message as lost. A start removes an incomplete line from the end of the file, even if
-//! another program has renamed the file. If a line of another program follows, and the outbox has all messages in the
-//! data after this line, a start also removes the line and this data. If another file has taken the place of the sink
-//! file, Ordain removes nothing from this other file.
+//! another program has renamed the file. The data after the recorded length may contain a line of another program. If
+//! the outbox has all messages in the data after this line, a start also removes the line and the data after it. If
+//! another file has taken the place of the sink file, Ordain removes nothing from this other file.
 //!
 //! The open file may differ from the file that has the path: log rotation renames, removes or truncates a file while a
 //! process writes to it. Before the first write after a sync, the sink therefore checks whether the path still leads to
@@ -55,7 +55,7 @@ pub(crate) struct FileSink {
     unmarked_start: u64,
     /// The older files that may have lines of unmarked messages (messages that the store has not marked as published).
     older: Vec<UnmarkedFile>,
-    /// One more than the number of the run that the outbox publisher was collecting at the last write.
+    /// One more than the number of the run that the outbox publisher was collecting at the newest write.
     next_run: u64,
 }
 
@@ -111,8 +111,8 @@ impl FileSinkRecovery {
         let has_messages = !outbox.is_empty();
         for RenamedFile { inode, file, range } in renamed.into_iter().filter(|_| has_messages) {
             let compared = ComparedLines::read(&file, range.clone(), outbox)?;
-            // The last process died while it wrote the last line of this renamed file. Remove the line: the message of
-            // the line is written again, to the sink file.
+            // An earlier process died while it wrote the last line of this renamed file. Remove the line: the message
+            // of the line is written again, to the sink file.
             if compared.complete_length < range.end
                 && compared.foreign_end().is_none()
                 && let Err(error) = file.set_len(compared.complete_length)
@@ -193,8 +193,8 @@ impl FileSink {
             is_synced = true;
             length
         } else {
-            // The last process may have opened this file after a log rotation, and ended before the store had a mark of
-            // the file. The file may then have lines of messages that are still in the outbox.
+            // An earlier process may have opened this file after a log rotation, and ended before the store had a mark
+            // of the file. The file may then have lines of messages that are still in the outbox.
             if file_length > 0 {
                 kept_range = Some(0..file_length);
             }
@@ -250,8 +250,9 @@ impl FileSink {
         Ok(lost)
     }
 
-    /// Writes a part of the file again, with the same content. If a sync of the last process failed, the system may
-    /// count this part as written although it is not on the disk. The next sync would then not write this part.
+    /// Writes a part of the file a second time, with the same content. If a sync of an earlier process failed, the
+    /// operating system may count this part as written although it is not on the disk. In this case, a sync alone would
+    /// not write this part to the disk.
     fn rewrite(&mut self, range: Range<u64>) -> io::Result<()> {
         let mut buffer = vec![0; REWRITE_BYTES];
         let mut at = range.start;
@@ -276,8 +277,8 @@ impl FileSink {
         &self.path
     }
 
-    /// Returns whether a kept line has this message. If so, the sink must skip the message. Each kept line counts once.
-    /// `number` is the number that the store has given to the message.
+    /// Returns whether a kept line has this message, and removes this line from the kept lines. If the result is
+    /// `true`, the sink must skip the message. `number` is the number that the store has given to the message.
     pub(super) fn take_kept(
         &mut self,
         stream: &str,
@@ -456,8 +457,8 @@ impl FileSink {
     }
 
     /// Returns the mark for the store: the length and fingerprint of the written data, and the range of the kept lines.
-    /// When the store writes the mark of a run, all earlier runs with lines for this file are already done: the store
-    /// has marked their messages as published. The mark therefore names the older files only while kept lines remain.
+    /// When the store writes the mark of a run, the store has already marked the messages of all earlier runs with
+    /// lines for this file as published. The mark therefore names the older files only while kept lines remain.
     pub(crate) fn mark(&self) -> Mark {
         self.mark_with(self.kept.range(), !self.kept.is_empty())
     }

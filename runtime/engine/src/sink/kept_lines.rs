@@ -71,8 +71,8 @@ impl UnpublishedMessages {
 
     /// Returns whether a line is equal to the encoded message that has the same id; `None` if the outbox has no message
     /// with this id. `number` is the number in the line. The outbox does not have the numbers of messages, so this
-    /// method encodes the message with the number in the line. An earlier version of Ordain may have written the line,
-    /// and wrote text as base64.
+    /// method encodes the message with the number in the line. The line may come from an earlier version of Ordain,
+    /// which encoded text as base64.
     fn has_line(&self, id: &str, number: Option<u64>, line: &[u8]) -> Option<bool> {
         let (stream, content) = self.0.get(id)?;
         let mut encoded = Vec::with_capacity(line.len());
@@ -207,7 +207,7 @@ impl KeptLines {
         self.range = 0..0;
     }
 
-    /// Logs the number of kept lines, if there are any.
+    /// Logs the number of kept lines, unless this number is 0.
     pub(super) fn report(&self, path: &Path) {
         if !self.unpublished.is_empty() {
             tracing::info!(
@@ -218,8 +218,8 @@ impl KeptLines {
         }
     }
 
-    /// Removes the line of a message from the list. Returns whether the list had this line. If so, the sink must skip
-    /// the message. `number` is the number that the store has given to the message.
+    /// Removes the line of a message from the list. Returns whether the list had this line. If the result is `true`,
+    /// the sink must skip the message. `number` is the number that the store has given to the message.
     pub(super) fn take(
         &mut self,
         path: &Path,

@@ -1,5 +1,5 @@
-//! Runs that are being published. A run contains messages of one shard of a partition. The store marks these messages
-//! as published together. The store has not marked the messages of a pending run as published yet.
+//! Runs that are being published. A run contains messages of one shard of a partition. In one write, the store marks
+//! all messages of a run as published. A run is pending until this write.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) struct PublishRun {
     pub(super) messages: BTreeMap<String, u64>,
 }
 
-/// The identity of a queue of pending runs. The runs of a queue are done in order.
+/// The identity of a queue of pending runs. The runs of a queue become done in the order of their numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum RunQueueId {
     /// A shard of a partition. The store marks all messages of the shard up to a commit as published.

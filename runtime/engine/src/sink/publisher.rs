@@ -6,9 +6,9 @@
 //! of a file in the order in which the file grows. Exchanges and streams have tasks of their own. If an exchange
 //! accepts nothing, only the shards (slices of the store) with messages for this exchange wait. A partition pauses as a
 //! whole only when its outbox (committed messages that are not published yet) is full. The publisher records the marks
-//! of a file in the order of the runs. A run contains messages of one shard of a partition. The store marks these
-//! messages as published together. While a run with lines for a file waits, the later runs with lines for this file
-//! wait too.
+//! of a file in the order of the runs. A run contains messages of one shard of a partition. In one write, the store
+//! marks all messages of a run as published. While a run with lines for a file waits, the later runs with lines for
+//! this file wait too.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;

@@ -35,8 +35,8 @@ pub(super) struct OutboundMessage {
     pub(super) exchange_index: usize,
 }
 
-/// The messages of one run for one destination. A run contains messages of one shard of a partition. The store marks
-/// these messages as published together.
+/// The messages of one run for one destination. A run contains messages of one shard of a partition. In one write, the
+/// store marks all messages of a run as published.
 pub(super) struct DestinationBatch {
     pub(super) run: u64,
     pub(super) handle: Arc<PartitionHandle>,

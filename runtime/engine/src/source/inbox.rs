@@ -52,9 +52,9 @@ impl Inbox {
     /// partition (`unrouted`). While the broker does not accept events, passes at most `early_limit` events of the
     /// partition's queue to the driver early. The limit exists because the sequencer must recognise the copies of these
     /// events when the broker delivers them. Never passes events without a known partition early. While `gate` is
-    /// closed, neither publishes events nor passes them early, for two reasons. The exchange of a new stream may belong
-    /// to another program. Early events would give the stream data in the store, and the next start would then not hold
-    /// the stream back.
+    /// closed, neither publishes events nor passes them early, for two reasons. First, the exchange of a new stream may
+    /// belong to another program. Second, early events would leave data of the stream in the store, and a later start
+    /// could then treat the stream as known.
     pub fn start(
         routed: QueueOptions,
         unrouted: Option<QueueOptions>,

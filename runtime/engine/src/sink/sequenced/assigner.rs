@@ -3,9 +3,9 @@
 //! assigner of an exchange or a stream is a task; the outbox publisher itself calls the sequence assigner of a file.
 //!
 //! A store that goes back in time (loses its newest writes) may lose numbered messages. If these messages are already
-//! marked as published, no outbox has them any more. The sequence assigner therefore keeps the last messages in memory.
-//! When it detects a loss, it waits until the store has all commits again, and then passes the lost messages to the
-//! store again.
+//! marked as published, no outbox has them any more. The sequence assigner therefore keeps the newest messages in
+//! memory. When it detects a loss, it waits until the store has all commits again, and then passes the lost messages to
+//! the store again.
 
 #[cfg(test)]
 mod tests;
@@ -45,9 +45,9 @@ const ROLLBACK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Approximate size limit, in bytes, of the messages of earlier calls that stay in memory for one destination. A fast
 /// stream emits this many bytes in a few seconds.
 const HISTORY_BYTES: usize = 16 << 20;
-/// Time within which this process must detect that it has lost a partition, counted from the moment when the store
-/// first reports another owner of the partition. The same limit applies to each wait until a driver confirms that the
-/// store has all commits.
+/// Time within which this process must detect that it has lost a partition. The time counts from the first answer of
+/// the store that reports another owner of the partition. The same limit applies to each wait until a driver confirms
+/// that the store has all commits.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Minimum time between two warnings about the calls for one shard. A queue must also be full for `WARN_INTERVAL`
 /// before the first warning about the queue.
@@ -367,8 +367,8 @@ impl SequenceAssigner {
             }
             AssignGroupReply::RolledBack(last) => {
                 // The store may also have lost the commits of these messages. If no driver repeats such a commit, the
-                // next owner executes the events of the commit again, and creates the messages again in other commits.
-                // The sequence assigner must then not repeat the lost messages.
+                // next owner executes the events of the commit a second time, and creates the messages in other
+                // commits. In this case, the sequence assigner must not repeat the lost messages.
                 match timeout(self.fence_timeout, cursor.handle.has_all_commits()).await {
                     Ok(true) => {}
                     Err(_) if cursor.handle.is_driven() => {
@@ -462,7 +462,7 @@ impl SequenceAssigner {
             exchanges.for_each(|exchange| exchange.send(run, stream, &handle.ownership));
         }
         if unconfirmed > 0 {
-            // The receiver may have ended; the report does not matter then.
+            // If the receiver has ended, the report does not matter.
             let _ = published.send((run, unconfirmed));
         }
     }

@@ -35,7 +35,7 @@ pub(super) struct CallBudget {
 
 impl CallBudget {
     /// Adds the size of a chunk (messages of one commit). Returns whether the chunk fits into the call; the first chunk
-    /// always fits. After a chunk that does not fit, no further chunk fits.
+    /// always fits. After a chunk that does not fit, no later chunk fits.
     fn reserve(&mut self, chunk: &OutboxChunk) -> bool {
         let is_first = self.items == 0;
         self.items += chunk.items.len();
@@ -57,7 +57,7 @@ pub(super) struct OutboxCursor {
     pub(super) batch_indexes: Vec<(usize, usize)>,
     /// The number of chunks of new messages that the store has numbered.
     done_chunks: usize,
-    /// The store's result for each message of the numbered chunks. When the cursor ends, the next owner of the
+    /// The store's result for each message of the numbered chunks. After the end of the cursor, the next owner of the
     /// partition publishes the messages without a result.
     pub(super) assigned: Vec<AssignItemReply>,
     /// The messages of earlier calls, including the messages that the store has lost and that the cursor must pass
@@ -65,8 +65,8 @@ pub(super) struct OutboxCursor {
     history: PublishHistory<OutboxChunk>,
     /// The times when the store numbered the messages of commits.
     times: CommitTimes,
-    /// True if the next call must check whether the store still has all messages of earlier calls. The cursor then
-    /// makes a call even without a new message.
+    /// True if the next call must check whether the store still has all messages of earlier calls. The cursor makes
+    /// this call even without a new message.
     pub(super) verifies: bool,
     /// True if this process has given up the partition.
     is_abandoned: bool,

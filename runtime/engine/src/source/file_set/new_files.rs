@@ -55,9 +55,10 @@ impl FileSet {
 
     /// Returns whether the folder has an older file that is neither tracked nor a copy of a tracked file. A tracked
     /// file counts as another file after a program has overwritten the bytes that were read. Such an older file may
-    /// contain the unread lines of a tracked file that a program has copied and then truncated. Returns `true` also if
-    /// the folder is missing, and if programs rename or truncate files of the folder during this call: the caller must
-    /// then wait for a complete scan. If a program truncates the file that the caller reads, the result may be wrong.
+    /// contain the unread lines of a tracked file that a program has copied and then truncated. Also returns `true` if
+    /// the folder is missing, or if programs rename or truncate files of the folder during this call. In these two
+    /// cases, the caller must wait for a complete scan. If a program truncates the file that the caller reads, the
+    /// result may be wrong.
     pub(in crate::source) fn has_unknown_older_file(&mut self) -> io::Result<bool> {
         let Some(pattern) = self.pattern.clone() else { return Ok(false) };
         let Some(listed) = self.list(&pattern, |role| role != FileRole::Live)? else {
@@ -130,9 +131,9 @@ impl FileSet {
             if let Some(index) = self.original(&file, found, listed)? {
                 self.replace(index, found, &file, (at, &positions))?;
             } else if !is_live && !found.is_ignored && self.is_copy(&file, listed)? {
-                // A copy of a tracked file has nothing new, unless the program that makes the copy then truncates the
-                // tracked file. While the program is still copying, no comparison shows whether it will truncate the
-                // file, so leave the copy to a later scan.
+                // A copy of a tracked file has nothing new, unless the program truncates the tracked file after it has
+                // made the copy. While the program is still copying, no comparison shows whether the program will
+                // truncate the tracked file, so leave the copy to a later scan.
                 if self.is_listing_outdated {
                     break;
                 }
@@ -187,9 +188,9 @@ impl FileSet {
         Ok(())
     }
 
-    /// Returns the index at which to insert a new file that has the position `at` in the listing. This is the index of
-    /// the first tracked file that is listed later and of which no line was read. Without such a tracked file, it is
-    /// the end of the set.
+    /// Returns the index at which to insert a new file that has the position `at` in the listing. The result is the
+    /// index of the first tracked file that is later in the listing and of which no line was read. Without such a
+    /// tracked file, the result is the end of the set.
     fn place(&self, at: usize, positions: &FilePositions) -> usize {
         let is_later = |tracked: &TrackedFile| {
             let position = positions.get(&tracked.progress.inode);
