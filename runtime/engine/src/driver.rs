@@ -228,10 +228,10 @@ impl Driver {
     }
 
     /// Passes the reports in [`DriverConfig::backlog`] (`left_over`) to the sequencer, before any other input. If
-    /// `is_fed_locally` is true, two facts hold: this run has `once`, and every writer adds the events of each key to
-    /// the queue of the source in order and without gaps. A missing event then never arrives after a later event. The
-    /// driver therefore reports the end of the source before the first delivery, and the sequencer does not wait for
-    /// missing events.
+    /// `is_fed_locally` is true, this run has `once`. In addition, every writer adds the events of each key to the
+    /// queue of the source in order and without gaps, so no missing event arrives after a later event. In this case,
+    /// the driver reports the end of the source before the first delivery, and the sequencer does not wait for missing
+    /// events.
     fn begin(&mut self, left_over: Vec<Input>, is_fed_locally: bool) {
         self.handle.driven.store(true, Ordering::SeqCst);
         for input in left_over {

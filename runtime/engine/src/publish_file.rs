@@ -1,7 +1,7 @@
 //! Publishes a file of CloudEvents, one event per line. The store keeps a checkpoint of the file, and the next run
 //! continues at the checkpoint. If an earlier run has published events after the checkpoint, this run publishes them
-//! again. Repeated events take effect only once: the store recognises repeated events for a `sequenced` stream by their
-//! ids or numbers, and a `fifo` stream itself recognises repeated events by their ids. A run must never write a
+//! again. Repeated events take effect only once. For a `sequenced` stream, the store recognises repeated events by
+//! their ids or numbers. A `fifo` stream itself recognises repeated events by their ids. A run must never write a
 //! checkpoint whose position is after an unpublished line. If log rotation has renamed files since the previous run, a
 //! run first publishes the rest of the previous run's file, and then all newer files of the rotation. If the previous
 //! run's file is missing, the checkpoint keeps the position in this file. After the file has returned, the next run
@@ -92,10 +92,10 @@ pub struct PublishCounts {
     pub skipped_lines: u64,
 }
 
-/// Publishes a file, or standard input if `path` is `None`. Each run reads standard input from its beginning. Calls
-/// `progress` with the counts and the position in bytes each time this function starts to read the file or an older
-/// file. Also calls `progress` after each batch, even if the batch failed. If `stop` becomes true, ends after the batch
-/// in progress. Returns whether all lines are published.
+/// Publishes a file, or standard input if `path` is `None`. Each run reads standard input from its beginning. Each time
+/// this function starts to read the file or an older file, it calls `progress` with the counts and the position in
+/// bytes. It also calls `progress` after each batch, even if the batch failed. If `stop` becomes true, ends after the
+/// batch in progress. Returns whether all lines are published.
 pub fn publish_file<'a>(
     publisher: &'a mut StreamPublisher,
     loaded: &'a LoadedConfig,
@@ -166,7 +166,7 @@ impl RunCounts {
     }
 }
 
-/// The way in which the reading of a file ended.
+/// The reason why the run ended the reading of a file.
 #[derive(PartialEq, Eq)]
 enum PublishEnd {
     /// All lines of the file that the path names, or of standard input, are published.
@@ -237,9 +237,9 @@ async fn publish_once(
         if older.is_some() {
             name.clone_from(&path);
         }
-        // First write a checkpoint of this run. If the store loses this checkpoint later, the store has gone back in
-        // time. In this case, the store may also have lost events that an earlier run published after the last
-        // checkpoint of that run.
+        // First write a checkpoint of this run. If this checkpoint is missing later, the store has gone back in time.
+        // In this case, the store may also have lost events that an earlier run published after the last checkpoint of
+        // that run.
         let print = read_fingerprint(&opened, position).map_err(read_error)?;
         let metadata = opened.metadata().map_err(read_error)?;
         let mut progress = FileProgress::unread(path, &metadata).at(position, print);
@@ -388,7 +388,7 @@ impl Checkpoints {
 
     /// Searches for the first file of `lost` that is in the folder again and has unpublished lines. Returns its index
     /// and the open file. `live` is the open file of the path. If an operator has put a file of `lost` back at the
-    /// path, this method leaves the file out, because the run publishes it like any other file at the path.
+    /// path, this method omits the file: the run publishes it like any other file at the path.
     fn returned_file(
         &self,
         live: &File,

@@ -53,10 +53,10 @@ impl LineSink {
     }
 
     /// If all appended data is synced and the sink's path no longer leads to the open file, opens the file that now has
-    /// the path, or creates this file if it is missing. The path no longer leads to the open file, for example, after
-    /// log rotation has renamed or removed this file. Returns a mark if the sink has opened another file. The caller
-    /// must store this mark before it appends. The mark also replaces the marks of this sink in all pending runs. A
-    /// pending run contains messages that the store does not record as published yet.
+    /// the path. If no file has the path, creates this file. The path no longer leads to the open file, for example,
+    /// after log rotation has renamed or removed this file. Returns a mark if the sink has opened another file. The
+    /// caller must store this mark before it appends. The mark also replaces the marks of this sink in all pending
+    /// runs. A pending run contains messages that the store does not record as published yet.
     pub(crate) fn follow_path(&mut self) -> io::Result<Option<Mark>> {
         match self {
             Self::File(file) => file.follow_path(),

@@ -1,6 +1,6 @@
-//! Logs the conditions that an operator must notice: parked keys (stopped at a failed or missing event), keys whose
-//! stored events are unreadable, missing events, and events that become dead letters. In this module, each such
-//! condition is called an alarm. This module only logs, and must never decide anything about an event.
+//! Logs the conditions that an operator must notice: parked keys (stopped at a failed or missing event), keys with
+//! unreadable stored events, missing events, and events that become dead letters. In this module, each such condition
+//! is called an alarm. This module only logs, and must never decide anything about an event.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

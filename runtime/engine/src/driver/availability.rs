@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ordain_util::source_health::SourceHealth;
 
-/// The state of the source of a partition, as the driver reported it last.
+/// The state of a partition's source according to the newest report of the driver.
 pub(super) struct SourceAvailability {
     health: Arc<SourceHealth>,
     /// The number of interruptions of the source at the last check.

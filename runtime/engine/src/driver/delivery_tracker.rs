@@ -31,8 +31,8 @@ pub(super) struct DeliveryTracker {
     positions: VecDeque<(DeliveryNumber, FilePosition)>,
     /// The newest acknowledged delivery, with its end position; always `None` if the source has no checkpoint.
     acknowledged: Option<(DeliveryNumber, FilePosition)>,
-    /// For each batch of deliveries, from the batch of the last checkpoint on: the delivery number of the batch's last
-    /// delivery, and the progress of the source at the end of the batch.
+    /// The batches of deliveries, from the batch of the newest checkpoint on. Each entry has the number of the batch's
+    /// last delivery, and the progress of the source at the end of the batch.
     progress: VecDeque<(DeliveryNumber, SourceProgress)>,
     /// For each file, by the index of the file: the newest progress that a checkpoint has removed from `progress`. Each
     /// checkpoint also removes the entries of this map whose list of files differs from the list of the first batch in
@@ -42,8 +42,8 @@ pub(super) struct DeliveryTracker {
     received: DeliveryNumber,
     /// Number of acknowledged deliveries that no checkpoint covers yet, or that only a refused checkpoint covers.
     unsaved: usize,
-    /// The number of newly acknowledged deliveries in the checkpoint that is being written; `None` if no checkpoint is
-    /// being written.
+    /// The number of newly acknowledged deliveries in the checkpoint that is being written; `None` if the store is
+    /// writing no checkpoint.
     saving: Option<usize>,
     /// `true` if the store has refused the newest checkpoint, or may have lost it.
     is_checkpoint_lost: bool,

@@ -47,10 +47,12 @@ pub struct PartitionMetrics {
     pub losses: Arc<LossCounts>,
     /// The number of differences that this process found in the broker while the stream ran. The number counts each
     /// missing or replaced exchange or queue, each missing binding, and each queue that was possibly replaced. The
-    /// number also counts each refusal of the broker to declare or bind an exchange or a queue. Each check of the
-    /// bindings and consumers adds the queues and exchanges that take events from a stream with several partitions, and
-    /// the second bindings of queues. Each check also adds the queues of the stream that another program consumes. With
-    /// `declare = false`, each check also adds the queues without a binding.
+    /// number also counts each refusal of the broker to declare or bind an exchange or a queue. In addition, each check
+    /// through the management API counts:
+    /// - the queues and exchanges that take events from a stream with several partitions;
+    /// - the second bindings of queues of such a stream;
+    /// - the queues of the stream that another program consumes;
+    /// - with `declare = false`, the queues without a binding.
     pub topology_changes: Arc<AtomicU64>,
     /// The number of keys that this partition took over from another partition. A driver takes such a key over when it
     /// loads the record of the key.

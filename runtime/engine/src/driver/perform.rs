@@ -28,8 +28,8 @@ use ordain_store::{EarlyLetters, StoreError, retry_until_ok};
 
 /// Maximum number of turns (runs of events of one key) that the driver submits to the workers together.
 const TURN_BATCH_LIMIT: usize = 128;
-/// Maximum number of concurrent loads of key records. While this number of loads is in progress, further keys wait; the
-/// next load then reads the waiting keys together.
+/// Maximum number of concurrent loads of key records. While this number of loads is in progress, other keys wait. The
+/// next load reads all waiting keys together.
 const LOAD_LIMIT: usize = 2;
 /// Maximum number of concurrent reads of spilled events (events that were moved from memory into the store). The limit
 /// is low, because the size of a result is not known before the read.
@@ -51,7 +51,7 @@ pub(super) enum StoreReply {
     /// The answer to a commit, and the duration of the commit.
     Committed(Input, Duration),
     /// The answer to a load of key records, and the keys whose records were beyond the size limit of the load. The
-    /// driver requests these records again.
+    /// driver requests these records in a later load.
     Loaded(Vec<Input>, Vec<(AttemptToken, Key)>),
     /// The answer to a read of spilled events.
     SpillRead(Input),

@@ -223,9 +223,9 @@ impl Heartbeat {
         self.trigger.notify_one();
     }
 
-    /// Returns a new ownership. If a later membership table shows that this instance no longer has the lease that
-    /// [`Self::record_lease`] recorded for the ownership, this instance ends the ownership before it uses the table for
-    /// anything else.
+    /// Returns a new ownership. A later membership table may show that this instance no longer has the lease that
+    /// [`Self::record_lease`] recorded for the ownership. In this case, this instance ends the ownership before it uses
+    /// the table for another purpose.
     pub(crate) fn new_ownership(&self) -> Arc<Ownership> {
         let ownership = Arc::new(Ownership::new(self.lease_until.clone()));
         lock(&self.ownerships).push(Arc::downgrade(&ownership));

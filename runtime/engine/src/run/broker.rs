@@ -58,10 +58,11 @@ pub(super) struct PreparedBroker {
     pub(super) monitors: Vec<RefusalMonitor>,
 }
 
-/// For each stream that has a source in the broker and no data in the store, records that the broker has not accepted
-/// the stream yet. If another process can consume the stream, the broker has already accepted the stream for that
-/// process. In this case, this function leaves the record of the stream as it is. The caller calls this function before
-/// the process accepts events over HTTP, because such events leave data of the stream in the store.
+/// Records which streams are new: for each stream with a source in the broker and without data in the store, records
+/// that the broker has not accepted the stream yet. If another process can consume the stream, the broker has already
+/// accepted the stream for that process. In this case, this function leaves the record of the stream as it is. The
+/// caller calls this function before the process accepts events over HTTP, because such events leave data of the stream
+/// in the store.
 pub(super) async fn record_new_streams(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
@@ -84,7 +85,7 @@ pub(super) async fn record_new_streams(
 /// error that concerns the whole process, waits for the broker. The wait takes at most `BROKER_START_TIMEOUT`; if the
 /// process accepts events over HTTP, the wait has no time limit. Records this wait in `status`. If the broker refuses a
 /// new stream or a sink, the start continues: this stream or sink waits, and Ordain retries. But while other processes
-/// run, such a refusal is an error: this process would take partitions from the other processes, but could not execute
+/// run, such a refusal is an error. This process would take partitions from the other processes, but could not execute
 /// the events or publish the messages of these partitions. The exception is a refused stream that another process can
 /// consume: this process then starts, and takes no partitions of the stream. A run with `once` ends when all messages
 /// are published. In such a run, a refused sink is also an error.
@@ -362,7 +363,7 @@ impl StartRetries<'_> {
     }
 }
 
-/// Describes an error that has lasted until the end of the retries.
+/// Describes an error that the retries have not ended.
 fn describe_lasting(error: TopologyError) -> TopologyError {
     match error {
         TopologyError::Broker(BrokerError::Unavailable(reason)) => {
@@ -382,7 +383,7 @@ pub(super) fn has_queue(loaded: &LoadedConfig, stream: &str) -> bool {
 }
 
 /// Updates the former bindings in a stream's record. A former binding is a binding that only earlier configurations
-/// needed. If the stream has no source in the broker any more, all its bindings become former bindings. A binding that
+/// needed. If the stream no longer has a source in the broker, all its bindings become former bindings. A binding that
 /// any configured stream needs is not a former binding.
 pub(super) fn update_record(loaded: &LoadedConfig, stream: &str, record: &mut TopologyRecord) {
     if !has_queue(loaded, stream) {
@@ -405,9 +406,9 @@ fn is_shared(loaded: &LoadedConfig, stream: &str, binding: &Binding) -> bool {
 }
 
 /// Removes the former bindings of a stream: the bindings that only earlier configurations needed. Removes all bindings
-/// of the stream if the stream has no source in the broker any more. Keeps the bindings that another stream possibly
+/// of the stream if the stream no longer has a source in the broker. Keeps the bindings that another stream possibly
 /// needs. Returns the removed bindings. The operator must first give all processes the new configuration, because a
-/// process with an earlier configuration would declare the removed bindings again.
+/// process with an earlier configuration would restore the removed bindings.
 pub async fn unbind_former(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,

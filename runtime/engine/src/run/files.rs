@@ -309,9 +309,9 @@ impl FileSinkPath<'_> {
         .caused_by(error)
     }
 
-    /// Rejects a path that does not lead to a regular file, or that leads to the file of a source or of another sink,
-    /// to the configuration, or to a handler. Also rejects a file to which this process cannot write. This method
-    /// checks the kind of the file before it opens the file, because opening a pipe might block.
+    /// Rejects a path that does not lead to a regular file. Also rejects the file of a source or of another sink, the
+    /// configuration, a handler, and a file to which this process cannot write. This method checks the kind of the file
+    /// before it opens the file, because opening a pipe might block.
     fn check(
         &self,
         read: &ReadFiles,

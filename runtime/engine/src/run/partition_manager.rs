@@ -108,7 +108,7 @@ pub(super) struct PartitionManager<'a> {
     released: BTreeMap<Partition, ReleasedLease>,
     /// Partitions whose lease this instance cannot get now, each with the time of the next attempt.
     retry_at: BTreeMap<Partition, Instant>,
-    /// With `once`: partitions whose drivers have nothing left to do. This instance requests their leases no more.
+    /// With `once`: partitions whose drivers have nothing left to do. This instance no longer requests their leases.
     finished: BTreeSet<Partition>,
     /// Partitions for which this instance has logged that it waits until another instance releases them.
     logged_waits: BTreeSet<Partition>,
@@ -116,7 +116,7 @@ pub(super) struct PartitionManager<'a> {
     names: BTreeMap<InstanceId, String>,
     /// `true` after this instance has logged that it is ready.
     has_logged_ready: bool,
-    /// The health of the broker, as this instance last published it to the other instances.
+    /// The health of the broker that this instance has published to the other instances.
     broker_health: BrokerHealth,
     is_ending: bool,
     /// Number of messages that the ended drivers left unpublished.

@@ -1,7 +1,7 @@
 //! Checks the queues that streams consume. The checks find policies and arguments with which RabbitMQ loses or repeats
-//! events, missing bindings that another program must declare, and consumers, queues and exchanges that take events
-//! from a stream. A client cannot read these facts over AMQP, so this module reads them from the broker's management
-//! API.
+//! events. The checks also find missing bindings that another program must declare, and consumers, queues and exchanges
+//! that take events from a stream. A client cannot read these facts over AMQP, so this module reads them from the
+//! broker's management API.
 
 mod dividing_exchange;
 mod foreign_consumer;
@@ -442,10 +442,10 @@ impl<'a> UnreadStreams<'a> {
     }
 }
 
-/// Logs the policies and arguments that lose or repeat events. The first check logs all of them, and later checks log
-/// the new ones. Each check also logs and counts the missing bindings, and the consumers, queues and exchanges that
-/// take events from a stream. The states of the sources record which partitions receive no events. This function never
-/// returns.
+/// Logs the policies and arguments that lose or repeat events. The first check logs all these settings, and later
+/// checks log the new settings. Each check also logs and counts the missing bindings, and the consumers, queues and
+/// exchanges that take events from a stream. The states of the sources record which partitions receive no events. This
+/// function never returns.
 pub(super) async fn watch(policies: Option<QueuePolicies>, status: &RunStatus) {
     let Some(policies) = policies.map(Arc::new) else { return std::future::pending().await };
     let mut known = BTreeSet::new();

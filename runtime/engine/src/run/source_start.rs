@@ -86,8 +86,8 @@ impl PartitionFactory<'_> {
         }
     }
 
-    /// Returns options for a reader of queues in the store. The caller changes the options in which the readers differ.
-    /// `limit` is the maximum number of events that may wait for the partition, in all shards together.
+    /// Returns options for a reader of queues in the store. The readers differ in some options, and the caller sets
+    /// these options. `limit` is the maximum number of events that may wait for the partition, in all shards together.
     fn queue_options(
         &self,
         partition: &Partition,

@@ -91,7 +91,7 @@ pub enum PublisherError {
         /// The reason of the failure.
         error: std::io::Error,
     },
-    /// Standard output has no reader any more.
+    /// Standard output no longer has a reader.
     #[error(
         "standard output, to which the sink {0} writes, has no reader any more; committed messages \
          that were not written are published at the next start"

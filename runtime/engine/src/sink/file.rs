@@ -13,9 +13,9 @@
 //! The open file may differ from the file that has the path: log rotation renames, removes or truncates a file while a
 //! process writes to it. Before the first write after a sync, the sink therefore checks whether the path still leads to
 //! the open file. If not, the sink opens the file that has the path. A message counts as published only if its line is
-//! synced, and if the file after this sync still has a name (it was not removed) and still contains the line. After
-//! each sync, the sink therefore checks the file. If the file has no name any more, or lines are missing, the sink
-//! writes again all lines that it had appended since the previous sync.
+//! synced. After this sync, the file must also still have a name (it was not removed), and must still contain the line.
+//! After each sync, the sink therefore checks the file. If the file no longer has a name, or lines are missing, the
+//! sink repeats the write of all lines that it had appended since the previous sync.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -55,7 +55,7 @@ pub(crate) struct FileSink {
     unmarked_start: u64,
     /// The older files that may have lines of unmarked messages (messages that the store has not marked as published).
     older: Vec<UnmarkedFile>,
-    /// One more than the number of the run that the outbox publisher was collecting at the newest write.
+    /// One more than the number of the run that the outbox publisher was collecting when the sink last wrote.
     next_run: u64,
 }
 
@@ -111,8 +111,8 @@ impl FileSinkRecovery {
         let has_messages = !outbox.is_empty();
         for RenamedFile { inode, file, range } in renamed.into_iter().filter(|_| has_messages) {
             let compared = ComparedLines::read(&file, range.clone(), outbox)?;
-            // An earlier process died while it wrote the last line of this renamed file. Remove the line: the message
-            // of the line is written again, to the sink file.
+            // An earlier process died while it wrote the last line of this renamed file. Remove this line from the
+            // renamed file: the sink will write the message of the line to the sink file.
             if compared.complete_length < range.end
                 && compared.foreign_end().is_none()
                 && let Err(error) = file.set_len(compared.complete_length)

@@ -357,8 +357,8 @@ impl BufferedLineSink {
 }
 
 /// Retries an action of a sink until it succeeds, because committed messages must be published. While the action fails,
-/// the outboxes fill; a partition pauses when its outbox is full. Returns an error only if standard output has no
-/// reader any more.
+/// the outboxes fill; a partition pauses when its outbox is full. Returns an error only if standard output no longer
+/// has a reader.
 async fn retry_write<T>(
     name: &str,
     sink: &mut LineSink,

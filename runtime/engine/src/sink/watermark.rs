@@ -37,8 +37,8 @@ impl PublishWatermark {
             .fetch_max(if has_files { HAS_FILES_FLAG } else { through }, Ordering::SeqCst);
     }
 
-    /// After lost commits were repeated, returns the commit up to which the outbox publisher must repeat the publish
-    /// record. The repeated commits have put their messages into the outbox a second time. Returns `None` if the outbox
+    /// Returns the commit up to which the driver must repeat the publish record after the repetition of lost commits.
+    /// The repeated commits have put their messages into the outbox a second time. Returns `None` if the outbox
     /// publisher has requested no publish record, or if a requested record named a file.
     pub fn commit_to_repeat(&self) -> Option<u64> {
         let last_request = self.last_request.load(Ordering::SeqCst);

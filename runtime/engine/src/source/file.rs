@@ -164,7 +164,7 @@ struct FileReader {
     lines: LineDecoder,
     follow: bool,
     deliver: mpsc::Sender<DeliveryBatch>,
-    /// The file that was read last.
+    /// The file that the reader has read most recently.
     open: Option<OpenFile>,
     scanned_at: Instant,
 }
@@ -399,8 +399,8 @@ impl FileReader {
         )))
     }
 
-    /// Delivers the last line of a file although it has no line end. With `may_be_unfinished`, another process may
-    /// still be writing the line, so the method delivers the line only if the line is an event.
+    /// Delivers the last line of a file although this line has no line end. With `may_be_unfinished`, another process
+    /// may still be writing the line, so the method delivers the line only if the line is an event.
     fn deliver_last_line(
         &mut self,
         index: usize,
@@ -497,8 +497,8 @@ struct LineDecoder {
 }
 
 impl LineDecoder {
-    /// Collects a batch of the lines that are available. Returns the batch, and `true` if a read has shown that no
-    /// further line is available.
+    /// Collects a batch of the lines that are available. Returns the batch, and `true` if a read has shown that no more
+    /// lines are available.
     fn read_batch<R: Read>(
         &self,
         lines: &mut LineSplitter<R>,
@@ -638,7 +638,7 @@ fn loss_letter(stream: &str, progress: &FileProgress, error: String) -> Box<Dead
 }
 
 /// Returns the dead letter about a compressed file whose lines were never read. The tag of the letter depends on the
-/// content of the compressed file, because log rotation gives the file further names.
+/// content of the compressed file, because log rotation gives the file new names.
 fn compressed_letter(stream: &str, file: &CompressedFile, error: String) -> Box<DeadLetter> {
     let FileProgress { path, inode, .. } = &file.progress;
     let place = format!("{stream}\0compressed\0{}", file.digest);

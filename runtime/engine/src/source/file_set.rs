@@ -4,9 +4,9 @@
 //! The set recognises a file by its inode and by the bytes that were read, never by its name. After a rotation, the
 //! source therefore finds the file again in the folder, and reads it to its end before it reads newer files. A rotation
 //! that copies the file and truncates it (`copytruncate`) leaves the unread rest in the copy. The copy begins with the
-//! bytes that were read, so the set continues in the copy instead of the truncated file. If an unread rest cannot be
-//! found, the set reports a loss: no rest may be skipped silently. The set also reports compressed files whose lines
-//! the source has never read.
+//! bytes that were read, so the set continues in the copy instead of the truncated file. If the set cannot find an
+//! unread rest, the set reports a loss: the set must never skip a rest silently. The set also reports compressed files
+//! whose lines the source has never read.
 //!
 //! The set holds unread files open, up to [`OPEN_FILES_LIMIT`] open files in all, so that the source can still read a
 //! file that was removed while the source runs.
@@ -80,8 +80,8 @@ pub struct FileSet {
     /// The device and the inode of each listed file that an earlier listing found while a program was uncompressing it.
     uncompressed: BTreeSet<(u64, u64)>,
     compressed: CompressedFiles,
-    /// `true` if, after the last listing, the path of a listed file no longer led to the file, or a tracked file no
-    /// longer had the bytes that were read.
+    /// `true` if, after the last listing, the set found one of two changes: the path of a listed file no longer led to
+    /// the file, or a tracked file no longer had the bytes that were read.
     is_listing_outdated: bool,
 }
 
@@ -233,8 +233,8 @@ impl FileSet {
     }
 
     /// Sets, for each file, the position up to which the source reads the file in this pass. This method measures a
-    /// newer file before an older file. If a program adds a line to the older file and then a line to the newer file,
-    /// the source therefore does not read the second line before the first line.
+    /// newer file before an older file. A program may add a line to the older file and then a line to the newer file.
+    /// With this order of measurements, the source does not read the second line before the first line.
     pub(super) fn measure(&mut self) -> io::Result<()> {
         for tracked in self.files.iter_mut().rev() {
             let Some(file) = &tracked.file else {
@@ -263,7 +263,7 @@ impl FileSet {
         let tracked = &mut self.files[index];
         if tracked.file.is_none() && !tracked.is_missing {
             match tracked.open_at_its_path() {
-                // The next scan cannot compare the file either, and then treats it as missing.
+                // The next scan cannot compare the file, and therefore treats the file as missing.
                 Err(error) if is_denied(&error) && !tracked.progress.is_live => {
                     tracked.compared = None;
                 }

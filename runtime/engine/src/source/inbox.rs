@@ -88,7 +88,7 @@ impl Inbox {
         self.early_events.recv().await
     }
 
-    /// Returns whether publishing has failed and the inbox now waits for the broker.
+    /// Returns whether the inbox waits for the broker after a failure to publish.
     pub fn is_broker_unavailable(&self) -> bool {
         self.is_broker_unavailable.load(Ordering::Relaxed)
     }
@@ -163,7 +163,7 @@ impl IngressRelay {
     ///   batch of events.
     /// - The reader of the queue in the store fails.
     async fn publish(&mut self) -> (u64, Option<String>) {
-        // The inbox has used only the acknowledged events, because it drops all other events when publishing fails.
+        // Only the acknowledged events count as used: when publishing fails, the inbox drops all other events.
         let options = QueueOptions { used: Some(Arc::default()), ..self.queue.clone() };
         let SourceHandle { mut deliveries, failure, acknowledge, task: ended, .. } =
             read_queue(options);

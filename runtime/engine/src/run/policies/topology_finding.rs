@@ -15,8 +15,8 @@ const FAULTS: [RoutingFault; 2] = [RoutingFault::MissingBinding, RoutingFault::F
 /// while the management API does not answer, even if its cause has ended.
 const FAILED_CHECKS_LIMIT: u32 = 3;
 
-/// A difference between the broker and a stream's topology because of which the stream loses or reorders events. Each
-/// check logs and counts the difference as long as it exists.
+/// A difference between the broker and a stream's topology because of which the stream loses or reorders events. While
+/// the difference exists, each check logs and counts it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TopologyFinding {
     /// The partition that the finding concerns; partition 0 if the finding concerns the exchange of the stream.
@@ -56,7 +56,7 @@ impl From<TopologyFinding> for Finding {
     }
 }
 
-/// The routing faults of this process's partitions, as the last checks have found them.
+/// The routing faults of this process's partitions, according to the newest checks.
 #[derive(Debug, Default)]
 pub(super) struct RoutingFaults {
     /// For each partition, the number of its deliveries until the last check.

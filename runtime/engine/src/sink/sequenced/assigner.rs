@@ -3,9 +3,9 @@
 //! assigner of an exchange or a stream is a task; the outbox publisher itself calls the sequence assigner of a file.
 //!
 //! A store that goes back in time (loses its newest writes) may lose numbered messages. If these messages are already
-//! marked as published, no outbox has them any more. The sequence assigner therefore keeps the newest messages in
-//! memory. When it detects a loss, it waits until the store has all commits again, and then passes the lost messages to
-//! the store again.
+//! marked as published, no outbox has them. The sequence assigner therefore keeps the newest messages in memory. When
+//! the sequence assigner detects a loss, it waits until the store has regained all commits. After that, it passes the
+//! lost messages to the store a second time.
 
 #[cfg(test)]
 mod tests;
@@ -135,8 +135,8 @@ impl SequenceAssigner {
     }
 
     /// Checks whether the store has lost messages that are still in `histories`, and passes the lost messages to the
-    /// store again. Checks the outboxes for which [`Store::disconnects`] has changed since their last call, and the
-    /// outboxes whose last call was some seconds ago.
+    /// store a second time. Checks the outboxes for which [`Store::disconnects`] has changed since their last call, and
+    /// the outboxes whose last call was some seconds ago.
     async fn restore_lost_messages(&mut self) -> Result<(), PublisherError> {
         self.histories.retain(|_, history| !history.handle.ownership.is_lost());
         let disconnects = self.store.disconnects();
@@ -439,8 +439,8 @@ impl SequenceAssigner {
 
     /// Forwards the numbered messages of a batch to the exchanges, if the destination has exchanges. Reports all other
     /// messages to the outbox publisher as published, because they need no confirm of an exchange. The other messages
-    /// are the messages to a stream, which the store has put into a queue, and the messages without a number, which the
-    /// next owner of the partition publishes.
+    /// are of two kinds. The store has put the messages to a stream into a queue. The next owner of the partition
+    /// publishes the messages without a number.
     fn forward(
         &mut self,
         batch: DestinationBatch,

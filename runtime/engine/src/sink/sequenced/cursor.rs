@@ -60,8 +60,7 @@ pub(super) struct OutboxCursor {
     /// The store's result for each message of the numbered chunks. After the end of the cursor, the next owner of the
     /// partition publishes the messages without a result.
     pub(super) assigned: Vec<AssignItemReply>,
-    /// The messages of earlier calls, including the messages that the store has lost and that the cursor must pass
-    /// again.
+    /// The messages of earlier calls, including lost messages, which the cursor must pass to the store a second time.
     history: PublishHistory<OutboxChunk>,
     /// The times when the store numbered the messages of commits.
     times: CommitTimes,
@@ -349,7 +348,8 @@ mod tests {
         let mut right =
             NumberedMessages { shard: 3, outbox: 0, first: Some(3), last: 8, since: None };
         assert_eq!(lost, right);
-        // Two further cases: the store has no message of this owner, or only a part of the messages of the last commit.
+        // Two other cases: the store has no message of this owner, or it has only a part of the messages of the last
+        // commit.
         right.first = None;
         assert_eq!(cursor.lost_range(None), right);
         let lost = cursor.lost_range(Some(OutboxPosition { commit: 8, chunk: 0 }));

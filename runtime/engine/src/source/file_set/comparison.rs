@@ -78,7 +78,7 @@ impl FileSet {
             let is_original = match &tracked.file {
                 _ if is_copied => true,
                 // If the path names `copy`, then `copy` is a new file that only has the same content as the removed
-                // file, unless a program has compressed the removed file and uncompressed it again.
+                // file. The exception is a removed file that a program has compressed and later uncompressed.
                 None if tracked.is_missing && is_shorter => !is_live && print.has_head(copy)?,
                 None if tracked.is_remembered() => {
                     let may_be_copy = !is_live
@@ -108,10 +108,10 @@ impl FileSet {
 
     /// Returns whether another file has the same content as `file`, up to the end of the shorter file. The other file
     /// is a tracked file, or a file in the listing that the path of the source names. Also returns `true` if `file` is
-    /// empty: nothing can be read of it yet, and a later scan compares it again. If a program has truncated a tracked
-    /// file since the scan found this file, `file` may be its copy, but a comparison with the truncated file cannot
-    /// show this. In this case, the method sets `is_listing_outdated` and returns `true`, so that the caller begins a
-    /// new scan.
+    /// empty: the file has nothing to read yet, and a later scan repeats the comparison. If a program has truncated a
+    /// tracked file since the scan found this file, `file` may be its copy, but a comparison with the truncated file
+    /// cannot show this. In this case, the method sets `is_listing_outdated` and returns `true`, so that the caller
+    /// begins a new scan.
     pub(super) fn is_copy(&mut self, file: &File, listed: &[ListedFile]) -> io::Result<bool> {
         let length = file.metadata()?.len();
         if length == 0 {

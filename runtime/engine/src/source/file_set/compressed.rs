@@ -366,15 +366,16 @@ fn take(
 }
 
 /// Returns whether a program may be writing the content of the file `sibling` to the file `compressed`. The result is
-/// `false` if `sibling` was created after the creation and the last change of `compressed`, for example because a
-/// program compressed the earlier file of this name and then created `sibling`. If the file system does not record when
-/// a file was created (a creation time of 0), the result is `true`.
+/// `false` if `sibling` was created after the creation and the last change of `compressed`. For example, a program
+/// compressed the earlier file of this name, and then created `sibling`. If the file system does not record when a file
+/// was created (a creation time of 0), the result is `true`.
 fn may_become(sibling: &Metadata, compressed: &Metadata) -> bool {
     let created = created_ns(sibling);
     let changed = compressed.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
     let changed = changed.map_or(0, |since| since.as_nanos());
-    // The modification time of the compressed file alone does not show its last change: a program may give it the
-    // modification time of the uncompressed file, which may be before the creation of both files.
+    // The modification time of the compressed file alone does not show its last change. A program may give the
+    // compressed file the modification time of the uncompressed file, and this time may be before the creation of both
+    // files.
     let compressed_created = created_ns(compressed);
     let is_known = created > 0 && compressed_created > 0;
     !(is_known && compressed_created <= created && changed < u128::from(created))

@@ -19,7 +19,7 @@ impl FileSet {
     /// Adds files that appeared since the last scan. Holds these files open, up to
     /// [`OPEN_FILES_LIMIT`](super::OPEN_FILES_LIMIT) open files in all, so that the source can read them even if they
     /// are removed before the next scan. The indexes of known files do not change. Leaves two kinds of files to the
-    /// next scan: a file that may be a copy of a known file, and a file that the source must read before a known file.
+    /// next scan: possible copies of known files, and files that the source must read before a known file.
     pub(in crate::source) fn discover(&mut self) -> io::Result<()> {
         let Some(pattern) = self.pattern.clone() else { return Ok(()) };
         let Some(listed) = self.list(&pattern, |_| true)? else { return Ok(()) };

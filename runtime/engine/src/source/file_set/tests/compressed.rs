@@ -27,8 +27,8 @@ fn older_compressed_file_of_equal_length_hides_no_loss() {
     }
 }
 
-/// The set has read three files of the same length. Three compressed files appear, and later a fourth compressed file
-/// of this length.
+/// The source has read three files of the same length. Three compressed files appear, and later a fourth compressed
+/// file of this length.
 #[test]
 fn file_matches_only_one_compressed_file() {
     let mut fixture = Fixture::new("f");

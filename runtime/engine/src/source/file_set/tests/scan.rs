@@ -178,8 +178,8 @@ fn unread_file_truncated_while_stopped_is_recognised() {
     assert!(fixture.has_loss());
 }
 
-/// The set remembers a removed file that was read to its end. A copy then appears that was made before the last lines
-/// were written.
+/// The set remembers a removed file that was read to its end. Later, a copy of the file appears. This copy was made
+/// before the last lines were written.
 #[test]
 fn shorter_copy_of_a_removed_file_is_not_read_again() {
     let mut fixture = Fixture::new("f");
