@@ -116,8 +116,8 @@ struct RollbackTracker {
 impl Driver {
     /// Runs the driver. Returns in one of four cases:
     /// - This instance must release the partition, or has lost it.
-    /// - In a run with `once`, this partition has nothing left to do, and no other partition can still send events to
-    ///   it.
+    /// - In a run with `once`, this partition has no work left, and no other partition can still send events to this
+    ///   partition.
     /// - The driver or its source failed.
     /// - In a run with `once`, or after the failure of the source, a stopped key blocks the partition
     ///   ([`DriverError::KeyFull`]).
@@ -163,8 +163,8 @@ impl Driver {
         };
         driver.begin(config.backlog, once && source.is_fed_locally);
         let mut parked = driver.search_parked_keys(rollout.as_deref(), &retry);
-        // The highest rollout number that `version` has sent to this driver, or that this driver has requested from
-        // `version`.
+        // The highest rollout number that this driver knows: either `version` has sent this number, or this driver has
+        // requested it from `version`.
         let mut newest_known = rollout.as_ref().map_or(0, |rollout| rollout.number);
         let mut completed = Vec::with_capacity(COMPLETION_BATCH_LIMIT);
         let mut phases = driver.handle.ownership.phases();

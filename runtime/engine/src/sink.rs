@@ -30,8 +30,8 @@ use ordain_store::Mark;
 /// A sink to which the outbox publisher appends encoded messages, one per line.
 #[derive(Debug)]
 pub(crate) enum LineSink {
-    /// A file that contains each message exactly once. In one write, the store removes messages from the outbox
-    /// (committed messages that are not published yet) and records the new length of the file.
+    /// A file that contains each message exactly once. In one write, the store removes messages from the outbox and
+    /// records the new length of the file.
     File(Box<FileSink>),
     /// Standard output, which gets each message at least once.
     Standard,

@@ -126,7 +126,7 @@ impl DeliveryTracker {
         }
     }
 
-    /// Returns whether the tracker has room for another delivery: after a crash, the source must not repeat more
+    /// Returns whether the tracker has room for one more delivery. After a crash, the source must not repeat more
     /// deliveries than the limit. Always `true` for a source without a checkpoint.
     pub(super) fn has_room(&self) -> bool {
         let repeats = self.positions.len() + self.unsaved + self.saving.unwrap_or(0);

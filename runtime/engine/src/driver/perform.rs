@@ -90,7 +90,7 @@ impl Driver {
         self.take_failure()
     }
 
-    /// While the store may have gone back in time, treats the last checkpoint as lost. When each shard has confirmed
+    /// While the store may have gone back in time, treats the newest checkpoint as lost. When each shard has confirmed
     /// that it has all commits, answers the waiting requests for a store check. If commits were repeated, also logs
     /// these commits, and repeats the requests that record messages of the affected shards as published.
     fn track_recovery(&mut self) {
@@ -162,8 +162,8 @@ impl Driver {
     /// Repeats the request that records messages of a shard (slice of the store) as published, after lost commits of
     /// the shard were repeated. The repeated commits put their messages into the outbox again, although this process
     /// may already have published some of these messages. Without this record, the next owner would publish such
-    /// messages a second time. Does nothing in two cases: this process has recorded no messages of the shard as
-    /// published before, or a sink wrote some of the recorded messages to a file. In the second case, the repeated
+    /// messages a second time. Does nothing in two cases. In the first case, this process has not yet requested such a
+    /// record for the shard. In the second case, a sink wrote some of the recorded messages to a file, and the repeated
     /// request could not contain the length of the file.
     fn repeat_publish_record(&mut self, shard: u32) {
         let Some(through) = self.handle.watermarks[shard as usize].commit_to_repeat() else {

@@ -338,10 +338,10 @@ impl<'a> PartitionManager<'a> {
         })
     }
 
-    /// Releases partitions that left the share. Requests the lease of each partition of the share that this instance
-    /// does not own yet and that, according to the membership table, no other instance holds. Also releases leases that
-    /// the store has recorded for this instance although this instance does not hold them. Does nothing during the
-    /// shutdown.
+    /// Releases partitions that left the share. Requests the lease of a partition of the share if this instance does
+    /// not own the partition yet, and no other instance holds its lease according to the membership table. Also
+    /// releases leases that the store has recorded for this instance although this instance does not hold them. Does
+    /// nothing during the shutdown.
     fn rebalance(&mut self, all: &BTreeSet<Partition>) -> Result<(), RunError> {
         if self.is_ending {
             return Ok(());

@@ -286,9 +286,9 @@ impl<'a> RolloutController<'a> {
         }
     }
 
-    /// Handles the notification that events of a key were executed under a rollout that is newer than all rollouts that
-    /// this instance has read. Reads the membership table, which normally contains that rollout. If the store went back
-    /// in time and lost the rollout, the next rollout gets a higher number than the lost rollout.
+    /// Handles the notification of a rollout that is newer than all rollouts that this instance has read. Events of a
+    /// key were executed under this newer rollout. Reads the membership table, which normally contains that rollout. If
+    /// the store went back in time and lost the rollout, the next rollout gets a higher number than the lost rollout.
     async fn refresh_table(&mut self) {
         let Ok(table) = self.store.table().await else {
             tokio::time::sleep(STORE_RETRY_DELAY).await;

@@ -78,7 +78,7 @@ pub enum PublisherError {
     )]
     UnknownStream(Arc<str>),
     /// The sync of a file failed, so the disk may lack a part of the file. A second sync could succeed without this
-    /// part, so the outbox publisher does not retry, and ends.
+    /// part, so the outbox publisher ends without a retry.
     #[error(
         "sink {sink}: the disk did not accept the data written to {path}: {error}. Check the disk and start Ordain \
          again: the start writes the missing messages from the store"

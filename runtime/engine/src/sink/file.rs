@@ -1,14 +1,14 @@
 //! A sink that writes each message to a file exactly once.
 //!
 //! The sink appends one line for each message. In one write, the store then records the new length of the file and
-//! removes the messages of these lines from the outbox (committed messages that are not published yet). If the process
-//! dies between the append and this write, the file has lines after the recorded length. The next start keeps these
-//! lines. If the outbox has the message of such a line, the sink does not write the message again. If the outbox lacks
-//! the message, the store has lost the message, for example because an operator restored an older copy of the store.
-//! The start reports such a message as lost. A start removes an incomplete line from the end of the file, even if
-//! another program has renamed the file. The data after the recorded length may contain a line of another program. If
-//! the outbox has all messages in the data after this line, a start also removes the line and the data after it. If
-//! another file has taken the place of the sink file, Ordain removes nothing from this other file.
+//! removes the messages of these lines from the outbox. If the process dies between the append and this write, the file
+//! has lines after the recorded length. The next start keeps these lines. If the outbox has the message of such a line,
+//! the sink does not write the message again. If the outbox lacks the message, the store has lost the message, for
+//! example because an operator restored an older copy of the store. The start reports such a message as lost. A start
+//! removes an incomplete line from the end of the file, even if another program has renamed the file. The data after
+//! the recorded length may contain a line of another program. If the outbox has all messages in the data after this
+//! line, a start also removes the line and the data after it. If another file has taken the place of the sink file,
+//! Ordain removes nothing from this other file.
 //!
 //! The open file may differ from the file that has the path: log rotation renames, removes or truncates a file while a
 //! process writes to it. Before the first write after a sync, the sink therefore checks whether the path still leads to
@@ -85,7 +85,7 @@ pub(crate) struct FileSinkRecovery {
     /// part. If the store has no mark that matches the file, this part is the whole file. `None` if there is no such
     /// part.
     kept_range: Option<Range<u64>>,
-    /// The files that an earlier process wrote as this sink file and that now have other names.
+    /// The files that an earlier process wrote under the path of the sink, and that now have other names.
     renamed: Vec<RenamedFile>,
 }
 

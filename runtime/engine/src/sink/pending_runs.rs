@@ -48,9 +48,8 @@ pub(super) struct PendingRuns {
 impl PublishRun {
     /// Returns whether no message of the run waits for a confirm. For a run with file marks, also requires that this
     /// process has not lost the ownership of the partition. After the loss, the outbox publisher does not mark the
-    /// messages of the run as published. The messages stay in the outbox (committed messages that are not published
-    /// yet), and the next owner writes them again. No mark may therefore state that a file already contains these
-    /// messages.
+    /// messages of the run as published. The messages stay in the outbox, and the next owner writes these messages to
+    /// the file. No mark may therefore state that a file already contains these messages.
     fn is_done(&self) -> bool {
         self.unconfirmed == 0 && (self.marks.is_empty() || !self.handle.ownership.is_lost())
     }

@@ -5,10 +5,9 @@
 //! The publisher is one task, because several partitions may write to one file. The store must record the lengths of a
 //! file in the order in which the file grows. Exchanges and streams have tasks of their own. If an exchange accepts
 //! nothing, only the shards (slices of the store) with messages for this exchange wait. A partition pauses as a whole
-//! only when its outbox (committed messages that are not published yet) is full. The publisher records the marks of a
-//! file in the order of the runs. A run contains messages of one shard of a partition. In one write, the store marks
-//! all messages of a run as published. While a run with lines for a file waits, the later runs with lines for this file
-//! wait too.
+//! only when its outbox is full. The publisher records the marks of a file in the order of the runs. A run contains
+//! messages of one shard of a partition. In one write, the store marks all messages of a run as published. While a run
+//! with lines for a file waits, the later runs with lines for this file wait too.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
@@ -379,10 +378,10 @@ impl OutboxPublisher {
     }
 
     /// Records the messages of runs as published. Records runs with file lines one after the other, because each record
-    /// covers more of a file than the previous record. Among the other runs, records only the last run of each
-    /// partition and shard; this record includes the earlier runs. The requests for these records run concurrently,
-    /// because each request may need a round trip to a server. If the ownership of a partition has ended, does not
-    /// record the runs of this partition.
+    /// covers more of a file than the previous record. Among the runs without file lines, records only the newest run
+    /// of each partition and shard; this record includes the earlier runs. The requests for these records run
+    /// concurrently, because each request may need a round trip to a server. If the ownership of a partition has ended,
+    /// does not record the runs of this partition.
     async fn record_runs(&self, finished: &[PublishRun]) {
         let mut last_runs = BTreeMap::new();
         for run in finished.iter().filter(|run| !run.handle.ownership.is_lost()) {

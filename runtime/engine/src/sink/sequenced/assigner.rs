@@ -53,13 +53,15 @@ const FENCE_TIMEOUT: Duration = Duration::from_secs(30);
 /// before the first warning about the queue.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The sequence assigner of a destination, with the exchanges of the destination and the last messages of each outbox.
+/// The sequence assigner of a destination, with the exchanges of the destination and the newest messages of each
+/// outbox.
 pub(in crate::sink) struct SequenceAssigner {
     policy: NumberingPolicy,
     exchanges: Vec<ExchangeSink>,
     store: Arc<dyn Store>,
     notifiers: Arc<QueueNotifiers>,
-    /// The last messages that the store has numbered, by partition, shard of the outbox, and shard of the destination.
+    /// The newest messages that the store has numbered, by partition, shard of the outbox, and shard of the
+    /// destination.
     histories: HashMap<(Partition, u32, u32), OutboxHistory>,
     /// The start of the clock: the histories count milliseconds from this time.
     created_at: Instant,

@@ -1,5 +1,5 @@
-//! The outbox cursor of one outbox (unpublished messages of a partition in one shard) and one shard of a destination.
-//! The cursor has the messages that the sequence assigner is passing from this outbox to this shard.
+//! The outbox cursor of one outbox and one shard of a destination. The cursor has the messages that the sequence
+//! assigner is passing from this outbox to this shard.
 //!
 //! [`PublishHistory`] decides which messages the sequence assigner repeats, and under which numbers. This module must
 //! never decide which messages are repeated.
@@ -18,7 +18,7 @@ use ordain_store::{
     OutboxChunk, OutboxPosition, Partition,
 };
 
-/// The last messages that an owner has passed from one outbox to one shard of the destination.
+/// The newest messages that an owner has passed from one outbox to one shard of the destination.
 pub(super) struct OutboxHistory {
     pub(super) handle: Arc<PartitionHandle>,
     pub(super) history: PublishHistory<OutboxChunk>,

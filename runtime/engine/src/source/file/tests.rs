@@ -324,7 +324,7 @@ fn two_losses_at_one_position_have_two_letters() {
     let mut steps = Steps::new("f");
     let mut ids = BTreeSet::new();
     for number in 10..13 {
-        // The file needs another modification time.
+        // Wait, so that the file gets a new modification time.
         thread::sleep(Duration::from_millis(20));
         fs::write(steps.path("f"), format!("{}half a line", line(number))).expect("the file");
         loop {
@@ -356,7 +356,7 @@ fn two_losses_of_an_unread_file_have_two_letters() {
     fs::write(steps.path("f"), lines(10..20)).expect("the file");
     steps.scan();
     for number in [20, 30] {
-        // The file needs another modification time.
+        // Wait, so that the file gets a new modification time.
         thread::sleep(Duration::from_millis(20));
         fs::write(steps.path("f"), lines(number..number + 10)).expect("the file");
         steps.scan();

@@ -21,7 +21,7 @@ use super::tracked_file::TrackedFile;
 pub(super) const COMPARED_BYTES: usize = 1 << 10;
 
 impl FileSet {
-    /// Returns whether `file` begins with all bytes that were read of one of the tracked files.
+    /// Returns whether a tracked file exists whose read bytes are the beginning of `file`.
     pub(super) fn has_read_beginning(&self, file: &File) -> io::Result<bool> {
         let head = head(file)?;
         for tracked in self.files.iter().filter(|tracked| tracked.progress.is_begun()) {

@@ -53,12 +53,12 @@ impl FileSet {
         Ok(())
     }
 
-    /// Returns whether the folder has an older file that is neither tracked nor a copy of a tracked file. A tracked
-    /// file counts as another file after a program has overwritten the bytes that were read. Such an older file may
-    /// contain the unread lines of a tracked file that a program has copied and then truncated. Also returns `true` if
-    /// the folder is missing, or if programs rename or truncate files of the folder during this call. In these two
-    /// cases, the caller must wait for a complete scan. If a program truncates the file that the caller reads, the
-    /// result may be wrong.
+    /// Returns whether the folder has an older file that is neither tracked nor a copy of a tracked file. After a
+    /// program has overwritten the bytes that were read of a tracked file, this file counts as not tracked. Such an
+    /// older file may contain the unread lines of a tracked file that a program has copied and then truncated. Also
+    /// returns `true` if the folder is missing, or if programs rename or truncate files of the folder during this call.
+    /// In these two cases, the caller must wait for a complete scan. If a program truncates the file that the caller
+    /// reads, the result may be wrong.
     pub(in crate::source) fn has_unknown_older_file(&mut self) -> io::Result<bool> {
         let Some(pattern) = self.pattern.clone() else { return Ok(false) };
         let Some(listed) = self.list(&pattern, |role| role != FileRole::Live)? else {

@@ -102,7 +102,8 @@ impl FileSet {
             // A program may have truncated a lost file in place. In this case, another tracked file has the inode of
             // the lost file, and owns the listed file.
             let best = best.filter(|_| !tracked.progress.is_lost || !self.is_reused(tracked));
-            // An ignored file that returns under a name that the path of the source names is a new file of the source.
+            // If an ignored file returns under a name that the path of the source names, this file is a new file of the
+            // source.
             let is_away = tracked.progress.is_ignored && tracked.progress.is_lost;
             let best = best.filter(|found| !is_away || found.role != FileRole::Live);
             self.find(index, pattern, best)?;
