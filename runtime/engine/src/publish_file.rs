@@ -158,7 +158,7 @@ struct RunCounts {
 
 impl RunCounts {
     /// Records that the run starts to read a file after the first `lines` lines. After the store went back in time, the
-    /// run may start to read the same file again, at another line.
+    /// run may read the same file a second time, from another line on.
     fn start(&mut self, file: FileId, lines: u64) {
         let first = self.first_lines.entry(file).or_insert(lines);
         *first = lines.min(*first);
@@ -293,8 +293,8 @@ async fn publish_once(
                 return Ok(PublishEnd::StoreRolledBack);
             }
             if bad.is_some() {
-                // The user is expected to correct the bad line, so the fingerprint in the checkpoint covers only the
-                // lines before the bad line.
+                // The user is expected to correct the invalid line, so the fingerprint in the checkpoint covers only
+                // the lines before this line.
                 fingerprint = Some(read_fingerprint(opened, position).map_err(read_error)?);
             }
             if (done.is_some() || bad.is_some())

@@ -1,5 +1,5 @@
-//! Determines when the driver must report to the sequencer that the source of the partition became unavailable, or is
-//! available again. A source that is unavailable may hold missing events.
+//! Determines when the driver must report to the sequencer that the source of the partition has become unavailable, or
+//! available. A source that is unavailable may hold missing events.
 
 use std::sync::Arc;
 

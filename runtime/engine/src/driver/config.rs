@@ -42,7 +42,7 @@ pub struct DriverConfig {
     pub completions: mpsc::Receiver<Completion>,
     /// The running source, which delivers the events of the partition.
     pub source: SourceHandle,
-    /// The inbox, which publishes to the broker the events received over HTTP, or passes these events to the driver
+    /// The inbox. It publishes the events that arrived over HTTP to the broker, or passes these events to the driver
     /// early. `None` if the stream has no inbox.
     pub inbox: Option<Inbox>,
     /// The replay sources, from which the driver requests missing events.

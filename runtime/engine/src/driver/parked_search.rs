@@ -6,9 +6,9 @@
 //!
 //! The sequencer decides what happens to each found key, and does not report its decision to the search. The search
 //! therefore makes up to [`PASS_LIMIT`] passes over the keys, until a pass finds no key. After a pass that finds no
-//! key, the search records in the store the current rollout (which names the current handler version) and the settings
-//! on which the result depends. A driver that starts later under the same rollout and settings does not search. If each
-//! of the [`PASS_LIMIT`] passes finds keys, the search ends without this record.
+//! key, the search writes a record into the store. The record names the current rollout (and therefore the current
+//! handler version), and the settings on which the result depends. A driver that starts later under the same rollout
+//! and settings does not search. If each of the [`PASS_LIMIT`] passes finds keys, the search ends without this record.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

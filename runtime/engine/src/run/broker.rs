@@ -157,8 +157,8 @@ async fn others(store: &Arc<dyn Store>, id: InstanceId) -> Result<Vec<InstanceIn
     Ok(InstanceInfo::of_other_instances(&table, id))
 }
 
-/// Returns whether the broker accepts a stream for any of these instances, and the instance shares the partitions of
-/// the stream with others.
+/// Returns whether any of these instances meets two conditions: the broker accepts the stream for the instance, and the
+/// instance shares the partitions of the stream with other instances.
 fn is_accepted_by_any(instances: &[InstanceInfo], stream: &str) -> bool {
     let accepts = |info: &InstanceInfo| info.accepted_streams().any(|accepted| accepted == stream);
     instances.iter().any(|info| !info.leaving && !info.alone && accepts(info))

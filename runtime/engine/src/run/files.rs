@@ -237,7 +237,7 @@ impl ReadFiles {
 /// The files that the process itself needs, and to which no sink may write: the configuration and the handlers.
 struct OwnFiles {
     config: Option<FileIdentity>,
-    /// The identities of the handler files. A handler file may have another name outside the folder of handlers.
+    /// The identities of the handler files. A handler file may have a second name outside the folder of handlers.
     handlers: BTreeSet<FileIdentity>,
     /// The canonical path of the folder of handlers.
     handler_folder: PathBuf,

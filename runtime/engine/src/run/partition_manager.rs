@@ -544,8 +544,8 @@ impl<'a> PartitionManager<'a> {
         }
     }
 
-    /// Releases the partition of a driver that has ended. Returns an error if the driver failed, with one exception: a
-    /// service (a run without `once`) lost the partition to another instance.
+    /// Releases the partition of a driver that has ended. Returns an error if the driver failed. If a service (a run
+    /// without `once`) lost the partition to another instance, this is not an error.
     fn handle_driver_end(
         &mut self,
         partition: Partition,

@@ -176,7 +176,7 @@ mod tests {
         let leaving = InstanceInfo { leaving: true, ..new.clone() };
         let left = share_of(1, &[(1, old.clone()), (2, leaving)], &held_by_new);
         assert_eq!(left, [0, 1], "no other instance stays");
-        // An instance that runs alone keeps the partitions that it holds, and takes part in no share.
+        // An instance that runs alone keeps the partitions that it holds, and gets no share.
         let alone = InstanceInfo { alone: true, ..new };
         assert_eq!(share_of(1, &[(1, old), (2, alone)], &[(0, 2), (1, 1)]), [1]);
     }

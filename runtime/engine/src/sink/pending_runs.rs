@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::PartitionHandle;
 use ordain_store::{Mark, Partition};
 
-/// Messages of one partition in one shard (slice of the store) that the store marks as published in one step.
+/// Messages of one partition in one shard (slice of the store) that the store marks as published in one write.
 pub(super) struct PublishRun {
     pub(super) handle: Arc<PartitionHandle>,
     pub(super) shard: u32,

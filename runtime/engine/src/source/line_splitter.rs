@@ -9,7 +9,7 @@ use ordain_cloudevents::{FilePosition, ReadFingerprint, is_blank_byte};
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
 /// Minimum size, in bytes, of the buffer for data that is not returned yet. If twice the size limit of a line exceeds
-/// `READ_BYTES`, the buffer has twice the size limit.
+/// `READ_BYTES`, the size of the buffer is twice this limit.
 const READ_BYTES: usize = 1 << 18;
 
 /// A splitter of an input into lines.

@@ -356,7 +356,7 @@ mod tests {
         assert_eq!((lost.first, lost.last), (Some(8), 8));
     }
 
-    /// The store goes back in time twice: it also loses messages that wait to be sent again.
+    /// The store goes back in time twice: the second time, it also loses messages that wait to be repeated.
     #[test]
     fn report_names_messages_that_wait_to_be_sent_again() {
         let mut cursor = with_eight_messages();

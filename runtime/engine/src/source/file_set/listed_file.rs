@@ -121,7 +121,7 @@ pub(super) fn sort_in_reading_order(listed: &mut [ListedFile], pattern: &FilePat
     });
 }
 
-/// Returns the number that log rotation gave to a file, also if the file is compressed; 0 if the name has no number.
+/// Returns the number that log rotation gave to a file or compressed file; 0 if the name has no number.
 fn rotation_number(listed: &ListedFile, pattern: &FilePattern) -> u64 {
     let role = match listed.role {
         FileRole::Compressed => {

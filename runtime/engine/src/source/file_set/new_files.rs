@@ -101,8 +101,8 @@ impl FileSet {
         Ok(false)
     }
 
-    /// Adds the listed files that are not tracked. A file that begins with all bytes that were read of a missing file
-    /// takes the place of the missing file.
+    /// Adds the listed files that are not tracked. If a listed file begins with all bytes that were read of a missing
+    /// file, the listed file takes the place of the missing file.
     pub(super) fn add_unknown(&mut self, listed: &[ListedFile]) -> io::Result<()> {
         let mut known_inodes: BTreeSet<u64> = self
             .files
