@@ -16,7 +16,7 @@ pub enum Completion {
     Turns(TurnResults),
     /// A request to check the store, because the store may have gone back in time (lost its newest writes). The driver
     /// answers when each shard of the store has confirmed that it has all commits of the partition. If the driver ends
-    /// before the check is complete, the requester gets no answer.
+    /// before it has completed the check, the requester gets no answer.
     StoreCheck(oneshot::Sender<()>),
     /// Any other input for the sequencer.
     Input(Input),

@@ -46,8 +46,7 @@ pub use metrics::{CommitHistograms, PartitionMetrics};
 const COMPLETION_BATCH_LIMIT: usize = 8;
 /// Before a driver releases its partition, the driver waits until the messages of the partition are published. The
 /// driver stops waiting when the number of unpublished messages has been the same for `PUBLISH_IDLE_TIMEOUT`. The
-/// remaining messages (for example, messages for a full queue) stay in the outbox (committed messages that are not
-/// published yet).
+/// remaining messages, for example messages for a full queue, stay in the outbox.
 const PUBLISH_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The driver of one partition: it passes inputs to the sequencer, and performs the effects that the sequencer returns.
@@ -88,15 +87,15 @@ pub struct Driver {
     /// The error with which the source failed, if it failed.
     source_failed: Option<DriverError>,
     block_log: BlockLog,
-    /// The number of unpublished messages, and the time when this number last changed. The driver sets this value when
-    /// it drains the partition and only waits for the outbox publisher; before, the value is `None`.
+    /// The number of unpublished messages, and the time when this number last changed. The value is `None` until the
+    /// driver drains the partition and waits only for the outbox publisher.
     unpublished: Option<(usize, Instant)>,
     /// The value of [`Store::disconnects`] at the last check. When the value changes, the driver notifies the sequencer
     /// that the store may have gone back in time (lost its newest commits).
     disconnects: u64,
     rollback_tracker: RollbackTracker,
-    /// `true` once the driver is ending. An ending driver only waits until the store has all commits and the last
-    /// checkpoint.
+    /// `true` after the shutdown of the driver has begun. From then on, the driver only waits until the store has all
+    /// commits and the final checkpoint.
     ending: bool,
     failed: Option<DriverError>,
     metrics: Arc<PartitionMetrics>,
@@ -117,8 +116,8 @@ struct RollbackTracker {
 impl Driver {
     /// Runs the driver. Returns in one of four cases:
     /// - This instance must release the partition, or has lost it.
-    /// - In a run with `once`, this partition has nothing left to do, and no other partition can still send events to
-    ///   it.
+    /// - In a run with `once`, this partition has no work left, and no other partition can still send events to this
+    ///   partition.
     /// - The driver or its source failed.
     /// - In a run with `once`, or after the failure of the source, a stopped key blocks the partition
     ///   ([`DriverError::KeyFull`]).
@@ -164,8 +163,8 @@ impl Driver {
         };
         driver.begin(config.backlog, once && source.is_fed_locally);
         let mut parked = driver.search_parked_keys(rollout.as_deref(), &retry);
-        // The highest rollout number that `version` has sent to this driver, or that this driver has requested from
-        // `version`.
+        // The highest rollout number that this driver knows: either `version` has sent this number, or this driver has
+        // requested it from `version`.
         let mut newest_known = rollout.as_ref().map_or(0, |rollout| rollout.number);
         let mut completed = Vec::with_capacity(COMPLETION_BATCH_LIMIT);
         let mut phases = driver.handle.ownership.phases();
@@ -203,8 +202,9 @@ impl Driver {
                     driver.recheck_keys(keys);
                 }
                 Some(answer) = driver.store_requests.next() => {
-                    // The answer of a replay source can make the sequencer give up missing events. The source of the
-                    // partition may still hold these events, so first report whether this source is available.
+                    // After the answer of a replay source, the sequencer may stop waiting for missing events. The
+                    // source of the partition may still hold these events, so first report whether the source of the
+                    // partition is available.
                     driver.report_source_availability(inbox.as_ref());
                     driver.handle_store_reply(answer);
                 }
@@ -228,9 +228,10 @@ impl Driver {
     }
 
     /// Passes the reports in [`DriverConfig::backlog`] (`left_over`) to the sequencer, before any other input. If
-    /// `is_fed_locally` is true, two facts hold: this run has `once`, and every writer adds the events of each key to
-    /// the queue of the source in order and without gaps. A missing event then never arrives after a later event. The
-    /// driver therefore reports the end of the source at once, and the sequencer does not wait for missing events.
+    /// `is_fed_locally` is true, this run has `once`. In addition, every writer adds the events of each key to the
+    /// queue of the source in order and without gaps, so no missing event arrives after a later event. In this case,
+    /// the driver reports the end of the source before the first delivery, and the sequencer does not wait for missing
+    /// events.
     fn begin(&mut self, left_over: Vec<Input>, is_fed_locally: bool) {
         self.handle.driven.store(true, Ordering::SeqCst);
         for input in left_over {
@@ -242,8 +243,8 @@ impl Driver {
     }
 
     /// Updates the metrics. Logs the keys that continue after a missing event has arrived. Also logs each
-    /// store-numbered event that the sequencer counted as a repeat without comparing it, because it no longer knew the
-    /// event that it settled with the same sequence.
+    /// store-numbered event that the sequencer counted as a repeat without a comparison. The sequencer does so if it no
+    /// longer knows the settled event with the same sequence.
     fn report_progress(&mut self) {
         self.metrics.set_stats(&self.sequencer.stats());
         for (key, event) in self.sequencer.take_resumed_keys() {
@@ -264,7 +265,7 @@ impl Driver {
         Ok(phase)
     }
 
-    /// Returns whether the driver may take another batch of deliveries from the source, or another event from the
+    /// Returns whether the driver may take one more batch of deliveries from the source, or one more event from the
     /// inbox.
     fn takes_more(&self) -> bool {
         !self.source_ended
@@ -306,9 +307,9 @@ impl Driver {
     /// Warns if a stopped key blocks the partition. A stopped key blocks the partition if `overflow` is `pause` and the
     /// store holds `spill_limit` events of the key. Usually, only an operator's action or another handler version can
     /// release such a key. In two cases, the driver does not wait until the key is released: in a run with `once`, and
-    /// after the failure of the source. In these cases, this method returns an error instead of logging a warning, as
-    /// soon as the search for parked keys has ended. After the source has ended, no key blocks the partition. Logs the
-    /// end of a block when the partition accepts events again.
+    /// after the failure of the source. In these cases, this method logs no warning, and returns an error as soon as
+    /// the search for parked keys has ended. After the source has ended, no key blocks the partition. After a warning,
+    /// this method logs when the partition accepts events again.
     fn check_blocked(&mut self, once: bool, searched: bool) -> Result<(), DriverError> {
         let stopped = self.sequencer.stopped_by().filter(|_| !self.source_ended);
         self.metrics.set_full_key(stopped);
@@ -386,7 +387,8 @@ impl Driver {
                     *first = (*first).min(last + 1);
                 }
                 if let Some((shard, number)) = applied {
-                    // Record the commit before the sequencer acknowledges the deliveries that depend on the commit.
+                    // Record the commit first: the sequencer then acknowledges the deliveries that depend on the
+                    // commit.
                     self.handle.record_commit(shard, number);
                 }
                 self.sequencer.handle(now, input);
@@ -398,8 +400,8 @@ impl Driver {
             StoreReply::Checkpoint(Ok(true)) => self.delivery_tracker.record_checkpoint(),
             StoreReply::Checkpoint(Ok(false)) => {
                 self.delivery_tracker.record_failed_checkpoint();
-                // The store did not write the checkpoint. The partition may have another owner, or the store may have
-                // gone back in time, so the sequencer must check the shards.
+                // The store did not write the checkpoint. Either the partition has another owner, or the store has gone
+                // back in time, so the sequencer must check the shards.
                 self.sequencer.handle(now, Input::StoreMayHaveRolledBack);
             }
             StoreReply::Checkpoint(Err(error)) => self.failed = Some(error.into()),
@@ -498,8 +500,8 @@ impl Driver {
             self.delivery_tracker.next_checkpoint_at().filter(|_| !self.sequencer.in_doubt());
         let publish_deadline = self.unpublished.filter(|_| self.sequencer.drained());
         let publish_deadline = publish_deadline.map(|(_, since)| since + PUBLISH_IDLE_TIMEOUT);
-        // After this deadline, a driver that is ending waits only for the store. Leave out a deadline that has passed,
-        // because it would wake the driver again and again.
+        // After this deadline, a driver that is ending waits only for the store. Ignore a deadline that has passed,
+        // because it would wake the driver without a pause.
         let publish_deadline = publish_deadline.filter(|at| !self.ending || *at > Instant::now());
         [timeout, save_at, publish_deadline].into_iter().flatten().min().unwrap_or(never)
     }
@@ -531,7 +533,7 @@ impl Driver {
         unpublished == 0 || since.elapsed() >= PUBLISH_IDLE_TIMEOUT
     }
 
-    /// Begins the shutdown of the driver: makes the last checkpoint due. If the store is of a kind that can go back in
+    /// Begins the shutdown of the driver: makes the final checkpoint due. If the store is of a kind that can go back in
     /// time, also starts a check whether the store has all commits. The driver must repeat a lost commit before it
     /// ends, because only the driver's memory still has the commit.
     fn begin_shutdown(&mut self) -> Result<(), DriverError> {
@@ -545,7 +547,7 @@ impl Driver {
         self.perform_all()
     }
 
-    /// Returns whether the store has confirmed all commits and the last checkpoint.
+    /// Returns whether the store has confirmed all commits and the final checkpoint.
     fn has_saved_all(&self) -> bool {
         !self.sequencer.in_doubt()
             && !self.delivery_tracker.is_writing_checkpoint()
@@ -555,7 +557,7 @@ impl Driver {
     async fn end(self, source: SourceHandle, inbox: Option<Inbox>) -> Result<Stats, DriverError> {
         self.store.flush().await?;
         alarms::flush();
-        // When the channels of acknowledgements and deliveries are dropped, the source processes the last
+        // After these channels of acknowledgements and deliveries are dropped, the source processes the final
         // acknowledgement and ends.
         drop((self.delivery_tracker, source.deliveries));
         if let Some(ended) = source.task {

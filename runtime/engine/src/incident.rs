@@ -13,20 +13,21 @@ use ordain_store::Partition;
 #[derive(Debug, Default)]
 pub struct LossCounts {
     lost_events: AtomicU64,
-    /// For each shard that has gone back, how often this process has found lost data of the partition in the shard.
+    /// For each shard that has gone back in time: the number of times that this process has found a loss of the
+    /// partition's data in the shard.
     rollbacks: Mutex<BTreeMap<u32, u64>>,
 }
 
 impl LossCounts {
-    /// Returns the number of events that this process put into the store for the partition, and that the store then
-    /// lost before the stream read them. Includes only the losses that this process can determine. For partition 0, the
+    /// Returns the number of events of the partition that this process put into the store, and that the store lost
+    /// before the stream read them. Includes only the losses that this process can determine. For partition 0, the
     /// number includes lost events without a known partition.
     pub fn lost_events(&self) -> u64 {
         self.lost_events.load(Ordering::Relaxed)
     }
 
-    /// Returns how often this process has found lost data of the partition in each shard. Omits the shards in which
-    /// this process has found no loss.
+    /// Returns, for each shard, the number of times that this process has found a loss of the partition's data. Omits
+    /// the shards in which this process has found no loss.
     pub fn rollbacks(&self) -> BTreeMap<u32, u64> {
         self.lock_rollbacks().clone()
     }

@@ -1,10 +1,10 @@
 //! Publishes a file of CloudEvents, one event per line. The store keeps a checkpoint of the file, and the next run
 //! continues at the checkpoint. If an earlier run has published events after the checkpoint, this run publishes them
-//! again. Repeated events take effect only once: the store recognises repeated events for a `sequenced` stream by their
-//! ids or numbers, and a `fifo` stream itself recognises repeated events by their ids. A run must never write a
-//! checkpoint whose position is after an unpublished line. If log rotation has renamed files since the last run, a run
-//! first publishes the rest of the file of the last run. It then publishes all newer files of the rotation. If the file
-//! of the last run is missing, the checkpoint keeps the position in this file. If the file returns, the next run
+//! again. Repeated events take effect only once. For a `sequenced` stream, the store recognises repeated events by
+//! their ids or numbers. A `fifo` stream itself recognises repeated events by their ids. A run must never write a
+//! checkpoint whose position is after an unpublished line. If log rotation has renamed files since the previous run, a
+//! run first publishes the rest of the previous run's file, and then all newer files of the rotation. If the previous
+//! run's file is missing, the checkpoint keeps the position in this file. After the file has returned, the next run
 //! publishes its rest.
 
 use std::collections::BTreeMap;
@@ -28,8 +28,8 @@ use ordain_util::shutdown::shutdown_requested;
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 use tokio::sync::watch;
 
-/// The run publishes the collected events when their number reaches this limit, or when no further delivery of the
-/// reader is waiting.
+/// The run publishes the collected events when their number reaches this limit, or when no more deliveries of the
+/// reader wait.
 const PUBLISH_THRESHOLD_EVENTS: usize = 2_048;
 /// Number of store rollbacks (losses of the newest writes) at which a run fails. After each earlier rollback, the run
 /// reads the file again from the oldest checkpoint of the file (each shard of the store has a checkpoint).
@@ -92,10 +92,10 @@ pub struct PublishCounts {
     pub skipped_lines: u64,
 }
 
-/// Publishes a file, or standard input if `path` is `None`. Each run reads standard input from its beginning. Calls
-/// `progress` with the counts and the position in bytes each time this function starts to read the file or an older
-/// file. Also calls `progress` after each batch, even if the batch failed. If `stop` becomes true, ends after the batch
-/// in progress. Returns whether all lines are published.
+/// Publishes a file, or standard input if `path` is `None`. Each run reads standard input from its beginning. Each time
+/// this function starts to read the file or an older file, it calls `progress` with the counts and the position in
+/// bytes. It also calls `progress` after each batch, even if the batch failed. If `stop` becomes true, ends after the
+/// batch in progress. Returns whether all lines are published.
 pub fn publish_file<'a>(
     publisher: &'a mut StreamPublisher,
     loaded: &'a LoadedConfig,
@@ -158,7 +158,7 @@ struct RunCounts {
 
 impl RunCounts {
     /// Records that the run starts to read a file after the first `lines` lines. After the store went back in time, the
-    /// run may start to read the same file again, at another line.
+    /// run may read the same file a second time, from another line on.
     fn start(&mut self, file: FileId, lines: u64) {
         let first = self.first_lines.entry(file).or_insert(lines);
         *first = lines.min(*first);
@@ -166,7 +166,7 @@ impl RunCounts {
     }
 }
 
-/// The way in which the reading of a file ended.
+/// The reason why the run ended the reading of a file.
 #[derive(PartialEq, Eq)]
 enum PublishEnd {
     /// All lines of the file that the path names, or of standard input, are published.
@@ -190,8 +190,8 @@ struct PublishInput<'a> {
     path: Option<&'a Path>,
     /// The name of the file for messages.
     name: &'a str,
-    /// The older files that this run has published to their ends. Such a file may end with blank lines, which would
-    /// otherwise count as unpublished.
+    /// The older files that this run has published to their ends. Such a file may end with blank lines. Without this
+    /// list, these lines would count as unpublished.
     finished: &'a [FileId],
 }
 
@@ -237,8 +237,8 @@ async fn publish_once(
         if older.is_some() {
             name.clone_from(&path);
         }
-        // First write a checkpoint of this run. If the store loses this checkpoint later, the store has gone back in
-        // time. The store may then also have lost events that an earlier run published after the last checkpoint of
+        // First write a checkpoint of this run. If this checkpoint is missing later, the store has gone back in time.
+        // In this case, the store may also have lost events that an earlier run published after the last checkpoint of
         // that run.
         let print = read_fingerprint(&opened, position).map_err(read_error)?;
         let metadata = opened.metadata().map_err(read_error)?;
@@ -293,8 +293,8 @@ async fn publish_once(
                 return Ok(PublishEnd::StoreRolledBack);
             }
             if bad.is_some() {
-                // The user is expected to correct the bad line, so the fingerprint in the checkpoint covers only the
-                // lines before the bad line.
+                // The user is expected to correct the invalid line, so the fingerprint in the checkpoint covers only
+                // the lines before this line.
                 fingerprint = Some(read_fingerprint(opened, position).map_err(read_error)?);
             }
             if (done.is_some() || bad.is_some())
@@ -388,7 +388,7 @@ impl Checkpoints {
 
     /// Searches for the first file of `lost` that is in the folder again and has unpublished lines. Returns its index
     /// and the open file. `live` is the open file of the path. If an operator has put a file of `lost` back at the
-    /// path, this method leaves the file out, because the run publishes it like any other file at the path.
+    /// path, this method omits the file: the run publishes it like any other file at the path.
     fn returned_file(
         &self,
         live: &File,
@@ -444,8 +444,8 @@ enum ResumePoint {
 }
 
 impl ResumePoint {
-    /// Returns the progress that this run writes into the checkpoints of all shards, so that a later run gets this
-    /// resume point again. `file` is the open file of `path`.
+    /// Returns the progress that this run writes into the checkpoints of all shards, so that a later run gets the same
+    /// resume point. `file` is the open file of `path`.
     fn progress(self, path: &Path, file: &File) -> std::io::Result<FileProgress> {
         let position = match self {
             Self::OtherFile(last) => return Ok(*last),
@@ -577,8 +577,8 @@ fn find_last_file(
     Ok(None)
 }
 
-/// Returns an older file, to be published from a position on. Returns `None` if the file has no bytes after the
-/// position, or if this run has published the file to its end.
+/// Returns an older file that the run must publish from a position on. Returns `None` if the file has no bytes after
+/// the position, or if this run has published the file to its end.
 fn unfinished_file(
     path: PathBuf,
     file: Arc<File>,

@@ -17,9 +17,9 @@ use ordain_store::{
     Destination, FoundEvents, KeyResult, Partition, Store, StoreError, retry_until_ok,
 };
 
-/// Approximate maximum size, in bytes, of the events in one answer. The limit applies to the events from one replay
-/// server, and to the events from the messages that the store retains for replay. An answer contains at least one of
-/// the found events, even if this event exceeds the limit. A later request finds the remaining events.
+/// Approximate maximum size, in bytes, of the events in one answer. The limit applies separately to the events from one
+/// replay server, and to the events from the messages that the store retains for replay. An answer contains at least
+/// one of the found events, even if this event exceeds the limit. A later request finds the remaining events.
 const ANSWER_BYTES: usize = 1 << 20;
 
 /// The answer of a replay source.
@@ -27,9 +27,9 @@ const ANSWER_BYTES: usize = 1 << 20;
 pub struct ReplayAnswer {
     /// The requested events that the source returned, each with its sequence, in ascending order.
     pub events: Vec<(u64, Arc<Event>)>,
-    /// The end of the answer. The source counts as queried for all requested sequences below this value. The source has
-    /// possibly not searched for the requested sequences from this value on. The value is `u64::MAX` if the source
-    /// counts as queried for all requested sequences, even if all searches failed.
+    /// The end of the answer. The source counts as queried for all requested sequences below this value. It is possible
+    /// that the source has not searched for the requested sequences from this value on. The value is `u64::MAX` if the
+    /// source counts as queried for all requested sequences, even if all searches failed.
     pub until: u64,
     /// The reason why the search for at least one event failed. In this case, a later request may find more events.
     /// `None` if no search failed.
@@ -107,7 +107,8 @@ impl ReplaySources {
         partition: &Partition,
         limits: &ReplayLimits,
     ) -> Self {
-        // A server returns events as producers send them, so their values are in the same places.
+        // A server returns events in the form in which producers send them, so the decoder finds the values at the same
+        // places.
         let event_size = config.runtime.event_size.bytes();
         let decoder = EventDecoder::new(OrderingMode::Sequenced, event_size)
             .with_locations(stream.source.cloudevent_locations());

@@ -197,7 +197,7 @@ impl<'a> PreparedRun<'a> {
     ///
     /// This method and [`Self::drive`] return boxed futures, so that the compiler generates the machine code of these
     /// futures in this crate. Without the box, the compiler would generate this code in the crate that awaits the
-    /// future, and again at each change of that crate.
+    /// future, and would repeat this work at each change of that crate.
     pub fn prepare(
         loaded: &'a LoadedConfig,
         once: bool,
@@ -337,14 +337,15 @@ impl<'a> PreparedRun<'a> {
             () = watch_accepted_events(store, &accepted, losses) => Ok(0),
         };
         if unpublished.is_err() {
-            // This instance drives no partition any more. The next owner of each partition publishes the messages that
-            // this instance left unpublished.
+            // This instance no longer drives any partition. The next owner of each partition publishes the messages
+            // that this instance left unpublished.
             publishing.shutdown().await;
         }
         if let Some(end_intake) = end_intake.take() {
             end_intake(failure_text(&unpublished)).await;
         }
-        // Leave the membership even after a failed run, so that other instances need not wait until the leases expire.
+        // Even after a failed run, leave the membership, so that other instances do not have to wait until the leases
+        // expire.
         heartbeat.stop().await;
         let forgotten = tokio::time::timeout(LEAVE_TIMEOUT, store.remove_instance(id)).await;
         let unpublished = unpublished?;
@@ -397,8 +398,8 @@ fn failure_text<T>(result: &Result<T, RunError>) -> Option<String> {
     Some(text)
 }
 
-/// Returns the counts of the losses of a queue. The queue of events without a known partition has the number after the
-/// last partition. The metrics of partition 0 count the losses of this queue.
+/// Returns the counts of the losses of a queue. The number of the queue of events without a known partition follows the
+/// number of the last partition. The metrics of partition 0 count the losses of this queue.
 fn losses_of(
     queue: &Partition,
     partition_counts: &BTreeMap<String, u32>,
@@ -432,8 +433,8 @@ async fn watch_store_servers(store: &Arc<dyn Store>) {
                     tracing::error!("store may lose data: {words}");
                 }
             }
-            // The check stays due, so the next pass of the loop repeats the check. The check may fail several times:
-            // for example, no server answers until a replica becomes the master.
+            // The check stays due, so the next pass of the loop repeats the check. The check may fail several times,
+            // for example until a replica becomes the master.
             Err(error) if throttle.allow() => {
                 tracing::warn!(
                     "settings of the store's servers not checked: {error}; Ordain repeats the check"

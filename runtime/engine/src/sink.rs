@@ -30,8 +30,8 @@ use ordain_store::Mark;
 /// A sink to which the outbox publisher appends encoded messages, one per line.
 #[derive(Debug)]
 pub(crate) enum LineSink {
-    /// A file that contains each message exactly once. In one write, the store removes messages from the outbox
-    /// (committed messages that are not published yet) and records the new length of the file.
+    /// A file that contains each message exactly once. In one write, the store removes messages from the outbox and
+    /// records the new length of the file.
     File(Box<FileSink>),
     /// Standard output, which gets each message at least once.
     Standard,
@@ -53,10 +53,10 @@ impl LineSink {
     }
 
     /// If all appended data is synced and the sink's path no longer leads to the open file, opens the file that now has
-    /// the path, or creates this file if it is missing. The path no longer leads to the open file, for example, after
-    /// log rotation has renamed or removed this file. Returns a mark if the sink has opened another file. The caller
-    /// must store this mark before it appends. The mark also replaces the marks of this sink in all pending runs
-    /// (messages that are published together, and that the store does not record as published yet).
+    /// the path. If no file has the path, creates this file. The path no longer leads to the open file, for example,
+    /// after log rotation has renamed or removed this file. Returns a mark if the sink has opened another file. The
+    /// caller must store this mark before it appends. The mark also replaces the marks of this sink in all pending
+    /// runs. A pending run contains messages that the store does not record as published yet.
     pub(crate) fn follow_path(&mut self) -> io::Result<Option<Mark>> {
         match self {
             Self::File(file) => file.follow_path(),
@@ -82,8 +82,9 @@ impl LineSink {
     }
 
     /// Makes all data that was appended to a file durable. `unsynced` contains the lines that were appended since the
-    /// last sync. If another process removed or truncated the file before the sync had ended, writes these lines again.
-    /// Then returns a mark that replaces the marks of this sink in all pending runs. Otherwise returns `None`.
+    /// last sync. If another process removed or truncated the file before the sync had ended, writes these lines a
+    /// second time. In this case, returns a mark that replaces the marks of this sink in all pending runs. Otherwise
+    /// returns `None`.
     pub(crate) fn sync(&mut self, unsynced: &[u8]) -> io::Result<Option<Mark>> {
         match self {
             Self::File(file) => file.sync(unsynced),

@@ -1,6 +1,6 @@
 //! The sources of events. A source delivers events in the order in which it reads them. After a restart of the process,
-//! a source delivers all unacknowledged events again. Exception: standard input cannot deliver an event a second time.
-//! A source must never decide how an event is settled.
+//! a source repeats the delivery of all unacknowledged events. Exception: standard input cannot deliver an event a
+//! second time. A source must never decide how an event is settled.
 
 mod file;
 mod file_set;
@@ -23,9 +23,9 @@ pub use notifier::{QueueNotifier, QueueNotifiers};
 pub use queue::{QueueOptions, read_queue};
 pub(crate) use unread::watch_accepted_events;
 
-/// Returns the next early event of an inbox: an event that arrived over HTTP and that the broker does not accept now.
-/// The source later delivers a copy of this event. Returns `None` if the inbox has ended. Never returns if the stream
-/// has no inbox.
+/// Returns the next early event of an inbox: an event that arrived over HTTP at a time when the broker accepts no
+/// events. The source later delivers a copy of this event. Returns `None` if the inbox has ended. Never returns if the
+/// stream has no inbox.
 pub async fn next_offered(inbox: &mut Option<Inbox>) -> Option<Arc<Event>> {
     match inbox {
         Some(inbox) => inbox.next().await,

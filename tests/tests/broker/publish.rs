@@ -384,7 +384,8 @@ fn full_queue_accepts_rest_after_run() -> Result<()> {
 #[test]
 fn events_for_a_queue_whose_limit_is_removed_are_published() -> Result<()> {
     let rig = Rig::new()?;
-    let lines = in_turn(1, 10);
+    // The broker informs the channel of the full queue only after it has accepted more than two events.
+    let lines = in_turn(10, 500);
     rig.home.write("events.ndjson", text(&lines[..1]))?;
     // The command declares the queue.
     publish(&rig, &["events.ndjson"])?;

@@ -1,6 +1,6 @@
-//! Logs the conditions that an operator must notice: parked keys (stopped at a failed or missing event), keys whose
-//! stored events are unreadable, missing events, and events that become dead letters. In this module, each such
-//! condition is called an alarm. This module only logs, and must never decide anything about an event.
+//! Logs the conditions that an operator must notice: parked keys (stopped at a failed or missing event), keys with
+//! unreadable stored events, missing events, and events that become dead letters. In this module, each such condition
+//! is called an alarm. This module only logs, and must never decide anything about an event.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,10 +16,10 @@ use ordain_util::command::PrintedCommand;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::text::{escape_invisible, truncated};
 
-/// Maximum number of lines about alarms that this module logs in one [`WARN_INTERVAL`]. A second limit of the same size
-/// applies to the lines about keys that continue. The module suppresses further lines, and later logs how many lines
-/// about alarms it suppressed. Without the limit, a handler that fails for every key would fill the disk with log
-/// lines.
+/// Maximum number of lines about alarms that this module logs in one [`WARN_INTERVAL`]. Separate limits of the same
+/// size apply to the lines about keys that continue, and to the lines about unverified duplicates. The module
+/// suppresses the lines above a limit. Later, it logs the number of suppressed lines about alarms. Without the limit, a
+/// handler that fails for every key would fill the disk with log lines.
 const LINE_LIMIT: u32 = 20;
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -30,7 +30,8 @@ const BLOCK_WARN_INTERVAL: Duration = Duration::from_mins(1);
 /// letter.
 const ERROR_BYTES: usize = 512;
 
-/// The throttle of the whole process, because all partitions write to the same log.
+/// The throttle of the lines about alarms. The whole process has one throttle, because all partitions write to the same
+/// log.
 static ALARM_THROTTLE: Mutex<AlarmThrottle> = Mutex::new(AlarmThrottle {
     throttle: LogThrottle::with_lines(LINE_LIMIT, WARN_INTERVAL),
     suppressed: BTreeMap::new(),
@@ -93,7 +94,7 @@ impl BlockLog {
         }
     }
 
-    /// Logs the end of a block whose beginning is in the log.
+    /// Logs the end of a block if a warning has reported this block.
     pub(super) fn end(&mut self, stream: &str) {
         if std::mem::take(&mut self.is_blocked) {
             tracing::info!(stream, "stream unblocked: the partition accepts events again");
@@ -162,8 +163,8 @@ fn log_parked_key(stream: &str, write: &KeyWrite, failure: &FailureInfo) {
 }
 
 /// Returns the newest gap (missing events of the key) if all replay rounds of the gap have failed, and the key still
-/// waits. Returns it only for the write in which this becomes true. Before this write, the field `until` of the gap is
-/// 0; afterwards, the field contains the time of the write.
+/// waits. Returns the gap only for the first write after the last round. In this write, the field `until` of the gap is
+/// 0. In later writes, the field contains the time of the first write.
 fn newly_waiting(record: &KeyRecord) -> Option<&GapEntry> {
     record.gaps.iter().next_back().filter(|gap| gap.end == GapEnd::Waiting && gap.until == 0)
 }

@@ -1,11 +1,11 @@
-//! Determines when the driver must report to the sequencer that the source of the partition became unavailable, or is
-//! available again. A source that is unavailable may hold missing events.
+//! Determines when the driver must report to the sequencer that the source of the partition has become unavailable, or
+//! available. A source that is unavailable may hold missing events.
 
 use std::sync::Arc;
 
 use ordain_util::source_health::SourceHealth;
 
-/// The state of the source of a partition, as the driver reported it last.
+/// The state of a partition's source according to the newest report of the driver.
 pub(super) struct SourceAvailability {
     health: Arc<SourceHealth>,
     /// The number of interruptions of the source at the last check.

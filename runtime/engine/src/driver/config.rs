@@ -35,13 +35,14 @@ pub struct DriverConfig {
     /// The partition's data for the outbox publisher, including the ownership of the partition.
     pub handle: Arc<PartitionHandle>,
     /// Reports about messages that an earlier owner of the partition left in the outbox. The outbox publisher has sent
-    /// these messages to the sinks, and the store has not marked them as published yet.
+    /// these messages to the sinks. The store has not marked them as published yet.
     pub backlog: Vec<Input>,
-    /// The channel on which the workers, the outbox publisher and others send completions to the driver.
+    /// The channel on which other parts of the process, such as the workers and the outbox publisher, send completions
+    /// to the driver.
     pub completions: mpsc::Receiver<Completion>,
     /// The running source, which delivers the events of the partition.
     pub source: SourceHandle,
-    /// The inbox, which publishes to the broker the events received over HTTP, or passes these events to the driver
+    /// The inbox. It publishes the events that arrived over HTTP to the broker, or passes these events to the driver
     /// early. `None` if the stream has no inbox.
     pub inbox: Option<Inbox>,
     /// The replay sources, from which the driver requests missing events.

@@ -11,8 +11,8 @@ use ordain_cloudevents::{AckProgress, FilePosition, SourceProgress};
 use ordain_config::CHECKPOINT_INTERVAL_EVENTS;
 use ordain_store::Mark;
 
-/// Maximum delay until a needed checkpoint ([`DeliveryTracker::needs_checkpoint`]) is due. The delay counts from the
-/// start of the previous checkpoint.
+/// Time from the start of a checkpoint until the next needed checkpoint ([`DeliveryTracker::needs_checkpoint`]) is due.
+/// After many acknowledgements, the next checkpoint is due earlier.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The deliveries of a source, from the first unacknowledged delivery on.
@@ -29,10 +29,10 @@ pub(super) struct DeliveryTracker {
     through: DeliveryNumber,
     /// The end position of each unacknowledged delivery; empty if the source has no checkpoint.
     positions: VecDeque<(DeliveryNumber, FilePosition)>,
-    /// The last acknowledged delivery, with its end position; always `None` if the source has no checkpoint.
+    /// The newest acknowledged delivery, with its end position; always `None` if the source has no checkpoint.
     acknowledged: Option<(DeliveryNumber, FilePosition)>,
-    /// For each batch of deliveries, from the batch of the last checkpoint on: the delivery number of the batch's last
-    /// delivery, and the progress of the source at the end of the batch.
+    /// The batches of deliveries, from the batch of the newest checkpoint on. Each entry has the number of the batch's
+    /// last delivery, and the progress of the source at the end of the batch.
     progress: VecDeque<(DeliveryNumber, SourceProgress)>,
     /// For each file, by the index of the file: the newest progress that a checkpoint has removed from `progress`. Each
     /// checkpoint also removes the entries of this map whose list of files differs from the list of the first batch in
@@ -40,14 +40,14 @@ pub(super) struct DeliveryTracker {
     earlier_progress: BTreeMap<usize, SourceProgress>,
     /// The number of deliveries in all batches so far.
     received: DeliveryNumber,
-    /// Number of acknowledged deliveries that are in no checkpoint yet, or only in a checkpoint that the store refused.
+    /// Number of acknowledged deliveries that no checkpoint covers yet, or that only a refused checkpoint covers.
     unsaved: usize,
-    /// The number of newly acknowledged deliveries in the checkpoint that is being written; `None` if no checkpoint is
-    /// being written.
+    /// The number of newly acknowledged deliveries in the checkpoint that is being written; `None` if the store is
+    /// writing no checkpoint.
     saving: Option<usize>,
-    /// `true` if the store has refused the last checkpoint, or may have lost the last checkpoint.
+    /// `true` if the store has refused the newest checkpoint, or may have lost it.
     is_checkpoint_lost: bool,
-    /// Maximum number of deliveries that the source may repeat after a crash.
+    /// Limit for the number of deliveries that the source repeats after a crash.
     limit: usize,
     saved_at: Instant,
 }
@@ -88,8 +88,8 @@ impl DeliveryTracker {
         }
     }
 
-    /// Switches to another subscription if `epoch` is new. Returns whether `epoch` is new. The source delivers the
-    /// unacknowledged deliveries of the previous subscription again.
+    /// Switches to another subscription if `epoch` is new. Returns whether `epoch` is new. The source repeats the
+    /// unacknowledged deliveries of the previous subscription.
     pub(super) fn switch_subscription(&mut self, epoch: u64) -> bool {
         let is_new = epoch != self.subscription_epoch;
         if is_new {
@@ -126,7 +126,7 @@ impl DeliveryTracker {
         }
     }
 
-    /// Returns whether the tracker has room for another delivery: after a crash, the source must not repeat more
+    /// Returns whether the tracker has room for one more delivery. After a crash, the source must not repeat more
     /// deliveries than the limit. Always `true` for a source without a checkpoint.
     pub(super) fn has_room(&self) -> bool {
         let repeats = self.positions.len() + self.unsaved + self.saving.unwrap_or(0);
@@ -138,13 +138,13 @@ impl DeliveryTracker {
         self.through == self.delivered
     }
 
-    /// Returns whether another checkpoint is needed: deliveries were acknowledged since the last checkpoint, or the
-    /// store has refused or may have lost the last checkpoint. Always `false` for a source without a checkpoint.
+    /// Returns whether a new checkpoint is needed: deliveries were acknowledged since the newest checkpoint, or the
+    /// store has refused or may have lost the newest checkpoint. Always `false` for a source without a checkpoint.
     pub(super) fn needs_checkpoint(&self) -> bool {
         self.checkpoint_name.is_some() && (self.unsaved > 0 || self.is_checkpoint_lost)
     }
 
-    /// Returns the time at which the next checkpoint is due at the latest; `None` if no checkpoint is needed, or if a
+    /// Returns the latest time at which the next checkpoint becomes due; `None` if no checkpoint is needed, or if a
     /// checkpoint is being written.
     pub(super) fn next_checkpoint_at(&self) -> Option<Instant> {
         (self.needs_checkpoint() && self.saving.is_none())
@@ -153,15 +153,15 @@ impl DeliveryTracker {
 
     /// Returns whether a checkpoint is due now.
     pub(super) fn is_checkpoint_due(&self) -> bool {
-        // A checkpoint is due after half of `CHECKPOINT_INTERVAL_EVENTS` acknowledged deliveries, so that deliveries
-        // can continue while the checkpoint is written.
+        // A checkpoint is due when the number of newly acknowledged deliveries reaches half of
+        // `CHECKPOINT_INTERVAL_EVENTS`. Deliveries can therefore continue while the checkpoint is written.
         let due_at = self.next_checkpoint_at();
         due_at.is_some_and(|at| {
             self.unsaved >= CHECKPOINT_INTERVAL_EVENTS / 2 || at <= Instant::now()
         })
     }
 
-    /// Makes the next checkpoint due at once, if a checkpoint is needed.
+    /// Makes the next checkpoint due immediately, if a checkpoint is needed.
     pub(super) fn make_checkpoint_due(&mut self) {
         let now = Instant::now();
         self.saved_at = now.checked_sub(CHECKPOINT_INTERVAL).unwrap_or(now);
@@ -192,13 +192,14 @@ impl DeliveryTracker {
         self.saving = None;
     }
 
-    /// Records that the store has refused the checkpoint. The deliveries of this checkpoint count as unsaved again.
+    /// Records that the store has refused the checkpoint. From now on, the deliveries of this checkpoint count as
+    /// unsaved.
     pub(super) fn record_failed_checkpoint(&mut self) {
         self.unsaved += self.saving.take().unwrap_or(0);
         self.is_checkpoint_lost = true;
     }
 
-    /// Makes another checkpoint necessary, because the store may have lost the last checkpoint. Does nothing before the
+    /// Makes a new checkpoint necessary, because the store may have lost the newest checkpoint. Does nothing before the
     /// first acknowledgement.
     pub(super) fn invalidate_checkpoint(&mut self) {
         self.is_checkpoint_lost = self.checkpoint_name.is_some() && self.acknowledged.is_some();

@@ -20,18 +20,18 @@ pub enum DriverError {
     StoreRolledBack {
         /// The shard that lacks commits.
         shard: u32,
-        /// A text with the last commit of this process in the shard, and the state in which the process found the
-        /// shard.
+        /// A text that names the last commit of this process in the shard, and describes the state in which the process
+        /// found the shard.
         detail: String,
     },
-    /// The store failed while the driver wrote a checkpoint, or while the driver waited, at its end, for all writes to
-    /// become durable.
+    /// The store failed while the driver wrote a checkpoint. Or the store failed at the end of the driver, while the
+    /// driver waited for all writes to become durable.
     #[error("the store failed")]
     Store(#[from] StoreError),
     /// The store holds as many events of a key as `spill_limit` allows, and `overflow` is `pause`, so the partition
-    /// accepts no further event. Usually, only an operator's action or another handler version can release the key.
-    /// This error ends a driver only in a run with `once`, or after the source has failed. Otherwise, the driver logs
-    /// the text of the error as a warning.
+    /// accepts no more events. Usually, only an operator's action or another handler version can release the key. This
+    /// error ends a driver only in a run with `once`, or after the source has failed. Otherwise, the driver logs the
+    /// text of the error as a warning.
     #[error(
         "key {key:?} is stopped at event {event}, and the store holds as many later events of the key as `spill_limit` \
          allows. With `overflow = \"pause\"`, the partition of the key accepts no further event. Fix the cause \

@@ -15,8 +15,8 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_util::source_health::{SourceHealth, SourceState};
 
 /// Maximum age of an event. [`CommitHistograms::publish_to_commit`] leaves older events out. The age counts from the
-/// time that the producer set in the event. If an event seems older, its time is wrong, or the source reads an old
-/// event again. In the sum of all delays, the delay of one such event could exceed the delays of a million other events
+/// time that the producer set in the event. If an event seems older, its time is wrong, or the source repeats an old
+/// event. In the sum of all delays, the delay of one such event could exceed the delays of a million other events
 /// together.
 const EVENT_AGE_LIMIT: Duration = Duration::from_hours(30 * 24);
 /// Maximum time by which a producer's clock may be ahead of the clock of this process. Up to this limit, a producer's
@@ -47,17 +47,19 @@ pub struct PartitionMetrics {
     pub losses: Arc<LossCounts>,
     /// The number of differences that this process found in the broker while the stream ran. The number counts each
     /// missing or replaced exchange or queue, each missing binding, and each queue that was possibly replaced. The
-    /// number also counts each refusal of the broker to declare or bind an exchange or a queue. Each check of the
-    /// bindings and consumers adds the queues and exchanges that take events from a stream with several partitions, and
-    /// the second bindings of queues. Each check also adds the queues of the stream that another program consumes. With
-    /// `declare = false`, each check also adds the queues without a binding.
+    /// number also counts each refusal of the broker to declare or bind an exchange or a queue. In addition, each check
+    /// through the management API counts:
+    /// - the queues and exchanges that take events from a stream with several partitions;
+    /// - the second bindings of queues of such a stream;
+    /// - the queues of the stream that another program consumes;
+    /// - with `declare = false`, the queues without a binding.
     pub topology_changes: Arc<AtomicU64>,
     /// The number of keys that this partition took over from another partition. A driver takes such a key over when it
     /// loads the record of the key.
     pub moved_keys: Arc<AtomicU64>,
     moved_throttle: Mutex<LogThrottle>,
     /// The state of the current driver's source. The source of an earlier driver may end after the next driver has
-    /// started, so each driver has a state of its own.
+    /// started, so the source of each driver has a state of its own.
     health: Mutex<Arc<SourceHealth>>,
     /// The key that stops the partition because the store holds `spill_limit` events of the key, and the event at which
     /// the key stopped; `None` if no key stops the partition.

@@ -1,14 +1,14 @@
 //! Finds the parked keys (keys that stopped at a failed event) whose failure is out of date. A failure is out of date
 //! in two cases. In the first case, the event failed under another handler version, and `retry.on_new_version` is set.
-//! In the second case, the handler exceeded a limit whose value in the configuration has changed since. The current
-//! version retries these keys. The sequencer itself finds the parked keys that are in memory; this module finds the
-//! parked keys in the store.
+//! In the second case, the handler exceeded a limit, and the configuration has changed the value of this limit since.
+//! In both cases, the current version retries the key. The sequencer itself finds the parked keys that are in memory;
+//! this module finds the parked keys in the store.
 //!
 //! The sequencer decides what happens to each found key, and does not report its decision to the search. The search
 //! therefore makes up to [`PASS_LIMIT`] passes over the keys, until a pass finds no key. After a pass that finds no
-//! key, the search records in the store the current rollout (which names the current handler version) and the settings
-//! on which the result depends. A driver that starts later under the same rollout and settings does not search again.
-//! If the last pass still finds keys, the search ends without this record.
+//! key, the search writes a record into the store. The record names the current rollout (and therefore the current
+//! handler version), and the settings on which the result depends. A driver that starts later under the same rollout
+//! and settings does not search. If each of the [`PASS_LIMIT`] passes finds keys, the search ends without this record.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,8 +31,8 @@ const KEY_RECORDS_PER_STEP: usize = 1_000;
 const PAUSE_FACTOR: u32 = 3;
 /// The permit that limits the search steps of this process to one at a time.
 static SEARCH_PERMIT: Semaphore = Semaphore::const_new(1);
-/// Limit for the found keys that wait in the sequencer. At or above the limit, the driver takes no further keys from
-/// the search.
+/// Limit for the found keys that wait in the sequencer. At or above the limit, the driver takes no more keys from the
+/// search.
 pub(super) const WAITING_KEY_LIMIT: usize = KEY_PAGE_LIMIT;
 /// Minimum delays between passes over the keys. A delay gives the sequencer time to commit the keys that the previous
 /// pass found. The minimum delay doubles after each pass, because a pass reads the records of all keys of the stream.
@@ -45,8 +45,8 @@ const MAX_PASS_DELAY: Duration = Duration::from_secs(2);
 /// parked after all passes, which take 20 seconds or more, probably cannot be read or written.
 const PASS_LIMIT: u32 = 16;
 
-/// The search for parked keys, from which the driver takes the found keys. The sequencer checks each of these keys
-/// again.
+/// The search for parked keys, from which the driver takes the found keys. The sequencer itself checks each of these
+/// keys before it retries the key.
 pub(super) struct ParkedSearch(Option<mpsc::Receiver<Vec<Key>>>);
 
 impl ParkedSearch {
@@ -166,7 +166,8 @@ impl ParkedSearchTask {
         };
         let mut found = 0;
         loop {
-            // Only one search reads at a time, because the search of each partition reads the keys of the whole stream.
+            // In this process, only one search reads at a time, because the search of each partition reads the keys of
+            // the whole stream.
             let permit = SEARCH_PERMIT.acquire().await.ok()?;
             let began = Instant::now();
             let page = retry_until_ok("listing of parked keys", || {

@@ -28,8 +28,8 @@ use ordain_store::{EarlyLetters, StoreError, retry_until_ok};
 
 /// Maximum number of turns (runs of events of one key) that the driver submits to the workers together.
 const TURN_BATCH_LIMIT: usize = 128;
-/// Maximum number of concurrent loads of key records. While this number of loads is in progress, further keys wait; the
-/// next load then reads the waiting keys together.
+/// Maximum number of concurrent loads of key records. While this number of loads is in progress, other keys wait. The
+/// next load reads all waiting keys together.
 const LOAD_LIMIT: usize = 2;
 /// Maximum number of concurrent reads of spilled events (events that were moved from memory into the store). The limit
 /// is low, because the size of a result is not known before the read.
@@ -51,7 +51,7 @@ pub(super) enum StoreReply {
     /// The answer to a commit, and the duration of the commit.
     Committed(Input, Duration),
     /// The answer to a load of key records, and the keys whose records were beyond the size limit of the load. The
-    /// driver requests these records again.
+    /// driver requests these records in a later load.
     Loaded(Vec<Input>, Vec<(AttemptToken, Key)>),
     /// The answer to a read of spilled events.
     SpillRead(Input),
@@ -90,9 +90,9 @@ impl Driver {
         self.take_failure()
     }
 
-    /// While the store may have gone back in time, treats the last checkpoint as lost. When each shard has confirmed
+    /// While the store may have gone back in time, treats the newest checkpoint as lost. When each shard has confirmed
     /// that it has all commits, answers the waiting requests for a store check. If commits were repeated, also logs
-    /// these commits, and repeats the records of published messages in the affected shards.
+    /// these commits, and repeats the requests that record messages of the affected shards as published.
     fn track_recovery(&mut self) {
         if self.sequencer.in_doubt() {
             self.delivery_tracker.invalidate_checkpoint();
@@ -161,10 +161,10 @@ impl Driver {
 
     /// Repeats the request that records messages of a shard (slice of the store) as published, after lost commits of
     /// the shard were repeated. The repeated commits put their messages into the outbox again, although this process
-    /// may already have published some of them. Without this record, the next owner would publish these messages a
-    /// second time. Does nothing in two cases: this process has recorded no messages of the shard as published before,
-    /// or a sink wrote some of the recorded messages to a file. In the second case, the repeated request could not
-    /// contain the length of the file.
+    /// may already have published some of these messages. Without this record, the next owner would publish such
+    /// messages a second time. Does nothing in two cases. In the first case, this process has not yet requested such a
+    /// record for the shard. In the second case, a sink wrote some of the recorded messages to a file, and the repeated
+    /// request could not contain the length of the file.
     fn repeat_publish_record(&mut self, shard: u32) {
         let Some(through) = self.handle.watermarks[shard as usize].commit_to_repeat() else {
             return;
@@ -363,8 +363,8 @@ impl Driver {
 
     fn request(&mut self, future: impl Future<Output = StoreReply> + Send + 'static) {
         let mut request: StoreFuture = Box::pin(future);
-        // This first poll sends the request at once. Without this poll, the request would be sent only when the driver
-        // next waits for answers.
+        // This first poll sends the request immediately. Without this poll, the driver would send the request only when
+        // it next waits for answers.
         if let Poll::Ready(reply) = request.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             request = Box::pin(ready(reply));
         }
@@ -372,7 +372,8 @@ impl Driver {
     }
 }
 
-/// Returns the lost commits of the first [`LOGGED_SHARD_LIMIT`] shards, and the number of further shards, as text.
+/// Returns the lost commits of the first [`LOGGED_SHARD_LIMIT`] shards, and the number of the remaining shards, as
+/// text.
 fn list_ranges(shards: &[LostCommits]) -> String {
     let named = shards.iter().take(LOGGED_SHARD_LIMIT);
     let mut ranges: Vec<String> = named.map(LostCommits::to_string).collect();

@@ -26,8 +26,8 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 /// Minimum time between two warnings that the store does not accept the heartbeat.
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The heartbeat of a running instance. Dropping this value stops the heartbeat. The leases of the instance (its rights
-/// to partitions) then expire.
+/// The heartbeat of a running instance. Dropping this value stops the heartbeat. If the store is in Redis, the leases
+/// of the instance (its rights to partitions) then expire.
 pub(crate) struct Heartbeat {
     id: InstanceId,
     info: watch::Sender<InstanceInfo>,
@@ -64,7 +64,7 @@ impl Membership {
         self.info.send_if_modified(|info| info.refused_streams.insert(stream.to_owned()));
     }
 
-    /// Publishes that the broker accepts a stream that it refused to this instance before.
+    /// Publishes that the broker now accepts a stream that it had refused to this instance.
     pub(crate) fn announce_accepted(&self, stream: &str) {
         self.info.send_if_modified(|info| info.refused_streams.remove(stream));
     }
@@ -75,7 +75,7 @@ impl Membership {
         self.trigger.notify_one();
     }
 
-    /// Returns the newest table. [`Self::changed`] then waits for a later table.
+    /// Returns the newest table. After this call, [`Self::changed`] waits for a later table.
     pub(crate) fn table(&mut self) -> Arc<MembershipTable> {
         Arc::clone(&self.table.borrow_and_update().table)
     }
@@ -165,7 +165,8 @@ impl Heartbeat {
         self.id
     }
 
-    /// Returns the time until which the membership of this process is valid, and its later values.
+    /// Returns a receiver of the time until which the membership of this process is valid. The receiver also gets each
+    /// later value of this time.
     pub(crate) fn lease_until(&self) -> watch::Receiver<MembershipExpiry> {
         self.lease_until.clone()
     }
@@ -194,14 +195,14 @@ impl Heartbeat {
         }
     }
 
-    /// Stops the heartbeat. After this call, this instance sends no further heartbeat to the store.
+    /// Stops the heartbeat. After this call, this instance sends no more heartbeats to the store.
     pub(crate) async fn stop(mut self) {
         self.task.abort();
         // The result is ignored, because this method has just cancelled the task.
         let _ = (&mut self.task).await;
     }
 
-    /// Publishes that this instance claims no further partitions.
+    /// Publishes that this instance claims no more partitions.
     pub(crate) fn announce_leaving(&self) {
         self.info.send_modify(|info| info.leaving = true);
     }
@@ -222,9 +223,9 @@ impl Heartbeat {
         self.trigger.notify_one();
     }
 
-    /// Returns a new ownership. If a later membership table shows that this instance no longer has the lease that
-    /// [`Self::record_lease`] recorded for the ownership, this instance ends the ownership before it uses the table for
-    /// anything else.
+    /// Returns a new ownership. A later membership table may show that this instance no longer has the lease that
+    /// [`Self::record_lease`] recorded for the ownership. In this case, this instance ends the ownership before it uses
+    /// the table for another purpose.
     pub(crate) fn new_ownership(&self) -> Arc<Ownership> {
         let ownership = Arc::new(Ownership::new(self.lease_until.clone()));
         lock(&self.ownerships).push(Arc::downgrade(&ownership));
@@ -253,16 +254,16 @@ impl HeartbeatTask {
     async fn run(mut self) {
         loop {
             // If the membership has expired (for example, because the last response took longer than the lease), this
-            // task sends the next heartbeat at once.
+            // task sends the next heartbeat immediately.
             let is_active = self.lease_until.borrow().is_none_or(|until| Instant::now() < until);
             if is_active {
                 tokio::select! {
                     () = sleep(HEARTBEAT_INTERVAL) => {}
                     () = self.trigger.notified() => {
-                        // The membership table has just changed. The store may have gone back in time since then and
-                        // lost this change. The store's table then has again the version that this task already has,
-                        // and the store would not send the table. With version 0, the reply contains the table in any
-                        // case.
+                        // The membership table has just changed. Since this change, the store may have gone back in
+                        // time and lost the change. The version of the store's table is then equal to the version that
+                        // this task has, so the store would not send the table. With version 0, the reply contains the
+                        // table in any case.
                         self.membership_version = 0;
                     }
                     Ok(()) = self.info.changed() => {}
@@ -292,7 +293,7 @@ impl HeartbeatTask {
             lease: self.lease,
             known_version: self.membership_version,
         };
-        // The lease counts from the time of the request, even if the response takes long.
+        // The lease counts from the time of the request, even if the response arrives much later.
         let requested_at = Instant::now();
         let lease_until = *self.lease_until.borrow();
         let was_paused = |until| was_paused(self.responded_at, until, requested_at, self.lease);

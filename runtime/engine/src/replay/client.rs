@@ -23,8 +23,8 @@ use ordain_config::{ReplayServer, ResourceName};
 
 /// Maximum number of concurrent requests of one query (a search for the missing events of one key).
 const QUERY_CONCURRENCY: usize = 4;
-/// Maximum number of consecutive requests with the result [`FetchError::Unavailable`]. At this number, a query stops. A
-/// later round requests the remaining events.
+/// Limit for the number of consecutive requests with the result [`FetchError::Unavailable`]. At this number, a query
+/// stops. A later round requests the events that are still missing.
 const FAILURE_LIMIT: usize = 4;
 /// Maximum number of concurrent queries of a partition to one server.
 const QUERY_LIMIT: usize = 64;
@@ -116,8 +116,8 @@ impl ReplayClient {
     }
 
     /// Returns the value of [`ReplayAnswer::until`] for a query that ends before the sequence `next`. If the host has
-    /// answered no request since `started_at` (the start of the query), the value is `u64::MAX`. The host then counts
-    /// as queried, and as unavailable, for all sequences of the query.
+    /// answered no request since `started_at` (the start of the query), the value is `u64::MAX`. In this case, the host
+    /// counts as queried and unavailable for all sequences of the query.
     fn end_of_answer(&self, started_at: Instant, next: u64) -> u64 {
         if self.has_answered_since(started_at) { next } else { u64::MAX }
     }
@@ -201,7 +201,7 @@ impl ReplayClient {
         let host = host.acquire_owned().await.expect(SEMAPHORE_MESSAGE);
         let permits = [host, process_permits.acquire_owned().await.expect(SEMAPHORE_MESSAGE)];
         let client = Arc::clone(self);
-        // The thread keeps the permits to the end of the request, even if no task waits for the result any more.
+        // The thread keeps the permits until the end of the request, even if no task waits for the result.
         let fetch =
             tokio::task::spawn_blocking(move || (client.fetch(&key, sequence), Some(permits)));
         let panicked = |error: JoinError| (Err(FetchError::Unavailable(error.to_string())), None);
@@ -265,7 +265,7 @@ type FetchResult = Result<Option<Event>, FetchError>;
 /// The permits of a request: one permit of its host, and one permit of the process.
 type RequestPermits = [OwnedSemaphorePermit; 2];
 
-/// The reason why a request failed. Another attempt may return the event.
+/// The reason why a request failed. A second request may return the event.
 enum FetchError {
     /// The server did not answer completely, or cannot answer now.
     Unavailable(String),
@@ -331,7 +331,7 @@ mod tests {
         Arc::new(ReplayClient::new(name, server, host, permits, decoder))
     }
 
-    /// The first two requests fail at once. The third request gets no answer before the time limit of the query.
+    /// The first two requests fail immediately. The third request gets no answer before the time limit of the query.
     #[tokio::test]
     async fn silent_host_counts_as_unavailable_for_all_sequences_at_the_time_limit() {
         let client = client(start_silent_server(2));

@@ -58,10 +58,11 @@ pub(super) struct PreparedBroker {
     pub(super) monitors: Vec<RefusalMonitor>,
 }
 
-/// Records for each stream with a source in the broker and without data in the store that the broker has not accepted
-/// the stream yet. If another process can consume the stream, the broker has accepted the stream for that process, and
-/// this function keeps the record. The caller calls this function before the process accepts events over HTTP, because
-/// such events leave data of the stream in the store.
+/// Records which streams are new: for each stream with a source in the broker and without data in the store, records
+/// that the broker has not accepted the stream yet. If another process can consume the stream, the broker has already
+/// accepted the stream for that process. In this case, this function leaves the record of the stream as it is. The
+/// caller calls this function before the process accepts events over HTTP, because such events leave data of the stream
+/// in the store.
 pub(super) async fn record_new_streams(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
@@ -81,13 +82,13 @@ pub(super) async fn record_new_streams(
 
 /// Declares or checks the exchanges and queues of streams, and opens the exchange sinks, as soon as the broker is
 /// available. Prepares all streams concurrently, so that a queue that does not answer delays no other stream. After an
-/// error that concerns the whole process, waits for the broker for at most `BROKER_START_TIMEOUT`, or without a limit
-/// if the process accepts events over HTTP. Records this wait in `status`. If the broker refuses a new stream or a
-/// sink, the start continues: this stream or sink waits, and Ordain retries. But while other processes run, such a
-/// refusal is an error: this process would take partitions from the others without executing their events or publishing
-/// their messages. There is one exception: if another process can consume the refused stream, this process starts, and
-/// takes no partitions of the stream. A run with `once` ends when all messages are published. In such a run, a refused
-/// sink is also an error.
+/// error that concerns the whole process, waits for the broker. The wait takes at most `BROKER_START_TIMEOUT`; if the
+/// process accepts events over HTTP, the wait has no time limit. Records this wait in `status`. If the broker refuses a
+/// new stream or a sink, the start continues: this stream or sink waits, and Ordain retries. But while other processes
+/// run, such a refusal is an error. This process would take partitions from the other processes, but could not execute
+/// the events or publish the messages of these partitions. The exception is a refused stream that another process can
+/// consume: this process then starts, and takes no partitions of the stream. A run with `once` ends when all messages
+/// are published. In such a run, a refused sink is also an error.
 pub(super) async fn prepare(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
@@ -156,15 +157,15 @@ async fn others(store: &Arc<dyn Store>, id: InstanceId) -> Result<Vec<InstanceIn
     Ok(InstanceInfo::of_other_instances(&table, id))
 }
 
-/// Returns whether the broker accepts a stream for any of these instances, and the instance shares the partitions of
-/// the stream with others.
+/// Returns whether any of these instances meets two conditions: the broker accepts the stream for the instance, and the
+/// instance shares the partitions of the stream with other instances.
 fn is_accepted_by_any(instances: &[InstanceInfo], stream: &str) -> bool {
     let accepts = |info: &InstanceInfo| info.accepted_streams().any(|accepted| accepted == stream);
     instances.iter().any(|info| !info.leaving && !info.alone && accepts(info))
 }
 
 /// Returns whether a start with a refused new stream would take partitions from the other instances `others`. If the
-/// broker accepts the stream for another instance, the assignment of partitions leaves the refused process out.
+/// broker accepts the stream for another instance, the refused process gets no partitions of the stream.
 fn would_take_from_others(others: &[InstanceInfo], stream: &str) -> bool {
     !others.is_empty() && !is_accepted_by_any(others, stream)
 }
@@ -258,8 +259,8 @@ pub async fn inspect(
     Some((inspected, samples))
 }
 
-/// Logs the problems that were found while a stream's topology (exchange, queues and bindings) was prepared. The
-/// retries of a new stream log its refusal.
+/// Logs the problems that were found while a stream's topology (exchange, queues and bindings) was prepared. Does not
+/// log the refusal of a new stream, because the retries log this refusal.
 pub(super) fn report_prepared(
     loaded: &LoadedConfig,
     broker: &BrokerEndpoint,
@@ -305,7 +306,7 @@ pub(super) fn report_prepared(
 /// The retries of the actions of a start.
 struct StartRetries<'a> {
     broker: &'a BrokerEndpoint,
-    /// The time for which each action is retried, from its first error on. `None` means no limit.
+    /// The time for which an action is retried, from the first error of the action on. `None` means no limit.
     patience: Option<Duration>,
     status: &'a RunStatus,
     /// Limits the warnings that the broker is unavailable, because all concurrent actions have this error at the same
@@ -314,8 +315,9 @@ struct StartRetries<'a> {
 }
 
 impl StartRetries<'_> {
-    /// Retries an action while its error may be temporary. Returns a permanent error at once. `limit` is the time limit
-    /// of each attempt. Records in the status that the process waits for the broker; the caller ends this wait.
+    /// Retries an action while its error may be temporary. Returns a permanent error without a retry. `limit` is the
+    /// time limit of each attempt. Records in the status that the process waits for the broker; the caller ends this
+    /// wait.
     async fn run<T>(
         &self,
         limit: Duration,
@@ -372,7 +374,7 @@ impl StartRetries<'_> {
     }
 }
 
-/// Describes an error that has lasted until the end of the retries.
+/// Describes an error that the retries have not ended.
 fn describe_lasting(error: TopologyError) -> TopologyError {
     match error {
         TopologyError::Broker(BrokerError::Unavailable(reason)) => {
@@ -392,8 +394,8 @@ pub(super) fn has_queue(loaded: &LoadedConfig, stream: &str) -> bool {
 }
 
 /// Updates the former bindings in a stream's record. A former binding is a binding that only earlier configurations
-/// needed. If the stream has no source in the broker any more, all its bindings become former bindings. A binding that
-/// a configured stream needs is no former binding.
+/// needed. If the stream no longer has a source in the broker, all its bindings become former bindings. A binding that
+/// any configured stream needs is not a former binding.
 pub(super) fn update_record(loaded: &LoadedConfig, stream: &str, record: &mut TopologyRecord) {
     if !has_queue(loaded, stream) {
         record.replace_bindings(BTreeSet::new());
@@ -415,9 +417,9 @@ fn is_shared(loaded: &LoadedConfig, stream: &str, binding: &Binding) -> bool {
 }
 
 /// Removes the former bindings of a stream: the bindings that only earlier configurations needed. Removes all bindings
-/// of the stream if the stream has no source in the broker any more. Keeps the bindings that another stream possibly
+/// of the stream if the stream no longer has a source in the broker. Keeps the bindings that another stream possibly
 /// needs. Returns the removed bindings. The operator must first give all processes the new configuration, because a
-/// process with an earlier configuration would declare the removed bindings again.
+/// process with an earlier configuration would restore the removed bindings.
 pub async fn unbind_former(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
@@ -479,7 +481,7 @@ mod tests {
         }
     }
 
-    /// Returns the result of an action whose first attempts fail after the time `attempt`.
+    /// Returns the result of an action whose first `failures` attempts fail, each after the time `attempt`.
     async fn retried(attempt: Duration, failures: u32) -> Result<u32, TopologyError> {
         let text = "[broker]\nurl = \"amqp://localhost\"\n[streams.a]\nhandler = \"h\"\n\
                     source = { kind = \"amqp\", exchange = \"a\", queue = \"a\" }\n";

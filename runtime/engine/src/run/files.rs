@@ -73,8 +73,8 @@ pub(super) async fn open_sinks(
     Ok(sinks)
 }
 
-/// Rejects a closed standard output, because the messages of the sink would count as published and would be lost. The
-/// error is temporary, because another start of the same configuration may have an open standard output.
+/// Rejects a closed standard output, because the messages of the sink would count as published although they would be
+/// lost. The error is temporary, because standard output may be open at another start with the same configuration.
 fn check_standard_output(loaded: &LoadedConfig, sink: &str) -> Result<(), ConfigError> {
     if !standard_output::is_closed() {
         return Ok(());
@@ -169,8 +169,8 @@ impl ReadFiles {
     /// Adds the files of a source. Rejects a path that does not lead to a regular file: a file of another kind has no
     /// positions at which to resume, and opening it might block forever. If the file name has wildcards, skips files of
     /// other kinds instead, and accepts a pattern that matches no file yet. Accepts a missing file if the folder has an
-    /// older file: log rotation has then renamed the file, and another program will create it again. Rejects a file
-    /// that this process cannot read.
+    /// older file: log rotation has then renamed the file, and another program will create a new file at the path.
+    /// Rejects a file that this process cannot read.
     fn add(&mut self, loaded: &LoadedConfig, stream: &str, path: &Path) -> Result<(), ConfigError> {
         let setting = format!("streams.{stream}.source.path");
         let refused = |path: &Path, what: String| {
@@ -237,7 +237,7 @@ impl ReadFiles {
 /// The files that the process itself needs, and to which no sink may write: the configuration and the handlers.
 struct OwnFiles {
     config: Option<FileIdentity>,
-    /// The identities of the handler files. A handler file may have another name outside the folder of handlers.
+    /// The identities of the handler files. A handler file may have a second name outside the folder of handlers.
     handlers: BTreeSet<FileIdentity>,
     /// The canonical path of the folder of handlers.
     handler_folder: PathBuf,
@@ -309,9 +309,9 @@ impl FileSinkPath<'_> {
         .caused_by(error)
     }
 
-    /// Rejects a path that does not lead to a regular file, or that leads to the file of a source or of another sink,
-    /// to the configuration, or to a handler. Also rejects a file to which this process cannot write. This method
-    /// checks the kind of the file before it opens the file, because opening a pipe might block.
+    /// Rejects a path that does not lead to a regular file. Also rejects the file of a source or of another sink, the
+    /// configuration, a handler, and a file to which this process cannot write. This method checks the kind of the file
+    /// before it opens the file, because opening a pipe might block.
     fn check(
         &self,
         read: &ReadFiles,
@@ -374,7 +374,7 @@ impl FileSinkPath<'_> {
         } else {
             UnpublishedMessages::default()
         };
-        // The comparison can read a large part of the file. During the read, it must not block other tasks.
+        // The comparison can read a large part of the file, and must not block other tasks during the read.
         let (sink, lost) = block_in_place(|| opened.finish(&unpublished)).map_err(unwritable)?;
         // Record the present length and the identity of the file now. If this process dies, the next start recognises
         // the file, and finds the lines that were added after this length.

@@ -23,7 +23,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) const WARN_INTERVAL: Duration = Duration::from_hours(1);
 /// Maximum size of an answer about all queues or bindings of a virtual host, in bytes: enough for about 50,000 queues.
 const ANSWER_BYTES: u64 = 16 << 20;
-/// The end of the path of a request for bindings. The request names the fields of [`BindingAnswer`].
+/// The end of the path of a request for bindings. This part names the fields of [`BindingAnswer`], so that the answer
+/// has no other fields.
 const BINDING_COLUMNS: &str =
     "?columns=source,destination,destination_type,routing_key,properties_key";
 
@@ -117,8 +118,8 @@ impl ManagementApi {
         })
     }
 
-    /// Reads an answer as [`Self::read`] does, but returns `None` if the answer has status 404, for example because a
-    /// queue in the path does not exist.
+    /// Reads an answer as [`Self::read`] does. If the answer has status 404, for example because a queue in the path
+    /// does not exist, returns `None`.
     fn read_existing<T: DeserializeOwned>(
         &self,
         before: &str,

@@ -18,7 +18,7 @@ use ordain_wasm::{HandlerRegistry, WorkerPool};
 /// The values that the consumers of a stream in this process share.
 #[derive(Debug, Default, Clone)]
 pub(super) struct StreamConsumers {
-    /// The last prefetch (maximum number of unacknowledged deliveries) of the consumers.
+    /// The newest prefetch (maximum number of unacknowledged deliveries) of the consumers.
     pub(super) last_prefetch: LastPrefetch,
     /// The fault of the stream's exchange.
     pub(super) exchange_fault: Arc<ExchangeFault>,

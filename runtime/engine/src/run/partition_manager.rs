@@ -28,14 +28,14 @@ use ordain_util::source_health::SourceState;
 use ordain_util::text::{display_ranges, escape_invisible};
 use ordain_util::wait;
 
-/// Delay before this instance requests a refused lease again. A lease is the right of an instance to a partition.
+/// Delay before this instance repeats a refused request for a lease (the right of an instance to a partition).
 const LEASE_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Interval between two reports of this instance's pending work.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 /// Interval between two checks whether all partitions are idle.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// Extra time that `run --once` waits for a partition after the lease of the partition's holder should have expired. If
-/// the holder died, the partition becomes free only when that lease expires.
+/// Extra time that `run --once` waits for a partition after the time at which the lease of the partition's holder
+/// should have expired. If the holder died, the partition becomes free only when that lease expires.
 const HOLDER_GRACE_DELAY: Duration = Duration::from_secs(2);
 
 /// A running operation on a partition, such as its start or its release.
@@ -94,8 +94,8 @@ pub(super) struct PartitionManager<'a> {
     distribution: BTreeMap<Partition, InstanceId>,
     owned: BTreeMap<Partition, OwnedPartition>,
     leasing: FuturesUnordered<PartitionFuture<'a, LeaseReply>>,
-    /// For each partition whose lease was requested since the last log line about started partitions, the reason why
-    /// this instance can get the lease.
+    /// The reasons why this instance can get leases: one reason for each partition whose lease was requested since the
+    /// last log line about started partitions.
     claim_reasons: BTreeMap<Partition, ClaimReason>,
     /// The started partitions that are not logged yet: their numbers, by stream and reason.
     started_partitions: BTreeMap<(Arc<str>, ClaimReason), BTreeSet<u32>>,
@@ -108,8 +108,7 @@ pub(super) struct PartitionManager<'a> {
     released: BTreeMap<Partition, ReleasedLease>,
     /// Partitions whose lease this instance cannot get now, each with the time of the next attempt.
     retry_at: BTreeMap<Partition, Instant>,
-    /// With `once`: partitions whose drivers have nothing left to do. This instance does not request their leases
-    /// again.
+    /// With `once`: partitions whose drivers have nothing left to do. This instance no longer requests their leases.
     finished: BTreeSet<Partition>,
     /// Partitions for which this instance has logged that it waits until another instance releases them.
     logged_waits: BTreeSet<Partition>,
@@ -117,7 +116,7 @@ pub(super) struct PartitionManager<'a> {
     names: BTreeMap<InstanceId, String>,
     /// `true` after this instance has logged that it is ready.
     has_logged_ready: bool,
-    /// The health of the broker, as this instance last published it to the other instances.
+    /// The health of the broker that this instance has published to the other instances.
     broker_health: BrokerHealth,
     is_ending: bool,
     /// Number of messages that the ended drivers left unpublished.
@@ -158,9 +157,9 @@ impl<'a> PartitionManager<'a> {
         }
     }
 
-    /// Claims, drives and releases partitions. Returns when the run is over and this instance owns no partition any
-    /// more. The run is over when a shutdown was requested or, with `once`, when the drivers of all partitions have
-    /// reached their end. The result is the number of messages that remain unpublished.
+    /// Claims, drives and releases partitions. Returns when the run is over and this instance no longer owns any
+    /// partition. The run is over when a shutdown was requested or, with `once`, when the drivers of all partitions
+    /// have reached their end. The result is the number of messages that remain unpublished.
     pub(super) async fn run(
         mut self,
         mut shutdown: watch::Receiver<bool>,
@@ -266,8 +265,8 @@ impl<'a> PartitionManager<'a> {
     }
 
     /// Returns whether all partitions are idle and the queues between them are empty. The function checks the
-    /// partitions one after the other. If no event was added to a queue during these checks, every partition was still
-    /// idle when the last check ran.
+    /// partitions one after the other. If no event was added to a queue during these checks, all partitions were idle
+    /// at the time of the final check.
     fn all_idle(&self, all: &BTreeSet<Partition>) -> bool {
         let notifiers = &self.factory.notifiers;
         let (before, was_empty) = notifiers.writes();
@@ -341,10 +340,10 @@ impl<'a> PartitionManager<'a> {
         })
     }
 
-    /// Releases partitions that left the share. Requests the lease of each partition of the share that this instance
-    /// does not own yet and that, according to the membership table, no other instance holds. Also releases leases that
-    /// the store has recorded for this instance although this instance does not hold them. Does nothing during the
-    /// shutdown.
+    /// Releases partitions that left the share. Requests the lease of a partition of the share if this instance does
+    /// not own the partition yet, and no other instance holds its lease according to the membership table. Also
+    /// releases leases that the store has recorded for this instance although this instance does not hold them. Does
+    /// nothing during the shutdown.
     fn rebalance(&mut self, all: &BTreeSet<Partition>) -> Result<(), RunError> {
         if self.is_ending {
             return Ok(());
@@ -547,8 +546,8 @@ impl<'a> PartitionManager<'a> {
         }
     }
 
-    /// Releases the partition of a driver that has ended. Returns an error if the driver failed, except if a service (a
-    /// run without `once`) lost the partition to another instance.
+    /// Releases the partition of a driver that has ended. Returns an error if the driver failed. If a service (a run
+    /// without `once`) lost the partition to another instance, this is not an error.
     fn handle_driver_end(
         &mut self,
         partition: Partition,

@@ -38,7 +38,7 @@ const OUTBOX_PAGE_COMMITS: usize = 64;
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Returns the capacity of the channel to the outbox publisher, in batches. The channel never fills, because the
-/// sequencers of all partitions together allow no more unpublished batches than this number.
+/// sequencers of all partitions together allow at most this number of unpublished batches.
 pub(super) fn unpublished_batch_limit(config: &Config) -> usize {
     let settings = config.streams.values().map(|stream| {
         let settings = config.sequencer_settings(stream, &partition_share(config, stream, 0, None));
@@ -63,10 +63,10 @@ fn partition_share(
     }
 }
 
-/// Rejects a store with unpublished messages of a stream that no process runs: neither this configuration nor another
-/// running instance has the stream. No process would publish these messages. Also warns about queued events of such a
-/// stream. Also warns about a stream that no longer has a source in the broker, but whose former bindings (bindings of
-/// an earlier configuration) still deliver messages to its queues.
+/// Rejects a store with unpublished messages of a stream if neither this configuration nor another running instance has
+/// the stream, because no process would publish these messages. Also warns about queued events of such a stream. Also
+/// warns about a stream that no longer has a source in the broker, but whose former bindings (bindings of an earlier
+/// configuration) still deliver messages to its queues.
 pub(super) async fn check_backlog(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
@@ -173,10 +173,10 @@ impl PartitionFactory<'_> {
     }
 
     /// Gives the outbox publisher the messages that an earlier owner committed and did not publish, and waits until the
-    /// outbox publisher has sent these messages to the sinks. New messages of the partition therefore follow these
-    /// messages. Returns reports, as inputs for the sequencer, about the sent messages that the store has not marked as
-    /// published yet. Returns `None` if the outbox publisher has ended. Until the driver starts, the metrics count the
-    /// messages that this method has read.
+    /// outbox publisher has sent these messages to the sinks. New messages of the partition therefore follow the
+    /// messages of the earlier owner. Returns reports, as inputs for the sequencer, about the sent messages that the
+    /// store has not marked as published yet. Returns `None` if the outbox publisher has ended. Until the driver
+    /// starts, the metrics count the messages that this method has read.
     async fn publish_backlog(
         &self,
         handle: &Arc<PartitionHandle>,
@@ -265,8 +265,8 @@ impl PartitionFactory<'_> {
         let turns = self.pool.attach(
             context,
             active,
-            // A worker's thread runs this function. The driver always takes its completions, so the call blocks only
-            // for a short time. If the driver is gone, the results are not needed.
+            // A worker's thread runs this function. A running driver always takes its completions, so the call blocks
+            // only for a short time. If the driver is gone, the results are not needed.
             Box::new(move |turns| drop(completion_sender.blocking_send(Completion::Turns(turns)))),
         );
         let settings = config.sequencer_settings(

@@ -1,7 +1,7 @@
 //! Checks the queues that streams consume. The checks find policies and arguments with which RabbitMQ loses or repeats
-//! events, missing bindings that another program must declare, and consumers, queues and exchanges that take events
-//! from a stream. A client cannot read these facts over AMQP, so this module reads them from the broker's management
-//! API.
+//! events. The checks also find missing bindings that another program must declare, and consumers, queues and exchanges
+//! that take events from a stream. A client cannot read these facts over AMQP, so this module reads them from the
+//! broker's management API.
 
 mod dividing_exchange;
 mod foreign_consumer;
@@ -34,8 +34,8 @@ use topology_finding::{RoutingFaults, TopologyFinding, partition_of};
 const FAULT_CHECK_INTERVAL: Duration = Duration::from_mins(1);
 /// Maximum size of a text of the broker in a warning, in bytes.
 const TEXT_BYTES: usize = 100;
-/// After this number of queues whose consumers cannot be read, a check reads no further consumers. If the API does not
-/// answer, each request takes seconds.
+/// After this number of queues whose consumers cannot be read, a check reads the consumers of no more queues. If the
+/// API does not answer, each request takes seconds.
 const CONSUMER_ERRORS_LIMIT: usize = 3;
 /// The path of the request for all queues of a virtual host, before and after the name of the virtual host. The request
 /// names the fields of [`QueueAnswer`], so that the answer has no statistics.
@@ -66,7 +66,8 @@ const LOSSY_SETTINGS: [(&str, &str); 5] = [
 /// The setting that limits the time for which a consumer may keep a delivery without an acknowledgement.
 const CONSUMER_TIMEOUT: &str = "consumer-timeout";
 
-/// A setting of a queue with which RabbitMQ loses or repeats events, or another reason why this happens.
+/// A setting of a queue with which RabbitMQ loses or repeats events, or another reason for a loss or repetition of
+/// events.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct QueueWarning {
     effect: SettingEffect,
@@ -119,13 +120,13 @@ struct ConsumedQueue {
     name: String,
     /// The longest time for which a delivery of this queue can stay unacknowledged while the store answers.
     longest_unacknowledged: Duration,
-    /// The stream's exchange, if another program declares the bindings from the exchange to the queue. `None` if Ordain
-    /// declares these bindings, or if the configuration names no exchange.
+    /// The stream's exchange, if a program other than Ordain declares the bindings from the exchange to the queue.
+    /// `None` if Ordain declares these bindings, or if the configuration names no exchange.
     foreign_exchange: Option<String>,
 }
 
-/// An element of the answer to `GET /api/queues/{vhost}` (RabbitMQ, HTTP API reference). A map of settings without
-/// entries may be an empty array.
+/// An element of the answer to `GET /api/queues/{vhost}` (RabbitMQ, HTTP API reference). For a map of settings without
+/// entries, the API may return an empty array.
 #[derive(Deserialize)]
 struct QueueAnswer {
     name: String,
@@ -441,10 +442,10 @@ impl<'a> UnreadStreams<'a> {
     }
 }
 
-/// Logs the policies and arguments that lose or repeat events. The first check logs all of them, and later checks log
-/// the new ones. Each check also logs and counts the missing bindings, and the consumers, queues and exchanges that
-/// take events from a stream. The states of the sources record which partitions receive no events. This function never
-/// returns.
+/// Logs the policies and arguments that lose or repeat events. The first check logs all these settings, and later
+/// checks log the new settings. Each check also logs and counts the missing bindings, and the consumers, queues and
+/// exchanges that take events from a stream. The states of the sources record which partitions receive no events. This
+/// function never returns.
 pub(super) async fn watch(policies: Option<QueuePolicies>, status: &RunStatus) {
     let Some(policies) = policies.map(Arc::new) else { return std::future::pending().await };
     let mut known = BTreeSet::new();

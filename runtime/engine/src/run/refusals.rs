@@ -1,6 +1,6 @@
 //! Watches whether the broker refuses the topology (exchange, queues and bindings) of a stream to this process, and
-//! publishes the refusals in the membership. While another process can consume a refused stream, the assignment of
-//! partitions leaves this process out (see `share`).
+//! publishes the refusals in the membership. While another process can consume a refused stream, this process gets no
+//! partitions of the stream (see `share`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,17 +22,17 @@ use ordain_util::wait::shortened;
 const REFUSED_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
 /// Time between two log lines about a stream that the broker refuses.
 const REFUSED_LOG_INTERVAL: Duration = Duration::from_secs(30);
-/// Delays after a preparation that succeeded although the broker refuses the consumers of the stream. The consumers
-/// report further refusals, and each preparation makes many requests.
+/// Delays after a preparation that found no refusal, although the broker had refused a consumer of the stream. Without
+/// these delays, each refusal of a consumer would start a preparation, and each preparation makes many requests.
 const ACCEPTED_BACKOFF: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_mins(5));
-/// Time without a refused consumer after which `ACCEPTED_BACKOFF` begins again. A refused consumer tries again, and
-/// reports the next refusal, after a shorter time.
+/// Time without a refused consumer after which `ACCEPTED_BACKOFF` begins again at its shortest delay. A consumer that the
+/// broker refuses subscribes again, and reports the next refusal, after a shorter time.
 const CALM_TIME_LIMIT: Duration = Duration::from_secs(30);
 
-/// Returns the reason if the broker refuses a stream to this process. `error` is the error of the preparation. A new
-/// stream is refused with any error, because it must not consume its queues yet. A known stream is refused only if the
-/// user of this process lacks a right. Any other error of a known stream concerns an object of the broker, so each
-/// other process of the stream has the same error, and the consumers retry.
+/// Returns the reason if the broker refuses a stream to this process. `error` is the error of the preparation. For a
+/// new stream, each error counts as a refusal, because the stream must not consume its queues yet. A known stream is
+/// refused only if the user of this process lacks a right. All other errors of a known stream concern an object of the
+/// broker. All processes of the stream have the same error, so the consumers retry.
 pub(super) fn refusal(error: Option<&BrokerError>, is_known: bool) -> Option<String> {
     error.filter(|error| is_refusal(error, is_known)).map(ToString::to_string)
 }
@@ -154,10 +154,11 @@ impl RefusalMonitor {
         }
     }
 
-    /// Waits until the broker refuses the stream while it runs: a consumer of the stream has reported a missing right,
-    /// and the preparation has then failed because of a missing right for the duration of a lease. Returns the reason.
-    /// A right may be missing for a short time for all processes, for example because the broker's login backend is
-    /// away. In this case, no partition should move.
+    /// Waits until the broker refuses the stream while it runs. First, a consumer of the stream reports a missing
+    /// right. If each preparation then fails because of a missing right, for at least the duration of a lease, the
+    /// stream counts as refused. Returns the reason. The duration of a lease is necessary because all processes may
+    /// lack a right for a short time, for example while the broker's login backend is unavailable. In this case, no
+    /// partition should move.
     async fn wait_refused(&self, loaded: &LoadedConfig, broker: &BrokerEndpoint) -> String {
         let lease = Duration::from_millis(loaded.config.runtime.lease.0);
         let mut pause = ACCEPTED_BACKOFF;

@@ -134,8 +134,8 @@ impl<'a> RolloutController<'a> {
     }
 
     /// Returns the error for a stream whose version has been missing for longer than the lease duration. Within this
-    /// duration, the store removes a dead instance from the membership. The version of the dead instance then no longer
-    /// counts as available.
+    /// duration, the store removes a dead instance from the membership. After the removal, the version of the dead
+    /// instance no longer counts as available.
     fn check_missing(&mut self) -> Option<RunError> {
         let timeout = Duration::from_millis(self.loaded.config.runtime.lease.0);
         for (stream, _) in self.handlers.streams() {
@@ -155,7 +155,7 @@ impl<'a> RolloutController<'a> {
     /// Watches the folder for changes. If watching fails, only the scans at each `FOLDER_SCAN_INTERVAL` find changes.
     fn watch_folder(&self, notify_change: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
         let dir = &self.loaded.config.plugins.dir;
-        // One waiting notification is enough, because the next scan finds all changes.
+        // If a notification already waits, drop this notification: the next scan finds all changes.
         let changed = move |event: notify::Result<notify::Event>| {
             // A scan itself reads the folder, and these reads must not trigger another scan.
             let written = EventKind::Access(AccessKind::Close(AccessMode::Write));
@@ -184,7 +184,7 @@ impl<'a> RolloutController<'a> {
     fn start_scan(&self) -> JoinHandle<io::Result<PluginFolder>> {
         let dir = self.loaded.config.plugins.dir.clone();
         tokio::task::spawn_blocking(move || {
-            // Wait, so that this scan finds all changes that belong together.
+            // Wait first, so that this scan finds all changes that belong together.
             std::thread::sleep(DEBOUNCE_DELAY);
             PluginFolder::scan(&dir)
         })
@@ -286,9 +286,9 @@ impl<'a> RolloutController<'a> {
         }
     }
 
-    /// Handles the notification that events of a key were executed under a rollout that is newer than all rollouts that
-    /// this instance has read. Reads the membership table, which normally contains that rollout. If the store went back
-    /// in time and lost the rollout, the next rollout gets a higher number than the lost rollout.
+    /// Handles the notification of a rollout that is newer than all rollouts that this instance has read. Events of a
+    /// key were executed under this newer rollout. Reads the membership table, which normally contains that rollout. If
+    /// the store went back in time and lost the rollout, the next rollout gets a higher number than the lost rollout.
     async fn refresh_table(&mut self) {
         let Ok(table) = self.store.table().await else {
             tokio::time::sleep(STORE_RETRY_DELAY).await;
@@ -349,7 +349,7 @@ impl<'a> RolloutController<'a> {
             let Some(rollout) = rollout.filter(|rollout| memory.is_newest(rollout)) else {
                 continue;
             };
-            // A version that is about to be replaced is not reported as missing.
+            // Do not report a version as missing if another version is about to replace it.
             let is_here = || handlers.compiled(&rollout.build).is_some();
             if !is_replaced || is_here() {
                 let is_elsewhere = other_offers.contains(&rollout.build);

@@ -48,8 +48,8 @@ pub(super) fn distribution(
     with_owner.collect()
 }
 
-/// Returns each instance with the streams whose partitions the instance is allowed to own. An instance is no candidate
-/// for a stream in two cases:
+/// Returns each instance with the streams whose partitions the instance is allowed to own. In two cases, an instance is
+/// not a candidate for a stream:
 /// - The broker refuses the stream to the instance, and another instance runs the stream without such a refusal.
 /// - The instance has lost the broker (`Down`), and another instance runs the stream without such a refusal and reaches
 ///   the broker (`Up`).
@@ -176,7 +176,7 @@ mod tests {
         let leaving = InstanceInfo { leaving: true, ..new.clone() };
         let left = share_of(1, &[(1, old.clone()), (2, leaving)], &held_by_new);
         assert_eq!(left, [0, 1], "no other instance stays");
-        // An instance that runs alone keeps the partitions that it holds, and takes part in no share.
+        // An instance that runs alone keeps the partitions that it holds, and gets no share.
         let alone = InstanceInfo { alone: true, ..new };
         assert_eq!(share_of(1, &[(1, old), (2, alone)], &[(0, 2), (1, 1)]), [1]);
     }

@@ -26,7 +26,7 @@ use ordain_util::source_health::SourceState;
 use tokio::task::block_in_place;
 
 /// Divisor of a partition's memory budget: deliveries that the broker has sent and the driver has not taken may use one
-/// quarter. The sequencer accepts no further deliveries while its own memory has reached three quarters of the budget.
+/// quarter. The sequencer accepts no deliveries while its own memory is at or above three quarters of the budget.
 const PREFETCH_MEMORY_DIVISOR: usize = 4;
 
 /// Delay before the next scan of a folder whose files programs rename or truncate without a pause.
@@ -86,8 +86,8 @@ impl PartitionFactory<'_> {
         }
     }
 
-    /// Returns options for a reader of queues in the store. The caller changes the options in which the readers differ.
-    /// `limit` is the maximum number of events that may wait for the partition, in all shards together.
+    /// Returns options for a reader of queues in the store. The readers differ in some options, and the caller sets
+    /// these options. `limit` is the maximum number of events that may wait for the partition, in all shards together.
     fn queue_options(
         &self,
         partition: &Partition,
@@ -145,7 +145,7 @@ impl PartitionFactory<'_> {
             unrouted_options = match self.store.claim(&unrouted, handle.claim.epoch).await {
                 Ok(claimed) => Some(options(&unrouted, claimed.claim, of_none)),
                 // Another process has claimed this queue under a later lease of partition 0. This process will soon
-                // detect that it has lost its lease.
+                // detect that it has lost its own lease.
                 Err(StoreError::InUse(_)) => None,
                 Err(error) => return Err(error.into()),
             };
@@ -301,17 +301,17 @@ impl PartitionFactory<'_> {
             tracing::info!(stream = %name, line, "reading the file from its checkpoint");
         }
         // Replace the checkpoint now, for two reasons. First, the checkpoint must contain all files that the source
-        // knows now, because a file that is not in the checkpoint counts as new at the next start. Second, after a
-        // loss of commits, later commits get the numbers of the lost commits; the old checkpoint would then seem valid
-        // at the next start.
+        // knows now, because a file that is not in the checkpoint counts as new at the next start. Second, after a loss
+        // of commits, later commits get the numbers of the lost commits. The next start would then accept the old
+        // checkpoint as valid.
         let mut known = files.progress();
         if let [file] = &mut known[..]
             && file.is_live
             && !file.is_begun()
         {
-            // The source begins this file at once. If the file contains only blank lines, the source reads these lines,
-            // and no further checkpoint follows. The checkpoint therefore contains neither the length nor the first
-            // bytes of the file: otherwise the blank lines would count as unread if a program then rewrote the file.
+            // The source begins to read this file immediately. If the file contains only blank lines, the source reads
+            // these lines, and no other checkpoint follows. A program may rewrite the file afterwards. With the length
+            // or the first bytes of the file in the checkpoint, the blank lines would then count as unread.
             file.forget_content();
         }
         let beginning = Checkpoint::new(known, handle.claimed_commits.to_vec())

@@ -36,8 +36,8 @@ pub enum RunPhase {
 pub struct BrokerWait {
     /// The time of the first request that failed.
     pub since: Timestamp,
-    /// The time of the first request that the broker refused, if the broker has refused each later request too. `None`
-    /// if the broker did not answer the last request, or refused the login.
+    /// The time since which the broker has refused each request. `None` if the broker did not answer the newest
+    /// request, or refused the login.
     pub refused_since: Option<Timestamp>,
     /// The broker's own words, without names and addresses, if the broker refuses the login. Empty if the broker's
     /// words may contain names or addresses.
@@ -211,19 +211,19 @@ impl RunStatus {
         self.lock().broker_wait.clone()
     }
 
-    /// Records where to read the time until which the membership of this process is valid.
+    /// Records the receiver of the time until which the membership of this process is valid.
     pub(super) fn set_lease(&self, lease_until: watch::Receiver<MembershipExpiry>) {
         self.lock().lease_until = Some(lease_until);
     }
 
-    /// Returns whether the membership of this process has expired. The process then drives no partition until the store
-    /// has answered a heartbeat. Returns `false` before the first heartbeat and after the end of the heartbeats, and if
-    /// the store has no leases.
+    /// Returns whether the membership of this process has expired. After the expiry, the process drives no partition
+    /// until the store has answered a heartbeat. Returns `false` before the first heartbeat and after the end of the
+    /// heartbeats, and if the store has no leases.
     pub fn is_lease_expired(&self) -> bool {
         let state = self.lock();
         let Some(lease_until) = &state.lease_until else { return false };
-        // The heartbeat closes the channel at its end. A process that has left the membership renews no lease, for
-        // example while a run with `--once` counts the held events.
+        // The heartbeat closes the channel at its end. After the process has left the membership, it renews no lease,
+        // for example while a run with `--once` counts the held events.
         let has_heartbeat = lease_until.has_changed().is_ok();
         has_heartbeat && lease_until.borrow().is_some_and(|until| until <= Instant::now())
     }

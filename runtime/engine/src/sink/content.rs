@@ -84,7 +84,7 @@ impl SinkContent {
         }
     }
 
-    /// Returns the error which reports that the sink of this content, `sink`, is not configured.
+    /// Returns the error that reports that the configuration lacks the sink `sink` of this content.
     pub(super) fn unknown_sink(&self, stream: &str, sink: &str) -> PublisherError {
         let (key, sequence) = match self {
             Self::Message(message) => (&*message.key, message.emitted.sequence),

@@ -53,9 +53,10 @@ pub enum PublisherError {
         /// The shard that has lost messages.
         shard: u32,
     },
-    /// For 30 seconds, the store has refused to number messages of this owner: according to the store, a later owner
+    /// For 30 seconds, the store has refused to number messages of this owner. According to the store, a later owner
     /// has sent messages from the same outbox, or these messages are already published. But this process still owns the
-    /// partition, and has not recorded these messages as published, so a part of the store was removed or restored.
+    /// partition, and has not recorded these messages as published. A part of the store was therefore removed or
+    /// restored.
     #[error(
         "stream {stream}: shard {shard} of the store refuses messages to {to}. According to the shard, a later owner \
          of the partition has sent messages, or these messages are already published. But this process owns the \
@@ -77,7 +78,7 @@ pub enum PublisherError {
     )]
     UnknownStream(Arc<str>),
     /// The sync of a file failed, so the disk may lack a part of the file. A second sync could succeed without this
-    /// part, so the outbox publisher does not retry, and ends.
+    /// part, so the outbox publisher ends without a retry.
     #[error(
         "sink {sink}: the disk did not accept the data written to {path}: {error}. Check the disk and start Ordain \
          again: the start writes the missing messages from the store"
@@ -90,7 +91,7 @@ pub enum PublisherError {
         /// The reason of the failure.
         error: std::io::Error,
     },
-    /// Standard output has no reader any more.
+    /// Standard output no longer has a reader.
     #[error(
         "standard output, to which the sink {0} writes, has no reader any more; committed messages \
          that were not written are published at the next start"

@@ -1,21 +1,21 @@
 //! A sink that writes each message to a file exactly once.
 //!
 //! The sink appends one line for each message. In one write, the store then records the new length of the file and
-//! removes the messages of these lines from the outbox (committed messages that are not published yet). If the process
-//! dies between the append and this write, the file has lines after the recorded length. The next start keeps these
-//! lines. If the outbox has the message of such a line, the sink does not write the message again. If the outbox lacks
-//! the message, the store has lost the message, for example because an operator restored an older copy of the store.
-//! The start reports such a message as lost. A start removes an incomplete line from the end of the file, even if
-//! another program has renamed the file. If a line of another program follows, and the outbox has all messages in the
-//! data after this line, a start also removes the line and this data. If another file has taken the place of the sink
-//! file, Ordain removes nothing from this other file.
+//! removes the messages of these lines from the outbox. If the process dies between the append and this write, the file
+//! has lines after the recorded length. The next start keeps these lines. If the outbox has the message of such a line,
+//! the sink does not write the message again. If the outbox lacks the message, the store has lost the message, for
+//! example because an operator restored an older copy of the store. The start reports such a message as lost. A start
+//! removes an incomplete line from the end of the file, even if another program has renamed the file. The data after
+//! the recorded length may contain a line of another program. If the outbox has all messages in the data after this
+//! line, a start also removes the line and the data after it. If another file has taken the place of the sink file,
+//! Ordain removes nothing from this other file.
 //!
 //! The open file may differ from the file that has the path: log rotation renames, removes or truncates a file while a
 //! process writes to it. Before the first write after a sync, the sink therefore checks whether the path still leads to
 //! the open file. If not, the sink opens the file that has the path. A message counts as published only if its line is
-//! synced, and if the file after this sync still has a name (it was not removed) and still contains the line. After
-//! each sync, the sink therefore checks the file. If the file has no name any more, or lines are missing, the sink
-//! writes again all lines that it had appended since the previous sync.
+//! synced. After this sync, the file must also still have a name (it was not removed), and must still contain the line.
+//! After each sync, the sink therefore checks the file. If the file no longer has a name, or lines are missing, the
+//! sink repeats the write of all lines that it had appended since the previous sync.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -55,7 +55,7 @@ pub(crate) struct FileSink {
     unmarked_start: u64,
     /// The older files that may have lines of unmarked messages (messages that the store has not marked as published).
     older: Vec<UnmarkedFile>,
-    /// One more than the number of the run that the outbox publisher was collecting at the last write.
+    /// One more than the number of the run that the outbox publisher was collecting when the sink last wrote.
     next_run: u64,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct FileSinkRecovery {
     /// part. If the store has no mark that matches the file, this part is the whole file. `None` if there is no such
     /// part.
     kept_range: Option<Range<u64>>,
-    /// The files that an earlier process wrote as this sink file and that now have other names.
+    /// The files that an earlier process wrote under the path of the sink, and that now have other names.
     renamed: Vec<RenamedFile>,
 }
 
@@ -111,8 +111,8 @@ impl FileSinkRecovery {
         let has_messages = !outbox.is_empty();
         for RenamedFile { inode, file, range } in renamed.into_iter().filter(|_| has_messages) {
             let compared = ComparedLines::read(&file, range.clone(), outbox)?;
-            // The last process died while it wrote the last line of this renamed file. Remove the line: the message of
-            // the line is written again, to the sink file.
+            // An earlier process died while it wrote the last line of this renamed file. Remove this line from the
+            // renamed file: the sink will write the message of the line to the sink file.
             if compared.complete_length < range.end
                 && compared.foreign_end().is_none()
                 && let Err(error) = file.set_len(compared.complete_length)
@@ -193,8 +193,8 @@ impl FileSink {
             is_synced = true;
             length
         } else {
-            // The last process may have opened this file after a log rotation, and ended before the store had a mark of
-            // the file. The file may then have lines of messages that are still in the outbox.
+            // An earlier process may have opened this file after a log rotation, and ended before the store had a mark
+            // of the file. The file may then have lines of messages that are still in the outbox.
             if file_length > 0 {
                 kept_range = Some(0..file_length);
             }
@@ -250,8 +250,9 @@ impl FileSink {
         Ok(lost)
     }
 
-    /// Writes a part of the file again, with the same content. If a sync of the last process failed, the system may
-    /// count this part as written although it is not on the disk. The next sync would then not write this part.
+    /// Writes a part of the file a second time, with the same content. If a sync of an earlier process failed, the
+    /// operating system may count this part as written although it is not on the disk. In this case, a sync alone would
+    /// not write this part to the disk.
     fn rewrite(&mut self, range: Range<u64>) -> io::Result<()> {
         let mut buffer = vec![0; REWRITE_BYTES];
         let mut at = range.start;
@@ -276,8 +277,8 @@ impl FileSink {
         &self.path
     }
 
-    /// Returns whether a kept line has this message. If so, the sink must skip the message. Each kept line counts once.
-    /// `number` is the number that the store has given to the message.
+    /// Returns whether a kept line has this message, and removes this line from the kept lines. If the result is
+    /// `true`, the sink must skip the message. `number` is the number that the store has given to the message.
     pub(super) fn take_kept(
         &mut self,
         stream: &str,
@@ -456,8 +457,8 @@ impl FileSink {
     }
 
     /// Returns the mark for the store: the length and fingerprint of the written data, and the range of the kept lines.
-    /// When the store writes the mark of a run, all earlier runs with lines for this file are already done: the store
-    /// has marked their messages as published. The mark therefore names the older files only while kept lines remain.
+    /// When the store writes the mark of a run, the store has already marked the messages of all earlier runs with
+    /// lines for this file as published. The mark therefore names the older files only while kept lines remain.
     pub(crate) fn mark(&self) -> Mark {
         self.mark_with(self.kept.range(), !self.kept.is_empty())
     }

@@ -4,10 +4,10 @@
 //! start removes lines of Ordain in one case: the lines follow a line of another program, and the outbox has the
 //! messages of all these lines of Ordain.
 //!
-//! The outbox (committed messages that are not published yet) may contain the messages of kept lines. The sink must not
-//! write these messages a second time. This module finds the lines of these messages, and recognises the messages when
-//! the outbox publisher passes them to the sink. The store's mark of the file contains the range of the kept lines
-//! until the sink has skipped the messages. If the process ends earlier, the next start reads the range again.
+//! The outbox may contain the messages of kept lines. The sink must not write these messages a second time. This module
+//! finds the lines of these messages, and recognises the messages when the outbox publisher passes them to the sink.
+//! The store's mark of the file contains the range of the kept lines until the sink has skipped the messages. If the
+//! process ends earlier, the next start reads the range again.
 //!
 //! During the comparison, a start has the messages of all outboxes in memory. Afterwards, this module keeps only the
 //! ids and numbers of the messages whose lines are in the file. The limits of the outboxes limit the number of these
@@ -71,8 +71,8 @@ impl UnpublishedMessages {
 
     /// Returns whether a line is equal to the encoded message that has the same id; `None` if the outbox has no message
     /// with this id. `number` is the number in the line. The outbox does not have the numbers of messages, so this
-    /// method encodes the message with the number in the line. An earlier version of Ordain may have written the line,
-    /// and wrote text as base64.
+    /// method encodes the message with the number in the line. The line may come from an earlier version of Ordain,
+    /// which encoded text as base64.
     fn has_line(&self, id: &str, number: Option<u64>, line: &[u8]) -> Option<bool> {
         let (stream, content) = self.0.get(id)?;
         let mut encoded = Vec::with_capacity(line.len());
@@ -207,7 +207,7 @@ impl KeptLines {
         self.range = 0..0;
     }
 
-    /// Logs the number of kept lines, if there are any.
+    /// Logs the number of kept lines, unless this number is 0.
     pub(super) fn report(&self, path: &Path) {
         if !self.unpublished.is_empty() {
             tracing::info!(
@@ -218,8 +218,8 @@ impl KeptLines {
         }
     }
 
-    /// Removes the line of a message from the list. Returns whether the list had this line. If so, the sink must skip
-    /// the message. `number` is the number that the store has given to the message.
+    /// Removes the line of a message from the list. Returns whether the list had this line. If the result is `true`,
+    /// the sink must skip the message. `number` is the number that the store has given to the message.
     pub(super) fn take(
         &mut self,
         path: &Path,

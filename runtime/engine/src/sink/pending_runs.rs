@@ -1,5 +1,5 @@
-//! Runs that are being published. A run contains messages of one shard of a partition. The store marks these messages
-//! as published together. The store has not marked the messages of a pending run as published yet.
+//! Runs that are being published. A run contains messages of one shard of a partition. In one write, the store marks
+//! all messages of a run as published. A run is pending until this write.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::PartitionHandle;
 use ordain_store::{Mark, Partition};
 
-/// Messages of one partition in one shard (slice of the store) that the store marks as published in one step.
+/// Messages of one partition in one shard (slice of the store) that the store marks as published in one write.
 pub(super) struct PublishRun {
     pub(super) handle: Arc<PartitionHandle>,
     pub(super) shard: u32,
@@ -21,7 +21,7 @@ pub(super) struct PublishRun {
     pub(super) messages: BTreeMap<String, u64>,
 }
 
-/// The identity of a queue of pending runs. The runs of a queue are done in order.
+/// The identity of a queue of pending runs. The runs of a queue become done in the order of their numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum RunQueueId {
     /// A shard of a partition. The store marks all messages of the shard up to a commit as published.
@@ -48,9 +48,8 @@ pub(super) struct PendingRuns {
 impl PublishRun {
     /// Returns whether no message of the run waits for a confirm. For a run with file marks, also requires that this
     /// process has not lost the ownership of the partition. After the loss, the outbox publisher does not mark the
-    /// messages of the run as published. The messages stay in the outbox (committed messages that are not published
-    /// yet), and the next owner writes them again. No mark may therefore state that a file already contains these
-    /// messages.
+    /// messages of the run as published. The messages stay in the outbox, and the next owner writes these messages to
+    /// the file. No mark may therefore state that a file already contains these messages.
     fn is_done(&self) -> bool {
         self.unconfirmed == 0 && (self.marks.is_empty() || !self.handle.ownership.is_lost())
     }

@@ -1,14 +1,13 @@
-//! The outbox publisher of a process (in this module: the publisher) receives the committed batches of each partition
-//! in order, and passes their messages and forwarded dead letters to the sinks. The publisher reports published
-//! messages to the store and to the sequencers.
+//! The outbox publisher of a process receives the committed batches of each partition in order, and passes their
+//! messages and forwarded dead letters to the sinks. This module shortens the term to "publisher". The publisher
+//! reports published messages to the store and to the sequencers.
 //!
-//! The publisher is one task, because several partitions may write to one file, and the store must record the lengths
-//! of a file in the order in which the file grows. Exchanges and streams have tasks of their own. If an exchange
-//! accepts nothing, only the shards (slices of the store) with messages for this exchange wait. A partition pauses as a
-//! whole only when its outbox (committed messages that are not published yet) is full. The publisher records the marks
-//! of a file in the order of the runs. A run contains messages of one shard of a partition. The store marks these
-//! messages as published together. While a run with lines for a file waits, the later runs with lines for this file
-//! wait too.
+//! The publisher is one task, because several partitions may write to one file. The store must record the lengths of a
+//! file in the order in which the file grows. Exchanges and streams have tasks of their own. If an exchange accepts
+//! nothing, only the shards (slices of the store) with messages for this exchange wait. A partition pauses as a whole
+//! only when its outbox is full. The publisher records the marks of a file in the order of the runs. A run contains
+//! messages of one shard of a partition. In one write, the store marks all messages of a run as published. While a run
+//! with lines for a file waits, the later runs with lines for this file wait too.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
@@ -149,7 +148,7 @@ pub(crate) struct OutboxPublisher {
     /// at most one entry, because its start waits until the publisher has sent this entry.
     waiting_backlogs: VecDeque<OutboxBacklog>,
     /// Approximate size limit, in bytes, of the left-over messages in `sent_backlogs`. At the limit, the publisher
-    /// sends no further left-over messages.
+    /// sends no more left-over messages.
     backlog_bytes_limit: usize,
     tasks: JoinSet<Result<(), PublisherError>>,
     published: UnboundedReceiver<PublishedCount>,
@@ -215,7 +214,7 @@ impl OutboxPublisher {
                 && let Some(backlog) = self.waiting_backlogs.pop_front()
             {
                 let messages = self.publish_backlog(&backlog).await?;
-                // The receiver is dropped if the start of the partition was given up.
+                // The receiver is dropped if the process has given up the start of the partition.
                 let _ = backlog.accepted.send(messages);
             }
             tokio::select! {
@@ -243,7 +242,7 @@ impl OutboxPublisher {
                 let input = |SentBacklog { shard, through, messages, bytes, .. }| {
                     Input::OutboxBacklog { shard, through, messages, bytes }
                 };
-                // The receiver is dropped if the start of the partition was given up.
+                // The receiver is dropped if the process has given up the start of the partition.
                 let _ = reply.send(taken.map(input).collect());
             }
         }
@@ -357,7 +356,8 @@ impl OutboxPublisher {
         let finished = self.runs.take_done();
         self.record_runs(&finished).await;
         for PublishRun { handle, shard, through, messages, .. } in finished {
-            // If the ownership has ended, the next owner of the partition publishes the messages again.
+            // If the ownership has ended, this process does not count the messages, because the next owner of the
+            // partition publishes them.
             if !handle.ownership.is_lost() {
                 self.counts.add(messages);
             }
@@ -378,10 +378,10 @@ impl OutboxPublisher {
     }
 
     /// Records the messages of runs as published. Records runs with file lines one after the other, because each record
-    /// covers more of a file than the previous record. Among the other runs, records only the last run of each
-    /// partition and shard; this record includes the earlier runs. The requests for these records run concurrently,
-    /// because each request may need a round trip to a server. If the ownership of a partition has ended, does not
-    /// record the runs of this partition.
+    /// covers more of a file than the previous record. Among the runs without file lines, records only the newest run
+    /// of each partition and shard; this record includes the earlier runs. The requests for these records run
+    /// concurrently, because each request may need a round trip to a server. If the ownership of a partition has ended,
+    /// does not record the runs of this partition.
     async fn record_runs(&self, finished: &[PublishRun]) {
         let mut last_runs = BTreeMap::new();
         for run in finished.iter().filter(|run| !run.handle.ownership.is_lost()) {

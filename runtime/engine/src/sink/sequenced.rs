@@ -5,8 +5,8 @@
 //! Each exchange and each stream has a task of its own, so that a blocked destination delays no other destination. A
 //! file has no task: the outbox publisher itself writes the messages of a file, in the order of the file's marks. While
 //! a call of a task to the store runs, new messages wait in the channel of the task. The task passes these messages to
-//! the store in its next call. A task must keep the order of the messages of each outbox (the unpublished messages of a
-//! partition in one shard). The messages of different outboxes are independent.
+//! the store in its next call. A task must keep the order of the messages of each outbox. The messages of different
+//! outboxes are independent.
 
 mod assigner;
 mod cursor;
@@ -35,8 +35,8 @@ pub(super) struct OutboundMessage {
     pub(super) exchange_index: usize,
 }
 
-/// The messages of one run for one destination. A run contains messages of one shard of a partition. The store marks
-/// these messages as published together.
+/// The messages of one run for one destination. A run contains messages of one shard of a partition. In one write, the
+/// store marks all messages of a run as published.
 pub(super) struct DestinationBatch {
     pub(super) run: u64,
     pub(super) handle: Arc<PartitionHandle>,

@@ -1,6 +1,6 @@
 //! All sinks of a process by name. This module collects the contents (messages and forwarded dead letters) of a run,
-//! and sends these contents together. A run contains messages of one shard of a partition. The store marks these
-//! messages as published together.
+//! and sends these contents together. A run contains messages of one shard of a partition. In one write, the store
+//! marks all messages of a run as published.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -53,8 +53,8 @@ struct LineNumbering {
     assigner: SequenceAssigner,
     /// Contents that wait for their numbers.
     announced: Vec<DestinationBatch>,
-    /// The numbers of the contents that the sink encodes next, in order; `None` for a content that the next owner of
-    /// the partition publishes.
+    /// The numbers of the contents that the sink encodes next, in the order of the contents. A number is `None` if the
+    /// next owner of the partition publishes the content.
     numbers: VecDeque<Option<u64>>,
 }
 
@@ -142,8 +142,8 @@ impl Sinks {
         self.routes.insert(name.to_owned(), (sink_index, exchange_index));
     }
 
-    /// Starts the tasks of exchanges and streams. These tasks report to `published` how many messages of a run need no
-    /// further confirm. These messages are published, or the next owner of the partition publishes them.
+    /// Starts the tasks of exchanges and streams. These tasks report to `published` the number of messages of a run
+    /// that no longer need a confirm. These messages are published, or the next owner of the partition publishes them.
     pub(super) fn start(
         &mut self,
         published: &UnboundedSender<PublishedCount>,
@@ -357,8 +357,8 @@ impl BufferedLineSink {
 }
 
 /// Retries an action of a sink until it succeeds, because committed messages must be published. While the action fails,
-/// the outboxes fill; a partition pauses when its outbox is full. Returns an error only if standard output has no
-/// reader any more.
+/// the outboxes fill; a partition pauses when its outbox is full. Returns an error only if standard output no longer
+/// has a reader.
 async fn retry_write<T>(
     name: &str,
     sink: &mut LineSink,

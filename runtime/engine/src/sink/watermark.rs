@@ -37,9 +37,9 @@ impl PublishWatermark {
             .fetch_max(if has_files { HAS_FILES_FLAG } else { through }, Ordering::SeqCst);
     }
 
-    /// Returns the commit up to which messages must again be recorded as published, after lost commits were repeated.
-    /// The repeated commits have put their messages into the outbox again. Returns `None` if the outbox publisher has
-    /// requested no publish record, or if a requested record named a file.
+    /// Returns the commit up to which the driver must repeat the publish record after the repetition of lost commits.
+    /// The repeated commits have put their messages into the outbox a second time. Returns `None` if the outbox
+    /// publisher has requested no publish record, or if a requested record named a file.
     pub fn commit_to_repeat(&self) -> Option<u64> {
         let last_request = self.last_request.load(Ordering::SeqCst);
         (last_request != 0 && last_request != HAS_FILES_FLAG).then_some(last_request)

@@ -29,8 +29,8 @@ use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 /// a replaced file must stay unchanged for `FOLLOW_INTERVAL` before the reader delivers it.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Maximum time for which the reader does not read the newer files because a replaced file has an incomplete last line.
-/// A program that keeps writing to a replaced file must not keep the reader from the other files.
+/// Maximum time for which an incomplete last line of a replaced file keeps the reader from reading the newer files.
+/// Without this limit, a program that keeps writing to a replaced file could block the newer files.
 const UNFINISHED_LIMIT: Duration = Duration::from_secs(5);
 
 /// The settings of a file source.
@@ -126,7 +126,7 @@ impl OpenFile {
 
     /// Checks that the file still has the first and the last of the bytes that were read. If not, a program has
     /// truncated or rewritten the file, and a line of the last read may be a mixture of old and new bytes. Returns a
-    /// description of the change; `None` if the comparison shows no change.
+    /// description of the change; `None` if the file has both.
     fn change(&self) -> io::Result<Option<String>> {
         let read = self.tail.end();
         let length = self.file.metadata()?.len();
@@ -146,7 +146,7 @@ impl OpenFile {
 /// The result of the visit of a file.
 #[derive(Debug, PartialEq, Eq)]
 enum VisitResult {
-    /// The file has no more data that the source reads now.
+    /// The file has no data that the source can read now.
     Idle,
     /// The reader has delivered a batch, or has read the file up to its target (`TrackedFile::target`).
     Read,
@@ -164,13 +164,13 @@ struct FileReader {
     lines: LineDecoder,
     follow: bool,
     deliver: mpsc::Sender<DeliveryBatch>,
-    /// The file that was read last.
+    /// The file that the reader has read most recently.
     open: Option<OpenFile>,
     scanned_at: Instant,
 }
 
 impl FileReader {
-    /// Passes over the files in their order, again and again. Each pass reads a file up to the length that the file had
+    /// Passes over the files in reading order, without end. Each pass reads a file up to the length that the file had
     /// at the beginning of the pass. Even if a program keeps appending to one file, the reader therefore also reads the
     /// other files.
     fn run(mut self) -> io::Result<()> {
@@ -265,13 +265,13 @@ impl FileReader {
             return Ok(read);
         }
         if !self.follow {
-            // Another program may still complete the line. Deliver the line only if it is an event; otherwise leave it
+            // A program may still complete the line. Deliver the line only if it is an event; otherwise leave the line
             // to a later run.
             let is_tried = tracked.has_tried(rest);
             tracked.rest_seen = Some((rest, Instant::now()));
             return if is_tried { Ok(read) } else { self.deliver_last_line(index, true) };
         }
-        // Another program may still write to the replaced file for a short time.
+        // A program may still write to the replaced file for a short time.
         let (seen, seen_at) = *tracked.rest_seen.get_or_insert_with(|| (rest, Instant::now()));
         if seen != rest || seen_at.elapsed() < FOLLOW_INTERVAL {
             if seen != rest {
@@ -299,8 +299,9 @@ impl FileReader {
             let origin = LineOrigin { name: &name, file: Some(&*file) };
             let (batch, is_end) = self.lines.read_batch(&mut open.splitter, origin)?;
             // If no line of the file was read before, no comparison shows whether a program has truncated the file and
-            // has written other lines to it. The earlier lines are then in a copy, which this process must read first.
-            // If the first line was known before the last listing, the check below detects such a truncation.
+            // has written other lines to it. After such a truncation, the earlier lines are in a copy, which this
+            // process must read first. If the first line was known before the last listing, the check below detects
+            // such a truncation.
             let tracked = self.set.file(index);
             let is_unknown = tracked.has_no_read_line() && !tracked.is_identified();
             if is_unknown && self.set.has_unknown_older_file()? {
@@ -308,7 +309,7 @@ impl FileReader {
                 return Ok(VisitResult::Changed);
             }
             // The file may have been truncated between the scan and the first read. This check therefore follows the
-            // first read. If it finds no truncation, the batch is from the content that the scan found.
+            // first read. If this check finds no truncation, the batch is from the content that the scan found.
             if self.set.file(index).is_cut_in(&file)? {
                 return self.handle_change(index, "was truncated before it was read");
             }
@@ -380,8 +381,8 @@ impl FileReader {
     }
 
     /// Handles a change of the data that was already read. If the set scans the folder, the next scan compares the file
-    /// with its fingerprint. If the two differ, the scan searches for a copy of the earlier data. A set of one fixed
-    /// file does not scan the folder, so this method returns an error for such a set.
+    /// with its fingerprint. If the file does not match its fingerprint, the scan searches for a copy of the earlier
+    /// data. A set of one fixed file does not scan the folder, so this method returns an error for such a set.
     fn handle_change(&mut self, index: usize, change: &str) -> io::Result<VisitResult> {
         let ordering = self.lines.decoder.ordering;
         let is_fixed = self.set.is_fixed();
@@ -398,8 +399,8 @@ impl FileReader {
         )))
     }
 
-    /// Delivers the last line of a file although it has no line end. With `may_be_unfinished`, another process may
-    /// still be writing the line, so the method delivers the line only if the line is an event.
+    /// Delivers the last line of a file although this line has no line end. With `may_be_unfinished`, another process
+    /// may still be writing the line, so the method delivers the line only if the line is an event.
     fn deliver_last_line(
         &mut self,
         index: usize,
@@ -496,8 +497,8 @@ struct LineDecoder {
 }
 
 impl LineDecoder {
-    /// Collects a batch of the lines that are available. Returns the batch, and `true` if a read has shown that no
-    /// further line is available.
+    /// Collects a batch of the lines that are available. Returns the batch, and `true` if a read has shown that no more
+    /// lines are available.
     fn read_batch<R: Read>(
         &self,
         lines: &mut LineSplitter<R>,
@@ -529,7 +530,7 @@ impl LineDecoder {
         }
         if let Some(last) = batch.items.last_mut() {
             // A blank line is not an event. The end of the blanks after the last event becomes the position of this
-            // event, so that a checkpoint can include the blanks. Otherwise the blanks would count as unread.
+            // event, so that a checkpoint can include the blanks. Without this step, the blanks would count as unread.
             lines.skip_blanks();
             last.1 = lines.position();
         }
@@ -637,7 +638,7 @@ fn loss_letter(stream: &str, progress: &FileProgress, error: String) -> Box<Dead
 }
 
 /// Returns the dead letter about a compressed file whose lines were never read. The tag of the letter depends on the
-/// content of the compressed file, because log rotation gives the file further names.
+/// content of the compressed file, because log rotation gives the file new names.
 fn compressed_letter(stream: &str, file: &CompressedFile, error: String) -> Box<DeadLetter> {
     let FileProgress { path, inode, .. } = &file.progress;
     let place = format!("{stream}\0compressed\0{}", file.digest);

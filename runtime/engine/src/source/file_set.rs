@@ -1,12 +1,12 @@
 //! The files of a source: the files that the path of the source names, and the older files to which log rotation gives
 //! other names.
 //!
-//! A file is recognised by its inode and by the bytes that were read, never by its name. After a rotation, the source
-//! therefore finds the file again in the folder, and reads it to its end before it reads newer files. A rotation that
-//! copies the file and truncates it (`copytruncate`) leaves the unread rest in the copy. The copy begins with the bytes
-//! that were read, so the set continues in the copy instead of the truncated file. If an unread rest cannot be found,
-//! the set reports a loss: no rest may be skipped silently. The set also reports compressed files whose lines the
-//! source has never read.
+//! The set recognises a file by its inode and by the bytes that were read, never by its name. After a rotation, the
+//! source therefore finds the file again in the folder, and reads it to its end before it reads newer files. A rotation
+//! that copies the file and truncates it (`copytruncate`) leaves the unread rest in the copy. The copy begins with the
+//! bytes that were read, so the set continues in the copy instead of the truncated file. If the set cannot find an
+//! unread rest, the set reports a loss: the set must never skip a rest silently. The set also reports compressed files
+//! whose lines the source has never read.
 //!
 //! The set holds unread files open, up to [`OPEN_FILES_LIMIT`] open files in all, so that the source can still read a
 //! file that was removed while the source runs.
@@ -48,8 +48,8 @@ pub(super) use identity::head;
 pub(crate) use identity::{find_by_identity, is_same_inode};
 pub(crate) use listed_file::rotated_files;
 
-/// Number of open files at which the source stops opening files in advance. The source then opens a further file only
-/// when it reads this file.
+/// Number of open files at which the source stops opening files in advance. From this number on, the source opens a
+/// file only when it reads the file.
 const OPEN_FILES_LIMIT: usize = 128;
 /// Minimum time between two warnings that the source waits for the folder. Also the minimum time between two warnings
 /// about files that this process has no right to read, and between two warnings about files that a program may still be
@@ -80,8 +80,8 @@ pub struct FileSet {
     /// The device and the inode of each listed file that an earlier listing found while a program was uncompressing it.
     uncompressed: BTreeSet<(u64, u64)>,
     compressed: CompressedFiles,
-    /// `true` if, after the last listing, the path of a listed file no longer led to the file, or a tracked file no
-    /// longer had the bytes that were read.
+    /// `true` if, after the last listing, the set found one of two changes: the path of a listed file no longer led to
+    /// the file, or a tracked file no longer had the bytes that were read.
     is_listing_outdated: bool,
 }
 
@@ -135,8 +135,8 @@ impl FileSet {
             TrackedFile::new(progress.clone(), progress.path.clone(), None)
         };
         let files = checkpoint.files().iter().map(entry).collect();
-        // If the settings now name another path, the compressed files of its folder do not belong to the files of the
-        // checkpoint.
+        // If the settings now name another path, the compressed files in the folder of this path do not belong to the
+        // files of the checkpoint.
         let target = pattern.target();
         let is_named = |file: &FileProgress| {
             let path = Path::new(&file.path);
@@ -184,8 +184,8 @@ impl FileSet {
         }
     }
 
-    /// Selects the last file, in reading order, that is not missing and of which a part was read before this start.
-    /// Returns how many lines of this file were read. Returns `None` if there is no such file.
+    /// Selects the last file, in reading order, that is not missing and that earlier runs have read at least in part.
+    /// Returns the number of lines that these runs have read. Returns `None` if no such file exists.
     pub fn resumed_line(&self) -> Option<u64> {
         let begun = self.files.iter().rev().find(|tracked| {
             tracked.is_read() && !tracked.is_missing && tracked.progress.is_begun()
@@ -233,8 +233,8 @@ impl FileSet {
     }
 
     /// Sets, for each file, the position up to which the source reads the file in this pass. This method measures a
-    /// newer file before an older file. If a program adds a line to the older file and then a line to the newer file,
-    /// the source therefore does not read the second line before the first line.
+    /// newer file before an older file. A program may add a line to the older file and then a line to the newer file.
+    /// With this order of measurements, the source does not read the second line before the first line.
     pub(super) fn measure(&mut self) -> io::Result<()> {
         for tracked in self.files.iter_mut().rev() {
             let Some(file) = &tracked.file else {
@@ -263,7 +263,7 @@ impl FileSet {
         let tracked = &mut self.files[index];
         if tracked.file.is_none() && !tracked.is_missing {
             match tracked.open_at_its_path() {
-                // The next scan cannot compare the file either, and then treats it as missing.
+                // The next scan cannot compare the file, and therefore treats the file as missing.
                 Err(error) if is_denied(&error) && !tracked.progress.is_live => {
                     tracked.compared = None;
                 }

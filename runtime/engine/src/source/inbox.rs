@@ -4,8 +4,8 @@
 //! to its queue for the partition of the event's key. While the broker does not accept events, the inbox passes events
 //! early: directly to the driver of their partition.
 //!
-//! The record of a key contains the key's partition. If a stream has several partitions, events of keys without a
-//! record wait in a separate queue, because only the broker determines the partition of such a key.
+//! The record of a key contains the key's partition. Only the broker determines the partition of a key without a
+//! record. If a stream has several partitions, the events of such keys therefore wait in a separate queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -52,9 +52,9 @@ impl Inbox {
     /// partition (`unrouted`). While the broker does not accept events, passes at most `early_limit` events of the
     /// partition's queue to the driver early. The limit exists because the sequencer must recognise the copies of these
     /// events when the broker delivers them. Never passes events without a known partition early. While `gate` is
-    /// closed, neither publishes events nor passes them early, for two reasons. The exchange of a new stream may belong
-    /// to another program. Early events would give the stream data in the store, and the next start would then not hold
-    /// the stream back.
+    /// closed, neither publishes events nor passes them early, for two reasons. First, the exchange of a new stream may
+    /// belong to another program. Second, early events would leave data of the stream in the store, and a later start
+    /// could then treat the stream as known.
     pub fn start(
         routed: QueueOptions,
         unrouted: Option<QueueOptions>,
@@ -83,13 +83,12 @@ impl Inbox {
         Self { early_events, is_broker_unavailable, relays }
     }
 
-    /// Returns the next early event: an event that the broker does not accept now. The broker delivers a copy of the
-    /// event later.
+    /// Returns the next early event. The broker delivers a copy of the event later.
     pub async fn next(&mut self) -> Option<Arc<Event>> {
         self.early_events.recv().await
     }
 
-    /// Returns whether publishing has failed and the inbox now waits for the broker.
+    /// Returns whether the inbox waits for the broker after a failure to publish.
     pub fn is_broker_unavailable(&self) -> bool {
         self.is_broker_unavailable.load(Ordering::Relaxed)
     }
@@ -110,14 +109,14 @@ struct IngressRelay {
     gate: TopologyGate,
     producer: ExchangeProducer,
     early_sender: mpsc::Sender<Arc<Event>>,
-    /// Maximum number of events that the inbox may pass early. The count begins again when the broker has confirmed all
-    /// events that the inbox has read.
+    /// The initial value of `early_left`. When the broker has confirmed all events that the inbox has read,
+    /// `early_left` returns to this value.
     early_limit: usize,
     /// The number of events that the inbox may still pass early.
     early_left: usize,
     is_broker_unavailable: Arc<AtomicBool>,
     throttle: LogThrottle,
-    /// The time since which the broker does not accept all events.
+    /// The time since which the broker has not accepted all events.
     failures: FailureTimer,
 }
 
@@ -164,7 +163,7 @@ impl IngressRelay {
     ///   batch of events.
     /// - The reader of the queue in the store fails.
     async fn publish(&mut self) -> (u64, Option<String>) {
-        // The inbox has used only the acknowledged events, because it drops all other events when publishing fails.
+        // Only the acknowledged events count as used: when publishing fails, the inbox drops all other events.
         let options = QueueOptions { used: Some(Arc::default()), ..self.queue.clone() };
         let SourceHandle { mut deliveries, failure, acknowledge, task: ended, .. } =
             read_queue(options);

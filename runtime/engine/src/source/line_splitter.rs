@@ -1,5 +1,5 @@
 //! Splits a byte stream into lines with their positions. The splitter returns only the beginning of a line that exceeds
-//! the size limit. The splitter skips blanks, which include NUL bytes, at the beginning of a line, so the blanks do not
+//! the size limit. At the beginning of a line, the splitter skips blanks (including NUL bytes), so these blanks do not
 //! count against the limit. If a program truncates a file while another program appends to the file, any number of NUL
 //! bytes may precede the next event.
 
@@ -8,8 +8,8 @@ use std::io::{self, Read};
 use ordain_cloudevents::{FilePosition, ReadFingerprint, is_blank_byte};
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
-/// Size of the buffer for data that is not returned yet, in bytes. If twice the size limit of a line is larger, the
-/// buffer has this larger size.
+/// Minimum size, in bytes, of the buffer for data that is not returned yet. If twice the size limit of a line exceeds
+/// `READ_BYTES`, the size of the buffer is twice this limit.
 const READ_BYTES: usize = 1 << 18;
 
 /// A splitter of an input into lines.
@@ -156,8 +156,8 @@ impl<R: Read> LineSplitter<R> {
         end
     }
 
-    /// Returns the line that ends at `to`, without a carriage return at its end. The line end has `end` bytes: 0 if the
-    /// line is incomplete.
+    /// Returns the line that ends at `to`, without a carriage return at its end. `end` is the length of the line end in
+    /// bytes: 0 if the line is incomplete.
     fn take_line(&mut self, to: usize, end: usize) -> NextLine<'_> {
         let from = self.start;
         let dropped = std::mem::take(&mut self.dropped);

@@ -47,8 +47,8 @@ impl QueueNotifiers {
         writers.iter().map(|(stream, writer)| (Arc::clone(stream), Arc::clone(writer))).collect()
     }
 
-    /// Returns the number of writes of this process to all queues, and whether the readers have read all these queues
-    /// to the end and the drivers have acknowledged all events.
+    /// Returns the number of writes of this process to all queues. Also returns whether the readers have read all these
+    /// queues to the end, and the drivers have acknowledged all events.
     pub fn writes(&self) -> (u64, bool) {
         let notifiers = self.lock();
         let writes = notifiers.values().map(|notifier| notifier.writes()).sum();
@@ -81,7 +81,7 @@ pub(super) type NewQueueRuns = VecDeque<(QueueRun, u64)>;
 pub struct QueueNotifier {
     writes: AtomicU64,
     /// The value is 0 until the reader finds the queue empty for the first time and all read entries are acknowledged.
-    /// From then on, the value is one more than the number of writes at the last such time.
+    /// From then on, the value is one more than the number of writes at the latest such time.
     emptied_at: AtomicU64,
     /// The shards to which this process wrote, each with the added entries that no reader of this process has taken
     /// yet.
@@ -158,11 +158,11 @@ impl QueueNotifier {
     }
 
     /// Compares the unread entries of a shard with the answers of the store. Forgets the entries that a reader of
-    /// another process has removed, and the entries that the store has lost. Returns the loss. Returns `None` if the
-    /// store has lost no entry, or if the store's record of the writer's calls may have expired. If the record may have
-    /// expired, also forgets the compared entries. The caller gets `checked_calls` from [`Self::unread_calls`] first,
-    /// and then requests `stored` and `ends` from the store. A reader of this process that started in between has taken
-    /// the entries, and detects their loss itself.
+    /// another process has removed, and the entries that the store has lost. Returns the loss of entries. Returns
+    /// `None` if the store has lost no entry, or if the store's record of the writer's calls may have expired. If the
+    /// record may have expired, also forgets the compared entries. The caller gets `checked_calls` from
+    /// [`Self::unread_calls`] first, and then requests `stored` and `ends` from the store. A reader of this process
+    /// that started in between has taken the entries, and detects their loss itself.
     pub(super) fn check_unread(
         &self,
         shard: u32,

@@ -1,14 +1,14 @@
 //! Reads the events that wait in the store's queues for a partition.
 //!
 //! Each shard (slice of the store) has a queue of its own. A new owner of the partition reads each queue from its
-//! beginning. The new owner therefore receives again the events that an earlier owner read and did not remove. The
+//! beginning. The new owner therefore also receives the events that an earlier owner read and did not remove. The
 //! reader removes an event a short time after the driver has acknowledged the event. The reader must never remove an
 //! unacknowledged event. When this process adds entries to a queue, the queue notifier wakes the reader. The reader
 //! polls the store for entries of other processes.
 //!
 //! Each read names the last queue position that the reader has read. If the store went back in time (lost its newest
-//! writes) and lacks this position, it refuses the read. The reader then reads the queue of the shard again from its
-//! beginning, and delivers only the entries that it has not delivered yet ([`QueueCursor`]).
+//! writes) and lacks this position, the store refuses the read. The reader then starts at the beginning of the shard's
+//! queue, and delivers only the entries that it has not delivered yet ([`QueueCursor`]).
 
 #[cfg(test)]
 mod tests;
@@ -57,7 +57,7 @@ const COUNT_INTERVAL: Duration = Duration::from_secs(2);
 /// Minimum time between two warnings that the store is unavailable, and between two warnings that the store went back
 /// in time.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
-/// Time limit of the last removal at the end of the reader.
+/// Time limit of the final removal at the end of the reader.
 const LAST_REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Delay before the next read of an unavailable store.
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
@@ -94,9 +94,10 @@ pub struct QueueOptions {
     /// The losses of the partition. The lost events are events that this process put into the queue, and that the store
     /// lost before the reader read them.
     pub losses: Arc<LossCounts>,
-    /// The number of deliveries, from the first delivery on, that the receiver has used. The other unacknowledged
-    /// entries are unused. When the reader ends, it leaves the positions of the unused entries to the next reader. If
-    /// the store loses an unused entry, its event therefore counts as lost. `None` if the receiver uses each delivery.
+    /// The number of deliveries, from the first delivery on, that the receiver has used. The entries of all later
+    /// deliveries are unused. When the reader ends, it leaves the positions of the unused entries to the next reader.
+    /// The next reader can therefore detect that the store has lost an unused entry, and counts the event of this entry
+    /// as lost. `None` if the receiver uses each delivery.
     pub used: Option<Arc<AtomicU64>>,
 }
 
@@ -372,7 +373,7 @@ impl QueueReader {
         tokio::time::sleep(STORE_RETRY_DELAY).await;
     }
 
-    /// Reports that the store answers again, if it did not answer before.
+    /// Reports that the store answers, if it did not answer before.
     fn report_recovery(&mut self) {
         if let Some(seconds) = self.failures.recover() {
             let stream = &*self.options.partition.stream;
@@ -385,9 +386,9 @@ impl QueueReader {
     /// [`Self::next_batch`].
     async fn read(&mut self) -> Result<(DeliveryBatch, bool), StoreError> {
         // Immediately before the read, the reader takes the queue positions of the entries that this process has
-        // written. The read must therefore find all of these entries. If the store goes back in time later, the reader
-        // may forget lost entries that it has delivered. If the reader took the positions of these entries only then,
-        // the entries would count as lost although the reader has delivered them.
+        // written. The read must therefore find all of these entries. If the reader took these positions later, the
+        // store could go back in time before that. The reader would then expect lost entries that it has already
+        // delivered, and would report them as lost.
         self.take_new_runs();
         let mut batch = DeliveryBatch::default();
         let mut is_known = false;
@@ -430,7 +431,7 @@ impl QueueReader {
                 let written = is_use_counted.then(|| cursor.expected(position)).flatten();
                 if !cursor.accept(position) {
                     // This reader has delivered the entry earlier. If the driver has acknowledged the entry, the reader
-                    // must remove the entry again.
+                    // must remove the entry a second time.
                     self.removable_count += 1;
                     is_known = true;
                     continue;
@@ -565,8 +566,8 @@ impl QueueReader {
         }
     }
 
-    /// Removes acknowledged entries from the store if a removal is due, or if `all` is set. Starts to read the queue of
-    /// a shard again if the store has lost the last entry to remove.
+    /// Removes acknowledged entries from the store if a removal is due, or if `all` is set. If a shard has lost the
+    /// last entry to remove, starts to read the shard's queue from its beginning.
     async fn remove(&mut self, all: bool) {
         let threshold = (self.options.limit / 4).clamp(1, REMOVAL_THRESHOLD_EVENTS) as usize;
         let is_due =

@@ -24,7 +24,7 @@ pub(super) struct UnconfirmedEvents {
     count: usize,
     /// The approximate size of the unconfirmed events in memory, in bytes.
     bytes: usize,
-    /// The length of `events` at which the inbox reads no further batch. This length limits the number of events that
+    /// The length of `events` at which the inbox reads no more batches. This length limits the number of events that
     /// the inbox publishes again after a failure.
     repeat_limit: usize,
 }
@@ -78,8 +78,8 @@ impl UnconfirmedEvents {
         }
     }
 
-    /// Returns the events to publish now: first their indexes in `events`, then the events themselves. Without `retry`,
-    /// leaves out each refused event, and all later events of its key.
+    /// Returns the events to publish now: a list of their indexes in `events`, and a list of the events. Without
+    /// `retry`, leaves out each refused event, and all later events of its key.
     pub(super) fn to_publish(&self, retry: bool) -> (Vec<usize>, Vec<SequencedEvent>) {
         let mut refused = HashSet::new();
         let pending = self.events.iter().enumerate();

@@ -1,5 +1,5 @@
-//! Finds events that this process accepted over HTTP and that the store has lost, perhaps before another process read
-//! them. The store loses such events if it goes back in time (loses its newest writes). This module checks only the
+//! Finds events that this process accepted over HTTP and that the store has lost because it went back in time (lost its
+//! newest writes). Another process may have read some of these events before the loss. This module checks only the
 //! queues that this process does not read. In a queue that this process reads, the reader detects the loss.
 
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ use ordain_store::{AssignRequest, Destination, DestinationRules, Partition, Stor
 /// Time between two checks whether the store has lost accepted events.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay before a check that is due because many accepted events wait. With a longer delay, the queue notifier could
-/// reach its limit and forget the oldest of these events before the check.
+/// reach its limit before the check, and forget the oldest of these events.
 const BUSY_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Time limit of the check of one queue, and of the renewal of one record: a shard that does not answer must not delay
 /// the checks of other shards.

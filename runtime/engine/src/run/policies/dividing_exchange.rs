@@ -1,5 +1,5 @@
 //! Finds queues and exchanges that take events from a stream with several partitions. The stream's exchange divides its
-//! messages among all its destinations, so a further destination receives all events of some keys. Also finds further
+//! messages among all its destinations, so a foreign destination receives all events of some keys. Also finds second
 //! bindings of the stream's own queues, because an exchange of type `x-modulus-hash` divides its messages among
 //! bindings.
 
@@ -124,8 +124,8 @@ pub(super) fn divides_messages(exchange: &ExchangeAnswer) -> bool {
 }
 
 /// Returns the bindings that must not lead from `exchanges`: bindings to foreign destinations, and, from an exchange of
-/// type `x-modulus-hash`, further bindings of the stream's queues. Omits exchanges of types that send a copy of each
-/// message to each destination. Also omits further bindings from an exchange of type `x-consistent-hash`. Such bindings
+/// type `x-modulus-hash`, second bindings of the stream's queues. Omits exchanges of types that send a copy of each
+/// message to each destination. Also omits second bindings from an exchange of type `x-consistent-hash`. Such bindings
 /// change no partition, and after the removal of such a binding, RabbitMQ 3.10 routes no messages to the queue.
 pub(super) fn unneeded_bindings(
     api: &ManagementApi,
@@ -174,7 +174,7 @@ mod tests {
         let bindings: Vec<BindingAnswer> = [
             ("shop", "orders.0", "queue"),
             ("shop", "orders.1", "queue"),
-            // The stream had more partitions before.
+            // Earlier, the stream had more partitions, so it has a binding of the queue `orders.2`.
             ("shop", "orders.2", "queue"),
             ("shop", "orders.1", "exchange"),
             ("orders.x123456.marker", "shop", "exchange"),

@@ -27,7 +27,7 @@ enum Activity {
     Single,
     /// The queue delivers each message to one of its consumers.
     Shared,
-    /// The queue delivers no message to this consumer as long as another consumer is active.
+    /// The queue delivers no message to this consumer while another consumer is active.
     Waiting,
 }
 

@@ -11,12 +11,12 @@ use ordain_util::source_health::{RoutingFault, SourceState};
 
 /// The routing faults that only the management API shows.
 const FAULTS: [RoutingFault; 2] = [RoutingFault::MissingBinding, RoutingFault::ForeignConsumer];
-/// After this number of failed checks in a row, a fault counts as unknown. Otherwise, the fault would stay as long as
-/// the management API does not answer, even if its cause has ended.
+/// After this number of failed checks in a row, a fault counts as unknown. Without this limit, the fault would stay
+/// while the management API does not answer, even if its cause has ended.
 const FAILED_CHECKS_LIMIT: u32 = 3;
 
-/// A difference between the broker and a stream's topology because of which the stream loses or reorders events. Each
-/// check logs and counts the difference as long as it exists.
+/// A difference between the broker and a stream's topology because of which the stream loses or reorders events. While
+/// the difference exists, each check logs and counts it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TopologyFinding {
     /// The partition that the finding concerns; partition 0 if the finding concerns the exchange of the stream.
@@ -24,9 +24,9 @@ pub(super) struct TopologyFinding {
     pub(super) warning: QueueWarning,
     /// The fault because of which the partition receives no events; `None` if the partition still receives events.
     pub(super) fault: Option<RoutingFault>,
-    /// `true` if the fault concerns all partitions of the stream. This is so if the exchange divides its messages among
-    /// the queues that are bound to it. Without the queue of this partition, such an exchange also routes events of
-    /// other partitions to other queues.
+    /// `true` if the fault concerns all partitions of the stream. The flag is set if the exchange divides its messages
+    /// among the queues that are bound to it. Without the queue of this partition, such an exchange routes events of
+    /// all partitions to wrong queues.
     pub(super) concerns_stream: bool,
     /// `true` if `ordain check --connect` reports the finding as an error.
     pub(super) is_error: bool,
@@ -56,7 +56,7 @@ impl From<TopologyFinding> for Finding {
     }
 }
 
-/// The routing faults of this process's partitions, as the last checks have found them.
+/// The routing faults of this process's partitions, according to the newest checks.
 #[derive(Debug, Default)]
 pub(super) struct RoutingFaults {
     /// For each partition, the number of its deliveries until the last check.
@@ -67,11 +67,12 @@ pub(super) struct RoutingFaults {
 
 impl RoutingFaults {
     /// Records the routing faults of `findings` in the states of the sources of this process, and removes the faults
-    /// that no longer exist. If a partition has received deliveries since the last check, it has no missing binding.
-    /// The events then reach its queue in a way that the management API does not show, for example through a shovel.
-    /// Only the process that drives a partition can see these deliveries. If a missing binding concerns the whole
-    /// stream, each process therefore records it only for its own other partitions. If `is_unchecked` returns `true`
-    /// for a fault, the fault stays unchanged, but ends after [`FAILED_CHECKS_LIMIT`] such checks.
+    /// that no longer exist. If a partition has received deliveries since the last check, this method ignores its
+    /// missing binding. The events then reach its queue in a way that the management API does not show, for example
+    /// through a shovel. Only the process that drives a partition can see these deliveries. A missing binding may
+    /// concern the whole stream. In this case, only the process that drives the partition with the missing binding
+    /// records the fault, for all partitions of the stream in this process. If `is_unchecked` returns `true` for a
+    /// fault, the fault stays unchanged, but ends after [`FAILED_CHECKS_LIMIT`] such checks.
     pub(super) fn update(
         &mut self,
         status: &RunStatus,
@@ -163,7 +164,7 @@ mod tests {
         assert_eq!(state(&faulty), faulty_state);
         tracker.update(&status, &[], checked);
         assert_eq!(state(&faulty), SourceState::Consuming);
-        // If the API does not answer, the fault ends nevertheless after some checks.
+        // Even if the API does not answer, the fault ends after some checks.
         tracker.update(&status, &found, checked);
         for _ in 1..FAILED_CHECKS_LIMIT {
             tracker.update(&status, &[], unchecked);
@@ -194,11 +195,13 @@ mod tests {
         status.partition(&second).set_stats(&Stats { delivered: 1, ..Stats::default() });
         tracker.update(&status, &found, checked);
         assert_eq!(consuming(), [true, true, true]);
-        // Another process drives the partition, and knows whether the partition receives deliveries.
+        // Only the process that drives the partition knows whether the partition receives deliveries, and this is now
+        // another process.
         status.partition(&second).health().set(SourceState::Inactive);
         tracker.update(&status, &found, checked);
         assert_eq!(consuming(), [true, false, true]);
-        // Another type of exchange sends the events of the other partitions to their queues nevertheless.
+        // If the exchange does not divide its messages, it still sends the events of the other partitions to the right
+        // queues.
         status.partition(&second).health().set(SourceState::Consuming);
         tracker.update(&status, &[missing], checked);
         assert_eq!(consuming(), [true, false, true]);

@@ -3,9 +3,9 @@
 //! assigner of an exchange or a stream is a task; the outbox publisher itself calls the sequence assigner of a file.
 //!
 //! A store that goes back in time (loses its newest writes) may lose numbered messages. If these messages are already
-//! marked as published, no outbox has them any more. The sequence assigner therefore keeps the last messages in memory.
-//! When it detects a loss, it waits until the store has all commits again, and then passes the lost messages to the
-//! store again.
+//! marked as published, no outbox has them. The sequence assigner therefore keeps the newest messages in memory. When
+//! the sequence assigner detects a loss, it waits until the store has regained all commits. After that, it passes the
+//! lost messages to the store a second time.
 
 #[cfg(test)]
 mod tests;
@@ -45,21 +45,23 @@ const ROLLBACK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Approximate size limit, in bytes, of the messages of earlier calls that stay in memory for one destination. A fast
 /// stream emits this many bytes in a few seconds.
 const HISTORY_BYTES: usize = 16 << 20;
-/// Time within which this process must detect that it has lost a partition, counted from the moment when the store
-/// first reports another owner of the partition. The same limit applies to each wait until a driver confirms that the
-/// store has all commits.
+/// Time within which this process must detect that it has lost a partition. The time counts from the first answer of
+/// the store that reports another owner of the partition. The same limit applies to each wait until a driver confirms
+/// that the store has all commits.
 const FENCE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Minimum time between two warnings about the calls for one shard. A queue must also be full for `WARN_INTERVAL`
 /// before the first warning about the queue.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The sequence assigner of a destination, with the exchanges of the destination and the last messages of each outbox.
+/// The sequence assigner of a destination, with the exchanges of the destination and the newest messages of each
+/// outbox.
 pub(in crate::sink) struct SequenceAssigner {
     policy: NumberingPolicy,
     exchanges: Vec<ExchangeSink>,
     store: Arc<dyn Store>,
     notifiers: Arc<QueueNotifiers>,
-    /// The last messages that the store has numbered, by partition, shard of the outbox, and shard of the destination.
+    /// The newest messages that the store has numbered, by partition, shard of the outbox, and shard of the
+    /// destination.
     histories: HashMap<(Partition, u32, u32), OutboxHistory>,
     /// The start of the clock: the histories count milliseconds from this time.
     created_at: Instant,
@@ -135,8 +137,8 @@ impl SequenceAssigner {
     }
 
     /// Checks whether the store has lost messages that are still in `histories`, and passes the lost messages to the
-    /// store again. Checks the outboxes for which [`Store::disconnects`] has changed since their last call, and the
-    /// outboxes whose last call was some seconds ago.
+    /// store a second time. Checks the outboxes for which [`Store::disconnects`] has changed since their last call, and
+    /// the outboxes whose last call was some seconds ago.
     async fn restore_lost_messages(&mut self) -> Result<(), PublisherError> {
         self.histories.retain(|_, history| !history.handle.ownership.is_lost());
         let disconnects = self.store.disconnects();
@@ -367,8 +369,8 @@ impl SequenceAssigner {
             }
             AssignGroupReply::RolledBack(last) => {
                 // The store may also have lost the commits of these messages. If no driver repeats such a commit, the
-                // next owner executes the events of the commit again, and creates the messages again in other commits.
-                // The sequence assigner must then not repeat the lost messages.
+                // next owner executes the events of the commit a second time, and creates the messages in other
+                // commits. In this case, the sequence assigner must not repeat the lost messages.
                 match timeout(self.fence_timeout, cursor.handle.has_all_commits()).await {
                     Ok(true) => {}
                     Err(_) if cursor.handle.is_driven() => {
@@ -439,8 +441,8 @@ impl SequenceAssigner {
 
     /// Forwards the numbered messages of a batch to the exchanges, if the destination has exchanges. Reports all other
     /// messages to the outbox publisher as published, because they need no confirm of an exchange. The other messages
-    /// are the messages to a stream, which the store has put into a queue, and the messages without a number, which the
-    /// next owner of the partition publishes.
+    /// are of two kinds. The store has put the messages to a stream into a queue. The next owner of the partition
+    /// publishes the messages without a number.
     fn forward(
         &mut self,
         batch: DestinationBatch,
@@ -462,7 +464,7 @@ impl SequenceAssigner {
             exchanges.for_each(|exchange| exchange.send(run, stream, &handle.ownership));
         }
         if unconfirmed > 0 {
-            // The receiver may have ended; the report does not matter then.
+            // If the receiver has ended, the report does not matter.
             let _ = published.send((run, unconfirmed));
         }
     }

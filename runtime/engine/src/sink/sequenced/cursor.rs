@@ -1,5 +1,5 @@
-//! The outbox cursor of one outbox (unpublished messages of a partition in one shard) and one shard of a destination.
-//! The cursor has the messages that the sequence assigner is passing from this outbox to this shard.
+//! The outbox cursor of one outbox and one shard of a destination. The cursor has the messages that the sequence
+//! assigner is passing from this outbox to this shard.
 //!
 //! [`PublishHistory`] decides which messages the sequence assigner repeats, and under which numbers. This module must
 //! never decide which messages are repeated.
@@ -18,7 +18,7 @@ use ordain_store::{
     OutboxChunk, OutboxPosition, Partition,
 };
 
-/// The last messages that an owner has passed from one outbox to one shard of the destination.
+/// The newest messages that an owner has passed from one outbox to one shard of the destination.
 pub(super) struct OutboxHistory {
     pub(super) handle: Arc<PartitionHandle>,
     pub(super) history: PublishHistory<OutboxChunk>,
@@ -35,7 +35,7 @@ pub(super) struct CallBudget {
 
 impl CallBudget {
     /// Adds the size of a chunk (messages of one commit). Returns whether the chunk fits into the call; the first chunk
-    /// always fits. After a chunk that does not fit, no further chunk fits.
+    /// always fits. After a chunk that does not fit, no later chunk fits.
     fn reserve(&mut self, chunk: &OutboxChunk) -> bool {
         let is_first = self.items == 0;
         self.items += chunk.items.len();
@@ -57,16 +57,15 @@ pub(super) struct OutboxCursor {
     pub(super) batch_indexes: Vec<(usize, usize)>,
     /// The number of chunks of new messages that the store has numbered.
     done_chunks: usize,
-    /// The store's result for each message of the numbered chunks. When the cursor ends, the next owner of the
+    /// The store's result for each message of the numbered chunks. After the end of the cursor, the next owner of the
     /// partition publishes the messages without a result.
     pub(super) assigned: Vec<AssignItemReply>,
-    /// The messages of earlier calls, including the messages that the store has lost and that the cursor must pass
-    /// again.
+    /// The messages of earlier calls, including lost messages, which the cursor must pass to the store a second time.
     history: PublishHistory<OutboxChunk>,
     /// The times when the store numbered the messages of commits.
     times: CommitTimes,
-    /// True if the next call must check whether the store still has all messages of earlier calls. The cursor then
-    /// makes a call even without a new message.
+    /// True if the next call must check whether the store still has all messages of earlier calls. The cursor makes
+    /// this call even without a new message.
     pub(super) verifies: bool,
     /// True if this process has given up the partition.
     is_abandoned: bool,
@@ -349,14 +348,15 @@ mod tests {
         let mut right =
             NumberedMessages { shard: 3, outbox: 0, first: Some(3), last: 8, since: None };
         assert_eq!(lost, right);
-        // Two further cases: the store has no message of this owner, or only a part of the messages of the last commit.
+        // Two other cases: the store has no message of this owner, or it has only a part of the messages of the last
+        // commit.
         right.first = None;
         assert_eq!(cursor.lost_range(None), right);
         let lost = cursor.lost_range(Some(OutboxPosition { commit: 8, chunk: 0 }));
         assert_eq!((lost.first, lost.last), (Some(8), 8));
     }
 
-    /// The store goes back in time twice: it also loses messages that wait to be sent again.
+    /// The store goes back in time twice: the second time, it also loses messages that wait to be repeated.
     #[test]
     fn report_names_messages_that_wait_to_be_sent_again() {
         let mut cursor = with_eight_messages();

@@ -287,8 +287,8 @@ fn copy_of_file_with_only_an_empty_line_read_is_read_first() {
     }
 }
 
-/// A program keeps writing to a renamed file in blocks that end within a line. The reader must not wait for the end of
-/// this line without a limit before it reads the newer files.
+/// A program keeps writing to a renamed file in blocks that end within a line. Before the reader reads the newer files,
+/// it must wait only for a limited time for the end of this line.
 #[test]
 fn growing_half_line_of_a_replaced_file_does_not_delay_other_files_forever() {
     let mut steps = Steps::new("f");
@@ -317,14 +317,14 @@ fn growing_half_line_of_a_replaced_file_does_not_delay_other_files_forever() {
     assert!(steps.reader.set.file(0).unfinished_since.is_none());
 }
 
-/// A program truncates a file twice, and the reader has read lines of the same length before. Each loss has a letter of
-/// its own.
+/// A program truncates a file twice. Before each truncation, the reader has read lines of the same length. Each loss
+/// has a letter of its own.
 #[test]
 fn two_losses_at_one_position_have_two_letters() {
     let mut steps = Steps::new("f");
     let mut ids = BTreeSet::new();
     for number in 10..13 {
-        // The file needs another modification time.
+        // Wait, so that the file gets a new modification time.
         thread::sleep(Duration::from_millis(20));
         fs::write(steps.path("f"), format!("{}half a line", line(number))).expect("the file");
         loop {
@@ -347,8 +347,8 @@ fn two_losses_at_one_position_have_two_letters() {
     assert_eq!(ids.len(), 2);
 }
 
-/// A program truncates a file twice before the reader has read anything of it, and the contents have the same length.
-/// Each loss has a letter of its own.
+/// A program truncates a file twice before the reader has read anything of the file. The removed contents have the same
+/// length. Each loss has a letter of its own.
 #[test]
 fn two_losses_of_an_unread_file_have_two_letters() {
     let mut steps = Steps::new("f");
@@ -356,7 +356,7 @@ fn two_losses_of_an_unread_file_have_two_letters() {
     fs::write(steps.path("f"), lines(10..20)).expect("the file");
     steps.scan();
     for number in [20, 30] {
-        // The file needs another modification time.
+        // Wait, so that the file gets a new modification time.
         thread::sleep(Duration::from_millis(20));
         fs::write(steps.path("f"), lines(number..number + 10)).expect("the file");
         steps.scan();
@@ -383,8 +383,8 @@ fn copy_made_before_the_measurement_is_read_first() {
     assert_eq!(steps.read_all(), (0..10).collect::<Vec<_>>());
 }
 
-/// The first line of an unread file was known before the last listing. The reader then needs no further listing before
-/// it reads the file, so it reads the file although the folder is missing now.
+/// The first line of an unread file was known before the last listing, so the reader needs no more listings before it
+/// reads the file. The reader therefore reads the file although the folder is missing now.
 #[test]
 fn file_with_a_known_first_line_needs_no_further_listing() {
     let mut steps = Steps::new("f");

@@ -21,7 +21,7 @@ use super::tracked_file::TrackedFile;
 pub(super) const COMPARED_BYTES: usize = 1 << 10;
 
 impl FileSet {
-    /// Returns whether `file` begins with all bytes that were read of one of the tracked files.
+    /// Returns whether a tracked file exists whose read bytes are the beginning of `file`.
     pub(super) fn has_read_beginning(&self, file: &File) -> io::Result<bool> {
         let head = head(file)?;
         for tracked in self.files.iter().filter(|tracked| tracked.progress.is_begun()) {
@@ -34,12 +34,12 @@ impl FileSet {
 
     /// Returns the index of the tracked file of which `copy` is a copy. In most cases, the tracked file is missing, and
     /// `copy` begins with the bytes that were read of the tracked file. If several tracked files match, returns the
-    /// file of which most bytes were read. There are five further cases:
+    /// file of which most bytes were read. The method also returns a tracked file in five other cases:
     ///
     /// - The path of the source now names `copy`, the tracked file is no longer among the listed files, and `copy`
     ///   begins with the whole content of the tracked file.
-    /// - `copy` is an older file that begins with the first bytes that were read, but ends before the last of these
-    ///   bytes. The source has then read further lines after the copy was made, and before a program truncated or
+    /// - `copy` is an older file that begins with the first bytes that were read, but ends before the last byte that
+    ///   was read. In this case, the source read more lines after the copy was made, and before a program truncated or
     ///   removed the original file.
     /// - A program truncated the tracked file before the source had read any of it. `copy` is an older file that is at
     ///   least as long as the tracked file was. If the first bytes of the tracked file are known, `copy` begins with
@@ -78,7 +78,7 @@ impl FileSet {
             let is_original = match &tracked.file {
                 _ if is_copied => true,
                 // If the path names `copy`, then `copy` is a new file that only has the same content as the removed
-                // file, unless a program has compressed the removed file and uncompressed it again.
+                // file. The exception is a removed file that a program has compressed and later uncompressed.
                 None if tracked.is_missing && is_shorter => !is_live && print.has_head(copy)?,
                 None if tracked.is_remembered() => {
                     let may_be_copy = !is_live
@@ -108,10 +108,10 @@ impl FileSet {
 
     /// Returns whether another file has the same content as `file`, up to the end of the shorter file. The other file
     /// is a tracked file, or a file in the listing that the path of the source names. Also returns `true` if `file` is
-    /// empty: nothing can be read of it yet, and a later scan compares it again. If a program has truncated a tracked
-    /// file since the scan found this file, `file` may be its copy, but a comparison with the truncated file cannot
-    /// show this. The method then sets `is_listing_outdated` and returns `true`, so that the caller begins another
-    /// scan.
+    /// empty: the file has nothing to read yet, and a later scan repeats the comparison. If a program has truncated a
+    /// tracked file since the scan found this file, `file` may be its copy, but a comparison with the truncated file
+    /// cannot show this. In this case, the method sets `is_listing_outdated` and returns `true`, so that the caller
+    /// begins a new scan.
     pub(super) fn is_copy(&mut self, file: &File, listed: &[ListedFile]) -> io::Result<bool> {
         let length = file.metadata()?.len();
         if length == 0 {

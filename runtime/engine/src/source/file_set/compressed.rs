@@ -50,7 +50,7 @@ pub(in crate::source) struct CompressedFile {
 }
 
 impl CompressedFile {
-    /// Returns whether the content has exactly the length of the file `tracked`, as the source last measured it.
+    /// Returns whether the content has exactly the last measured length of the file `tracked`.
     pub(super) fn has_length_of(&self, tracked: &TrackedFile) -> bool {
         self.content_bytes == Some(tracked.progress.length % GZIP_MODULUS)
     }
@@ -62,26 +62,26 @@ impl CompressedFile {
         Some(beginning.begins(head))
     }
 
-    /// Returns whether nothing shows that the content is from another file than `tracked`.
+    /// Returns whether the content may come from the file `tracked`: the first bytes of the two are equal or unknown.
     fn may_come_from(&self, tracked: &TrackedFile) -> bool {
         self.begins_like(tracked) != Some(false)
     }
 
     /// Returns whether the file may contain lines that need a report. `known` contains the digests of the files that
-    /// need no report. An empty file contains no lines. But as long as `head` is unknown, the file counts as not empty.
+    /// need no report. An empty file contains no lines. If `head` is unknown, the file counts as not empty.
     fn is_new(&self, known: &BTreeSet<u64>) -> bool {
         let is_empty = self.head.as_ref().is_some_and(Vec::is_empty);
         !(self.is_ignored || self.is_incomplete || is_empty || known.contains(&self.digest))
     }
 
-    /// Returns whether the content may be longer than the file `tracked`, as the source last measured it.
+    /// Returns whether the content may be longer than the last measured length of the file `tracked`.
     fn may_be_longer_than(&self, tracked: &TrackedFile) -> bool {
         let length = tracked.progress.length;
         self.content_bytes.is_none_or(|bytes| bytes > length || length >= GZIP_MODULUS)
     }
 
-    /// Returns whether the length of the content is known, and differs from the length of the file `tracked`, as the
-    /// source last measured it.
+    /// Returns whether the length of the content is known, and differs from the last measured length of the file
+    /// `tracked`.
     pub(super) fn has_other_length_than(&self, tracked: &TrackedFile) -> bool {
         self.content_bytes.is_some() && !self.has_length_of(tracked)
     }
@@ -112,15 +112,16 @@ impl CompressedFile {
     }
 }
 
-/// The inode, the length and the modification time of a compressed file. The set reads a file again only if one of them
-/// has changed.
+/// The inode, the length and the modification time of a compressed file. The set reads a file a second time only if one
+/// of these values has changed.
 type FileState = (u64, u64, i64, i64);
 
 /// The compressed files of a source.
 #[derive(Debug, Default)]
 pub(super) struct CompressedFiles {
-    /// The digests of the files that need no report. First the last [`LOST_FILES_LIMIT`] files that are no longer in
-    /// the folder, and then the files of the folder. `None` if the next scan must treat all files as known.
+    /// The digests of the files that need no report. At the beginning: files that are no longer in the folder, at most
+    /// [`LOST_FILES_LIMIT`]. After them: the files of the folder. `None` if the next scan must treat all files as
+    /// known.
     known: Option<Arc<[u64]>>,
     /// The files of the last listing, in reading order.
     listed: Vec<CompressedFile>,
@@ -141,8 +142,8 @@ impl CompressedFiles {
         self.known.as_ref()
     }
 
-    /// Replaces the digests of the files in the folder that need no report. Keeps the digests of the last files that
-    /// have left the folder.
+    /// Replaces the digests of the files in the folder that need no report. Keeps the digests of files that have left
+    /// the folder, at most [`LOST_FILES_LIMIT`].
     fn set_known(&mut self, present: &BTreeSet<u64>) {
         let before = self.known.as_deref().unwrap_or_default();
         let left: Vec<u64> =
@@ -261,8 +262,8 @@ impl FileSet {
         let Some(known) = self.known_digests() else { return rests };
         let listed = self.compressed.listed.iter();
         let mut new: VecDeque<_> = listed.filter(|file| file.is_new(&known)).cloned().collect();
-        // First match the files that were in the folder at the last scan, because a program has more probably
-        // compressed one of these.
+        // First match the files that were in the folder at the last scan: these files are more probably the originals
+        // of the new compressed files.
         for was_gone in [false, true] {
             for (tracked, rest) in self.files.iter_mut().zip(&mut rests) {
                 if tracked.may_be_compressed() && tracked.was_gone == was_gone {
@@ -272,8 +273,9 @@ impl FileSet {
                 }
             }
         }
-        // A program may have appended lines to a file after the source last measured it, also to a renamed file. Only
-        // the first bytes show which renamed file this is, so these matches precede the matches without such evidence.
+        // After the source last measured a file, a program may have appended lines to the file, even if the file was
+        // renamed. Only equal first bytes then show which renamed file a compressed file was before. Make these matches
+        // before the matches without such evidence.
         for (tracked, rest) in self.files.iter_mut().zip(&mut rests) {
             if tracked.may_be_compressed() && !tracked.was_gone {
                 take(&mut new, tracked, rest, |file, tracked| {
@@ -364,15 +366,16 @@ fn take(
 }
 
 /// Returns whether a program may be writing the content of the file `sibling` to the file `compressed`. The result is
-/// `false` if `sibling` was created after the creation and the last change of `compressed`, for example because a
-/// program compressed the earlier file of this name and then created `sibling`. If the file system does not record when
-/// a file was created (a creation time of 0), the result is `true`.
+/// `false` if `sibling` was created after the creation and the last change of `compressed`. For example, a program
+/// compressed the earlier file of this name, and then created `sibling`. If the file system does not record when a file
+/// was created (a creation time of 0), the result is `true`.
 fn may_become(sibling: &Metadata, compressed: &Metadata) -> bool {
     let created = created_ns(sibling);
     let changed = compressed.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
     let changed = changed.map_or(0, |since| since.as_nanos());
-    // The modification time of the compressed file alone does not show its last change: a program may give it the
-    // modification time of the uncompressed file, which may be before the creation of both files.
+    // The modification time of the compressed file alone does not show its last change. A program may give the
+    // compressed file the modification time of the uncompressed file, and this time may be before the creation of both
+    // files.
     let compressed_created = created_ns(compressed);
     let is_known = created > 0 && compressed_created > 0;
     !(is_known && compressed_created <= created && changed < u128::from(created))

@@ -33,7 +33,7 @@ pub(super) fn content_head(file: &File) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Returns whether the decoder reports invalid data. Any other error is an error of the file.
+/// Returns whether the decoder reports invalid data. All other errors are errors of the read.
 fn is_invalid(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -90,10 +90,10 @@ pub(super) fn is_whole_copy(file: &File, copy: &File) -> io::Result<bool> {
 }
 
 /// Returns whether two different files have the same content, up to the end of the shorter file. Compares only the
-/// first and the last of the common bytes. If `file` has further bytes, the common bytes must contain a whole line.
-/// Otherwise, different files may match: they may begin with the same blanks after a truncation, or with the same half
-/// of a line. The result is also `true` if a program truncates one of the files during the comparison; a later scan
-/// compares the files again.
+/// first and the last of the common bytes. If `file` has more bytes than the other file, the common bytes must contain
+/// a whole line. Otherwise, different files may match: they may begin with the same blanks after a truncation, or with
+/// the same half of a line. The result is also `true` if a program truncates one of the files during the comparison; a
+/// later scan repeats the comparison.
 pub(super) fn is_copy_of(file: &File, other: &File) -> io::Result<bool> {
     let metadata = file.metadata()?;
     let other_metadata = other.metadata()?;
@@ -124,7 +124,7 @@ pub(super) fn has_whole_line(last: &TailFingerprint) -> bool {
 
 /// Compares the bytes before the position `length` in two files: only the first and the last of these bytes, each at
 /// most [`TAIL_LIMIT_BYTES`]. Returns the last bytes. Returns `None` if the files differ, or if a file is shorter than
-/// `length`, for example because a program has truncated it meanwhile.
+/// `length`, for example because a program has truncated the file.
 pub(super) fn common_beginning(
     one: &File,
     two: &File,

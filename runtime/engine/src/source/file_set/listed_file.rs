@@ -48,9 +48,10 @@ pub(super) fn is_rotated(role: FileRole) -> bool {
 const LISTINGS_LIMIT: usize = 64;
 
 /// Returns the files of the folder that match the pattern and have a wanted role, in the order of their paths. A
-/// listing can lack a file that a program renames meanwhile. This function therefore lists the folder again until a
-/// listing has all files of the previous listing under the same names. The later listing may also have new files:
-/// programs may create files without a pause. Returns `None` if [`LISTINGS_LIMIT`] listings contain no such pair.
+/// listing can lack a file that a program renames during the listing. This function therefore lists the folder again
+/// until a listing has all files of the previous listing under the same names. This listing may also have new files,
+/// because programs may create files without a pause. Returns `None` if none of [`LISTINGS_LIMIT`] listings has all
+/// files of its previous listing.
 pub(super) fn matching_files(
     pattern: &FilePattern,
     is_wanted: impl Fn(FileRole) -> bool,
@@ -120,7 +121,7 @@ pub(super) fn sort_in_reading_order(listed: &mut [ListedFile], pattern: &FilePat
     });
 }
 
-/// Returns the number that log rotation gave to a file, also if the file is compressed; 0 if the name has no number.
+/// Returns the number that log rotation gave to a file or compressed file; 0 if the name has no number.
 fn rotation_number(listed: &ListedFile, pattern: &FilePattern) -> u64 {
     let role = match listed.role {
         FileRole::Compressed => {

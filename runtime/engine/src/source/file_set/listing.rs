@@ -18,8 +18,8 @@ use super::listed_file::{ListedFile, matching_files, open_listed, sort_in_readin
 use super::tracked_file::TrackedFile;
 
 /// If an unfinished file (see [`FileSet::is_unfinished`]) has not changed for this time, the source reads the file. An
-/// operator may have recovered only a part of the content of a damaged compressed file. The last bytes of such a
-/// compressed file state a random length.
+/// unfinished file may never become complete, for example if an operator has recovered only a part of a damaged
+/// compressed file. The last bytes of such a compressed file state a random length.
 const UNCOMPRESS_TIMEOUT: Duration = Duration::from_mins(1);
 
 impl FileSet {
@@ -115,10 +115,10 @@ impl FileSet {
         Ok(())
     }
 
-    /// Returns whether a program is still writing the content of the file `compressed` to the file `found`. This is so
-    /// if `found` is a new file, was created after `compressed`, has changed within [`UNCOMPRESS_TIMEOUT`], and has
-    /// only the beginning of the content. A creation time of 0 is unknown; the result is then `false`, because a
-    /// program may instead be compressing `found`.
+    /// Returns whether a program is still writing the content of the file `compressed` to the file `found`. The result
+    /// is `true` if `found` is a new file, was created after `compressed`, has changed within [`UNCOMPRESS_TIMEOUT`],
+    /// and has only the beginning of the content. A creation time of 0 is unknown; the result is then `false`, because
+    /// a program may instead be compressing `found`.
     fn is_unfinished(&self, found: &ListedFile, compressed: &ListedFile) -> io::Result<bool> {
         let compressed_created = created_ns(&compressed.metadata);
         let is_newer = compressed_created > 0 && created_ns(&found.metadata) > compressed_created;
@@ -131,7 +131,7 @@ impl FileSet {
         {
             return Ok(false);
         }
-        // If a path no longer leads to its file, leave the decision to the next listing.
+        // If the path no longer leads to the compressed file, leave the decision to the next listing.
         let Some((_, length)) = self.compressed.content(compressed)? else { return Ok(true) };
         if length.is_none_or(|length| found.metadata.len() >= length) {
             return Ok(false);
@@ -147,10 +147,10 @@ impl FileSet {
         }
     }
 
-    /// Returns whether a program has probably uncompressed the file `found`, instead of writing new lines to it.
-    /// There are three signs: the compressed file is beside `found`, an earlier listing contained the compressed file,
-    /// or the modification time of `found` is before its creation. The reason for the third sign is that programs give
-    /// the uncompressed file the modification time of the compressed file.
+    /// Returns whether a program has probably uncompressed the file `found`, instead of writing new lines to it. One of
+    /// three signs is sufficient. The compressed file is beside `found`; an earlier listing found `found` while a
+    /// program was uncompressing it; or the modification time of `found` is before its creation. The third sign is
+    /// valid because programs give the uncompressed file the modification time of the compressed file.
     pub(super) fn is_uncompressed(&self, found: &ListedFile, listed: &[ListedFile]) -> bool {
         let is_beside = listed.iter().any(|other| {
             other.role == FileRole::Compressed && other.path.with_extension("") == found.path

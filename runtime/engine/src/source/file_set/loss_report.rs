@@ -13,15 +13,15 @@ pub(super) const LOST_FILES_LIMIT: usize = 16;
 
 /// Maximum number of missing ignored files in the checkpoint. If such a file returns, the source still does not read
 /// it. This limit is higher than [`LOST_FILES_LIMIT`], because an operator may compress or move all old files of a
-/// folder at once, and later restore them. A file needs about 300 bytes in the checkpoint.
+/// folder, and restore them later. A file needs about 300 bytes in the checkpoint.
 const IGNORED_FILES_LIMIT: usize = 256;
 
 impl FileSet {
     /// Handles the files that have become missing. For each file of the set, `rests` contains the new compressed file
     /// that this file may have become. Reports the unread rest of a file as lost. Also reports a loss if the content of
-    /// the compressed file does not have the length of the file. A program has then appended lines after the source had
+    /// the compressed file differs in length from the file. In this case, a program appended lines after the source had
     /// last measured the file, possibly after log rotation had renamed the file. All other files that were read to
-    /// their end or ignored stay in the set as lost files, so that the source does not read them again if they return.
+    /// their end or ignored stay in the set as lost files, so that the source does not read them if they return.
     /// Removes the remaining missing files from the set.
     pub(super) fn report_missing(&mut self, rests: Vec<Option<CompressedFile>>) {
         let mut kept = Vec::with_capacity(self.files.len());

@@ -19,7 +19,7 @@ impl FileSet {
     /// Adds files that appeared since the last scan. Holds these files open, up to
     /// [`OPEN_FILES_LIMIT`](super::OPEN_FILES_LIMIT) open files in all, so that the source can read them even if they
     /// are removed before the next scan. The indexes of known files do not change. Leaves two kinds of files to the
-    /// next scan: a file that may be a copy of a known file, and a file that the source must read before a known file.
+    /// next scan: possible copies of known files, and files that the source must read before a known file.
     pub(in crate::source) fn discover(&mut self) -> io::Result<()> {
         let Some(pattern) = self.pattern.clone() else { return Ok(()) };
         let Some(listed) = self.list(&pattern, |_| true)? else { return Ok(()) };
@@ -53,11 +53,12 @@ impl FileSet {
         Ok(())
     }
 
-    /// Returns whether the folder has an older file that is neither tracked nor a copy of a tracked file. A tracked
-    /// file counts as another file after a program has overwritten the bytes that were read. Such an older file may
-    /// contain the unread lines of a tracked file that a program has copied and then truncated. Returns `true` also if
-    /// the folder is missing, and if programs rename or truncate files of the folder during this call: the caller must
-    /// then wait for a complete scan. If a program truncates the file that the caller reads, the result may be wrong.
+    /// Returns whether the folder has an older file that is neither tracked nor a copy of a tracked file. After a
+    /// program has overwritten the bytes that were read of a tracked file, this file counts as not tracked. Such an
+    /// older file may contain the unread lines of a tracked file that a program has copied and then truncated. Also
+    /// returns `true` if the folder is missing, or if programs rename or truncate files of the folder during this call.
+    /// In these two cases, the caller must wait for a complete scan. If a program truncates the file that the caller
+    /// reads, the result may be wrong.
     pub(in crate::source) fn has_unknown_older_file(&mut self) -> io::Result<bool> {
         let Some(pattern) = self.pattern.clone() else { return Ok(false) };
         let Some(listed) = self.list(&pattern, |role| role != FileRole::Live)? else {
@@ -100,8 +101,8 @@ impl FileSet {
         Ok(false)
     }
 
-    /// Adds the listed files that are not tracked. A file that begins with all bytes that were read of a missing file
-    /// takes the place of the missing file.
+    /// Adds the listed files that are not tracked. If a listed file begins with all bytes that were read of a missing
+    /// file, the listed file takes the place of the missing file.
     pub(super) fn add_unknown(&mut self, listed: &[ListedFile]) -> io::Result<()> {
         let mut known_inodes: BTreeSet<u64> = self
             .files
@@ -130,9 +131,9 @@ impl FileSet {
             if let Some(index) = self.original(&file, found, listed)? {
                 self.replace(index, found, &file, (at, &positions))?;
             } else if !is_live && !found.is_ignored && self.is_copy(&file, listed)? {
-                // A copy of a tracked file has nothing new, unless the program that makes the copy then truncates the
-                // tracked file. While the program is still copying, no comparison shows whether it will truncate the
-                // file, so leave the copy to a later scan.
+                // A copy of a tracked file has nothing new, unless the program truncates the tracked file after it has
+                // made the copy. While the program is still copying, no comparison shows whether the program will
+                // truncate the tracked file, so leave the copy to a later scan.
                 if self.is_listing_outdated {
                     break;
                 }
@@ -187,9 +188,9 @@ impl FileSet {
         Ok(())
     }
 
-    /// Returns the index at which to insert a new file that has the position `at` in the listing. This is the index of
-    /// the first tracked file that is listed later and of which no line was read. Without such a tracked file, it is
-    /// the end of the set.
+    /// Returns the index at which to insert a new file that has the position `at` in the listing. The result is the
+    /// index of the first tracked file that is later in the listing and of which no line was read. Without such a
+    /// tracked file, the result is the end of the set.
     fn place(&self, at: usize, positions: &FilePositions) -> usize {
         let is_later = |tracked: &TrackedFile| {
             let position = positions.get(&tracked.progress.inode);

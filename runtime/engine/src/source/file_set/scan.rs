@@ -99,10 +99,11 @@ impl FileSet {
             let best = names.max_by_key(|found| {
                 (found.metadata.dev() == tracked.progress.device, found.role == FileRole::Live)
             });
-            // A program may have truncated a lost file in place. Another tracked file then has the inode, and owns the
-            // listed file.
+            // A program may have truncated a lost file in place. In this case, another tracked file has the inode of
+            // the lost file, and owns the listed file.
             let best = best.filter(|_| !tracked.progress.is_lost || !self.is_reused(tracked));
-            // An ignored file that returns under a name that the path of the source names is a new file of the source.
+            // If an ignored file returns under a name that the path of the source names, this file is a new file of the
+            // source.
             let is_away = tracked.progress.is_ignored && tracked.progress.is_lost;
             let best = best.filter(|found| !is_away || found.role != FileRole::Live);
             self.find(index, pattern, best)?;
@@ -229,7 +230,7 @@ impl FileSet {
     }
 
     /// Closes the files that were read to their end and did not change for [`IDLE_TIMEOUT`], except the newest file. If
-    /// the path of the source has no wildcards, also leaves the file open that the path names. Also closes the files
+    /// the path of the source has no wildcards, the file that the path names also stays open. Also closes the files
     /// that the source does not read. If the last listing of the folder does not contain a closed file, the file counts
     /// as missing from then on.
     fn close_idle(&mut self) {

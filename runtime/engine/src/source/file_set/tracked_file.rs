@@ -46,7 +46,7 @@ pub(in crate::source) struct TrackedFile {
     /// `true` if `progress.first_bytes` contain a whole non-blank line. Other files do not begin with this line.
     pub(super) has_known_line: bool,
     /// `true` if the first bytes already contained such a line before the last listing of the folder. This listing had
-    /// no unknown older file, so as long as the file has these first bytes, no older file has earlier lines of it.
+    /// no unknown older file, so no older file has earlier lines of this file while this file has these first bytes.
     pub(super) is_identified: bool,
     /// The first bytes of the file, at most [`COMPARED_BYTES`](super::comparison::COMPARED_BYTES). `None` if no
     /// comparison has read them since the last listing of the folder.
@@ -221,8 +221,8 @@ impl TrackedFile {
     }
 
     /// Updates `progress.first_bytes` after the file has grown. Keeps the earlier fingerprint if the file is shorter
-    /// than its last known length, or no longer has the first bytes that it had before. The next comparison then shows
-    /// the change.
+    /// than its last known length, or no longer has the first bytes that it had before. With the earlier fingerprint,
+    /// the next comparison shows the change.
     pub(super) fn remember_first_bytes(&mut self, file: &File) -> io::Result<()> {
         let known = self.progress.first_bytes.end();
         let limit = self.progress.length.min(TAIL_LIMIT_BYTES as u64);
@@ -298,17 +298,17 @@ impl TrackedFile {
         self.is_gone() && !is_forgotten && !self.progress.is_compressed && self.loss.is_none()
     }
 
-    /// Returns the fingerprint of the first bytes that the set knows of the file: of the bytes that were read, or of
-    /// the first bytes if nothing was read. Returns `None` if the set knows no byte of the file.
+    /// Returns the fingerprint of the bytes that were read. If nothing was read, returns the fingerprint of the first
+    /// bytes. Returns `None` if the set knows no byte of the file.
     pub(super) fn beginning(&self) -> Option<&ReadFingerprint> {
         let FileProgress { print, first_bytes, .. } = &self.progress;
         [print, first_bytes].into_iter().find(|known| known.end() > 0)
     }
 
     /// Returns whether the file has become missing, and has an unread rest, or probably had an unread rest. A file
-    /// probably had an unread rest if the path of the source named the file, because programs may then have appended
-    /// lines to the file. A program seldom appends lines to a file that log rotation has renamed; only a compressed
-    /// file with the same first bytes shows such lines.
+    /// probably had an unread rest if the path of the source named the file, because programs may have appended lines
+    /// to such a file. A program seldom appends lines to a file that log rotation has renamed; only a compressed file
+    /// with the same first bytes shows such lines.
     pub(super) fn may_have_unknown_rest(&self) -> bool {
         let is_reported = self.progress.is_lost || self.loss.is_some();
         let may_have_grown = self.progress.unread_bytes() > 0 || self.progress.is_live;

@@ -1,4 +1,4 @@
-//! A test with a real server: for some time, the store does not answer the reader of a queue.
+//! A test with a real server: for some time, the store refuses the reads of a queue.
 
 use std::fmt::{self, Write as _};
 use std::sync::{Mutex, PoisonError};

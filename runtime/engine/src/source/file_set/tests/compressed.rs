@@ -27,8 +27,8 @@ fn older_compressed_file_of_equal_length_hides_no_loss() {
     }
 }
 
-/// The set has read three files of the same length. Three compressed files appear, and later a fourth compressed file
-/// of this length.
+/// The source has read three files of the same length. Three compressed files appear, and later a fourth compressed
+/// file of this length.
 #[test]
 fn file_matches_only_one_compressed_file() {
     let mut fixture = Fixture::new("f");
@@ -69,7 +69,7 @@ fn known_compressed_files_are_recognised_after_a_restart() {
     fixture.compress("f.1.gz", 7, 20);
     fixture.scan();
     assert_eq!(fixture.unreported(), ["f.1.gz"]);
-    // A further scan finds the same file, and the set knows the file as soon as the stream gets the dead letter.
+    // The next scan finds the same file, and the set knows the file as soon as the stream gets the dead letter.
     fixture.scan();
     assert_eq!(fixture.unreported(), ["f.1.gz"]);
     let known = fixture.set.known_compressed().unwrap().len();
@@ -123,15 +123,15 @@ fn new_live_file_hides_no_rest_in_a_compressed_file() {
     }
 }
 
-/// Log rotation renames the file that the source has read. Before the next scan, a program compresses a further file,
-/// and creates a new live file.
+/// Log rotation renames the file that the source has read. Before the next scan, a program compresses another file, and
+/// creates a new live file.
 #[test]
 fn new_live_file_hides_no_compressed_file() {
     let mut fixture = Fixture::with_read_file("one\n");
     fixture.rename("f", "f.1");
     fixture.compress("f.gz", 8, 30);
     fixture.append("f", "three\n");
-    // The stream has no dead letter yet, so a further scan finds the same file.
+    // The stream has no dead letter yet, so the second scan finds the same file.
     for _ in 0..2 {
         fixture.scan();
         assert_eq!(fixture.unreported(), ["f.gz"]);

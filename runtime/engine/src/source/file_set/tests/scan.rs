@@ -135,8 +135,8 @@ fn missing_folder_is_not_listed() {
 }
 
 /// A program truncates a file before the source has read anything of it, and the file grows beyond its earlier length
-/// before the next scan. The unread lines are lost, are in a copy, or were in a copy that is not in the folder beside
-/// another older file.
+/// before the next scan. The test has three cases: the unread lines are lost; they are in a copy in the folder; or they
+/// are lost, and the folder has another older file.
 #[test]
 fn unread_file_that_grows_after_a_truncation_is_recognised() {
     for (is_copied, has_other) in [(false, false), (true, false), (false, true)] {
@@ -178,8 +178,8 @@ fn unread_file_truncated_while_stopped_is_recognised() {
     assert!(fixture.has_loss());
 }
 
-/// The set remembers a removed file that was read to its end. A copy then appears that was made before the last lines
-/// were written.
+/// The set remembers a removed file that was read to its end. Later, a copy of the file appears. This copy was made
+/// before the last lines were written.
 #[test]
 fn shorter_copy_of_a_removed_file_is_not_read_again() {
     let mut fixture = Fixture::new("f");

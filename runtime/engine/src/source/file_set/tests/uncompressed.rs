@@ -41,8 +41,8 @@ fn half_uncompressed_file_is_not_read_again() {
 }
 
 /// A program compresses a file after it has appended lines to the file. The path of the source names the file, and the
-/// stream has a dead letter about the appended lines. A program then uncompresses the file, slowly or at once. Scans
-/// find the file before and after the program has removed the compressed file.
+/// stream has a dead letter about the appended lines. A program then uncompresses the file, slowly or in one step.
+/// Scans find the file before and after the program has removed the compressed file.
 #[test]
 fn uncompressed_file_with_a_name_in_the_path_is_not_read_again() {
     let content = "a line\n".repeat(2_100);
