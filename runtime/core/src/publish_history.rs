@@ -1,4 +1,4 @@
-//! The last messages that the owner of a partition sent from one outbox to one shard of a destination. An outbox
+//! The newest messages that the owner of a partition sent from one outbox to one shard of a destination. An outbox
 //! contains committed messages that are to be published. A destination is an exchange, a stream or a file whose
 //! messages the store numbers. Each shard (slice of the store) numbers the messages of its keys.
 //!
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// The time after which a history forgets all its parts, counted from the store's confirmation of the newest part. A
 /// failover of the store takes less time.
 const RETENTION_MS: u64 = 120_000;
-/// The maximum time between two checks whether the store still has the last messages of an outbox. A broken connection
+/// The maximum time between two checks that the store still has the newest messages of an outbox. A broken connection
 /// to the store causes an earlier check.
 const CHECK_INTERVAL_MS: u64 = 5_000;
 
@@ -69,7 +69,7 @@ struct LostEntry<P> {
 pub struct PublishProgress {
     /// The number of new parts in the call; 0 if the call contained lost parts.
     pub new_chunks: usize,
-    /// The number of messages that the call sent again and to which the store gave another number than before the loss.
+    /// The number of repeated messages in the call to which the store gave another number than before the loss.
     pub changed: usize,
 }
 
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(requested(&history), [(2, 12), (3, 13)]);
         assert_eq!(history.next_call(9), (Some(place(1)), 1), "the calls may be repeated");
 
-        // The owner sends one of the parts, and the store loses that part again.
+        // The owner sends one of the parts once more, and the store loses that part for the second time.
         let first: Vec<TestChunk> = history.next_chunks(&new).take(1).cloned().collect();
         assert_eq!(history.record_answer(&first, &[12], true, 0), PublishProgress::default());
         assert_eq!(history.roll_back_to(None), Some(2));

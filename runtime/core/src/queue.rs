@@ -222,7 +222,7 @@ impl QueueCursor {
         while let Some(ExpectedRun { run: other, at: since, .. }) = self.expected.get_mut(place)
             && other.first <= run.last
         {
-            // The store assigned these numbers again, so it has lost the previous entries.
+            // The store assigned these numbers a second time, so it has lost the previous entries.
             let entries = other.last + 1 - other.first.max(run.first);
             let lost_at = *since;
             if other.first < run.first {
@@ -261,7 +261,7 @@ impl QueueCursor {
         }
     }
 
-    /// Returns the position through which entries may be removed now; `None` if no further entry may be removed.
+    /// Returns the position up to which, inclusive, entries may be removed now; `None` if no entry may be removed now.
     pub fn removable(&self) -> Option<QueuePosition> {
         let mut through = self.finished.min(self.read);
         if let Some((late, _)) = self.late.first_key_value() {

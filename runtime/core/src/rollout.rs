@@ -8,10 +8,10 @@
 //! chosen version any more, an instance may choose an older version in only two cases. In the first case, this instance
 //! offered the chosen version and has lost the file of this version. In the second case, no other instance offered the
 //! chosen version when this instance started. In both cases, the instance keeps the chosen version as long as a
-//! temporary fault of its machine is the only reason why the instance cannot use this version. The restriction has two
+//! temporary fault of its machine is the only reason why the instance cannot use this version. These rules have two
 //! reasons: a crashed instance may return with the file, and an older version may be unable to read states that the
-//! newer version has written. The restriction applies only to the newest rollout of the same handler. It does not apply
-//! if the store went back in time and lost the newest rollout, or if the stream now has another handler.
+//! newer version has written. The rules do not apply if the store went back in time and lost the newest rollout, or if
+//! the stream now has another handler.
 
 use crate::{Build, Rollout, split_version};
 

@@ -10,7 +10,7 @@
 //! what happens to an arriving event. `repeat` decides about an event that arrives again; for this decision,
 //! `settled_events` keeps digests of settled events. `dispatch` forms turns and accepts their results; `other_types`
 //! settles the events that the handler does not execute because of their types. `retry` handles failures, and `gap`
-//! handles missing events. `passed_letters` decides again about dead letters whose sequences the key has passed.
+//! handles missing events. `passed_letters` removes or replaces early dead letters whose sequences the key has passed.
 //! `spill` moves events between memory and store. `commit` forms batches and handles the replies. `load` loads and
 //! evicts lanes, and `restart` restarts them. `due` reads the due index of the store, and loads the keys that must be
 //! processed again. All parts call `reschedule` after they have changed a lane. The code of a lane (`lane`, with `held`
@@ -203,7 +203,7 @@ impl Sequencer {
 
     // Getters.
 
-    /// Returns the number of further deliveries, or early events, that the sequencer accepts now.
+    /// Returns how many more deliveries and early events the sequencer accepts now.
     pub fn credit(&self) -> usize {
         if self.draining || self.stopped || self.is_nearly_full() {
             return 0;
@@ -310,8 +310,8 @@ impl Sequencer {
         self.reload_requests.len()
     }
 
-    /// Returns the highest number of a rollout that a key needed and that the sequencer did not know; 0 if there was no
-    /// such key.
+    /// Returns the highest rollout number that any key has needed and that the sequencer did not know at that time; 0
+    /// if no key has needed an unknown rollout.
     pub fn newest_rollout(&self) -> u64 {
         self.newest_rollout
     }
@@ -376,8 +376,9 @@ impl Sequencer {
         }
     }
 
-    /// Handles each deadline of a lane that has passed at `now`. If a batch got no reply, and the delay after its last
-    /// try has passed at `now`, sends the batch again. The next [`Self::poll_effect`] handles the other timeouts.
+    /// Handles the deadlines of lanes that have passed at `now`. If the sequencer got no reply to a batch, and the
+    /// delay before the repetition has passed at `now`, sends the batch again. The next [`Self::poll_effect`] handles
+    /// all other timeouts.
     pub fn handle_timeout(&mut self, now: u64) {
         self.now = self.now.max(now);
         if self.stopped {
@@ -393,7 +394,7 @@ impl Sequencer {
 
     // Outputs.
 
-    /// Returns the next effect. Returns `None` if the sequencer has no further effect before the next input or timeout.
+    /// Returns the next effect; `None` if the sequencer requests nothing more before the next input or timeout.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         if self.effects.is_empty() && !self.stopped {
             self.free_memory();
@@ -401,7 +402,7 @@ impl Sequencer {
             self.start_loads();
             self.close_batches();
             if self.dispatch() {
-                // No later input would cause the commits of the settled events.
+                // `dispatch` has settled events without a turn, so no result of a turn would later cause their commit.
                 self.close_batches();
             }
             self.read_due();

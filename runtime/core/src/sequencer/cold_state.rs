@@ -59,8 +59,8 @@ pub(super) struct ColdFields {
     /// The time at which to load the key record again, because another partition took the key over, or may have
     /// released the parked key.
     pub(super) reload_at: Option<u64>,
-    /// The time at which to request the next event from the replay sources, in case the last event of the key was lost
-    /// (`gap.tail`).
+    /// The time at which to request the next event from the replay sources, in case the newest event of the key was
+    /// lost (`gap.tail`).
     pub(super) tail_at: Option<u64>,
     pub(super) gap: Option<LaneGap>,
     /// The missing sequences that every round of the gap has requested so far.

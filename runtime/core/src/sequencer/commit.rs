@@ -182,9 +182,9 @@ impl Sequencer {
         if !batch.writes.is_empty() || !batch.letters.is_empty() {
             self.send(batch, lanes, letters, kept);
         }
-        // From here on, the letters of the batch count as letters in flight. If the sequencer examined a lane earlier,
-        // it would not find the letter of the lane's event among the letters that wait for a commit. It would then
-        // treat the event as missing.
+        // From here on, the letters of the batch count as letters in flight. Before this point, the sequencer must not
+        // examine a lane: it would not find the letter of the lane's event among the letters that wait for a commit,
+        // and would treat the event as missing.
         for index in examined {
             self.reschedule(index);
         }

@@ -87,7 +87,8 @@ impl DeliveryWindow {
         self.acknowledged = self.base - 1;
     }
 
-    /// Returns the last delivery to acknowledge; `None` if there is no new delivery to acknowledge.
+    /// Returns the newest delivery to acknowledge, together with all earlier deliveries; `None` if no new delivery can
+    /// be acknowledged.
     pub(super) fn acknowledge(&mut self) -> Option<DeliveryNumber> {
         let through = self.base - 1;
         (through > self.acknowledged).then(|| {

@@ -309,10 +309,10 @@ impl Sequencer {
         }
         let letters = std::mem::take(&mut self.shards[shard as usize].letters);
         for OrphanLetter { letter, delivery } in letters {
-            // The lane decides again about the event of each letter. But the sequencer drops an event without a
-            // delivery, because it will get the event again from the spill area, the source or a replay source. If an
-            // event needs a lane and none is free, its letter stays, although the reason in the letter may no longer
-            // hold.
+            // The lane decides once more what happens to the event of each letter. But the sequencer drops an event
+            // without a delivery, because it will get the event again from the spill area, the source or a replay
+            // source. If an event needs a lane and none is free, its letter stays, although the reason in the letter
+            // may no longer be true.
             if let LetterContent::Event(event) = &letter.content
                 && self.invalid_event_letter(event).is_none()
                 && (delivery == 0 || self.ensure_loaded(&letter.id.key))
