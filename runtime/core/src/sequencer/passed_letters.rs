@@ -143,9 +143,9 @@ impl Sequencer {
         next_results.removes_passed = true;
     }
 
-    /// Decides about an event whose sequence the key has passed, as if the event arrived now. If the event is not a
-    /// repeat of the settled event, returns a dead letter with the cause that is true now. This letter is an orphan dead
-    /// letter, and therefore durable no later than the next write of the lane.
+    /// Decides about an event whose sequence the key has passed, as if the event arrived now. If the event is no repeat
+    /// of the settled event, returns a dead letter with the present cause. This letter is an orphan dead letter, and
+    /// therefore durable no later than the next write of the lane.
     fn decide_passed_event(
         &mut self,
         index: u32,
