@@ -223,9 +223,9 @@ impl Event {
 
     /// Returns a digest of the type and the data.
     ///
-    /// If the data is JSON, two forms of the same JSON have the same digest ([`json_digest`]), because a producer, or a
-    /// library that sends an event again, may change the form. The content type does not matter. If the data is not
-    /// JSON, the digest covers the bytes of the data.
+    /// If the data is JSON, two forms of the same JSON have the same digest ([`json_digest`]), because a producer or a
+    /// library that repeats an event may change the form. The content type does not matter. If the data is not JSON,
+    /// the digest covers the bytes of the data.
     pub fn content(&self) -> u64 {
         self.content
     }
@@ -262,7 +262,7 @@ impl Event {
     /// recorded this digest if the copy was not store-numbered, for example because an earlier version of Ordain
     /// published the copy. The second of the two also covers the source and the id. If the sequencer has recorded an
     /// event of the key with the same sequence under one of these digests, this event is a repeat of that event.
-    /// Otherwise, this event is another event.
+    /// Otherwise, the two events differ.
     pub fn repeat_digests(&self) -> impl Iterator<Item = u64> {
         self.content_digests().flat_map(move |content| [content, self.whole_digest(content)])
     }

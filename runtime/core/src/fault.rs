@@ -14,7 +14,7 @@ pub enum SequencerFault {
     /// key) as the answer to the lane's current request. The sequencer also accepts the result of a turn that began
     /// before the lane restarted.
     ForgetTheTokenCheck,
-    /// The sequencer executes the last settled event once more when a repeat of this event arrives.
+    /// When a repeat of the newest settled event of a key arrives, the sequencer executes this event a second time.
     TakeADuplicateForNew,
     /// The sequencer retries a failed event without limit.
     RetryForEver,

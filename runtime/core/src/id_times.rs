@@ -23,8 +23,8 @@ pub struct IdStretch {
 }
 
 impl IdTimes {
-    /// The maximum number of stretches of a key: about four for the last period of `id_ttl`, and a few older stretches.
-    /// The older stretches are kept, because events with older ids can arrive again after a crash.
+    /// The maximum number of stretches of a key: about four for the most recent period of `id_ttl`, and a few older
+    /// stretches. The older stretches are kept, because events with older ids can arrive again after a crash.
     pub const STRETCHES_LIMIT: usize = 8;
 
     /// Returns all stretches, the newest last.

@@ -28,8 +28,8 @@ pub struct KeyRecord {
     /// The partition whose owner may commit to this key.
     pub partition: u32,
     /// The number of loads that took the key over from another partition. Only a load changes the number, never a
-    /// commit. When the key has moved to another partition and back, the number is higher. The store therefore refuses
-    /// a write that was formed from a load before these moves.
+    /// commit. When the key has moved to another partition and back, the number is higher than before these moves. The
+    /// store therefore refuses a write that was formed from a load before the moves.
     pub takeovers: u32,
     /// The status of the key.
     pub status: KeyStatus,
@@ -48,7 +48,7 @@ pub struct KeyRecord {
     /// sequences of the range, these sequences stay in the range until the owner has removed or replaced their
     /// remaining dead letters. Few keys have such dead letters, so the range is in a box.
     pub ahead: Option<Box<AheadRange>>,
-    /// The rollout under which the last executed event was committed. The rollout names the handler version.
+    /// The rollout under which the newest executed event was committed. The rollout names the handler version.
     pub rollout: Option<Arc<Rollout>>,
     /// The reason why the key retries or is parked; `None` if the key does neither.
     pub failure: Option<Box<FailureInfo>>,
@@ -90,7 +90,8 @@ impl KeyRecord {
         }
     }
 
-    /// Returns the number of the rollout under which the last event was executed. Returns 0 if no event was executed.
+    /// Returns the number of the rollout under which the newest executed event was committed. Returns 0 if no event was
+    /// executed.
     pub fn rollout_number(&self) -> u64 {
         self.rollout.as_ref().map_or(0, |decided| decided.number)
     }
@@ -350,8 +351,8 @@ impl EventDigests {
         self.0.iter().copied()
     }
 
-    /// Returns the sequences of the settled events, with their digests. `next` is the sequence after the last event.
-    /// Omits a sequence whose event never arrived.
+    /// Returns the sequences of the settled events, with their digests. `next` is the sequence after the newest settled
+    /// event. Omits a sequence whose event never arrived.
     pub(crate) fn sequences(&self, next: u64) -> impl Iterator<Item = (u64, u32)> {
         let first = next.saturating_sub(self.0.len() as u64);
         (first..).zip(self.iter()).filter(|(_, short)| *short != Self::UNSEEN_DIGEST)
@@ -664,7 +665,8 @@ pub enum WriteRefusal {
     /// Another partition took the key over. The key may have returned to this partition since then. The value is the
     /// stored `next` of the key.
     Partition(u64),
-    /// The last event of the key record was executed under a newer [`Rollout`] than the events of the write.
+    /// According to the stored key record, an event of the key was executed under a newer [`Rollout`] than the events
+    /// of the write.
     Version,
     /// The key record or other stored data of the key cannot be read, or the key is too long. The value is the reason.
     Corrupt(String),

@@ -1,8 +1,8 @@
 //! The newest calls with which a producer (a program that writes events) wrote events to a store.
 //!
 //! A store can go back in time: after a failure, a shard (a slice of the store) lacks its newest writes.
-//! [`ProducerHistory`] keeps the calls of the last minutes, and for each shard a witness: the newest event of the
-//! producer in the shard. A shard that lacks its witness has gone back in time. The producer then writes the calls
+//! [`ProducerHistory`] keeps the calls of the most recent minutes, and for each shard a witness: the newest event of
+//! the producer in the shard. A shard that lacks its witness has gone back in time. The producer then writes the calls
 //! again, in their order and before any new event. Otherwise the store would give the numbers of lost events to new
 //! events.
 //!
@@ -33,7 +33,7 @@ pub struct ProducerHistory<C, W> {
     max_bytes: usize,
     /// The time that calls stay in memory, in ms.
     max_age: u64,
-    /// The time when the history last forgot a call for lack of memory, before the call reached `max_age`.
+    /// The most recent time when the history forgot a call for lack of memory, before the call reached `max_age`.
     dropped_at: Option<u64>,
     newest: Witnesses<W>,
     /// The shards that lack their witness.
@@ -44,7 +44,7 @@ pub struct ProducerHistory<C, W> {
     /// The witnesses of the calls that were written again.
     renewed: Witnesses<W>,
     checked_at: u64,
-    /// The number of broken connections to the store before the last check.
+    /// The number of broken connections to the store before the newest check.
     checked_breaks: u64,
 }
 

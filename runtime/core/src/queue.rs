@@ -1,11 +1,11 @@
 //! The position of a reader in a queue of the store. The store may go back in time: after a failure, the store may lack
 //! its newest entries.
 //!
-//! A store that lost the writes of the last seconds assigns the numbers of the lost entries to new entries. A number
-//! alone therefore does not identify an entry. For this reason, each entry also has a history digest: a digest of the
-//! previous history digest and of a random number of the call that wrote the entry. If an entry has both the number and
-//! the history digest that the reader remembers, this entry and all earlier entries are still the same. The history
-//! digest of a damaged entry is unknown, so the reader identifies a damaged entry by its number alone.
+//! After such a loss, the store assigns the numbers of the lost entries to new entries. A number alone therefore does
+//! not identify an entry. For this reason, each entry also has a history digest: a digest of the previous history
+//! digest and of a random number of the call that wrote the entry. If an entry has both the number and the history
+//! digest that the reader remembers, this entry and all earlier entries are still the same. The history digest of a
+//! damaged entry is unknown, so the reader identifies a damaged entry by its number alone.
 //!
 //! Each request to read names the last queue position that the reader has read, and each request to remove entries
 //! names the last position to remove. The store rejects the request if the queue does not have this position. The
@@ -115,7 +115,7 @@ pub struct QueueCursor {
     late: BTreeMap<u64, u64>,
     /// The entries that writers of this process have put into the queue and that the cursor has not read yet.
     expected: VecDeque<ExpectedRun>,
-    /// The number of the last entry that the reader has read since the last restart; 0 if there is none.
+    /// The number of the newest entry that the reader has read since the newest restart; 0 if there is none.
     read: u64,
     /// All delivered entries through this number are finished, except the late entries.
     finished: u64,
@@ -186,9 +186,9 @@ impl QueueCursor {
     }
 
     /// Records the number of the first entry in the queue, or of the next entry if the queue is empty. If the store
-    /// went back in time, entries that it had removed may be in the queue again; the cursor then no longer counts them
-    /// as removed. The cursor no longer expects entries below `first`, because another reader has read and removed
-    /// them.
+    /// went back in time, entries that the store had removed may be in the queue again; the cursor then no longer
+    /// counts these entries as removed. The cursor no longer expects entries below `first`, because another reader has
+    /// read and removed them.
     pub fn record_first(&mut self, first: u64) {
         self.removed = self.removed.min(first.saturating_sub(1));
         while let Some(ExpectedRun { run, .. }) = self.expected.front_mut()

@@ -111,8 +111,8 @@ pub struct Sequencer {
     /// The largest recent size of a turn's outcome, in bytes. While outcomes are smaller than this value, the value
     /// decreases gradually.
     outcome_bytes: usize,
-    /// The last turn that started although the memory budget was full, and its start time; `None` after the end of this
-    /// turn.
+    /// The newest turn that started although the memory budget was full, and its start time; `None` after the end of
+    /// this turn.
     over_budget_turn: Option<(AttemptToken, u64)>,
     outbox: usize,
     /// The number of lanes that will change even if no event arrives, because of a gap with a time limit or a scheduled
@@ -145,8 +145,8 @@ pub struct Sequencer {
 }
 
 impl Sequencer {
-    /// Creates a sequencer for a partition that has just been claimed. `commits` contains the number of the last commit
-    /// of each shard.
+    /// Creates a sequencer for a partition that has just been claimed. `commits` contains the number of the newest
+    /// commit of each shard.
     pub fn new(settings: SequencerSettings, commits: &[u64], now: u64) -> Self {
         assert!(
             settings.first == 1 || settings.ordering == OrderingMode::Sequenced,
@@ -250,8 +250,8 @@ impl Sequencer {
         self.turns == 0 && self.committed_all()
     }
 
-    /// Returns, for each event that the last applied commit settled, the time that the producer gave the event; `None`
-    /// for an event without a time.
+    /// Returns, for each event that the newest applied commit settled, the time that the producer gave the event;
+    /// `None` for an event without a time.
     pub fn settled_times(&self) -> &[Option<u64>] {
         &self.settled_times
     }
@@ -265,8 +265,8 @@ impl Sequencer {
 
     /// Returns the store-numbered events that the sequencer has counted as repeats since the last call, although it no
     /// longer knew the digest of the settled event with the same sequence. Such an event is usually a repeat. But after
-    /// the store has gone back in time, it can be another event to which the store gave the number of a lost event.
-    /// Returns at most `UNVERIFIED_DUPLICATES_LIMIT` events, and leaves out the others.
+    /// the store has gone back in time, this event can be another event to which the store gave the number of a lost
+    /// event. Returns at most `UNVERIFIED_DUPLICATES_LIMIT` events, and leaves out the others.
     pub fn take_unverified_duplicates(&mut self) -> Vec<Arc<Event>> {
         std::mem::take(&mut self.unverified_duplicates)
     }
@@ -297,9 +297,9 @@ impl Sequencer {
         (for_ever && lane.durable_but_full(&self.settings)).then_some((&lane.key, lane.done))
     }
 
-    /// Returns whether a shard of the store may have gone back in time (lost its newest commits) since its last answer.
-    /// As long as the result is `true`, the owner must not write data to the store that depends on committed data,
-    /// because the store may have lost the committed data.
+    /// Returns whether a shard of the store may have gone back in time (lost its newest commits) since its newest
+    /// answer. As long as the result is `true`, the owner must not write data to the store that depends on committed
+    /// data, because the store may have lost the committed data.
     pub fn in_doubt(&self) -> bool {
         self.shards.iter().any(ShardState::is_in_doubt)
     }

@@ -93,9 +93,9 @@ pub struct SequencerSettings {
     pub due_poll: u64,
     /// The time, after the end of a key, for which the store keeps the record of the key.
     pub complete_ttl: u64,
-    /// The time for which the store keeps the record of an idle key after its last write. A key is idle if it has not
-    /// ended, is not parked, has no spilled or dead-lettered event that may still take effect, and has no entry in the
-    /// due index. With `None`, the store never removes the record of a key that has not ended.
+    /// The time for which the store keeps the record of an idle key after the newest write of this record. A key is
+    /// idle if it has not ended, is not parked, has no spilled or dead-lettered event that may still take effect, and
+    /// has no entry in the due index. With `None`, the store never removes the record of a key that has not ended.
     pub key_ttl: Option<u64>,
     /// The rollout under which the sequencer executes events at the start. The rollout names the handler version.
     /// `None` if that version is not available in this process. The sequencer then executes nothing until that version

@@ -51,7 +51,7 @@ pub struct UnreadRuns {
     /// The runs, each with the time when the writer put it into the queue, in ms since 1970. The runs are in the order
     /// in which the writer received the answers to its calls.
     runs: VecDeque<(QueueRun, u64)>,
-    /// The time of the last check that found a record of the writer in the store, in ms since 1970.
+    /// The time of the newest check that found a record of the writer in the store, in ms since 1970.
     record_seen_at: u64,
 }
 

@@ -25,8 +25,8 @@ const HISTORY_BYTES: usize = 16 << 20;
 /// `retain`.
 const HISTORY_AGE_LIMIT: Duration = Duration::from_mins(2);
 
-/// The time for which a publisher waits until other publishers have written their lost events again: longer than the
-/// interval at which a publisher checks whether the store has lost events.
+/// The time for which a publisher waits until other publishers have written their lost events again. This time is
+/// longer than the interval at which a publisher checks whether the store has lost events.
 const OTHER_PUBLISHERS_LIMIT: Duration = Duration::from_secs(30);
 /// The time between two attempts to write lost events again while the publisher waits for other publishers.
 const OTHER_PUBLISHERS_INTERVAL: Duration = Duration::from_millis(500);

@@ -73,7 +73,7 @@ pub struct CommitsLost {
     pub commits: u64,
     /// The number of the first lost commit.
     pub first: u64,
-    /// The number of the last commit of the owner.
+    /// The number of the owner's newest commit.
     pub last: u64,
     /// `true` if the shard also lost the claim of the owner. `first` is then the first commit under this claim, and the
     /// shard may also have lost earlier commits.
@@ -108,7 +108,7 @@ pub struct NumberedMessages {
     /// lost a part of the messages of this commit. `None` if the shard has no message of this owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first: Option<u64>,
-    /// The number of the last commit whose messages the shard had.
+    /// The number of the newest commit whose messages the shard had.
     pub last: u64,
     /// A time before the first lost message (RFC 3339); `None` if the owner does not know such a time.
     #[serde(skip_serializing_if = "Option::is_none")]

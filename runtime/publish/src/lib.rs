@@ -3,7 +3,8 @@
 //! stream reads from the broker, the broker confirms each event; otherwise the store does.
 //!
 //! In a `sequenced` stream, the store remembers the id of each event for the time of the setting `retain`. If a
-//! producer publishes the event again within this time, the event keeps its number, and the stream accepts it once.
+//! producer publishes the event again within this time, the event keeps its number, and the stream accepts the event
+//! only once.
 
 mod assign;
 mod history;
@@ -299,8 +300,8 @@ impl StreamPublisher {
     /// After the loss, a stream that reads the events may have an event of a key with a higher sequence than the store
     /// knows. The store then refuses an event of this key, unless this method was called. After this call, the store
     /// gives the event the next number of its key if the stream has the same event under this number. The stream then
-    /// recognises the repeat. If the stream has a different event under this number, or no longer has the digest of its
-    /// event (the setting `digests` limits the number of digests), the store refuses the event.
+    /// recognises the repeat. The store refuses the event if the stream has a different event under this number, or no
+    /// longer has the digest of its event. (The setting `digests` limits the number of digests.)
     pub fn reuse_lost_numbers(&mut self) {
         if let Some((assigner, _)) = &mut self.assigner {
             assigner.reuses_lost_numbers = true;

@@ -16,12 +16,12 @@ pub enum SourceState {
     Consuming,
     /// The source does not receive events now, and retries.
     Retrying {
-        /// The last error.
+        /// The newest error.
         reason: String,
     },
     /// The source does not receive events now, because its server refuses the login. The source retries.
     LoginRefused {
-        /// The last error.
+        /// The newest error.
         reason: String,
         /// The server's own words, without names and addresses. Empty if these words may contain names or addresses.
         words: String,

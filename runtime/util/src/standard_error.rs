@@ -363,7 +363,7 @@ fn write(text: &[u8]) -> usize {
         match rustix::io::write(&stderr, &rest[..write_bytes(rest)]) {
             Ok(written) if written > 0 => rest = &rest[written..],
             Err(Errno::INTR) => {}
-            // Another program that shares the terminal or pipe has made it non-blocking.
+            // Another program that shares the terminal or pipe has set the non-blocking mode.
             Err(Errno::AGAIN) => {
                 let _ = poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], None);
             }

@@ -248,8 +248,8 @@ impl Sequencer {
 
     /// Holds a new event of the lane. The sequence of the event is `done` or higher. A `sequenced` stream does not hold
     /// an event that is too far ahead, or whose key is full while `overflow` is `dead-letter`. If such an event has a
-    /// delivery, it becomes a dead letter; if it has none, this method drops it. As long as the stored key record does
-    /// not permit the dead letter yet, this method defers the event instead.
+    /// delivery, the event becomes a dead letter; otherwise, this method drops the event. As long as the stored key
+    /// record does not permit the dead letter yet, this method defers the event instead.
     fn hold(&mut self, index: u32, sequence: u64, delivery: DeliveryNumber, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         if sequence != lane.done {

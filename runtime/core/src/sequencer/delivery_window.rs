@@ -26,7 +26,7 @@ pub(super) struct DeliveryWindow {
     slots: VecDeque<DeliverySlot>,
     /// The number of finished deliveries after the oldest unfinished delivery.
     finished_behind: usize,
-    /// The last acknowledged delivery.
+    /// The newest acknowledged delivery.
     acknowledged: DeliveryNumber,
 }
 

@@ -8,7 +8,7 @@ use crate::event::{Key, shard_of};
 /// The delay until the next read of the due index, in ms, in five cases:
 /// - No lane is free for the read.
 /// - During the read, other keys took the last free lanes.
-/// - A lane whose key must be processed again left memory during the last pass over the index.
+/// - A lane whose key must be processed again left memory during the newest pass over the index.
 /// - The store has not searched the whole index.
 /// - A lane whose key is due, but cannot continue now, leaves memory.
 ///

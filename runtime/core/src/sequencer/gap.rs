@@ -28,7 +28,7 @@ pub(super) struct LaneGap {
     /// events. `None` if no such query is necessary, or after the query.
     clock_after_letters: Option<u64>,
     /// The lowest sequence of the events that are in dead letters in the store and that the lane cannot hold yet. The
-    /// sequencer learns of these letters from the last query to the store, and from its own commits.
+    /// sequencer learns of these letters from the newest query to the store, and from its own commits.
     pub(super) next_letter: Option<u64>,
     /// The exclusive end of the sequences, from `at` on, for which the newest search of the store can show that they
     /// have no early dead letter. The search may be outstanding. 0 if no search has begun.

@@ -117,7 +117,7 @@ impl IdWindow {
 }
 
 impl Sequencer {
-    /// Returns the time of the store's server for a shard, estimated from the server's last reply.
+    /// Returns the time of the store's server for a shard, estimated from the server's newest reply.
     pub(super) fn store_time(&self, shard: u32) -> u64 {
         self.now.wrapping_add(self.shards[shard as usize].store_clock_offset)
     }

@@ -94,7 +94,7 @@ pub(super) struct Lane {
     pub(super) must_write: bool,
     /// `true` if all held events must be spilled: moved into the store.
     pub(super) spill_all: bool,
-    /// `true` if the last event below `done` ended the key.
+    /// `true` if the event before `done` ended the key.
     pub(super) ended: bool,
     /// The time when the store removes the key record if no write follows; `u64::MAX` if the store keeps the record.
     pub(super) expires_at: u64,

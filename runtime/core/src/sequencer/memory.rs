@@ -46,14 +46,14 @@ impl Sequencer {
         self.memory + (self.turns + 1) * self.outcome_bytes <= self.settings.memory_budget
     }
 
-    /// Returns whether other actions must wait for the end of the last turn that started beyond the budget. Other
+    /// Returns whether other actions must wait for the end of the newest turn that started beyond the budget. Other
     /// actions wait only during the first 50 ms of that turn.
     pub(super) fn over_budget_turn_runs(&self) -> bool {
         self.over_budget_turn
             .is_some_and(|(_, at)| self.now < at.saturating_add(SLOW_TURN_TIMEOUT_MS))
     }
 
-    /// Returns the time at which other turns, loads and reads stop waiting for the last turn that started beyond the
+    /// Returns the time at which other turns, loads and reads stop waiting for the newest turn that started beyond the
     /// budget: 50 ms after the start of that turn. Returns `None` if nothing waits for that turn.
     pub(super) fn over_budget_timeout(&self) -> Option<u64> {
         let waits = !self.ready.is_empty() || self.is_full();

@@ -231,8 +231,8 @@ impl Sequencer {
         lane.must_write |= is_over || lane.parked();
         if is_over && tail.is_some() && !lane.ended && !lane.parked() && lane.cold.tail_at.is_none()
         {
-            // While the record had the range, the key's entry in the due index did not contain the time of the next
-            // request for `gap.tail`, so the load did not set this time.
+            // While the record had the range, the due index did not contain the time of the next request for
+            // `gap.tail`, so the load did not set this time.
             lane.cold.get_or_init().tail_at = tail;
         }
         if let Some(cold) = lane.cold.get_mut() {
