@@ -73,8 +73,8 @@ pub enum Effect {
         /// belong to a key of the same name that has ended.
         max_letter_age: u64,
     },
-    /// Read the early dead letters of a key (the letters whose cause
-    /// [`waits_for_earlier`](crate::Cause::waits_for_earlier)) for sequences that the key has passed.
+    /// Read the early dead letters of a key for sequences that the key has passed. A dead letter is early if
+    /// [`Cause::waits_for_earlier`](crate::Cause::waits_for_earlier) returns `true` for its cause.
     /// [`Input::EarlyLettersRead`](crate::Input::EarlyLettersRead) answers this effect.
     ReadEarlyLetters {
         /// The token to return with the answer.

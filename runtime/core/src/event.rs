@@ -230,7 +230,7 @@ impl Event {
         self.content
     }
 
-    /// Returns the digests under which an earlier event with the same content may be recorded: first
+    /// Returns the digests under which an earlier event with the same content may be recorded. The first digest is
     /// [`Self::content`]. If the data is JSON, the second digest covers the bytes of the data, because earlier versions
     /// of Ordain recorded such digests. The second digest is computed only if the caller reads it.
     pub fn content_digests(&self) -> impl Iterator<Item = u64> {

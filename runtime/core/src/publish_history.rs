@@ -69,7 +69,7 @@ struct LostEntry<P> {
 pub struct PublishProgress {
     /// The number of new parts in the call; 0 if the call contained lost parts.
     pub new_chunks: usize,
-    /// The number of repeated messages in the call to which the store gave another number than before the loss.
+    /// The number of the call's repeated messages that got another number than before the loss.
     pub changed: usize,
 }
 
@@ -211,8 +211,8 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
     }
 
     /// Prepares the owner to send all messages after `last` again. `last` is the newest outbox position that the store
-    /// has. Returns the number of those messages that did not already wait to be sent again. Returns `None` if some
-    /// messages after `last` are no longer in memory.
+    /// has. Returns how many of these messages were not yet waiting to be sent again. Returns `None` if some messages
+    /// after `last` are no longer in memory.
     pub fn roll_back_to(&mut self, last: Option<OutboxPosition>) -> Option<usize> {
         if self.forgotten > last {
             return None;

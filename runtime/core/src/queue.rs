@@ -115,7 +115,8 @@ pub struct QueueCursor {
     late: BTreeMap<u64, u64>,
     /// The entries that writers of this process have put into the queue and that the cursor has not read yet.
     expected: VecDeque<ExpectedRun>,
-    /// The number of the newest entry that the reader has read since the newest restart; 0 if there is none.
+    /// The number of the newest entry that the reader has read since the newest restart; 0 if the reader has read no
+    /// entry since then.
     read: u64,
     /// All delivered entries through this number are finished, except the late entries.
     finished: u64,
@@ -171,9 +172,9 @@ impl QueueCursor {
         true
     }
 
-    /// Records that a read after the position [`QueueCursor::after`] found no entries. Counts the expected entries from
-    /// number `first` on as lost. `first` is the number of the first entry in the queue, or of the next entry if the
-    /// queue is empty. Call this function only if all expected entries were written before the read began.
+    /// Records that a read after the position [`QueueCursor::after`] found no entries. Counts as lost all expected
+    /// entries whose number is `first` or higher. `first` is the number of the first entry in the queue, or of the next
+    /// entry if the queue is empty. Call this function only if all expected entries were written before the read began.
     pub fn record_end(&mut self, first: u64) {
         let end = self.read.max(first.saturating_sub(1));
         if self.last_delivered().is_some_and(|last| last > end) {
@@ -261,7 +262,8 @@ impl QueueCursor {
         }
     }
 
-    /// Returns the position up to which, inclusive, entries may be removed now; `None` if no entry may be removed now.
+    /// Returns the position of the newest entry that may be removed now, together with all earlier entries. Returns
+    /// `None` if no entry may be removed now.
     pub fn removable(&self) -> Option<QueuePosition> {
         let mut through = self.finished.min(self.read);
         if let Some((late, _)) = self.late.first_key_value() {

@@ -25,7 +25,7 @@ pub struct RolloutView<'a> {
     /// The builds that the other instances offer.
     pub other_builds: &'a [Build],
     /// `true` if this instance may replace the present rollout by a rollout of an older version. Even then, this
-    /// instance replaces the present rollout only if no instance offers its build.
+    /// instance replaces the present rollout only if no instance offers the build of that rollout.
     pub may_revert: bool,
     /// The highest rollout number that this instance knows. If the store went back in time (lost its newest writes),
     /// the rollout in the store has a lower number.

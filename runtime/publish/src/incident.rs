@@ -176,7 +176,7 @@ struct IncidentEnvelope<'a, T> {
 }
 
 /// Returns the record of an incident: a structured CloudEvent in JSON, in one line. The `source` of the record is
-/// `/ordain/` and the stream's name, which is also the `source` of the messages that the stream emits.
+/// `/ordain/`, followed by the stream's name. The messages that the stream emits have the same `source`.
 pub fn record<T: Incident>(stream: &str, subject: IncidentSubject<'_>, data: &T) -> String {
     let envelope = IncidentEnvelope {
         specversion: "1.0",

@@ -3,8 +3,8 @@
 //! stream reads from the broker, the broker confirms each event; otherwise the store does.
 //!
 //! In a `sequenced` stream, the store remembers the id of each event for the time of the setting `retain`. If a
-//! producer publishes the event again within this time, the event keeps its number, and the stream accepts the event
-//! only once.
+//! producer publishes the same event again within this time, the event keeps its number, and the stream accepts the
+//! event only once.
 
 mod assign;
 mod history;

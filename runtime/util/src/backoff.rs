@@ -45,7 +45,7 @@ impl Backoff {
     }
 
     /// Returns a random time between half of the next delay and the whole delay, so that many processes do not retry
-    /// together. Doubles the delay that the following call uses.
+    /// together. Also doubles the delay that the following call uses.
     pub fn next_jittered(&mut self) -> Duration {
         self.next_delay().mul_f64(rand::rng().random_range(0.5..1.0))
     }

@@ -50,7 +50,7 @@ pub enum SourceState {
 }
 
 /// A kind of fault because of which a server does not route events to a source. If a source has several faults, the
-/// kind that is defined first below determines the state of the source.
+/// first of their kinds, in the order of this enum, determines the state of the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RoutingFault {
     /// The exchange of the stream has another type than the stream needs.

@@ -5,10 +5,10 @@
 //! with a limit. In a process without a guard, such as a command that soon ends, each thread writes directly.
 //!
 //! If the queue is full, lines wait for room, so that a reader that continues to read loses no line. A slow reader then
-//! slows the run, as it would slow direct writes. If a reader does not read a portion of the queue (`PORTION_BYTES`)
-//! within `PROGRESS_TIMEOUT`, the reader counts as stopped. The waiting lines are then dropped. All later lines are
-//! dropped without a wait until the reader has resumed and read half of the queue. A stopped reader therefore delays
-//! the run only once per stop.
+//! slows the run, as with direct writes. If a reader does not read a portion of the queue (`PORTION_BYTES`) within
+//! `PROGRESS_TIMEOUT`, the reader counts as stopped. The waiting lines are then dropped. All later lines are dropped
+//! without a wait until the reader has resumed and read half of the queue. A stopped reader therefore delays the run
+//! only once per stop.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::VecDeque;
@@ -35,8 +35,8 @@ const PORTION_BYTES: usize = 64 << 10;
 /// panic waits at most for this time until its text is written.
 const PROGRESS_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The time for which the end of a process waits until the queue is written: enough for a healthy reader, and short for
-/// a supervisor that waits for the end.
+/// The maximum time for which a process that ends waits until the queue is written. This time is long enough for a
+/// healthy reader, and short enough for a supervisor that waits for the end of the process.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Maximum size of one write, in bytes, except for a longer line (`PIPE_BUF`). A pipe keeps the bytes of such a write

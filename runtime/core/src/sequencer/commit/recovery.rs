@@ -54,8 +54,8 @@ pub(super) struct CommitHistory {
 struct KeptCommit {
     batch: Arc<Batch>,
     applied: AppliedCommit,
-    /// The position of each write that settled more events than its key record has digests. With each position: the
-    /// sequences and digests of the events whose digests the key record lacks.
+    /// One entry for each write that settled more events than its key record has digests. The entry contains the
+    /// position of the write, and the sequences and digests of the events whose digests the key record lacks.
     evicted_digests: Vec<(usize, Vec<(u64, u32)>)>,
     bytes: usize,
 }
