@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 /// The minimum time between two recorded commits, in ms.
 const RECORD_INTERVAL_MS: u64 = 60_000;
-/// The maximum number of recorded commits. Two records differ by at least one minute, so a full list reaches back about
-/// an hour or more. A failover of the store loses only the commits of a much shorter time.
+/// The maximum number of recorded commits. The times of two recorded commits differ by at least one minute, so a full
+/// list covers about an hour or more. A failover of the store loses only the commits of a much shorter period.
 const RECORDED_LIMIT: usize = 60;
 
 /// The numbers and times of some commits of one shard (slice of the store), the newest last.
@@ -13,8 +13,8 @@ const RECORDED_LIMIT: usize = 60;
 pub struct CommitTimes(VecDeque<(u64, u64)>);
 
 impl CommitTimes {
-    /// Records the time of a commit, in ms since the Unix epoch. Records nothing if the last recorded time is less than
-    /// a minute earlier. The commit must be newer than all recorded commits.
+    /// Records the time of a commit, in ms since the Unix epoch. If the newest recorded time is less than a minute
+    /// earlier, records nothing. The commit must be newer than all recorded commits.
     pub fn record(&mut self, commit: u64, time: u64) {
         if self.0.back().is_none_or(|(_, last)| time >= last + RECORD_INTERVAL_MS) {
             self.0.push_back((commit, time));
@@ -25,7 +25,7 @@ impl CommitTimes {
     }
 
     /// Returns the time of the newest recorded commit whose number is at most `commit`; `None` if no such commit is
-    /// recorded. No commit after `commit` has an earlier time.
+    /// recorded. No commit after `commit` has an earlier time than the returned time.
     pub fn before_commits_after(&self, commit: u64) -> Option<u64> {
         let earlier = self.0.iter().rev().find(|(recorded, _)| *recorded <= commit);
         earlier.map(|(_, time)| *time)

@@ -7,12 +7,12 @@
 //! goes to an instance whose share has room. If several shares have room, the partition goes to the instance that owns
 //! the fewest partitions, counted over all streams. If several instances own equally few partitions, rendezvous hashing
 //! chooses one of them (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998). Rendezvous
-//! hashing alone would be uneven: with an average of ten partitions per instance, some instance would have about
+//! hashing alone would be uneven: with an average of ten partitions per instance, one of the instances would have about
 //! twenty.
 //!
-//! The totals over all streams may be uneven, although the shares of each stream are even. In a last step, a partition
-//! moves to an instance with a smaller total. This requires two conditions: the totals of the two instances differ by
-//! two or more, and the shares of the partition's stream stay even.
+//! The totals over all streams may be uneven, although the shares of each stream are even. The final step therefore
+//! moves partitions to instances with smaller totals. A partition moves only if two conditions hold: the totals of the
+//! two instances differ by two or more, and the shares of the partition's stream stay even after the move.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -216,7 +216,7 @@ mod tests {
             let max = loads.values().max().unwrap();
             assert!(max - min <= 1 && *max as usize <= even + 1, "step {step}: {min} to {max}");
             // Only the partitions of the joining or leaving instance move. If the size of an even share changes, one
-            // further partition may move.
+            // more partition may move.
             assert!(
                 moved <= least + 1,
                 "step {step}: {moved} partitions moved, but only {least} had to move"

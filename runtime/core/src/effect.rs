@@ -7,8 +7,8 @@ use crate::event::{DeliveryNumber, Key};
 use crate::key_record::{AppliedCommit, Batch};
 use crate::turn::{AttemptToken, Turn};
 
-/// A request of the sequencer. The driver (the code that calls the sequencer) performs each effect once. Some effects
-/// name the [`Input`](crate::Input) that answers them.
+/// A request of the sequencer. The driver (the code that calls the sequencer) performs each effect once. If an
+/// [`Input`](crate::Input) answers an effect, the comment of the effect names this input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Load a key record (the durable record of one key), and take the key over for this partition. Start the load as
@@ -25,11 +25,11 @@ pub enum Effect {
     Run(Turn),
     /// Commit a batch. The driver adds its claim, by which the store recognises the owner of the partition.
     /// [`Input::Committed`](crate::Input::Committed) answers this effect. Before that answer, the sequencer requests no
-    /// other batch of the same shard (a slice of the store). After the answer [`Unknown`](crate::CommitReply::Unknown),
-    /// the sequencer requests the same batch again.
+    /// commit of another batch of the same shard (a slice of the store). After the answer
+    /// [`Unknown`](crate::CommitReply::Unknown), the sequencer requests the commit of the same batch once more.
     Commit(Arc<Batch>),
-    /// Acknowledge all deliveries up to `through`. The store has the result of each of these deliveries durably: the
-    /// event of the delivery is settled, dead-lettered or spilled.
+    /// Acknowledge all deliveries up to and including `through`. The store has the result of each of these deliveries
+    /// durably: the event of the delivery is settled, dead-lettered or spilled.
     Ack {
         /// The last delivery to acknowledge.
         through: DeliveryNumber,
@@ -73,9 +73,9 @@ pub enum Effect {
         /// belong to a key of the same name that has ended.
         max_letter_age: u64,
     },
-    /// Read the dead letters of a key with a cause of [`Cause::waits_for_earlier`](crate::Cause::waits_for_earlier),
-    /// because the key has passed their sequences. [`Input::EarlyLettersRead`](crate::Input::EarlyLettersRead) answers
-    /// this effect.
+    /// Read the early dead letters of a key for sequences that the key has passed. A dead letter is early if
+    /// [`Cause::waits_for_earlier`](crate::Cause::waits_for_earlier) returns `true` for its cause.
+    /// [`Input::EarlyLettersRead`](crate::Input::EarlyLettersRead) answers this effect.
     ReadEarlyLetters {
         /// The token to return with the answer.
         token: AttemptToken,
@@ -114,10 +114,10 @@ pub enum StopReason {
     RolledBack {
         /// The shard that lacks commits.
         shard: u32,
-        /// The number of the last commit of the partition in the shard that the store had confirmed.
+        /// The number of the newest commit that the store had confirmed for this partition in the shard.
         last: u64,
-        /// The number of the last commit that the shard still has, or that the store has applied again after the loss.
-        /// `None` if the shard has lost this owner's claim, and therefore all commits of this owner.
+        /// The number of the newest commit that the shard still has, or that the store has applied again after the
+        /// loss. `None` if the shard has lost this owner's claim, and therefore all commits of this owner.
         stored: Option<u64>,
         /// A time before all lost commits, in ms since the Unix epoch, by the store's clock. `None` if the sequencer
         /// does not know such a time.

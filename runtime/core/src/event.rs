@@ -174,8 +174,8 @@ impl Event {
     }
 
     /// Returns the digests under which the store may have recorded this event: the digest of source and id, and the
-    /// digest of the id alone. The record has the digest of the id alone if an earlier copy of the event had no source,
-    /// or if an earlier version of Ordain wrote the record.
+    /// digest of the id alone. The store has recorded the digest of the id alone if an earlier copy of the event had no
+    /// source, or if an earlier version of Ordain recorded the event.
     pub fn identity_digests(&self) -> [u64; 2] {
         [self.identity_digest(), self.id_digest()]
     }
@@ -223,14 +223,14 @@ impl Event {
 
     /// Returns a digest of the type and the data.
     ///
-    /// If the data is JSON, two forms of the same JSON have the same digest ([`json_digest`]), because a producer, or a
-    /// library that sends an event again, may change the form. The content type does not matter. If the data is not
-    /// JSON, the digest covers the bytes of the data.
+    /// If the data is JSON, two forms of the same JSON have the same digest ([`json_digest`]), because a producer or a
+    /// library that repeats an event may change the form. The content type does not matter. If the data is not JSON,
+    /// the digest covers the bytes of the data.
     pub fn content(&self) -> u64 {
         self.content
     }
 
-    /// Returns the digests under which an earlier event with the same content may be recorded: first
+    /// Returns the digests under which an earlier event with the same content may be recorded. The first digest is
     /// [`Self::content`]. If the data is JSON, the second digest covers the bytes of the data, because earlier versions
     /// of Ordain recorded such digests. The second digest is computed only if the caller reads it.
     pub fn content_digests(&self) -> impl Iterator<Item = u64> {
@@ -258,16 +258,16 @@ impl Event {
     }
 
     /// Returns the digests under which the sequencer may have recorded an earlier copy of this event: two digests for
-    /// each of [`Self::content_digests`]. The first digest covers only the type and the data. The sequencer has
+    /// each of [`Self::content_digests`]. The first of the two covers only the type and the data. The sequencer has
     /// recorded this digest if the copy was not store-numbered, for example because an earlier version of Ordain
-    /// published the copy. The second digest also covers the source and the id. If the sequencer has recorded an event
-    /// of the key with the same sequence under one of these digests, this event is a repeat of that event. Otherwise,
-    /// this event is another event.
+    /// published the copy. The second of the two also covers the source and the id. If the sequencer has recorded an
+    /// event of the key with the same sequence under one of these digests, this event is a repeat of that event.
+    /// Otherwise, the two events differ.
     pub fn repeat_digests(&self) -> impl Iterator<Item = u64> {
         self.content_digests().flat_map(move |content| [content, self.whole_digest(content)])
     }
 
-    /// Returns a digest of the source, the id and `content`, a digest of the type and the data.
+    /// Returns a digest of the source, the id and `content`. `content` is a digest of the type and the data.
     fn whole_digest(&self, content: u64) -> u64 {
         digest([content, self.identity_digest()].map(u64::to_le_bytes).as_flattened())
     }
@@ -339,7 +339,7 @@ impl Event {
     }
 }
 
-/// Returns a digest of a type and the data, compared by its bytes.
+/// Returns a digest of a type and of the bytes of the data.
 fn byte_content(kind: &[u8], data: &[u8]) -> u64 {
     let mut hash = Xxh3Default::new();
     hash.update(kind);
@@ -348,7 +348,7 @@ fn byte_content(kind: &[u8], data: &[u8]) -> u64 {
     hash.digest()
 }
 
-/// Returns a digest of a type and the data, compared as JSON; `None` if the data is not JSON.
+/// Returns a digest of a type and of the data as JSON ([`json_digest`]); `None` if the data is not JSON.
 fn json_content(kind: &[u8], data: &[u8]) -> Option<u64> {
     let json = json_digest(data)?;
     Some(digest([digest(kind), json].map(u64::to_le_bytes).as_flattened()))
@@ -463,8 +463,8 @@ impl Message {
         self.end
     }
 
-    /// Returns whether the message passes an event on. A producer, not a handler, has then set the headers of the
-    /// message.
+    /// Returns whether the message passes an event on. If so, the headers of the message come from the producer of the
+    /// event, not from a handler.
     pub fn is_forwarded(&self) -> bool {
         self.is_forwarded
     }
@@ -544,7 +544,7 @@ mod tests {
         }
     }
 
-    /// Earlier versions of Ordain stored times in ms. A time in whole ms still has this form.
+    /// Earlier versions of Ordain stored times in ms. This version still stores a time in whole ms in this form.
     #[test]
     fn stored_form_contains_the_time_in_ms_or_us() {
         for (time_us, flags, stored_time) in [

@@ -1,5 +1,5 @@
 //! Deliberate faults in the sequencer's decisions. Tests activate these faults to prove that the checker of the
-//! simulator finds such errors. This module exists only with the feature `faults`, which is off by default.
+//! simulator finds wrong decisions. This module exists only with the feature `faults`, which is off by default.
 //!
 //! The file `tests/sim/src/boundary/fault.rs` defines the faults outside the sequencer, which change only an input, an
 //! effect or a setting.
@@ -7,13 +7,14 @@
 /// A deliberate fault in a decision of the sequencer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SequencerFault {
-    /// The sequencer skips a single missing sequence instead of waiting for its event.
+    /// If exactly one event is missing before the next held event, the sequencer skips the missing event instead of
+    /// waiting for it.
     SkipAGap,
     /// The sequencer accepts the answer to an earlier load, read or replay request of a lane (the in-memory queue of a
     /// key) as the answer to the lane's current request. The sequencer also accepts the result of a turn that began
     /// before the lane restarted.
     ForgetTheTokenCheck,
-    /// The sequencer executes the last settled event once more when a repeat of this event arrives.
+    /// When a repeat of the newest settled event of a key arrives, the sequencer executes this event a second time.
     TakeADuplicateForNew,
     /// The sequencer retries a failed event without limit.
     RetryForEver,
@@ -35,10 +36,10 @@ pub enum SequencerFault {
     /// After the store has gone back in time, the sequencer does not compare arriving events with the digests of the
     /// events that recovered commits settled.
     ForgetRecoveredEvents,
-    /// The sequencer does not write the range of dead-lettered events that may still take effect into the key record.
+    /// The sequencer does not update the key record's range of dead-lettered events that may still take effect.
     ForgetEventsAhead,
-    /// The sequencer does not decide again about the dead letters of events whose sequences the key has settled with
-    /// other events.
+    /// The sequencer does not read the early dead letters whose sequences the key has passed, and therefore keeps these
+    /// letters unchanged.
     KeepPassedLetters,
     /// The handler executes the events of all types, although the settings restrict the types.
     ExecuteOtherTypes,

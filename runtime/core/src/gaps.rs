@@ -48,7 +48,7 @@ pub struct SourceAnswers {
     pub found: u32,
     /// The number of requests that failed.
     pub failed: u32,
-    /// The reason of the last failure; `None` if no request failed.
+    /// The reason of the newest failure; `None` if no request failed.
     pub error: Option<Box<str>>,
 }
 
@@ -192,8 +192,8 @@ impl GapHistory {
     /// sequences. There are two cases:
     /// - If gaps begin at or after `from`, removes all of them. Returns the first of these gaps, extended to the last
     ///   recorded sequence.
-    /// - If no gap begins at or after `from`, removes and returns the newest gap, but only if this gap is open and its
-    ///   last sequence is at least `from - 1`.
+    /// - If no gap begins at or after `from`, and the newest gap is open and ends at `from - 1` or later, removes and
+    ///   returns this gap. In all other cases, returns `None`.
     ///
     /// If the newest remaining gap contains `from`, shortens that gap to end at `from - 1`.
     pub(crate) fn withdraw_from(&mut self, from: u64) -> Option<GapEntry> {

@@ -1,7 +1,7 @@
 //! The ages of the event ids that the sequencer remembers for a key of a `fifo` stream. The sequencer forgets old ids.
 //!
-//! A timestamp for each id would make each stored id a third larger. Instead, each timestamp applies to a stretch: a
-//! run of consecutive ids. A key record has about four stretches for each period of `id_ttl`.
+//! A timestamp for each id would increase the size of each stored id by a third. Instead, each timestamp applies to a
+//! stretch: a run of consecutive ids. A key record has about four stretches for each period of `id_ttl`.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use std::sync::Arc;
 pub struct IdTimes(Option<Arc<Vec<IdStretch>>>);
 
 /// A run of consecutive ids: the ids of events with consecutive sequences. Usually, these events were settled within a
-/// quarter of `id_ttl`; the oldest stretch may cover a longer time after a merge. The run ends before the first
-/// sequence of the next stretch.
+/// quarter of `id_ttl`. If stretches were merged, the oldest stretch may cover a longer time. The run ends before the
+/// first sequence of the next stretch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdStretch {
     /// The first sequence of the run.
@@ -23,8 +23,8 @@ pub struct IdStretch {
 }
 
 impl IdTimes {
-    /// The maximum number of stretches of a key: about four for the last period of `id_ttl`, and a few older stretches.
-    /// The older stretches are kept, because events with older ids can arrive again after a crash.
+    /// The maximum number of stretches of a key: about four for the most recent period of `id_ttl`, and a few older
+    /// stretches. The older stretches are kept, because events with older ids can arrive again after a crash.
     pub const STRETCHES_LIMIT: usize = 8;
 
     /// Returns all stretches, the newest last.
@@ -46,8 +46,8 @@ impl IdTimes {
         }
     }
 
-    /// Records that a commit at `now` settles events from sequence `from` on. Starts a new stretch if there is none, or
-    /// if the newest stretch began a quarter of `ttl` ago or earlier.
+    /// Records that a commit at `now` settles events from sequence `from` on. If no stretch exists, or if the newest
+    /// stretch began a quarter of `ttl` ago or earlier, starts a new stretch.
     pub(crate) fn record_commit(&mut self, from: u64, now: u64, ttl: u64) {
         let newest = self.iter().next_back();
         if newest.is_some_and(|last| last.since == 0 || now < last.since.saturating_add(span(ttl)))

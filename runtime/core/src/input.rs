@@ -37,9 +37,9 @@ pub enum Input {
     /// An early event: an event that the source will also deliver later. An early event comes from the inbox, the place
     /// in the store for events that arrived over HTTP. Until the delivery, the inbox keeps the event durably, so the
     /// sequencer has nothing to acknowledge. The early events of a key arrive in the order in which the source will
-    /// deliver them. If the inbox passes two events of a key early, it also passes all events of that key that it holds
-    /// between these two events. The driver (the code that calls the sequencer) may pass an early event, like a
-    /// delivery, only while [`credit`](crate::Sequencer::credit) is above 0.
+    /// deliver them. If the inbox passes two events of a key early, the inbox also passes early all events of that key
+    /// that it holds between these two events. The driver (the code that calls the sequencer) may pass an early event,
+    /// like a delivery, only while [`credit`](crate::Sequencer::credit) is above 0.
     ArrivedEarly(Arc<Event>),
     /// The source became unavailable (`true`) or available again (`false`). An unavailable source may hold missing
     /// events. The sequencer therefore applies `gap.on_exhausted` to a gap (missing events of a key) only after the
@@ -48,11 +48,11 @@ pub enum Input {
     /// The source lost its connection and will deliver all unacknowledged events again, under new delivery numbers.
     /// This input precedes the first of these deliveries.
     SourceReset,
-    /// The maximum number of unacknowledged deliveries of the source, from now on. The number is lower than
+    /// The new maximum number of unacknowledged deliveries of the source. The number is lower than
     /// [`SequencerSettings::prefetch`](crate::SequencerSettings::prefetch) if the deliveries are large. The number is
     /// higher than this setting if the source counts messages, and a message can contain several deliveries.
     Prefetch(usize),
-    /// The source ended. No more events can arrive, so the sequencer starts the replay of missing events at once,
+    /// The source ended. No more events can arrive, so the sequencer starts the replay of missing events immediately,
     /// without waiting for `gap.timeout`.
     SourceEnded,
     /// The answer to [`Effect::Load`](crate::Effect::Load).
@@ -110,8 +110,8 @@ pub enum Input {
         /// The requested entries of the due index (the list of keys that their owner must process again), each with its
         /// time and its key, the earliest first. The times are by the clock of the store.
         entries: Vec<(u64, Key)>,
-        /// The time, in ms, until the first entry after `entries` is due; 0 if that entry is due already. `None` if
-        /// there is no further entry.
+        /// The time, in ms, until the first entry after `entries` is due; 0 if that entry is due already. `None` if no
+        /// entry follows.
         next_in: Option<u64>,
     },
     /// The store was unreachable, or another server has become its master. The store may therefore have lost commits.
@@ -138,7 +138,7 @@ pub enum Input {
     Published {
         /// The shard of the published commits.
         shard: u32,
-        /// The number of the newest commit whose messages are published.
+        /// The number of the newest commit of the shard whose messages are published.
         through: u64,
     },
     /// A key may need processing although none of its events arrives and the due index does not contain the key. For

@@ -107,8 +107,8 @@ fn zero_bytes(word: u64) -> u64 {
 struct JsonReader<'a> {
     text: &'a [u8],
     at: usize,
-    /// The bitwise OR of everything that the reader has read of strings: of eight bytes at a time (as a `u64`), or of
-    /// single bytes. Some bits may come from bytes after a string.
+    /// The bitwise OR of all words and single bytes that the reader has read in strings. A word contains eight bytes,
+    /// and may also contain bytes after the end of its string.
     bits: u64,
 }
 

@@ -28,8 +28,8 @@ pub struct KeyRecord {
     /// The partition whose owner may commit to this key.
     pub partition: u32,
     /// The number of loads that took the key over from another partition. Only a load changes the number, never a
-    /// commit. When the key has moved to another partition and back, the number is higher. The store therefore refuses
-    /// a write that was formed from a load before these moves.
+    /// commit. When the key has moved to another partition and back, the number is higher than before these moves. The
+    /// store therefore refuses a write that was formed from a load before the moves.
     pub takeovers: u32,
     /// The status of the key.
     pub status: KeyStatus,
@@ -42,17 +42,17 @@ pub struct KeyRecord {
     pub park_count: u32,
     /// The extent of the key's events in the spill area: the part of the store that holds events before they can run.
     pub spilled: SpillExtent,
-    /// The range of the dead-lettered events that wait for the events before them: the dead letters with the cause
-    /// `far-ahead` or `overflow`. `None` if there is no such dead letter. While the range ends at or after the first
+    /// The range of the dead-lettered events that wait for earlier events of the key: the events with a dead letter
+    /// `far-ahead` or `overflow`. `None` if the key has no such dead letter. While the range ends at or after the first
     /// missing sequence of the key, the key has a gap, even if the key holds no later event. When the key has passed
-    /// sequences of the range, these sequences stay in the range until the owner has decided again about their
+    /// sequences of the range, these sequences stay in the range until the owner has removed or replaced their
     /// remaining dead letters. Few keys have such dead letters, so the range is in a box.
     pub ahead: Option<Box<AheadRange>>,
-    /// The rollout under which the last executed event was committed. The rollout names the handler version.
+    /// The rollout under which the newest executed event was committed. The rollout names the handler version.
     pub rollout: Option<Arc<Rollout>>,
     /// The reason why the key retries or is parked; `None` if the key does neither.
     pub failure: Option<Box<FailureInfo>>,
-    /// The digests of the last settled events.
+    /// The digests of the newest settled events.
     pub digests: EventDigests,
     /// The sequences that were skipped because their events never arrived. If keys may begin anywhere, also the
     /// sequences below the first sequence of the key.
@@ -90,7 +90,8 @@ impl KeyRecord {
         }
     }
 
-    /// Returns the number of the rollout under which the last event was executed. Returns 0 if no event was executed.
+    /// Returns the number of the rollout under which the newest executed event was committed. Returns 0 if no event was
+    /// executed.
     pub fn rollout_number(&self) -> u64 {
         self.rollout.as_ref().map_or(0, |decided| decided.number)
     }
@@ -158,8 +159,9 @@ pub enum KeyStatus {
     Waiting,
     /// Event `next` failed and will be retried.
     Retrying,
-    /// The key is stopped at event `next`. An operator, another handler version, a changed limit or, after a gap, an
-    /// arriving event releases the key.
+    /// The key is stopped at event `next`. An operator, another handler version or a changed limit of the handler can
+    /// release the key. If event `next` is missing, its arrival also releases the key, and so does a later event close
+    /// enough for a skip.
     Parked,
     /// The key has ended. The record stays for `complete_ttl`, so that the sequencer detects repeated events.
     Completed,
@@ -244,7 +246,7 @@ pub struct SpillExtent {
 }
 
 impl SpillExtent {
-    /// Widens the extent by one event.
+    /// Adds an event to the number, and widens the bounds to contain its sequence.
     pub fn add(&mut self, sequence: u64) {
         if self.count == 0 {
             self.first = sequence;
@@ -277,7 +279,7 @@ pub struct AheadRange {
 }
 
 impl AheadRange {
-    /// Returns the range, widened by one event.
+    /// Returns the range, widened to contain the sequence.
     pub(crate) fn with(range: Option<&Self>, sequence: u64) -> Self {
         range.map_or(Self { first: sequence, last: sequence }, |range| Self {
             first: range.first.min(sequence),
@@ -291,9 +293,9 @@ impl AheadRange {
     }
 }
 
-/// The digests ([`Event::repeat_digest`]) of the last settled events, in ascending order of their sequences. The last
-/// digest belongs to the sequence `next - 1`. A digest distinguishes a repeat of a settled event from a conflict. A
-/// conflict is another event with the same sequence. For this purpose, 32 bits per digest are enough. At the default
+/// The digests ([`Event::repeat_digest`]) of the newest settled events, in ascending order of their sequences. The
+/// final digest belongs to the sequence `next - 1`. A digest distinguishes a repeat of a settled event from a conflict.
+/// A conflict is another event with the same sequence. For this purpose, 32 bits per digest are enough. At the default
 /// length of 64 digests, the list costs 256 bytes per key record.
 ///
 /// Each commit clones the records of its keys. The clones are cheap, because they share one list until a clone changes
@@ -349,8 +351,8 @@ impl EventDigests {
         self.0.iter().copied()
     }
 
-    /// Returns the sequences of the settled events, with their digests. `next` is the sequence after the last event.
-    /// Omits a sequence whose event never arrived.
+    /// Returns the sequences of the settled events, with their digests. `next` is the sequence after the newest settled
+    /// event. Omits a sequence whose event never arrived.
     pub(crate) fn sequences(&self, next: u64) -> impl Iterator<Item = (u64, u32)> {
         let first = next.saturating_sub(self.0.len() as u64);
         (first..).zip(self.iter()).filter(|(_, short)| *short != Self::UNSEEN_DIGEST)
@@ -397,8 +399,9 @@ impl FromIterator<(u64, u64)> for SkippedRanges {
 
 impl SkippedRanges {
     /// The maximum number of ranges remembered for a key. Only a faulty producer causes more ranges than this limit. If
-    /// an event of a forgotten range arrives late, the sequencer treats the event as a duplicate. A range that begins
-    /// at 0 is forgotten last, because it contains the sequences below the beginning of a key that may begin anywhere.
+    /// an event of a forgotten range arrives late, the sequencer treats the event as a duplicate. The list never
+    /// forgets a range that begins at 0, because this range contains the sequences below the beginning of a key that
+    /// may begin anywhere.
     pub const RANGES_LIMIT: usize = 64;
 
     /// Returns all ranges.
@@ -616,12 +619,12 @@ pub enum CommitReply {
     RolledBack {
         /// The state that the store found, as text.
         found: String,
-        /// The number of the last stored commit, if the shard still has this owner's claim. The store has then lost the
-        /// later commits. `None` if the shard has lost the claim.
+        /// The number of the newest commit that the shard still has; the store has lost all later commits. `None` if
+        /// the shard has lost this owner's claim.
         last: Option<u64>,
     },
-    /// No reply arrived, so the sequencer does not know whether the store applied the commit. The sequencer sends the
-    /// batch again.
+    /// No reply arrived, so the sequencer does not know whether the store applied the commit. The sequencer therefore
+    /// repeats the commit.
     Unknown,
 }
 
@@ -662,7 +665,8 @@ pub enum WriteRefusal {
     /// Another partition took the key over. The key may have returned to this partition since then. The value is the
     /// stored `next` of the key.
     Partition(u64),
-    /// The last event of the key record was executed under a newer [`Rollout`] than the events of the write.
+    /// According to the stored key record, an event of the key was executed under a newer [`Rollout`] than the events
+    /// of the write.
     Version,
     /// The key record or other stored data of the key cannot be read, or the key is too long. The value is the reason.
     Corrupt(String),
@@ -720,7 +724,8 @@ mod tests {
         }
         assert_eq!(skipped.ranges().len(), SkippedRanges::RANGES_LIMIT);
         assert!(skipped.contains(1) && skipped.contains(999_999), "the other sequences stay");
-        // The first and the last sequence of a range can leave at any time.
+        // The list can always remove the first or the last sequence of a range, because the removal does not divide the
+        // range.
         skipped.remove(1_000_000);
         assert!(!skipped.contains(1_000_000));
     }

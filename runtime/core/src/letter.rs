@@ -29,8 +29,9 @@ pub enum Cause {
     AfterEnd,
     /// The event arrived after its sequence had been skipped, or after its key had begun at a later sequence.
     Late,
-    /// The event never arrived. The key continued without the event, or stopped at its sequence. A dead letter with
-    /// this cause contains no event. One dead letter stands for all consecutive sequences that the key skipped at once.
+    /// The event never arrived. The key continued without the event, or was parked at the event's sequence. A dead
+    /// letter with this cause contains no event. One dead letter stands for all consecutive sequences that the key
+    /// skipped in one step.
     Gap,
     /// The handler rejected the event.
     Rejected,

@@ -102,7 +102,7 @@ impl LimitValues {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExceededLimit {
     pub(crate) limit: HandlerLimit,
-    /// The value that the limit had. `None` in a record of an earlier version of Ordain.
+    /// The value that the limit had; `None` if the tag has no value, as in key records of earlier versions of Ordain.
     pub(crate) value: Option<u64>,
 }
 

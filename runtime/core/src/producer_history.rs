@@ -1,8 +1,8 @@
-//! The last calls with which a producer (a program that writes events) wrote events to a store.
+//! The newest calls with which a producer (a program that writes events) wrote events to a store.
 //!
 //! A store can go back in time: after a failure, a shard (a slice of the store) lacks its newest writes.
-//! [`ProducerHistory`] keeps the calls of the last minutes, and for each shard a witness: the newest event of the
-//! producer in the shard. A shard that lacks its witness has gone back in time. The producer then writes the calls
+//! [`ProducerHistory`] keeps the calls of the most recent minutes, and for each shard a witness: the newest event of
+//! the producer in the shard. A shard that lacks its witness has gone back in time. The producer then writes the calls
 //! again, in their order and before any new event. Otherwise the store would give the numbers of lost events to new
 //! events.
 //!
@@ -24,7 +24,7 @@ struct WrittenCall<C> {
 /// The witness of each shard, and the time when the store confirmed it.
 type Witnesses<W> = BTreeMap<u32, (W, u64)>;
 
-/// The last calls of a producer, and the newest event of the producer in each shard.
+/// The newest calls of a producer, and the newest event of the producer in each shard.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ProducerHistory<C, W> {
     /// The calls that the history keeps in memory, oldest first.
@@ -33,7 +33,7 @@ pub struct ProducerHistory<C, W> {
     max_bytes: usize,
     /// The time that calls stay in memory, in ms.
     max_age: u64,
-    /// The time when the history last forgot a call for lack of memory, before the call reached `max_age`.
+    /// The most recent time when the history forgot a call for lack of memory, before the call reached `max_age`.
     dropped_at: Option<u64>,
     newest: Witnesses<W>,
     /// The shards that lack their witness.
@@ -44,13 +44,13 @@ pub struct ProducerHistory<C, W> {
     /// The witnesses of the calls that were written again.
     renewed: Witnesses<W>,
     checked_at: u64,
-    /// The number of broken connections to the store before the last check.
+    /// The number of broken connections to the store before the newest check.
     checked_breaks: u64,
 }
 
 impl<C, W: Clone> ProducerHistory<C, W> {
-    /// Creates an empty history that keeps calls for `max_age` ms, and at most `max_bytes` bytes of them. `breaks` is
-    /// the number of broken connections to the store so far.
+    /// Creates an empty history that keeps calls for `max_age` ms, but keeps at most `max_bytes` bytes of calls.
+    /// `breaks` is the number of broken connections to the store so far.
     pub fn new(max_bytes: usize, max_age: u64, breaks: u64, now: u64) -> Self {
         Self {
             calls: VecDeque::new(),
@@ -153,17 +153,17 @@ impl<C, W: Clone> ProducerHistory<C, W> {
     }
 
     /// Returns the next call that the producer must repeat, and the shards that lack their witnesses. The producer
-    /// writes again only the events in these shards.
+    /// repeats only the events of the call that belong to these shards.
     pub fn next_lost(&self) -> Option<(&C, &BTreeSet<u32>)> {
         self.calls.get(self.rewritten).map(|written| (&written.call, &self.lacking))
     }
 
-    /// Records that the producer has again written the call that [`Self::next_lost`] returned. `call` is the same call
-    /// with the store's new results; it replaces the call in memory. `at` is the time of the write if the store had
-    /// lost events of the call, and `None` if the store still had all events of the call. The old witnesses stay until
-    /// the store has the events of all calls again. Until then, the store refuses new events of the producer, because
-    /// the producer names an old witness that a shard lacks. If the producer cannot write one of the calls again, the
-    /// refusals continue.
+    /// Records that the producer has repeated the call that [`Self::next_lost`] returned. `call` is the same call with
+    /// the store's new results; it replaces the call in memory. `at` is the time of the write if the store had lost
+    /// events of the call, and `None` if the store still had all events of the call. The old witnesses stay until all
+    /// calls are repeated ([`Self::restored`]). Until then, the store refuses new events of the producer, because the
+    /// producer names an old witness that a shard lacks. If the producer cannot repeat one of the calls, the refusals
+    /// continue.
     pub fn written_again(&mut self, call: C, witnesses: BTreeMap<u32, W>, at: Option<u64>) {
         if let Some(written) = self.calls.get_mut(self.rewritten) {
             written.call = call;
@@ -174,7 +174,7 @@ impl<C, W: Clone> ProducerHistory<C, W> {
         }
     }
 
-    /// Records that the store has the events of all calls again.
+    /// Records that all calls are repeated, so that the store lacks no event of these calls.
     pub fn restored(&mut self) {
         let lacking = std::mem::take(&mut self.lacking);
         self.newest.retain(|shard, _| !lacking.contains(shard));

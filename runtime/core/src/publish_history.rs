@@ -1,14 +1,14 @@
-//! The last messages that the owner of a partition sent from one outbox to one shard of a destination. An outbox
+//! The newest messages that the owner of a partition sent from one outbox to one shard of a destination. An outbox
 //! contains committed messages that are to be published. A destination is an exchange, a stream or a file whose
 //! messages the store numbers. Each shard (slice of the store) numbers the messages of its keys.
 //!
 //! A store can go back in time: after a failure, the store lacks its newest writes. The store may then lack messages
 //! that the outbox records as published. The owner sends the messages of a commit in parts of a fixed size, called
-//! chunks in the code. [`PublishHistory`] keeps the parts that the owner sent last, with the numbers that the store
-//! gave to their messages. Each call to the store names the last outbox position that the store confirmed. A store that
-//! lacks this position has lost messages, and reports the last position that it has. From this report, the history
-//! computes which parts the owner must send again, in which order, and under which numbers. A message must never get a
-//! lower number than an earlier message of its key.
+//! chunks in the code. [`PublishHistory`] keeps the parts that the owner sent most recently, with the numbers that the
+//! store gave to their messages. Each call to the store names the newest outbox position that the store confirmed. A
+//! store that lacks this position has lost messages, and reports the newest position that it has. From this report, the
+//! history computes which parts the owner must send again, in which order, and under which numbers. A message must
+//! never get a lower number than an earlier message of its key.
 //!
 //! Times are in milliseconds since any fixed moment.
 
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// The time after which a history forgets all its parts, counted from the store's confirmation of the newest part. A
 /// failover of the store takes less time.
 const RETENTION_MS: u64 = 120_000;
-/// The maximum time between two checks whether the store still has the last messages of an outbox. A broken connection
+/// The maximum time between two checks that the store still has the newest messages of an outbox. A broken connection
 /// to the store causes an earlier check.
 const CHECK_INTERVAL_MS: u64 = 5_000;
 
@@ -69,27 +69,28 @@ struct LostEntry<P> {
 pub struct PublishProgress {
     /// The number of new parts in the call; 0 if the call contained lost parts.
     pub new_chunks: usize,
-    /// The number of messages that the call sent again and to which the store gave another number than before the loss.
+    /// The number of the call's repeated messages that got another number than before the loss.
     pub changed: usize,
 }
 
-/// The parts that an owner sent last from one outbox to one shard, and the lost parts that it must send again.
+/// The parts that an owner sent most recently from one outbox to one shard, and the lost parts that the owner must send
+/// again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PublishHistory<P> {
-    /// The last outbox position that the store confirmed. After the store went back in time, this is the last position
-    /// that the store has.
+    /// The newest outbox position that the store confirmed. After the store went back in time, this is the newest
+    /// position that the store has.
     last: Option<OutboxPosition>,
-    /// The parts that the owner sent last and that the store has confirmed, oldest first.
+    /// The parts that the owner sent most recently and that the store has confirmed, oldest first.
     recent: VecDeque<NumberedEntry<P>>,
     /// The size of the parts in `recent`, in bytes.
     bytes: usize,
-    /// The last outbox position whose messages are no longer in memory.
+    /// The newest outbox position whose messages are no longer in memory.
     forgotten: Option<OutboxPosition>,
     /// Parts that the store has lost, in order.
     lost: VecDeque<LostEntry<P>>,
-    /// The number of broken connections to the store, as counted when the last answered call began.
+    /// The number of broken connections to the store, as counted when the newest answered call began.
     checked_disconnects: u64,
-    /// The time when the last answered call began, in ms.
+    /// The time when the newest answered call began, in ms.
     checked_at: u64,
     /// The time when the store confirmed the newest part, in ms.
     last_at: u64,
@@ -116,7 +117,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         self.last.is_none() && self.forgotten.is_none() && !self.has_lost()
     }
 
-    /// Returns the two values that the next call names: the last outbox position that the store must have, and the
+    /// Returns the two values that the next call names: the newest outbox position that the store must have, and the
     /// commit up to which the store may forget messages. Normally the second value is `done`, the commit up to which
     /// all messages of the outbox are published. But while lost parts wait to be sent again, the second value is lower
     /// than the first commit of these parts. The store must not forget their messages, because it must recognise these
@@ -138,7 +139,8 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         self.recent.iter().chain(lost).map(|entry| entry.numbers.len()).sum()
     }
 
-    /// Returns the last outbox position that the store has ever confirmed, even if the store has lost it since.
+    /// Returns the newest outbox position that the store has ever confirmed, even if the store has lost this position
+    /// since.
     pub fn last_confirmed(&self) -> Option<OutboxPosition> {
         self.lost.back().map(|lost| lost.entry.chunk.position()).max(self.last)
     }
@@ -208,9 +210,9 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         progress
     }
 
-    /// Prepares to send again all messages after `last`, the last outbox position that the store has. Returns the
-    /// number of those messages that did not already wait to be sent again. Returns `None` if some messages after
-    /// `last` are no longer in memory.
+    /// Prepares the owner to send all messages after `last` again. `last` is the newest outbox position that the store
+    /// has. Returns how many of these messages were not yet waiting to be sent again. Returns `None` if some messages
+    /// after `last` are no longer in memory.
     pub fn roll_back_to(&mut self, last: Option<OutboxPosition>) -> Option<usize> {
         if self.forgotten > last {
             return None;
@@ -237,7 +239,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
     }
 
     /// Returns whether the owner must check that the store still has the confirmed parts that are in memory: after a
-    /// broken connection, or 5 seconds after the last check. `disconnects` is the number of broken connections to the
+    /// broken connection, or 5 seconds after the newest check. `disconnects` is the number of broken connections to the
     /// store so far. If the store confirmed the newest part two minutes ago or earlier, this function first forgets all
     /// confirmed parts, and then returns `false`.
     pub fn is_in_doubt(&mut self, disconnects: u64, now: u64) -> bool {
@@ -341,7 +343,7 @@ mod tests {
         assert_eq!(requested(&history), [(2, 12), (3, 13)]);
         assert_eq!(history.next_call(9), (Some(place(1)), 1), "the calls may be repeated");
 
-        // The owner sends one of the parts, and the store loses that part again.
+        // The owner sends one of the parts once more, and the store loses that part for the second time.
         let first: Vec<TestChunk> = history.next_chunks(&new).take(1).cloned().collect();
         assert_eq!(history.record_answer(&first, &[12], true, 0), PublishProgress::default());
         assert_eq!(history.roll_back_to(None), Some(2));

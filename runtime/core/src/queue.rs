@@ -1,11 +1,11 @@
 //! The position of a reader in a queue of the store. The store may go back in time: after a failure, the store may lack
 //! its newest entries.
 //!
-//! A store that lost the writes of the last seconds assigns the numbers of the lost entries to new entries. A number
-//! alone therefore does not identify an entry. For this reason, each entry also has a history digest: a digest of the
-//! previous history digest and of a random number of the call that wrote the entry. If an entry has both the number and
-//! the history digest that the reader remembers, this entry and all earlier entries are still the same. The history
-//! digest of a damaged entry is unknown, so the reader identifies a damaged entry by its number alone.
+//! After such a loss, the store assigns the numbers of the lost entries to new entries. A number alone therefore does
+//! not identify an entry. For this reason, each entry also has a history digest: a digest of the previous history
+//! digest and of a random number of the call that wrote the entry. If an entry has both the number and the history
+//! digest that the reader remembers, this entry and all earlier entries are still the same. The history digest of a
+//! damaged entry is unknown, so the reader identifies a damaged entry by its number alone.
 //!
 //! Each request to read names the last queue position that the reader has read, and each request to remove entries
 //! names the last position to remove. The store rejects the request if the queue does not have this position. The
@@ -115,7 +115,8 @@ pub struct QueueCursor {
     late: BTreeMap<u64, u64>,
     /// The entries that writers of this process have put into the queue and that the cursor has not read yet.
     expected: VecDeque<ExpectedRun>,
-    /// The number of the last entry that the reader has read since the last restart; 0 if there is none.
+    /// The number of the newest entry that the reader has read since the newest restart; 0 if the reader has read no
+    /// entry since then.
     read: u64,
     /// All delivered entries through this number are finished, except the late entries.
     finished: u64,
@@ -171,9 +172,9 @@ impl QueueCursor {
         true
     }
 
-    /// Records that a read after the position [`QueueCursor::after`] found no entries. Counts the expected entries from
-    /// number `first` on as lost. `first` is the number of the first entry in the queue, or of the next entry if the
-    /// queue is empty. Call this function only if all expected entries were written before the read began.
+    /// Records that a read after the position [`QueueCursor::after`] found no entries. Counts as lost all expected
+    /// entries whose number is `first` or higher. `first` is the number of the first entry in the queue, or of the next
+    /// entry if the queue is empty. Call this function only if all expected entries were written before the read began.
     pub fn record_end(&mut self, first: u64) {
         let end = self.read.max(first.saturating_sub(1));
         if self.last_delivered().is_some_and(|last| last > end) {
@@ -186,9 +187,9 @@ impl QueueCursor {
     }
 
     /// Records the number of the first entry in the queue, or of the next entry if the queue is empty. If the store
-    /// went back in time, entries that it had removed may be in the queue again; the cursor then no longer counts them
-    /// as removed. The cursor no longer expects entries below `first`, because another reader has read and removed
-    /// them.
+    /// went back in time, entries that the store had removed may be in the queue again; the cursor then no longer
+    /// counts these entries as removed. The cursor no longer expects entries below `first`, because another reader has
+    /// read and removed them.
     pub fn record_first(&mut self, first: u64) {
         self.removed = self.removed.min(first.saturating_sub(1));
         while let Some(ExpectedRun { run, .. }) = self.expected.front_mut()
@@ -222,7 +223,7 @@ impl QueueCursor {
         while let Some(ExpectedRun { run: other, at: since, .. }) = self.expected.get_mut(place)
             && other.first <= run.last
         {
-            // The store assigned these numbers again, so it has lost the previous entries.
+            // The store assigned these numbers a second time, so it has lost the previous entries.
             let entries = other.last + 1 - other.first.max(run.first);
             let lost_at = *since;
             if other.first < run.first {
@@ -261,7 +262,8 @@ impl QueueCursor {
         }
     }
 
-    /// Returns the position through which entries may be removed now; `None` if no further entry may be removed.
+    /// Returns the position of the newest entry that may be removed now, together with all earlier entries. Returns
+    /// `None` if no entry may be removed now.
     pub fn removable(&self) -> Option<QueuePosition> {
         let mut through = self.finished.min(self.read);
         if let Some((late, _)) = self.late.first_key_value() {

@@ -8,24 +8,24 @@
 //! chosen version any more, an instance may choose an older version in only two cases. In the first case, this instance
 //! offered the chosen version and has lost the file of this version. In the second case, no other instance offered the
 //! chosen version when this instance started. In both cases, the instance keeps the chosen version as long as a
-//! temporary fault of its machine is the only reason why the instance cannot use this version. The restriction has two
+//! temporary fault of its machine is the only reason why the instance cannot use this version. These rules have two
 //! reasons: a crashed instance may return with the file, and an older version may be unable to read states that the
-//! newer version has written. The restriction applies only to the newest rollout of the same handler. It does not apply
-//! if the store went back in time and lost the newest rollout, or if the stream now has another handler.
+//! newer version has written. The rules do not apply if the store went back in time and lost the newest rollout, or if
+//! the stream now has another handler.
 
 use crate::{Build, Rollout, split_version};
 
 /// The rollout and the builds of a stream, as one instance sees them.
 #[derive(Debug, Clone, Copy)]
 pub struct RolloutView<'a> {
-    /// The last rollout of the stream; `None` if the stream has none.
+    /// The stream's present rollout in the store; `None` if the stream has none.
     pub current: Option<&'a Rollout>,
     /// The build that this instance offers.
     pub own_build: &'a Build,
     /// The builds that the other instances offer.
     pub other_builds: &'a [Build],
-    /// `true` if this instance may replace the last rollout by an older version. Even then, this instance replaces the
-    /// rollout only if no instance offers the build of the rollout.
+    /// `true` if this instance may replace the present rollout by a rollout of an older version. Even then, this
+    /// instance replaces the present rollout only if no instance offers the build of that rollout.
     pub may_revert: bool,
     /// The highest rollout number that this instance knows. If the store went back in time (lost its newest writes),
     /// the rollout in the store has a lower number.
@@ -37,7 +37,7 @@ pub struct RolloutView<'a> {
 pub struct RolloutMemory {
     /// The highest rollout number that the instance knows.
     newest_number: u64,
-    /// The rollout that this instance may replace with a rollout of a lower version. The value is the last rollout
+    /// The rollout that this instance may replace with a rollout of a lower version. The value is the newest rollout
     /// whose build this instance offered. Until such a rollout exists, the value is the rollout that this instance
     /// found at its start. Exception: `None` if, at that start, another instance offered the build of the found
     /// rollout, and this build had a higher version than the build of this instance.
@@ -62,9 +62,9 @@ impl RolloutMemory {
         rollout.number == self.newest_number
     }
 
-    /// Returns the next rollout, or `None` if the last rollout, `current`, stays. `may_become_usable` is `true` if a
-    /// temporary fault of this machine is the only reason why the instance cannot use the version of the last rollout.
-    /// In this case, the stream must not return to a lower version.
+    /// Returns the next rollout, or `None` if the present rollout, `current`, stays. `may_become_usable` is `true` if a
+    /// temporary fault of this machine is the only reason why the instance cannot use the version of the present
+    /// rollout. In this case, the stream must not return to a lower version.
     pub fn next(
         &mut self,
         current: Option<&Rollout>,
@@ -95,7 +95,7 @@ impl RolloutMemory {
     }
 }
 
-/// Returns the next rollout, or `None` if the last rollout stays.
+/// Returns the next rollout, or `None` if the present rollout stays.
 pub fn next_rollout(view: &RolloutView<'_>) -> Option<Rollout> {
     let RolloutView { current, own_build, other_builds, may_revert, newest_number } = *view;
     let last = current.map_or(0, |current| current.number);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     /// Returns the version of the next rollout, from the view of one instance. This instance offers `mine`, the other
-    /// instances offer `others`, and the last rollout has the version `last`.
+    /// instances offer `others`, and the present rollout has the version `last`.
     fn answer(last: &str, mine: &str, others: &[&str], may_revert: bool) -> Option<String> {
         let others: Vec<Build> = others.iter().map(|version| build(version)).collect();
         let last = decided(4, last);

@@ -10,7 +10,7 @@
 //! what happens to an arriving event. `repeat` decides about an event that arrives again; for this decision,
 //! `settled_events` keeps digests of settled events. `dispatch` forms turns and accepts their results; `other_types`
 //! settles the events that the handler does not execute because of their types. `retry` handles failures, and `gap`
-//! handles missing events. `passed_letters` decides again about dead letters whose sequences the key has passed.
+//! handles missing events. `passed_letters` removes or replaces early dead letters whose sequences the key has passed.
 //! `spill` moves events between memory and store. `commit` forms batches and handles the replies. `load` loads and
 //! evicts lanes, and `restart` restarts them. `due` reads the due index of the store, and loads the keys that must be
 //! processed again. All parts call `reschedule` after they have changed a lane. The code of a lane (`lane`, with `held`
@@ -111,8 +111,8 @@ pub struct Sequencer {
     /// The largest recent size of a turn's outcome, in bytes. While outcomes are smaller than this value, the value
     /// decreases gradually.
     outcome_bytes: usize,
-    /// The last turn that started although the memory budget was full, and its start time; `None` after the end of this
-    /// turn.
+    /// The newest turn that started although the memory budget was full, and its start time; `None` after the end of
+    /// this turn.
     over_budget_turn: Option<(AttemptToken, u64)>,
     outbox: usize,
     /// The number of lanes that will change even if no event arrives, because of a gap with a time limit or a scheduled
@@ -145,8 +145,8 @@ pub struct Sequencer {
 }
 
 impl Sequencer {
-    /// Creates a sequencer for a partition that has just been claimed. `commits` contains the number of the last commit
-    /// of each shard.
+    /// Creates a sequencer for a partition that has just been claimed. `commits` contains the number of the newest
+    /// commit of each shard.
     pub fn new(settings: SequencerSettings, commits: &[u64], now: u64) -> Self {
         assert!(
             settings.first == 1 || settings.ordering == OrderingMode::Sequenced,
@@ -203,7 +203,7 @@ impl Sequencer {
 
     // Getters.
 
-    /// Returns the number of further deliveries, or early events, that the sequencer accepts now.
+    /// Returns how many more deliveries and early events the sequencer accepts now.
     pub fn credit(&self) -> usize {
         if self.draining || self.stopped || self.is_nearly_full() {
             return 0;
@@ -250,8 +250,8 @@ impl Sequencer {
         self.turns == 0 && self.committed_all()
     }
 
-    /// Returns, for each event that the last applied commit settled, the time that the producer gave the event; `None`
-    /// for an event without a time.
+    /// Returns, for each event that the newest applied commit settled, the time that the producer gave the event;
+    /// `None` for an event without a time.
     pub fn settled_times(&self) -> &[Option<u64>] {
         &self.settled_times
     }
@@ -265,8 +265,8 @@ impl Sequencer {
 
     /// Returns the store-numbered events that the sequencer has counted as repeats since the last call, although it no
     /// longer knew the digest of the settled event with the same sequence. Such an event is usually a repeat. But after
-    /// the store has gone back in time, it can be another event to which the store gave the number of a lost event.
-    /// Returns at most `UNVERIFIED_DUPLICATES_LIMIT` events, and leaves out the others.
+    /// the store has gone back in time, this event can be another event to which the store gave the number of a lost
+    /// event. Returns at most `UNVERIFIED_DUPLICATES_LIMIT` events, and leaves out the others.
     pub fn take_unverified_duplicates(&mut self) -> Vec<Arc<Event>> {
         std::mem::take(&mut self.unverified_duplicates)
     }
@@ -297,9 +297,9 @@ impl Sequencer {
         (for_ever && lane.durable_but_full(&self.settings)).then_some((&lane.key, lane.done))
     }
 
-    /// Returns whether a shard of the store may have gone back in time (lost its newest commits) since its last answer.
-    /// As long as the result is `true`, the owner must not write data to the store that depends on committed data,
-    /// because the store may have lost the committed data.
+    /// Returns whether a shard of the store may have gone back in time (lost its newest commits) since its newest
+    /// answer. As long as the result is `true`, the owner must not write data to the store that depends on committed
+    /// data, because the store may have lost the committed data.
     pub fn in_doubt(&self) -> bool {
         self.shards.iter().any(ShardState::is_in_doubt)
     }
@@ -310,8 +310,8 @@ impl Sequencer {
         self.reload_requests.len()
     }
 
-    /// Returns the highest number of a rollout that a key needed and that the sequencer did not know; 0 if there was no
-    /// such key.
+    /// Returns the highest rollout number that any key has needed and that the sequencer did not know at that time; 0
+    /// if no key has needed an unknown rollout.
     pub fn newest_rollout(&self) -> u64 {
         self.newest_rollout
     }
@@ -376,8 +376,9 @@ impl Sequencer {
         }
     }
 
-    /// Handles each deadline of a lane that has passed at `now`. If a batch got no reply, and the delay after its last
-    /// try has passed at `now`, sends the batch again. The next [`Self::poll_effect`] handles the other timeouts.
+    /// Handles the deadlines of lanes that have passed at `now`. If the sequencer got no reply to a batch, and the
+    /// delay before the repetition has passed at `now`, sends the batch again. The next [`Self::poll_effect`] handles
+    /// all other timeouts.
     pub fn handle_timeout(&mut self, now: u64) {
         self.now = self.now.max(now);
         if self.stopped {
@@ -393,7 +394,7 @@ impl Sequencer {
 
     // Outputs.
 
-    /// Returns the next effect. Returns `None` if the sequencer has no further effect before the next input or timeout.
+    /// Returns the next effect; `None` if the sequencer requests nothing more before the next input or timeout.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         if self.effects.is_empty() && !self.stopped {
             self.free_memory();
@@ -401,7 +402,7 @@ impl Sequencer {
             self.start_loads();
             self.close_batches();
             if self.dispatch() {
-                // No later input would cause the commits of the settled events.
+                // `dispatch` has settled events without a turn, so no result of a turn would later cause their commit.
                 self.close_batches();
             }
             self.read_due();

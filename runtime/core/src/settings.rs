@@ -32,7 +32,7 @@ pub struct SequencerSettings {
     /// The maximum number of lanes in memory. A lane is the in-memory queue of one active key.
     pub max_lanes: usize,
     /// The memory limit for events, states, outcomes, unpublished messages and kept commits. At three quarters of the
-    /// limit, the sequencer spills waiting events (moves them into the store) and accepts no further deliveries. At the
+    /// limit, the sequencer spills waiting events (moves them into the store) and accepts no more deliveries. At the
     /// limit, the sequencer waits for the commits and publications in progress before it loads or executes anything.
     pub memory_budget: usize,
     /// The maximum number of events that are dispatched to workers or executed, but not yet committed.
@@ -69,7 +69,8 @@ pub struct SequencerSettings {
     /// delivery.
     pub spill_after: u64,
     /// The maximum number of events of one key in the spill area: the part of the store that holds events before they
-    /// can run. Exception: the event at which a key stopped moves into the spill area even above this number.
+    /// can run. Exception: the event at which a key stopped moves into the spill area even if the area already holds
+    /// this number of events.
     pub spill_limit: u64,
     /// The handling of events beyond `spill_limit`.
     pub overflow: OverflowPolicy,
@@ -79,22 +80,22 @@ pub struct SequencerSettings {
     pub retry: RetrySettings,
     /// In a `fifo` stream, the number of newest ids of a key that the sequencer remembers for at least `id_ttl`.
     pub id_window: usize,
-    /// The minimum time from the commit that settles an event until the sequencer forgets the id of the event. Only the
-    /// last `id_window` ids of a key have this minimum time; the sequencer may forget earlier ids at any time.
+    /// The minimum time from the commit that settles an event until the sequencer forgets the id of the event. This
+    /// minimum applies only to the newest `id_window` ids of a key; the sequencer may forget earlier ids at any time.
     pub id_ttl: u64,
     /// The number of newest ids of a key that the sequencer remembers regardless of their age. After a crash or a lost
     /// answer, the source may deliver the events with these ids again.
     pub id_floor: usize,
-    /// The number of content digests in a key record: one digest for each of the last settled events.
+    /// The number of content digests in a key record: one digest for each of the newest settled events.
     pub digests: usize,
     /// The maximum time between two reads of the due index, which names the keys that their owner must process again.
     /// Other processes also write to the index, and do not notify this sequencer.
     pub due_poll: u64,
     /// The time, after the end of a key, for which the store keeps the record of the key.
     pub complete_ttl: u64,
-    /// The time for which the store keeps the record of an idle key after its last write. A key is idle if it has not
-    /// ended, is not parked, has no spilled or dead-lettered event that may still take effect, and has no entry in the
-    /// due index. With `None`, the store never removes the record of a key that has not ended.
+    /// The time for which the store keeps the record of an idle key after the newest write of this record. A key is
+    /// idle if it has not ended, is not parked, has no spilled or dead-lettered event that may still take effect, and
+    /// has no entry in the due index. With `None`, the store never removes the record of a key that has not ended.
     pub key_ttl: Option<u64>,
     /// The rollout under which the sequencer executes events at the start. The rollout names the handler version.
     /// `None` if that version is not available in this process. The sequencer then executes nothing until that version
@@ -105,8 +106,9 @@ pub struct SequencerSettings {
     pub seed: u64,
 }
 
-/// The exclusive upper bound of sequences if keys may begin at any sequence. Every store counts exactly at numbers far
-/// above this bound. If keys begin at `first`, no key reaches this bound.
+/// The exclusive upper bound of sequences if keys may begin at any sequence. Every store represents integers exactly up
+/// to values far above this bound. If keys begin at `first`, no key reaches this bound, and [`SEQUENCE_END`] applies
+/// instead.
 const ANY_SEQUENCE_END: u64 = 1 << 51;
 
 impl SequencerSettings {
@@ -123,7 +125,8 @@ pub fn valid_sequences(first: u64, begins_anywhere: bool) -> Range<u64> {
     first..end
 }
 
-/// Returns why the sequence of an event is not one of the `valid` sequences of its `sequenced` stream; `None` if it is.
+/// Returns why the sequence of an event is not one of the `valid` sequences of its `sequenced` stream; `None` if the
+/// sequence is valid.
 pub fn sequence_fault(valid: &Range<u64>, sequence: Option<u64>) -> Option<String> {
     match sequence {
         Some(sequence) if valid.contains(&sequence) => None,

@@ -16,8 +16,8 @@ pub struct Stats {
     /// The number of deliveries that repeat an event. A repeat counts as soon as the original event is durably settled
     /// or spilled.
     pub duplicates: u64,
-    /// The number of store-numbered deliveries, among the deliveries that `duplicates` counts, that the sequencer could
-    /// not compare with the settled event of the same sequence, because it no longer knew the digest of that event.
+    /// The number of the deliveries in `duplicates` that were store-numbered, and that the sequencer could not compare
+    /// with the settled event of the same sequence. The sequencer no longer knew the digest of that event.
     pub unverified_duplicates: u64,
     /// The number of durable dead letters of each [`Cause`], in the order of [`Cause::ALL`].
     pub dead: [u64; Cause::ALL.len()],
@@ -228,7 +228,7 @@ pub enum LaneState {
     Retrying,
     /// The lane's key is parked: stopped at an event.
     Parked,
-    /// The lane's stored record or its spilled events cannot be read.
+    /// The key record or the spilled events of the lane cannot be read.
     Broken,
 }
 

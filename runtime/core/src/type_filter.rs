@@ -18,8 +18,7 @@ impl TypePattern {
         &self.0
     }
 
-    /// Returns whether the pattern matches the whole type. Only a pattern that matches the empty text matches the type
-    /// of an event without a type.
+    /// Returns whether the pattern matches the whole type. An event without a type has the empty text as its type.
     pub fn matches(&self, kind: &str) -> bool {
         let Some((start, rest)) = self.0.split_once('*') else { return *self.0 == *kind };
         let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));

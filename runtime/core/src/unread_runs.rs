@@ -12,10 +12,9 @@ use std::ops::RangeInclusive;
 
 use crate::queue::{QueueLoss, QueueRun, RUNS_LIMIT};
 
-/// The time, in ms, for which a record certainly does not expire after a call of its writer. Suppose that the record is
-/// missing. If the newest run is younger than this time, or if the last check that found the record was less than this
-/// time ago, the store has lost the record. Otherwise the record may have expired. The store keeps a record for at
-/// least half an hour after a call.
+/// The time after a call of a writer, in ms, during which the record of the writer certainly does not expire. The store
+/// keeps the record for at least half an hour after a call. The store has lost a missing record if the newest run, or
+/// the newest check that found the record, is no older than this time. If both are older, the record may have expired.
 const RECORD_AGE_LIMIT: u64 = 20 * 60 * 1_000;
 
 /// The numbers of the calls of one writer that a shard (a slice of the store) has processed.
@@ -52,7 +51,7 @@ pub struct UnreadRuns {
     /// The runs, each with the time when the writer put it into the queue, in ms since 1970. The runs are in the order
     /// in which the writer received the answers to its calls.
     runs: VecDeque<(QueueRun, u64)>,
-    /// The time of the last check that found a record of the writer in the store, in ms since 1970.
+    /// The time of the newest check that found a record of the writer in the store, in ms since 1970.
     record_seen_at: u64,
 }
 

@@ -28,8 +28,8 @@ pub fn split_version(version: &str) -> (&str, Option<semver::Version>) {
 /// A rollout: a record in the store. The record names the build that executes the events of a stream.
 ///
 /// Each rollout of a stream has a higher number than the previous rollout. A key record contains the rollout under
-/// which the key's last event was executed. The store refuses a write for this key under an older rollout. A key
-/// therefore returns to an earlier version only if a new rollout names that version.
+/// which the key's newest executed event was committed. The store refuses a write for this key under an older rollout.
+/// A key therefore returns to an earlier version only if a new rollout names that version.
 ///
 /// If the store goes back in time (loses its newest writes), two different rollouts may get the same number. The build
 /// then distinguishes them.

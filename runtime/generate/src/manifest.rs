@@ -21,7 +21,7 @@ pub enum ManifestEntry {
     Swapped(EventRef),
     /// A step of an order that the handler `orders` must reject. The event of the step may also be lost.
     Impossible(EventRef),
-    /// A key that has no further events, with its totals.
+    /// A key that gets no more events, with its totals.
     Key(KeyEntry),
     /// The totals of the whole load.
     Counts(ManifestCounts),

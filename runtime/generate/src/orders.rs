@@ -65,7 +65,7 @@ pub(super) struct OrderStep {
     pub(super) kind: &'static str,
     /// True if the handler must reject the step.
     pub(super) impossible: bool,
-    /// True if the order has no further steps.
+    /// True if the order has no more steps.
     pub(super) last: bool,
     /// Random number that determines the details of the data.
     pub(super) detail: u64,

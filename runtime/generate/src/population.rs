@@ -1,7 +1,7 @@
-//! The keys in use. A key is in use while further events of the key may be generated, or lines of the key are in
-//! transit. Each key that may get further events has a slot, and the chooser of keys selects a slot. An order that has
-//! ended releases its slot for a new order. The memory of the ended order is released when none of its lines is in
-//! transit any more.
+//! The keys in use. A key is in use while more events of the key may be generated, or lines of the key are in transit.
+//! Each key that may get more events has a slot, and the chooser of keys selects a slot. An order that has ended
+//! releases its slot for a new order. The memory of the ended order is released when none of its lines is in transit
+//! any more.
 
 use std::ops::{Index, IndexMut};
 
@@ -20,7 +20,7 @@ pub(super) struct KeyState {
     pub(super) pending: u64,
     /// True if the last generated event is marked as the last event of its key.
     pub(super) ended: bool,
-    /// True if the order of the key has ended, so that no further event of the key will be generated. Always false for
+    /// True if the order of the key has ended, so that no more events of the key will be generated. Always false for
     /// opaque events.
     pub(super) is_finished: bool,
 }

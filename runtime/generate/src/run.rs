@@ -161,8 +161,8 @@ impl LoadGenerator<'_> {
         Ok(())
     }
 
-    /// If the key at `place` gets no further events and has no lines in transit, releases the key and writes its totals
-    /// to the manifest.
+    /// If the key at `place` gets no more events and has no lines in transit, releases the key and writes its totals to
+    /// the manifest.
     fn remove_finished(&mut self, place: usize) -> io::Result<()> {
         let key = &self.keys[place];
         if !key.is_finished || key.pending > 0 {

@@ -35,8 +35,8 @@ pub enum AssignError {
     Full,
     /// The store failed.
     Store(StoreError),
-    /// The store lost events that the publisher had written, and refuses to number one of these events again. The text
-    /// names the event, the reason and the next step.
+    /// The store lost events that the publisher had written. The publisher repeated these events, and the store refused
+    /// to number one of them. The text names the event, the reason and the next step.
     Refused(String),
     /// A shard (slice of the store) lacks an event that it had earlier. After the store had detected the loss, the call
     /// wrote nothing more to the shard.
@@ -90,7 +90,8 @@ pub struct EventAssigner {
     pub writer: Arc<QueueWriter>,
     /// The time for which the assigner waits for room in a full queue.
     pub full_timeout: Duration,
-    /// True if the assigner writes events again whose numbers the store lost ([`AssignRequest::reuses_lost_numbers`]).
+    /// True if the events of the caller are repeats of events whose numbers the store lost
+    /// ([`AssignRequest::reuses_lost_numbers`]).
     pub reuses_lost_numbers: bool,
 }
 
@@ -145,14 +146,15 @@ impl EventAssigner {
         item_shards.into_iter().map(|shard| (shard, self.store.shard_disconnects(shard))).collect()
     }
 
-    /// Writes the events again that the store may have lost. `first` is the result of the call that wrote `items`.
+    /// Repeats the writes of events that the store may have lost. `first` is the result of the call that wrote `items`.
     /// `only` is `None` if `items` are the events of the present call. If `items` are the events of an earlier call,
     /// `only` contains the shards to which this method may write. Writes nothing to a shard that lacks its witness, an
     /// earlier event that the shard must have.
     ///
-    /// The store has numbered the events of an earlier call before. Since the store lost these numbers, the readers may
-    /// have received the events from the broker or from the queue of the stream. For such events, this method therefore
-    /// requests the lost numbers ([`AssignRequest::reuses_lost_numbers`]). The readers recognise the repeated events.
+    /// The store has already numbered the events of an earlier call. Since the store lost these numbers, the readers
+    /// may have received the events from the broker or from the queue of the stream. For such events, this method
+    /// therefore requests the lost numbers ([`AssignRequest::reuses_lost_numbers`]). The readers recognise the repeated
+    /// events.
     pub(crate) async fn reassign_lost(
         &self,
         items: &[AssignItem],

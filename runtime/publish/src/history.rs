@@ -25,8 +25,8 @@ const HISTORY_BYTES: usize = 16 << 20;
 /// `retain`.
 const HISTORY_AGE_LIMIT: Duration = Duration::from_mins(2);
 
-/// The time for which a publisher waits until other publishers have written their lost events again: longer than the
-/// interval at which a publisher checks whether the store has lost events.
+/// The time for which a publisher waits until other publishers have written their lost events again. This time is
+/// longer than the interval at which a publisher checks whether the store has lost events.
 const OTHER_PUBLISHERS_LIMIT: Duration = Duration::from_secs(30);
 /// The time between two attempts to write lost events again while the publisher waits for other publishers.
 const OTHER_PUBLISHERS_INTERVAL: Duration = Duration::from_millis(500);
@@ -62,8 +62,8 @@ pub(crate) struct PublishedCalls {
     rewinds: u64,
     /// The number of events that this publisher has written again since the last log line about repeated events.
     repeated: usize,
-    /// The number of events, among the events that `repeated` counts, whose new number differs from their first number.
-    /// Always 0 if the events go to an exchange: such an event gets its first number or none.
+    /// The number of the events in `repeated` whose new number differs from their first number. Always 0 if the events
+    /// go to an exchange: such an event gets its first number or none.
     changed: usize,
 }
 
@@ -160,7 +160,7 @@ impl PublishedCalls {
             let to = &assigner.policy.destination;
             match self.put_calls_again(assigner).await {
                 Ok(()) => self.log_restored(to),
-                // The store went back in time again during this write, so the loop checks the shards once more.
+                // The store went back in time once more during this write, so the loop repeats the check of the shards.
                 Err(AssignError::RolledBack) => {}
                 Err(refused @ AssignError::Refused(_)) => {
                     self.log_forgotten(to);
@@ -315,7 +315,7 @@ async fn reassign(
     }
 }
 
-/// Writes into the items of a repeated call the numbers that the store gave to the events before. The store then gives
+/// Copies the numbers that the store first gave to the events into the items of a repeated call. The store then gives
 /// an event its earlier number or none. The first copy of the event may still be in the broker, so under another
 /// number, the event would take effect twice. A queue in the store has no such copy, because the store loses the entry
 /// of the queue together with the number.
@@ -329,8 +329,8 @@ fn name_lost_numbers(items: &mut [AssignItem], assigned: &[AssignItemReply]) {
     }
 }
 
-/// Returns an error if the store refused to give an event its lost number again, or has the event under another number
-/// by now. `items` are events that the store has numbered before, and `assigned` are the replies to their repetition. A
+/// Returns an error if the store refused to give an event its lost number again, or now has the event under another
+/// number. `items` are events that the store has numbered before, and `assigned` are the replies to their repetition. A
 /// conflict does not count as such a refusal: since the loss, another event has taken the id or the sequence of the
 /// event.
 fn refused_repeat(

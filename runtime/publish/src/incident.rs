@@ -73,7 +73,7 @@ pub struct CommitsLost {
     pub commits: u64,
     /// The number of the first lost commit.
     pub first: u64,
-    /// The number of the last commit of the owner.
+    /// The number of the owner's newest commit.
     pub last: u64,
     /// `true` if the shard also lost the claim of the owner. `first` is then the first commit under this claim, and the
     /// shard may also have lost earlier commits.
@@ -108,7 +108,7 @@ pub struct NumberedMessages {
     /// lost a part of the messages of this commit. `None` if the shard has no message of this owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first: Option<u64>,
-    /// The number of the last commit whose messages the shard had.
+    /// The number of the newest commit whose messages the shard had.
     pub last: u64,
     /// A time before the first lost message (RFC 3339); `None` if the owner does not know such a time.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -176,7 +176,7 @@ struct IncidentEnvelope<'a, T> {
 }
 
 /// Returns the record of an incident: a structured CloudEvent in JSON, in one line. The `source` of the record is
-/// `/ordain/` and the stream's name, which is also the `source` of the messages that the stream emits.
+/// `/ordain/`, followed by the stream's name. The messages that the stream emits have the same `source`.
 pub fn record<T: Incident>(stream: &str, subject: IncidentSubject<'_>, data: &T) -> String {
     let envelope = IncidentEnvelope {
         specversion: "1.0",

@@ -3,7 +3,8 @@
 //! stream reads from the broker, the broker confirms each event; otherwise the store does.
 //!
 //! In a `sequenced` stream, the store remembers the id of each event for the time of the setting `retain`. If a
-//! producer publishes the event again within this time, the event keeps its number, and the stream accepts it once.
+//! producer publishes the same event again within this time, the event keeps its number, and the stream accepts the
+//! event only once.
 
 mod assign;
 mod history;
@@ -37,8 +38,8 @@ pub use assign::{AssignError, AssignResult, EventAssigner, QueuedEntries};
 use history::PublishedCalls;
 pub use writer::QueueWriter;
 
-/// The time for which a publisher retries calls to an unreachable store or broker, also when it opens. With a store in
-/// Redis, also the time for which a publisher waits until a full queue has room.
+/// The time for which a publisher, open or opening, retries calls to an unreachable store or broker. With a store in
+/// Redis, a publisher also waits for at most this time until a full queue has room.
 pub const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Delay between two attempts to declare the exchange and the queues while the broker is unavailable.
 const BROKER_RETRY_DELAY: Duration = Duration::from_millis(500);
@@ -77,8 +78,8 @@ pub enum PublishError {
         /// The fault, and how to correct it.
         words: String,
     },
-    /// The store lost events of this publisher, and refuses to number one of them again. The text names the event, the
-    /// reason and the next step.
+    /// The store lost events of this publisher. The publisher repeated these events, and the store refused to number
+    /// one of them. The text names the event, the reason and the next step.
     #[error("{0}")]
     Refused(String),
     /// The queue of the stream is full, and stayed full until the time limit. With an embedded store, the time limit is
@@ -292,15 +293,15 @@ impl StreamPublisher {
         NumberingPolicy::sequence_error(numbers.first, sequence)
     }
 
-    /// Lets the store give lost numbers again. Call this method only after the store went back in time and lost
-    /// numbers, and only to publish the lost events again. Publish all of them, in the same order and with the same
-    /// ids, before any new event.
+    /// Permits the store to give lost numbers to the repeated events. Call this method only after the store went back
+    /// in time and lost numbers, and only to publish the lost events again. Publish all lost events, in the same order
+    /// and with the same ids, before any new event.
     ///
-    /// A stream that reads the events may have events of a key with higher sequences than the store has given. Without
-    /// this call, the store then refuses an event of this key. After this call, the store gives the event the next
-    /// number of its key if the stream has the same event under this number. The stream then recognises the repeat. If
-    /// the stream has a different event under this number, or no longer has the digest of its event (the setting
-    /// `digests` limits the number of digests), the store refuses the event.
+    /// After the loss, a stream that reads the events may have an event of a key with a higher sequence than the store
+    /// knows. The store then refuses an event of this key, unless this method was called. After this call, the store
+    /// gives the event the next number of its key if the stream has the same event under this number. The stream then
+    /// recognises the repeat. The store refuses the event if the stream has a different event under this number, or no
+    /// longer has the digest of its event. (The setting `digests` limits the number of digests.)
     pub fn reuse_lost_numbers(&mut self) {
         if let Some((assigner, _)) = &mut self.assigner {
             assigner.reuses_lost_numbers = true;

@@ -37,7 +37,7 @@ impl Backoff {
         self.delay = self.max;
     }
 
-    /// Returns the next delay, and then doubles it for the following call.
+    /// Returns the next delay, and doubles the delay that the following call returns.
     pub fn next_delay(&mut self) -> Duration {
         let delay = self.delay;
         self.advance();
@@ -45,7 +45,7 @@ impl Backoff {
     }
 
     /// Returns a random time between half of the next delay and the whole delay, so that many processes do not retry
-    /// together. Then doubles the next delay for the following call.
+    /// together. Also doubles the delay that the following call uses.
     pub fn next_jittered(&mut self) -> Duration {
         self.next_delay().mul_f64(rand::rng().random_range(0.5..1.0))
     }

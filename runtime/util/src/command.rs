@@ -22,9 +22,9 @@ pub fn config_option() -> &'static str {
     CONFIG_OPTION.get().map_or("", String::as_str)
 }
 
-/// Sets the option with which a command sends its request to this process. `option` begins with a space. The caller
-/// does not call this function if a command with the option of the configuration finds this process by itself. Only the
-/// first call has an effect.
+/// Sets the option with which a command sends its request to this process. `option` begins with a space. If a command
+/// finds this process through the configuration, no option is necessary, and the caller does not call this function.
+/// Only the first call has an effect.
 pub fn set_process_option(option: String) {
     // A process has only one admin listener.
     let _ = PROCESS_OPTION.set(option);

@@ -70,7 +70,8 @@ pub fn has_environment_variable(text: &str) -> bool {
     })
 }
 
-/// Replaces the variables of a text again, from the environment and the files as they are now.
+/// Replaces the variables of a text by the present values of the environment variables and the present contents of the
+/// files.
 pub fn expand_again(text: &str) -> Result<String, ExpandError> {
     expand(text, &|name| std::env::var(name).ok()).map(|(expanded, _)| expanded.into_owned())
 }

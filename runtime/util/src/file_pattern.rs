@@ -103,9 +103,9 @@ impl FilePattern {
     }
 
     /// Returns the role of a file whose name matches the pattern. A pattern such as `events*` also matches the names of
-    /// older files: the name of a file with a number, `.old` or the extension of a compressed file after it. If the
-    /// pattern also matches the name without this extension, the file counts as an older file. A date counts as a part
-    /// of the name, because many programs begin a new file on each day and rename no file.
+    /// older files, to which log rotation has appended a number, `.old` or the extension of a compressed file. If the
+    /// pattern also matches the name without this appended part, the file counts as an older file. A date counts as a
+    /// part of the name, because many programs begin a new file on each day and rename no file.
     fn glob_role(&self, name: &str) -> FileRole {
         let Some((plain, extension)) = name.rsplit_once('.') else { return FileRole::Live };
         if !self.is_glob() || !matches(&self.name, plain) {

@@ -15,8 +15,8 @@ pub static PUBLISH_TO_COMMIT_SECONDS: BucketBounds = LazyLock::new(|| geometric(
 /// Bounds for the number of events in a commit.
 pub static BATCH_EVENTS: BucketBounds = LazyLock::new(|| geometric(1.0, 2.0, 65_536.0));
 
-/// Returns ascending bounds, rounded to millionths. The first bound is `first`, each further bound is `factor` times
-/// the previous bound, and the last bound is at least `last`.
+/// Returns ascending bounds, rounded to millionths. The first bound is `first`, each later bound is `factor` times the
+/// previous bound, and the highest bound is at least `last`.
 fn geometric(first: f64, factor: f64, last: f64) -> Vec<f64> {
     let mut bounds = vec![first];
     let mut bound = first;

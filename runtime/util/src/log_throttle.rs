@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 /// A limit on a repeated log line: each interval allows a fixed number of lines, usually one.
 ///
-/// An interval begins with its first allowed line. A lasting condition is therefore logged at once, and then again in
-/// each interval.
+/// An interval begins with its first allowed line. A lasting condition is therefore logged immediately, and then once
+/// more in each interval.
 #[derive(Debug)]
 pub struct LogThrottle {
     /// The number of lines that an interval allows.
@@ -51,12 +51,12 @@ impl LogThrottle {
         is_allowed
     }
 
-    /// Returns how many lines were suppressed since [`LogThrottle::take_suppressed`] was called last.
+    /// Returns how many lines were suppressed since the last call of [`LogThrottle::take_suppressed`].
     pub fn suppressed(&self) -> u64 {
         self.suppressed
     }
 
-    /// Returns how many lines were suppressed since the last call, and resets the count.
+    /// Returns how many lines were suppressed since the last call of this method, and resets the count.
     pub fn take_suppressed(&mut self) -> u64 {
         std::mem::take(&mut self.suppressed)
     }

@@ -48,7 +48,7 @@ impl SinkHealth {
         self.lock().dropped
     }
 
-    /// Returns whether the server accepts the messages of the sink, as far as the last attempt shows.
+    /// Returns whether the server accepts the messages of the sink, according to the newest attempt.
     pub fn is_accepted(&self) -> bool {
         self.lock().refused_at.is_none()
     }

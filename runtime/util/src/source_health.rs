@@ -16,12 +16,12 @@ pub enum SourceState {
     Consuming,
     /// The source does not receive events now, and retries.
     Retrying {
-        /// The last error.
+        /// The newest error.
         reason: String,
     },
     /// The source does not receive events now, because its server refuses the login. The source retries.
     LoginRefused {
-        /// The last error.
+        /// The newest error.
         reason: String,
         /// The server's own words, without names and addresses. Empty if these words may contain names or addresses.
         words: String,
@@ -38,7 +38,7 @@ pub enum SourceState {
     Unreadable {
         /// The reason, and the next step.
         reason: String,
-        /// False while the source holds the messages back and waits for further messages. True if the source receives
+        /// False while the source holds the messages back and waits for more messages. True if the source receives
         /// nothing until an operator resumes the source, or starts a process with other settings.
         is_stopped: bool,
     },
@@ -50,7 +50,7 @@ pub enum SourceState {
 }
 
 /// A kind of fault because of which a server does not route events to a source. If a source has several faults, the
-/// first kind determines the state of the source.
+/// first of their kinds, in the order of this enum, determines the state of the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RoutingFault {
     /// The exchange of the stream has another type than the stream needs.
@@ -124,7 +124,7 @@ impl SourceHealth {
     }
 
     /// Sets the state. An interruption ends with [`SourceState::Inactive`] or, without a routing fault, with
-    /// [`SourceState::Consuming`]. The next other state begins an interruption.
+    /// [`SourceState::Consuming`]. All other states begin an interruption, if none has begun.
     pub fn set(&self, state: SourceState) {
         let mut current = self.lock();
         current.state = state;

@@ -5,10 +5,10 @@
 //! with a limit. In a process without a guard, such as a command that soon ends, each thread writes directly.
 //!
 //! If the queue is full, lines wait for room, so that a reader that continues to read loses no line. A slow reader then
-//! slows the run, as it would slow direct writes. If a reader does not read a portion of the queue (`PORTION_BYTES`)
-//! within `PROGRESS_TIMEOUT`, it counts as stopped. The waiting lines are then dropped. All later lines are dropped at
-//! once until the reader has read half of the queue. A stopped reader therefore delays the run once, until it reads
-//! again.
+//! slows the run, as with direct writes. If a reader does not read a portion of the queue (`PORTION_BYTES`) within
+//! `PROGRESS_TIMEOUT`, the reader counts as stopped. The waiting lines are then dropped. All later lines are dropped
+//! without a wait until the reader has resumed and read half of the queue. A stopped reader therefore delays the run
+//! only once per stop.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::VecDeque;
@@ -30,13 +30,13 @@ const QUEUE_LIMIT_BYTES: usize = 4 << 20;
 /// time. A large portion costs few locks; a small portion soon shows that the reader continues to read.
 const PORTION_BYTES: usize = 64 << 10;
 
-/// While the queue is full, the time for which lines wait until the reader has read the next portion. The time is long
-/// enough for a slow reader (128 KiB per second). It is short, because a stopped reader delays the run for this time. A
+/// The maximum time for which lines wait for a reader to read the next portion of a full queue. The time is long enough
+/// for a slow reader (128 KiB per second). The time is short, because a stopped reader delays the run by this time. A
 /// panic waits at most for this time until its text is written.
 const PROGRESS_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The time for which the end of a process waits until the queue is written: enough for a healthy reader, and short for
-/// a supervisor that waits for the end.
+/// The maximum time for which a process that ends waits until the queue is written. This time is long enough for a
+/// healthy reader, and short enough for a supervisor that waits for the end of the process.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Maximum size of one write, in bytes, except for a longer line (`PIPE_BUF`). A pipe keeps the bytes of such a write
@@ -363,7 +363,7 @@ fn write(text: &[u8]) -> usize {
         match rustix::io::write(&stderr, &rest[..write_bytes(rest)]) {
             Ok(written) if written > 0 => rest = &rest[written..],
             Err(Errno::INTR) => {}
-            // Another program that shares the terminal or pipe has made it non-blocking.
+            // Another program that shares the terminal or pipe has set the non-blocking mode.
             Err(Errno::AGAIN) => {
                 let _ = poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], None);
             }

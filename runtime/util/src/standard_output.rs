@@ -4,8 +4,8 @@ use std::io;
 
 use rustix::fs::{OFlags, fcntl_getfl, fstat, stat};
 
-/// Returns whether this process was started without a standard output to which it can write. Writes to such a standard
-/// output succeed, but their bytes are lost.
+/// Returns whether standard output was closed, or not open for writing, when this process started. Writes to standard
+/// output then succeed, but their bytes are lost.
 ///
 /// If a process starts with a closed standard output, Rust opens `/dev/null` for reading and writing instead. If
 /// standard output is open only for reading, Rust ignores the error of each write. A shell opens `/dev/null` only for

@@ -56,9 +56,9 @@ pub fn print_lossy(line: &str) {
     standard_error::print(&format!("{line}\n"));
 }
 
-/// Returns an argument quoted for a shell. The result has the form `$'…'`, which Bash and other shells support, if the
-/// argument contains a character that [`escape_invisible`] escapes, or a backtick. A text often encloses a command in
-/// backticks, so a backtick inside the command would look like the end of the command.
+/// Returns an argument quoted for a shell. If the argument contains a backtick, or a character that
+/// [`escape_invisible`] escapes, the result has the form `$'…'`, which Bash and some other shells support. A text often
+/// encloses a command in backticks, so a backtick inside the command would look like the end of the command.
 pub fn shell_quoted(argument: &str) -> Cow<'_, str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,@+%=".contains(c);
     if !argument.is_empty() && argument.chars().all(plain) && !argument.starts_with('-') {

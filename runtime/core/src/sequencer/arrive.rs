@@ -188,11 +188,12 @@ impl Sequencer {
         }
     }
 
-    /// Lets a key without a record begin at the sequence of the first event that arrives. A lower sequence may arrive
-    /// before the key has executed or written anything. It then becomes the beginning instead, unless events that the
-    /// lane holds would then be too far ahead. The first write of the key makes the beginning durable. Returns `false`
-    /// if the lane drops the event. The lane drops an early event of a key without a beginning: the source will deliver
-    /// this event again, but may deliver a lower sequence first.
+    /// Lets a key without a record begin at the sequence of the first event that arrives. If a lower sequence arrives
+    /// before the key has executed or written anything, the lower sequence becomes the beginning instead. Exception:
+    /// the beginning stays if events that the lane holds would be too far ahead of the lower sequence. The first write
+    /// of the key makes the beginning durable. Returns `false` if the lane drops the event. The lane drops an early
+    /// event of a key without a beginning: the source will deliver this event again, but may deliver a lower sequence
+    /// first.
     fn begin_key(&mut self, index: u32, sequence: u64, delivery: DeliveryNumber) -> bool {
         let lane = &mut self.lanes[index];
         if !lane.absent {
@@ -247,8 +248,8 @@ impl Sequencer {
 
     /// Holds a new event of the lane. The sequence of the event is `done` or higher. A `sequenced` stream does not hold
     /// an event that is too far ahead, or whose key is full while `overflow` is `dead-letter`. If such an event has a
-    /// delivery, it becomes a dead letter; if it has none, this method drops it. As long as the stored key record does
-    /// not permit the dead letter yet, this method defers the event instead.
+    /// delivery, the event becomes a dead letter; otherwise, this method drops the event. As long as the stored key
+    /// record does not permit the dead letter yet, this method defers the event instead.
     fn hold(&mut self, index: u32, sequence: u64, delivery: DeliveryNumber, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         if sequence != lane.done {
@@ -276,7 +277,7 @@ impl Sequencer {
                 self.queue_orphan_letter(letter, delivery);
                 return;
             }
-            // An event without a delivery (an early event, or a replayed event) runs at once if no earlier event is
+            // An event without a delivery (an early event, or a replayed event) runs immediately if no earlier event is
             // missing. Such an event needs no room in the spill area.
             let runs = delivery == 0 && sequence == lane.front;
             if sequenced && !runs && self.overflows(index) {
@@ -346,8 +347,8 @@ impl Sequencer {
         is_recorded && !self.lanes[index].writing
     }
 
-    /// Returns whether the key is parked at a missing event, and may skip this event now. Before `sequence` arrived,
-    /// the gap up to the first later event was too wide to skip.
+    /// Returns whether the key is parked at a missing event, and may now skip the missing events before `sequence`,
+    /// which has just arrived. Before this arrival, the gap up to the first later event was too wide to skip.
     fn may_skip_to(&self, index: u32, sequence: u64) -> bool {
         let lane = &self.lanes[index];
         lane.parked()

@@ -26,7 +26,7 @@ pub(super) struct ResultChunk {
     pub(super) letters: Vec<DeadLetter>,
     pub(super) removed_letters: Vec<LetterId>,
     /// `true` if the results remove letters whose sequences the key had passed before. Until a commit has removed these
-    /// letters, the sequencer reads no further passed letters of the key.
+    /// letters, the sequencer reads no more passed letters of the key.
     pub(super) removes_passed: bool,
     /// The ascending ranges of sequences that these results skip because the events never arrived.
     pub(super) skipped: Vec<(u64, u64)>,

@@ -1,7 +1,7 @@
-//! The cold state of a lane: fields that most lanes do not need. (If `gap.tail` is set, which is not the default, every
-//! lane needs some of these fields.) The cold state is stored apart from the lane, so that the lane stays small. With a
-//! hundred thousand lanes, the time per event depends mainly on the amount of memory that the sequencer reads and
-//! writes for the event.
+//! The cold state of a lane: fields that most lanes do not need. Exception: if `gap.tail` is set (not the default),
+//! every lane needs some of these fields. The cold state is stored apart from the lane, so that the lane stays small.
+//! With a hundred thousand lanes, the time per event depends mainly on the amount of memory that the sequencer reads
+//! and writes for the event.
 
 use std::ops::{Deref, Range, RangeInclusive};
 
@@ -45,7 +45,7 @@ pub(super) struct ColdFields {
     /// The sequences and digests of events that this owner has settled within the range of the key's early dead letters
     /// ([`crate::KeyRecord::ahead`]). The sequencer compares the events of the remaining letters with these digests.
     pub(super) settled_ahead: Vec<(u64, u32)>,
-    /// The sequences that certainly have no early dead letter, according to the last search of the store. Empty if no
+    /// The sequences that certainly have no early dead letter, according to the newest search of the store. Empty if no
     /// such sequences are known.
     pub(super) letter_free: Range<u64>,
     /// The sequence and the content digest of an event that failed once in a way that usually recurs, for example by a
@@ -59,8 +59,8 @@ pub(super) struct ColdFields {
     /// The time at which to load the key record again, because another partition took the key over, or may have
     /// released the parked key.
     pub(super) reload_at: Option<u64>,
-    /// The time at which to request the next event from the replay sources, in case the last event of the key was lost
-    /// (`gap.tail`).
+    /// The time at which to request the next event from the replay sources, in case the newest event of the key was
+    /// lost (`gap.tail`).
     pub(super) tail_at: Option<u64>,
     pub(super) gap: Option<LaneGap>,
     /// The missing sequences that every round of the gap has requested so far.

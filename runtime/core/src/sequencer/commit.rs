@@ -20,16 +20,16 @@ use crate::letter::DeadLetter;
 use crate::settings::BackoffBounds;
 use recovery::CommitHistory;
 
-/// The delay before a batch without a reply is sent again. The delay is short after a lost reply, and becomes longer
-/// while the store is down.
+/// The delay before the sequencer repeats a batch without a reply. The delay is short after a lost reply, and becomes
+/// longer while the store is down.
 const RESEND_BACKOFF: BackoffBounds = BackoffBounds { min: 50, max: 5_000 };
 
 #[derive(Debug, Default)]
 pub(super) struct ShardState {
     /// The time of the store's server minus the time of the sequencer, as a wrapping difference. The value is from the
-    /// last commit or load in the shard.
+    /// newest commit or load in the shard.
     pub(super) store_clock_offset: u64,
-    /// The number of the last batch that was formed.
+    /// The number of the newest batch.
     number: u64,
     /// The batches to send to the store, in order. The first batch is being sent.
     sending: VecDeque<Arc<Batch>>,
@@ -37,8 +37,8 @@ pub(super) struct ShardState {
     pub(super) resend_at: Option<u64>,
     /// The number of times that the first batch got no reply.
     tries: u32,
-    /// The last batch that was formed, until its reply arrives. Normally this batch is also the last batch of
-    /// `sending`. During a recovery, `sending` ends with a void batch instead: a batch whose writes never apply.
+    /// The newest batch, until its reply arrives. Normally this batch is also the last batch in the order of `sending`.
+    /// During a recovery, `sending` ends with a void batch instead: a batch whose writes never apply.
     in_flight: Option<InFlightBatch>,
     /// The lanes that have something to write.
     pub(super) dirty: VecDeque<u32>,
@@ -47,7 +47,7 @@ pub(super) struct ShardState {
     outbox: VecDeque<(u64, usize, usize)>,
     history: CommitHistory,
     /// `true` if the store may have gone back in time (lost its newest commits). The sequencer then queries the store
-    /// for the last commit of this shard.
+    /// for the newest commit of this shard.
     in_doubt: bool,
     /// `true` if the sequencer has sent the query, and its reply is outstanding.
     query_sent: bool,
@@ -112,7 +112,7 @@ impl ShardState {
 
 impl Sequencer {
     /// Forms a batch for each shard that has something to write and no batch in flight. Also queries the store for the
-    /// last commits of the shards in doubt.
+    /// newest commits of the shards in doubt.
     pub(super) fn close_batches(&mut self) {
         // No turn starts while the outbox is full, so the messages of turns need no limit here. For dead letters, this
         // check is the only limit.
@@ -182,9 +182,9 @@ impl Sequencer {
         if !batch.writes.is_empty() || !batch.letters.is_empty() {
             self.send(batch, lanes, letters, kept);
         }
-        // From here on, the letters of the batch count as letters in flight. If the sequencer examined a lane earlier,
-        // it would not find the letter of the lane's event among the letters that wait for a commit. It would then
-        // treat the event as missing.
+        // From here on, the letters of the batch count as letters in flight. Before this point, the sequencer must not
+        // examine a lane. Otherwise, the letter of the lane's event would not be among the letters that wait for a
+        // commit, and the sequencer would treat the event as missing.
         for index in examined {
             self.reschedule(index);
         }

@@ -26,7 +26,7 @@ pub(super) struct DeliveryWindow {
     slots: VecDeque<DeliverySlot>,
     /// The number of finished deliveries after the oldest unfinished delivery.
     finished_behind: usize,
-    /// The last acknowledged delivery.
+    /// The newest acknowledged delivery.
     acknowledged: DeliveryNumber,
 }
 
@@ -87,7 +87,8 @@ impl DeliveryWindow {
         self.acknowledged = self.base - 1;
     }
 
-    /// Returns the last delivery to acknowledge; `None` if there is no new delivery to acknowledge.
+    /// Returns the newest delivery to acknowledge, together with all earlier deliveries; `None` if no new delivery can
+    /// be acknowledged.
     pub(super) fn acknowledge(&mut self) -> Option<DeliveryNumber> {
         let through = self.base - 1;
         (through > self.acknowledged).then(|| {

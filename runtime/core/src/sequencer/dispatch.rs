@@ -32,7 +32,7 @@ impl Sequencer {
                 && self.settle_other_types(index, filter)
             {
                 has_settled = true;
-                // If the lane has further events to run, it becomes ready again.
+                // If the lane has more events to run, it becomes ready again.
                 self.reschedule(index);
                 continue;
             }

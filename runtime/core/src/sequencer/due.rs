@@ -8,7 +8,7 @@ use crate::event::{Key, shard_of};
 /// The delay until the next read of the due index, in ms, in five cases:
 /// - No lane is free for the read.
 /// - During the read, other keys took the last free lanes.
-/// - A lane whose key must be processed again left memory during the last pass over the index.
+/// - A lane whose key must be processed again left memory during the newest pass over the index.
 /// - The store has not searched the whole index.
 /// - A lane whose key is due, but cannot continue now, leaves memory.
 ///
@@ -29,9 +29,9 @@ pub(super) struct DueScan {
     after: Option<(u64, Key)>,
     reading: bool,
     in_pass: bool,
-    /// `true` if the last pass was complete. A pass is complete if three conditions hold since its beginning. Every
-    /// read has searched its whole part of the index. The sequencer had a lane for each key that it read. No lane whose
-    /// key must be processed again has left memory.
+    /// `true` if the newest pass, which may be running, has been complete so far. A pass is complete if three
+    /// conditions hold since its beginning. Every read has searched its whole part of the index. The sequencer had a
+    /// lane for each key that it read. No lane whose key must be processed again has left memory.
     clean: bool,
 }
 
@@ -83,7 +83,7 @@ impl Sequencer {
         let some = !entries.is_empty();
         for entry in entries {
             if !self.ensure_loaded(&entry.1) {
-                // Other keys have taken the last free lanes since the read. Only another pass loads this key.
+                // Other keys have taken the last free lanes since the read began. A later read will return this key.
                 self.due.clean = false;
                 break;
             }
@@ -95,7 +95,7 @@ impl Sequencer {
             self.due.at = self.now;
             return;
         }
-        // If `more` is true here, the store returned no entry although the index has further entries: the store skipped
+        // If `more` is true here, the store returned no entry although the index has more entries: the store skipped
         // invalid entries, and has not searched the whole index.
         self.due.clean &= !more;
         self.due.after = None;

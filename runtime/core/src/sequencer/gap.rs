@@ -28,10 +28,10 @@ pub(super) struct LaneGap {
     /// events. `None` if no such query is necessary, or after the query.
     clock_after_letters: Option<u64>,
     /// The lowest sequence of the events that are in dead letters in the store and that the lane cannot hold yet. The
-    /// sequencer learns of these letters from the last query to the store, and from its own commits.
+    /// sequencer learns of these letters from the newest query to the store, and from its own commits.
     pub(super) next_letter: Option<u64>,
-    /// The end of the sequences, from `at` on, for which the outstanding search of the store, or the last search, can
-    /// show that they have no early dead letter. The end is exclusive. 0 if no such search has begun.
+    /// The exclusive end of the sequences, from `at` on, for which the newest search of the store can show that they
+    /// have no early dead letter. The search may be outstanding. 0 if no search has begun.
     pub(super) search_end: u64,
     /// `true` if no later event has arrived. The sequencer then requests the next event only because the key has
     /// received no event for `gap.tail`.
@@ -48,8 +48,8 @@ enum GapState {
     Reloading,
     /// The lane waits for the answer of the replay source with this number.
     Querying(usize),
-    /// All rounds are over, and the event is still missing. The sequencer applies `gap.on_exhausted` when everything
-    /// before the gap has been executed.
+    /// All rounds are over, and the event is still missing. The sequencer applies `gap.on_exhausted` when all events
+    /// before the gap have been executed.
     Exhausted,
     /// The lane waits for the event without a time limit.
     Waiting,
@@ -184,7 +184,8 @@ impl Sequencer {
         if !lane.may_have_gap()
             && let Some(cold) = lane.cold.get_mut()
         {
-            // The next gap is not the gap of the record that was loaded, so its clock runs for the whole time.
+            // The next gap is not the gap of the loaded record, so the clock of the next gap runs for the whole
+            // `gap.timeout`.
             cold.gap_due = None;
         }
         // A gap also stays open while events before the gap are only in the store.

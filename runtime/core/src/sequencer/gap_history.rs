@@ -121,9 +121,9 @@ impl Lane {
         self.next_known(first).map_or(first, |next| next - 1)
     }
 
-    /// Returns the lowest known sequence after `first`. A sequence is known in four cases: its event is in memory; the
-    /// sequence is the lower bound of the spilled events; the sequence is a bound of the range of the dead letters
-    /// (`ahead`); or the sequence is the `next_letter` of the gap.
+    /// Returns the lowest known sequence after `first`. The known sequences are the sequences of the events in memory,
+    /// the lower bound of the spilled events, the two bounds of the range of dead letters (`ahead`), and the
+    /// `next_letter` of the gap.
     pub(super) fn next_known(&self, first: u64) -> Option<u64> {
         let held = self.held.iter().map(|held| held.sequence).find(|sequence| *sequence > first);
         let rest = (self.cold.stored_only.count > 0).then_some(self.cold.stored_only.first);

@@ -2,8 +2,8 @@
 //! conflict, unless the two events have different sources. An event without a source counts as an event from any
 //! source.
 //!
-//! The sequencer remembers an id at least while two conditions hold. The id is among the last `id_window` ids of its
-//! key. The event with this id was settled at most `id_ttl` ago. The sequencer remembers the last `id_floor` ids
+//! The sequencer remembers an id at least while two conditions hold. The id is among the newest `id_window` ids of its
+//! key. The event with this id was settled at most `id_ttl` ago. The sequencer remembers the newest `id_floor` ids
 //! regardless of their age.
 
 use std::collections::VecDeque;
@@ -38,8 +38,8 @@ struct KnownEvent {
 /// The approximate memory of one id in both tables, in bytes.
 const ID_BYTES: usize = 64;
 
-/// The number of ids beyond `id_window` that the sequencer tolerates before it removes ids. The sequencer then removes
-/// many ids at once.
+/// The number of ids beyond `id_window` that the sequencer tolerates before it removes ids. The sequencer can therefore
+/// remove many ids in one step.
 const ID_SLACK_LIMIT: usize = 256;
 
 /// The maximum number of ids that one write removes because of their age. The store removes one entry per id, so more
@@ -117,7 +117,7 @@ impl IdWindow {
 }
 
 impl Sequencer {
-    /// Returns the time of the store's server for a shard, estimated from the server's last reply.
+    /// Returns the time of the store's server for a shard, estimated from the server's newest reply.
     pub(super) fn store_time(&self, shard: u32) -> u64 {
         self.now.wrapping_add(self.shards[shard as usize].store_clock_offset)
     }

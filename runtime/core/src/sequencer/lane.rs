@@ -94,7 +94,7 @@ pub(super) struct Lane {
     pub(super) must_write: bool,
     /// `true` if all held events must be spilled: moved into the store.
     pub(super) spill_all: bool,
-    /// `true` if the last event below `done` ended the key.
+    /// `true` if the event before `done` ended the key.
     pub(super) ended: bool,
     /// The time when the store removes the key record if no write follows; `u64::MAX` if the store keeps the record.
     pub(super) expires_at: u64,
@@ -262,8 +262,9 @@ impl Lane {
     }
 
     /// Removes and returns the deliveries that repeat the event with this sequence. Each of these deliveries ends like
-    /// the delivery of the event: if the event is settled or spilled, it counts as a repeat; if the event becomes a
-    /// dead letter, it becomes a dead letter too. In both cases, it is acknowledged.
+    /// the delivery of the event. If the event is settled or spilled, the repeated delivery counts as a duplicate. If
+    /// the event becomes a dead letter, the repeated delivery becomes a dead letter too. In both cases, the sequencer
+    /// acknowledges the repeated delivery.
     pub(super) fn take_repeats(&mut self, sequence: u64) -> Vec<DeliveryNumber> {
         let Some(cold) = self.cold.get_mut() else { return Vec::new() };
         let same = cold.repeats.extract_if(.., |repeat| repeat.0 == sequence);

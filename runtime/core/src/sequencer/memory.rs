@@ -46,14 +46,14 @@ impl Sequencer {
         self.memory + (self.turns + 1) * self.outcome_bytes <= self.settings.memory_budget
     }
 
-    /// Returns whether other actions must wait for the end of the last turn that started beyond the budget. Other
+    /// Returns whether other actions must wait for the end of the newest turn that started beyond the budget. Other
     /// actions wait only during the first 50 ms of that turn.
     pub(super) fn over_budget_turn_runs(&self) -> bool {
         self.over_budget_turn
             .is_some_and(|(_, at)| self.now < at.saturating_add(SLOW_TURN_TIMEOUT_MS))
     }
 
-    /// Returns the time at which other turns, loads and reads stop waiting for the last turn that started beyond the
+    /// Returns the time at which other turns, loads and reads stop waiting for the newest turn that started beyond the
     /// budget: 50 ms after the start of that turn. Returns `None` if nothing waits for that turn.
     pub(super) fn over_budget_timeout(&self) -> Option<u64> {
         let waits = !self.ready.is_empty() || self.is_full();
@@ -67,7 +67,7 @@ impl Sequencer {
         self.memory >= self.settings.memory_budget
     }
 
-    /// Returns whether the used memory has reached three quarters of the budget. The sequencer then accepts no further
+    /// Returns whether the used memory has reached three quarters of the budget. The sequencer then accepts no more
     /// deliveries.
     pub(super) fn is_nearly_full(&self) -> bool {
         self.memory >= self.settings.memory_budget / 4 * 3
@@ -102,10 +102,10 @@ impl Sequencer {
     }
 
     /// Removes the handler state of a lane from memory if four conditions hold. First, the lane waits for its next turn
-    /// or for a read of spilled events. Second, the lane has nothing to write. Third, no further turn fits into memory.
-    /// Fourth, the state is larger than `memory_budget` divided by the limit of unacknowledged deliveries. The lane is
-    /// then loaded again. The sequencer calls this function only for a lane that has just committed, so that a lane
-    /// makes progress before each removal.
+    /// or for a read of spilled events. Second, the lane has nothing to write. Third, the memory has no room for
+    /// another turn. Fourth, the state is larger than `memory_budget` divided by the limit of unacknowledged
+    /// deliveries. The sequencer then loads the lane again when memory permits. The sequencer calls this function only
+    /// for a lane that has just committed, so that a lane makes progress before each removal.
     pub(super) fn evict_state(&mut self, index: u32) {
         let lane = &self.lanes[index];
         let share = self.settings.memory_budget / self.prefetch.max(1);

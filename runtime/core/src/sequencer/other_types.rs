@@ -1,7 +1,7 @@
 //! Settles the events whose types the handler does not execute. No worker executes such an event, and the event changes
 //! no state. If the stream has a sink for events of other types, a message passes the event on to this sink. In all
-//! other respects, the event is like any other event. It keeps its place in the order of its key, and a commit settles
-//! it once.
+//! other respects, the event is like any other event. The event keeps its position in the order of its key, and a
+//! commit settles the event exactly once.
 
 use std::sync::Arc;
 

@@ -1,13 +1,14 @@
-//! Decides again about early dead letters whose sequences the key has passed. An early dead letter (`far-ahead` or
-//! `overflow`) contains an event that its key could not hold when the event arrived. If the key settles the event, the
-//! same commit removes the letter. But the key may settle the sequence with another event, skip the sequence, or end
-//! before the sequence. The event of the letter can then no longer take effect, so the cause of the letter is no longer
-//! true. The sequencer therefore reads the remaining letters of all passed sequences, and decides about their events as
-//! if these events arrived now.
+//! Handles early dead letters whose sequences the key has passed. An early dead letter (`far-ahead` or `overflow`)
+//! contains an event that its key could not hold when the event arrived. If the key settles the event, the same commit
+//! removes the letter. But the key may settle the sequence with another event, skip the sequence, or end before the
+//! sequence. The event of the letter can then no longer take effect, so the cause of the letter is no longer true. The
+//! sequencer therefore reads the remaining letters of all passed sequences, and decides about their events as if these
+//! events arrived now.
 //!
-//! The range of the early letters in the key record ([`crate::KeyRecord::ahead`]) shows which sequences are not decided
-//! yet. One write removes the letters and advances the range. The new letters are durable no later than this write. If
-//! the owner ends before this write, the next owner decides again, and writes the same letters.
+//! The range of the early letters in the key record ([`crate::KeyRecord::ahead`]) shows the sequences whose letters the
+//! sequencer has not handled yet. One write removes the letters and advances the range. The new letters are durable no
+//! later than this write. If the owner ends before this write, the next owner makes the same decisions and writes the
+//! same letters.
 //!
 //! Not every sequence of the range has a letter, and a letter may expire. If a search of the store for missing events
 //! shows that the range begins with sequences without a letter, the sequencer shortens the range. Otherwise one letter
@@ -29,8 +30,8 @@ use crate::letter::{Cause, DeadLetter, LetterContent, LetterId};
 use crate::turn::AttemptToken;
 
 impl Lane {
-    /// Returns the range of early dead letters that the key has passed, and about which the sequencer has not decided
-    /// again yet. An ended key has passed all of them.
+    /// Returns the range of the early dead letters that the key has passed and that the sequencer has not handled yet.
+    /// An ended key has passed all its early dead letters.
     pub(super) fn passed_letters(&self) -> Option<RangeInclusive<u64>> {
         let ahead = self.record.ahead.as_deref()?;
         let last = if self.ended && self.record.next == self.done {
@@ -119,8 +120,8 @@ impl Sequencer {
                     removed.push(letter.id);
                 }
             }
-            // An answer without early letters may end at its first sequence, because the letters `corrupt` of this
-            // sequence fill the whole answer. The next read must nevertheless advance.
+            // The letters `corrupt` of the first requested sequence may fill the whole answer, so `until` may be this
+            // sequence. The next read must nevertheless begin at a later sequence.
             let least = passed.start().saturating_add(u64::from(removed.is_empty()));
             self.remove_passed(index, removed);
             self.advance_passed(index, until.max(least));
@@ -142,9 +143,9 @@ impl Sequencer {
         next_results.removes_passed = true;
     }
 
-    /// Decides about an event whose sequence the key has passed, as if the event arrived now. If the event is not a
-    /// repeat of the settled event, returns a dead letter with the cause that is true now. This letter is an orphan dead
-    /// letter, and therefore durable no later than the next write of the lane.
+    /// Decides about an event whose sequence the key has passed, as if the event arrived now. If the event is no repeat
+    /// of the settled event, returns a dead letter with the present cause. This letter is an orphan dead letter, and
+    /// therefore durable no later than the next write of the lane.
     fn decide_passed_event(
         &mut self,
         index: u32,
@@ -203,7 +204,7 @@ impl Sequencer {
         if lane.record.ahead.is_some() || lane.front != gap.at || lane.may_have_gap() {
             return;
         }
-        // No later event waits, so it is not known that the recorded events of the gap are missing.
+        // No later event waits, so the recorded events of the gap are no longer known to be missing.
         lane.cold.get_or_init().forget_gap();
         lane.record.gaps.withdraw_from(gap.at);
         if gap.at == lane.done {
@@ -212,8 +213,8 @@ impl Sequencer {
     }
 
     /// Advances the range of the early dead letters to `until`, because the sequencer has decided about all letters
-    /// below `until`. Advances the range further if the next sequences certainly have no letter. Removes the range if
-    /// it ends before its new beginning.
+    /// below `until`. If the sequences from `until` on certainly have no letter, also advances the range past these
+    /// sequences. Removes the range if it ends before its new beginning.
     fn advance_passed(&mut self, index: u32, until: u64) {
         let tail = self.tail_from_now();
         let lane = &mut self.lanes[index];
@@ -230,7 +231,7 @@ impl Sequencer {
         lane.must_write |= is_over || lane.parked();
         if is_over && tail.is_some() && !lane.ended && !lane.parked() && lane.cold.tail_at.is_none()
         {
-            // While the record had the range, its entry in the due index was not the time of the next request for
+            // While the record had the range, the due index did not contain the time of the next request for
             // `gap.tail`, so the load did not set this time.
             lane.cold.get_or_init().tail_at = tail;
         }

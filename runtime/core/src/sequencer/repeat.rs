@@ -75,9 +75,9 @@ impl Sequencer {
         }
     }
 
-    /// Settles the late original of a skipped sequence. The skip wrote a dead letter without an event. If the letter of
-    /// the skip stands for this sequence alone, the dead letter of the late original replaces it. If the letter of the
-    /// skip stands for several sequences, it stays.
+    /// Settles the late original of a skipped sequence. The skip wrote a dead letter without an event. If this letter
+    /// stands for only one sequence, the dead letter of the late original replaces it. If this letter stands for
+    /// several sequences, it stays.
     fn settle_late_original(
         &mut self,
         index: u32,

@@ -18,7 +18,7 @@ impl Sequencer {
     }
 
     /// Yields the key, because another partition took it over. If the next event of the key waits in this lane, the
-    /// lane takes the key back at once. Otherwise the lane takes the key back when that event arrives, or after
+    /// lane takes the key back immediately. Otherwise the lane takes the key back when that event arrives, or after
     /// `gap.timeout`. The time limit is necessary, because the other owner may change the stored `next`: without the
     /// time limit, the lane would wait for the wrong event.
     pub(super) fn yield_lane(&mut self, index: u32, next: u64) {
@@ -44,7 +44,7 @@ impl Sequencer {
         self.reschedule(index);
     }
 
-    /// Resets the lane, and turns its events that are not durable into arrivals again.
+    /// Resets the lane, and treats its events that are not durable as if they had just arrived.
     fn unwind(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         debug_assert!(!lane.writing, "a lane restarts only while no write of it is in flight");

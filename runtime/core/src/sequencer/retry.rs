@@ -43,8 +43,8 @@ impl Sequencer {
         } else if lane.has_trapped() && !never_enough {
             self.handle_exhausted(index, failure, version);
         } else {
-            // The retry follows at once, on a fresh instance of the handler, because an earlier event may have damaged
-            // the instance that failed.
+            // The retry follows immediately, on a fresh instance of the handler, because an earlier event may have
+            // damaged the instance that failed.
             lane.cold.get_or_init().trapped = lane.next_event();
         }
     }
@@ -138,9 +138,9 @@ impl Sequencer {
         lane.cold.get_or_init().retry_at = None;
         if lane.held.to_run() == 0 && lane.cold.stored_only.count == 0 {
             // The event is neither in memory nor in the store, so the event must arrive again. Usually the source
-            // delivers the event again. But if the event was the lost last event of the key, only replay found it, and
-            // the next request for `gap.tail` finds it again. The key's entry in the due index therefore gets the time
-            // of this request, unless dead letters of later events make the key due earlier.
+            // delivers the event again. But if the event was the lost newest event of the key, only replay found it,
+            // and the next request for `gap.tail` finds it again. The key's entry in the due index therefore gets the
+            // time of this request, unless dead letters of later events make the key due earlier.
             lane.cold.get_or_init().tail_at = tail;
             lane.must_write = true;
         }

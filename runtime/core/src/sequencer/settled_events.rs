@@ -6,10 +6,10 @@
 //! settled these events. The sequencer recovers the commits, but no process recovers the number of an event whose
 //! publisher has ended. The store may give this number to another event of a later publisher.
 //!
-//! The key record has the digests of only the last settled events. But the `CommitHistory` (`commit/recovery.rs`) still
-//! has all lost commits, and therefore the digests of the events that these commits settled. The sequencer collects the
-//! digests from the `CommitHistory` in two cases: at a recovery, and when an event arrives for a settled sequence whose
-//! digest is not in the key record.
+//! The key record has the digests of only the newest settled events. But the `CommitHistory` (`commit/recovery.rs`)
+//! still has all lost commits, and therefore the digests of the events that these commits settled. The sequencer
+//! collects the digests from the `CommitHistory` in two cases: at a recovery, and when an event arrives for a settled
+//! sequence whose digest is not in the key record.
 //!
 //! A publisher that still runs writes its lost events again. The store must give each of these events its earlier
 //! number: by this number, the sequencer recognises the event as a repeat.

@@ -146,8 +146,8 @@ impl Sequencer {
             self.lanes[index].cold.get_or_init().checks.extend(in_write.checks);
         }
         match refusal {
-            // After the refusal `Version`, the restarted lane waits for the rollout under which the last event of the
-            // key was executed.
+            // After the refusal `Version`, the restarted lane waits for the rollout under which the newest executed
+            // event of the key was committed.
             WriteRefusal::Next(_) | WriteRefusal::Version => self.restart_lane(index),
             WriteRefusal::Partition(next) => self.yield_lane(index, next),
             WriteRefusal::Corrupt(error) => self.break_lane(index, error),

@@ -19,7 +19,7 @@
 //!
 //! One case remains. A request with the original batch may have been sent after the store went back, and may arrive
 //! between the last recovered commit and the void batch. The store then applies the original batch. The sequencer
-//! accepts the effects of the original batch, because the letters of the batch are in the outbox of the store, and no
+//! accepts the effects of the original batch, because the store has put the letters of the batch into the outbox. No
 //! later batch would write these letters there.
 
 use std::collections::VecDeque;
@@ -44,7 +44,7 @@ use crate::settings::{OrderingMode, SequencerSettings};
 pub(super) struct CommitHistory {
     commits: VecDeque<KeptCommit>,
     bytes: usize,
-    /// The number of the last commit whose digests are in [`SettledEvents`](crate::sequencer::settled_events).
+    /// The number of the newest commit whose digests are in [`SettledEvents`](crate::sequencer::settled_events).
     collected: u64,
     /// The times of commits, including commits that are no longer in memory.
     times: CommitTimes,
@@ -54,8 +54,8 @@ pub(super) struct CommitHistory {
 struct KeptCommit {
     batch: Arc<Batch>,
     applied: AppliedCommit,
-    /// The position of each write that settled more events than its key record has digests. With each position: the
-    /// sequences and digests of the events whose digests the key record lacks.
+    /// One entry for each write that settled more events than its key record has digests. The entry contains the
+    /// position of the write, and the sequences and digests of the events whose digests the key record lacks.
     evicted_digests: Vec<(usize, Vec<(u64, u32)>)>,
     bytes: usize,
 }
@@ -195,9 +195,9 @@ impl Sequencer {
         }
     }
 
-    /// Queries the store for the last commit of a shard in doubt. If the caller has just sent a batch of the shard, the
-    /// reply to this batch answers the query. Otherwise the query is an empty commit. A shard without commits needs the
-    /// query too, because it may have lost the claim of this owner.
+    /// Queries the store for the newest commit of a shard in doubt. If the caller has just sent a batch of the shard,
+    /// the reply to this batch answers the query. Otherwise the query is an empty commit. A shard without commits needs
+    /// the query too, because it may have lost the claim of this owner.
     pub(super) fn query_if_in_doubt(&mut self, shard: usize) {
         let state = &mut self.shards[shard];
         if !std::mem::take(&mut state.in_doubt) {
@@ -210,9 +210,9 @@ impl Sequencer {
         }
     }
 
-    /// Recovers lost commits, because the store does not have this owner's last commit. `last` is the number of the
-    /// last commit in the store; `None` if the store has lost the claim of this owner. Ends the ownership if the store
-    /// has lost the claim, or if some of the lost commits are not in memory.
+    /// Recovers lost commits, because the store does not have this owner's newest commit. `last` is the number of the
+    /// newest commit in the store; `None` if the store has lost the claim of this owner. Ends the ownership if the
+    /// store has lost the claim, or if some of the lost commits are not in memory.
     pub(super) fn recover_commits(&mut self, shard: u32, found: &str, last: Option<u64>) {
         let state = &mut self.shards[shard as usize];
         let newest = state.number - u64::from(state.in_flight.is_some());
@@ -243,8 +243,8 @@ impl Sequencer {
         self.effects.extend(state.sending.front().cloned().map(Effect::Commit));
     }
 
-    /// Ends the ownership. `stored` is the number of the last commit that the shard still has; `None` if the shard has
-    /// lost the claim.
+    /// Ends the ownership. `stored` is the number of the newest commit that the shard still has; `None` if the shard
+    /// has lost the claim.
     fn stop_rolled_back(&mut self, shard: u32, found: &str, stored: Option<u64>) {
         let state = &self.shards[shard as usize];
         let last = state.number - u64::from(state.in_flight.is_some());
@@ -275,8 +275,8 @@ impl Sequencer {
         self.settled_events.differs(key, record.incarnation, sequence, digests)
     }
 
-    /// Handles the reply to a repeated commit: the store has the commit again, or never lost it. Ends the ownership if
-    /// the store refused a write of the commit.
+    /// Handles the reply to a repeated commit: the store has applied the commit once more, or never lost the commit.
+    /// Ends the ownership if the store refused a write of the commit.
     pub(super) fn recommitted(&mut self, batch: Arc<Batch>, applied: AppliedCommit) {
         let state = &mut self.shards[batch.shard as usize];
         let number = batch.number;
@@ -309,10 +309,10 @@ impl Sequencer {
         }
         let letters = std::mem::take(&mut self.shards[shard as usize].letters);
         for OrphanLetter { letter, delivery } in letters {
-            // The lane decides again about the event of each letter. But the sequencer drops an event without a
-            // delivery, because it will get the event again from the spill area, the source or a replay source. If an
-            // event needs a lane and none is free, its letter stays, although the reason in the letter may no longer
-            // hold.
+            // The lane decides once more what happens to the event of each letter. But the sequencer drops an event
+            // without a delivery, because it will get the event again from the spill area, the source or a replay
+            // source. If an event needs a lane and none is free, its letter stays, although the reason in the letter
+            // may no longer be true.
             if let LetterContent::Event(event) = &letter.content
                 && self.invalid_event_letter(event).is_none()
                 && (delivery == 0 || self.ensure_loaded(&letter.id.key))

@@ -7,8 +7,8 @@ use crate::gaps::{GapEnd, GapHistory};
 use crate::settings::{ExhaustedPolicy, GapSettings};
 
 /// The interval, in ms, between two checks whether the sequencer may now apply the policy `gap.on_exhausted`. The
-/// sequencer must not apply this policy while the source is unavailable, and for `gap.timeout` after the source has
-/// become available again.
+/// sequencer applies this policy only while the source is available. When an unavailable source has become available,
+/// the sequencer first waits for `gap.timeout`.
 const SOURCE_CHECK_INTERVAL_MS: u64 = 1_000;
 
 /// Describes the missing events, and the replay sources that failed and may still have these events.

@@ -84,9 +84,9 @@ impl Sequencer {
         if let Ok(Some(loaded)) = loaded
             && loaded.record.next == lane.record.next
         {
-            // Another partition may have had the key, but has changed nothing. If the lane restarted here, two
-            // partitions with the same gap could take the key from each other forever. The other partition may have
-            // written early dead letters in the stored range.
+            // Another partition may have had the key, but has settled nothing. If the lane restarted here, two
+            // partitions with the same gap could take the key from each other forever. The lane only adopts the stored
+            // range, which may contain early dead letters of the other partition.
             if lane.record.takeovers != loaded.record.takeovers {
                 lane.record.takeovers = loaded.record.takeovers;
                 lane.record.ahead.clone_from(&loaded.record.ahead);
@@ -216,7 +216,7 @@ impl Sequencer {
         let GapState::Querying(source) = state else { return };
         let more = source + 1 < self.settings.gap.sources.len();
         let sequenced = self.settings.ordering == OrderingMode::Sequenced;
-        // The store may have an event with this sequence, or has not searched for it.
+        // The source has searched for the missing events below this sequence, and found none of them.
         let searched_until = found.first().map_or(until, |(sequence, _)| until.min(*sequence));
         let fits = |(sequence, event): &(u64, Arc<Event>)| {
             sequenced && event.key() == &*lane.key && event.sequence() == Some(*sequence)
