@@ -213,7 +213,7 @@ fn exchange_hashes_the_place_of_the_key() {
         let key = format!("property:{}", property.name());
         assert_eq!(hashed(&key), Some(HashedPart::Property(property)));
     }
-    // Over HTTP, Ordain hashes the key itself.
+    // For events over HTTP, Ordain itself hashes the key.
     for key in ["data:/a", "attribute:a", "{attribute:a}/{data:/b}"] {
         assert_eq!(
             source("http", "fifo", &format!("key = \"{key}\"\npartitions = 4")).partitions(),
