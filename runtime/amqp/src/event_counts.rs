@@ -38,9 +38,9 @@ impl EventCounts {
         self.received
     }
 
-    /// Returns the limit of unacknowledged events: `prefetch`, or the number of received events that are not
-    /// acknowledged if this number is higher. It can be higher because the broker's `prefetch` counts deliveries, and a
-    /// delivery may be a batch. `acknowledged` is the number of acknowledged events.
+    /// Returns the limit of unacknowledged events: the higher of `prefetch` and the number of events that are received
+    /// but not acknowledged. This number can exceed `prefetch`, because the broker's `prefetch` counts deliveries, and
+    /// a delivery may be a batch. `acknowledged` is the number of acknowledged events.
     pub(super) fn event_limit(&self, prefetch: u16, acknowledged: u64) -> usize {
         let unacknowledged = self.received.saturating_sub(acknowledged);
         usize::try_from(unacknowledged).unwrap_or(usize::MAX).max(prefetch.into())

@@ -1,6 +1,6 @@
 //! The fault that a stream's exchange has another type than the stream needs. Such an exchange routes events of each
-//! partition wrongly, so the fault concerns all partitions of the stream. In each process, only one consumer checks the
-//! exchange, and reports the fault to the others.
+//! partition wrongly, so the fault concerns all partitions of the stream. In each process, one consumer at a time
+//! checks the exchange, and reports the fault to the other consumers of the stream.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,8 +26,9 @@ pub struct ExchangeFault {
 }
 
 impl ExchangeFault {
-    /// Returns whether a consumer of another partition than 0 must check the exchange. This is so if no consumer of
-    /// this process has begun a check at the time `now` or shortly before. If so, records the beginning of a check.
+    /// Returns whether a consumer of another partition than 0 must check the exchange at the time `now`. The check is
+    /// due if no consumer of this process has begun a check within the previous `CHECK_INTERVAL`. If the check is due,
+    /// this method also records its beginning.
     pub(super) fn begin_due_check(&self, now: Instant) -> bool {
         let mut checked_at = self.checked_at.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = checked_at.is_none_or(|checked_at| {

@@ -122,7 +122,7 @@ pub(super) fn warn_without_marker(stream: &str, queue: &str, reason: &str) {
 
 /// Returns an error if the consumed queue was removed. Otherwise returns whether the queue has a marker, according to
 /// its record. When a queue is removed, the broker usually ends its subscriptions. But a subscription may survive if
-/// another program declares the queue again at once.
+/// another program declares the queue again immediately after the removal.
 pub(super) async fn check_marker(
     options: &ConsumerOptions,
     connection: &Connection,

@@ -76,7 +76,7 @@ impl<'a> HeldMessages<'a> {
                 return Some(self.report_stop());
             }
             Ok(false) => self.report_holding(),
-            // The next decision requests the data of the store again.
+            // The next decision repeats the request to the store.
             Err(_) => self.run.recheck(),
         }
         None

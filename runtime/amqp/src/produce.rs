@@ -122,10 +122,10 @@ impl ExchangeProducer {
         }
     }
 
-    /// Publishes events once. Returns, for each event, whether the broker accepted it. If the attempt fails, also
-    /// returns the error, for example because the broker is unavailable or cannot route an event to a queue. If events
-    /// of a key must keep their order, and the broker did not accept an event, this method does not publish the later
-    /// events of the key.
+    /// Makes one attempt to publish events. Returns, for each event, whether the broker accepted it. If the attempt
+    /// fails, also returns the error, for example because the broker is unavailable or cannot route an event to a
+    /// queue. If events of a key must keep their order, and the broker did not accept an event, this method does not
+    /// publish the later events of the key.
     pub async fn try_publish(
         &mut self,
         events: &[SequencedEvent],

@@ -39,9 +39,9 @@ const CONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Durati
 /// task closes the connection and holds the oldest unconfirmed message.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
 /// Shorter time limit for the next confirm. If no confirm has arrived within [`CONFIRM_TIMEOUT`], this limit replaces
-/// `CONFIRM_TIMEOUT` until the broker accepts an isolated retry, or until `confirm_limit` has its full size again. The
-/// limit is short, because a queue without a leader blocks its channel for a minute. Each further key with messages for
-/// that queue causes another wait for the limit.
+/// `CONFIRM_TIMEOUT` until the broker accepts an isolated retry, or until `confirm_limit` has returned to
+/// [`CONFIRM_LIMIT`]. The limit is short, because a queue without a leader blocks its channel for a minute, and each
+/// key with messages for that queue causes one more wait of this length.
 const SUSPECT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of unconfirmed messages: enough to keep the connection busy for the time of a round trip and of the
 /// broker's write to disk.
@@ -87,7 +87,7 @@ pub struct ExchangeSink {
 impl ExchangeSink {
     /// Connects to the broker and checks that the exchange exists. If the broker refuses the exchange, for example
     /// because the exchange is missing, the task of the sink checks the exchange repeatedly, and publishes nothing
-    /// meanwhile. But with `requires_exchange`, such a refusal is an error.
+    /// meanwhile. With `requires_exchange`, such a refusal is an error instead.
     pub async fn open(
         name: &str,
         config: &Config,
@@ -486,7 +486,7 @@ impl ExchangePublisher {
         }
     }
 
-    /// Returns whether this result of a message is its last: the task does not retry the message.
+    /// Returns whether the result of a message is final, so that the task does not retry the message.
     fn is_final(&self, result: ConfirmResult) -> bool {
         match result {
             ConfirmResult::Acked => true,
@@ -524,8 +524,8 @@ impl ExchangePublisher {
     }
 
     /// Reports accepted and dropped messages, and holds the others for a retry. The messages of partitions that this
-    /// process no longer owns also count as accepted. They therefore also end the record of a missing right, because
-    /// without messages the task would never learn that an operator has given the right.
+    /// process no longer owns also count as accepted. After such a message, the task therefore also forgets that a
+    /// right was missing: without further messages, it would never notice that an operator has granted the right.
     fn apply_results(
         &mut self,
         resolved: Vec<(PendingPublish, ConfirmResult)>,

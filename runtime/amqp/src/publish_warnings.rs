@@ -12,7 +12,8 @@ use ordain_util::text::escape_invisible;
 
 /// Time between two warnings of one kind.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
-/// Time after which a failure to publish is an error. A lost connection is usually replaced sooner.
+/// Time after which this module logs a failure to publish as an error instead of a warning. A lost connection is
+/// usually replaced sooner.
 const ERROR_DELAY: Duration = Duration::from_secs(5);
 
 /// The warnings about the messages of an exchange, with a throttle for each frequent kind of warning.
@@ -102,7 +103,7 @@ impl PublishWarnings {
     }
 
     /// Warns that the sink has dropped a message, because no queue accepted the message. The field `others` is the
-    /// number of messages that the sink has dropped without a warning since the previous warning.
+    /// number of messages that the sink has dropped since the previous warning without a warning of their own.
     pub(super) fn dropped(&mut self, outgoing: &AmqpMessage) {
         if !self.dropped.allow() {
             return;
@@ -146,7 +147,7 @@ impl PublishWarnings {
         }
     }
 
-    /// Warns that the broker refused the original form of a dead letter, and that the sink tries the other form.
+    /// Warns that the broker refused the original form of a dead letter, and that the sink publishes the second form.
     pub(super) fn letter_refused(&mut self, outgoing: &AmqpMessage, reason: &str) {
         self.failures.record_failure();
         let id = String::from_utf8_lossy(outgoing.id()).into_owned();

@@ -1,6 +1,6 @@
-//! Monitors a consumer's queue on other channels: the number of ready messages, whether they are delivered, whether
-//! the queue has another consumer, and whether the topology is unchanged. After a crash, a broker may accept a
-//! subscription and then deliver nothing.
+//! Monitors a consumer's queue, on other channels than the consumer's channel: the number of ready messages, whether
+//! they are delivered, whether the queue has another consumer, and whether the topology is unchanged. After a crash, a
+//! broker may accept a subscription and then deliver nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -117,7 +117,7 @@ pub(super) async fn monitor_queue(
 }
 
 /// Checks and restores the topology (exchange, form of the queue, and bindings) at intervals until a fault occurs, and
-/// returns the fault. The first check begins at once: the previous connection may have ended because the broker was
+/// returns the fault. The first check begins immediately: the previous connection may have ended because the broker was
 /// rebuilt, and a rebuilt broker may lack the topology.
 async fn monitor_topology(
     options: &ConsumerOptions,
@@ -361,8 +361,9 @@ async fn check_exchange_type(options: &ConsumerOptions) {
     }
 }
 
-/// Checks that the exchanges exist, which another program declares. Logs all missing exchanges in one line, and counts
-/// them as one change. Also logs if an exchange exists again, because its bindings may be missing.
+/// With `declare = false`, checks whether the exchanges exist. Logs all missing exchanges in one line, and counts them
+/// as one change. Also logs if an exchange that was missing at the last check now exists, because its bindings may be
+/// missing.
 async fn check_exchanges(options: &ConsumerOptions) -> Result<(), BrokerError> {
     let ConsumerOptions { broker, topology, stream, missing_exchanges, .. } = options;
     if topology.exchange().is_none() {

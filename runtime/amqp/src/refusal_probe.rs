@@ -27,7 +27,7 @@ pub(super) struct RefusalProbe {
 }
 
 impl RefusalProbe {
-    /// Returns how a message is retried that the broker has not accepted. `order` is the position of the message in the
+    /// Returns how to retry a message that the broker has not accepted. `order` is the position of the message in the
     /// order of the sink. If a probe is due, the message becomes the probe.
     pub(super) fn retry_mode(
         &mut self,
@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(mode(30, 4, ConfirmResult::Nacked), RetryMode::Isolated);
         // Only one message at a time is the probe.
         assert_eq!(mode(31, 5, ConfirmResult::Nacked), RetryMode::Pipelined);
-        // The broker has refused the probe too.
+        // The broker has refused the probe in isolation too.
         assert_eq!(mode(60, 4, ConfirmResult::Nacked), RetryMode::Isolated);
         probe.accept_isolated(5);
         assert!(!probe.is_channel_outdated());

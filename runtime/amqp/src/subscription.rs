@@ -76,9 +76,10 @@ pub(super) struct Subscription<'a> {
     /// Events that the receiver has not taken, and the memory of each in bytes.
     unsent: VecDeque<(DecodedDelivery, usize)>,
     unsent_bytes: usize,
-    /// The limit of unacknowledged events that the receiver knows; `None` before the first batch.
+    /// The limit of unacknowledged events in effect at the receiver, as an earlier batch reported it; `None` before the
+    /// first batch.
     reported_limit: Option<usize>,
-    /// True after the first message with a priority has been logged.
+    /// True if the log already contains the first message with a priority.
     is_priority_reported: bool,
     /// True if the queue may be of type stream, because the broker did not show the whole form of the queue.
     is_type_unknown: bool,
@@ -169,7 +170,7 @@ impl<'a> Subscription<'a> {
                         if self.held.is_at_limit() {
                             return self.stop(deliver, acknowledged).await;
                         }
-                        // Deliveries above the memory limit reduce the prefetch at once, even before an
+                        // Deliveries above the memory limit reduce the prefetch immediately, even before an
                         // acknowledgement. The events of a batch may need much more memory than its message, so the
                         // loop decodes no further message.
                         if self.prefetch.shrink_if_over_limit(self.unsent_bytes) {
@@ -376,7 +377,7 @@ fn acknowledged_through(acknowledged: &AckProgress, epoch: u64) -> u64 {
     if acknowledged.subscription_epoch == epoch { acknowledged.through } else { 0 }
 }
 
-/// Waits until a time. Waits forever without a time.
+/// Waits until the time `at`; forever if `at` is `None`.
 async fn wait_until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at.into()).await,

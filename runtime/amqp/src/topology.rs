@@ -158,10 +158,10 @@ impl Topology {
     /// and the exchange exist. Returns the queues that were declared without a delivery limit under an earlier version
     /// of RabbitMQ, and that now have the default limit of the present version. `is_known` states whether the stream
     /// has run before. If the stream has run before, a queue may exist in another form, and the broker then refuses its
-    /// declaration. This method nevertheless continues, so that the caller binds the queues and no message is lost, and
-    /// returns the last such refusal as the second value. Any other refusal, such as a missing permission, is an error.
-    /// A queue that does not answer within `queue_limit` is also an error. The third value is the channel for
-    /// [`Self::bind`]; `None` with `declare = false`.
+    /// declaration. This method nevertheless continues, so that the caller binds the queues and no message is lost. The
+    /// second value is the last such refusal. Any other refusal, such as a missing permission, is an error. A queue
+    /// that does not answer within `queue_limit` is also an error. The third value is the channel for [`Self::bind`];
+    /// `None` with `declare = false`.
     pub(super) async fn declare_objects(
         &self,
         broker: &BrokerEndpoint,
@@ -413,10 +413,10 @@ impl Topology {
         found.map(drop).map_err(|error| self.describe_required(error, &format!("queue {queue:?}")))
     }
 
-    /// Returns an error if a partition's queue is of type stream. A queue of type stream does not remove acknowledged
-    /// messages, and delivers only new messages to a new consumer. Otherwise returns the form of the queue. If the user
-    /// lacks the right to declare the queue, the broker does not show the form, and this method returns an incomplete
-    /// form. The queue must exist.
+    /// Returns the form of a partition's queue, or an error if the queue is of type stream. A queue of type stream does
+    /// not remove acknowledged messages, and delivers only new messages to a new consumer. If the user lacks the right
+    /// to declare the queue, the broker does not show the form, and this method returns an incomplete form. The queue
+    /// must exist.
     pub(super) async fn check_undeclared_queue(
         &self,
         broker: &BrokerEndpoint,

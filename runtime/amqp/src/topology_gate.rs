@@ -27,7 +27,8 @@ impl TopologyGate {
         self.refused_consumer.notify_one();
     }
 
-    /// Waits for the next call of [`Self::report_refused_consumer`]. Returns at once if a call has preceded the wait.
+    /// Waits for the next call of [`Self::report_refused_consumer`]. Returns immediately if a call has preceded the
+    /// wait.
     pub async fn wait_refused_consumer(&self) {
         self.refused_consumer.notified().await;
     }
@@ -77,7 +78,7 @@ mod tests {
         assert_eq!(waiting.as_mut().poll(&mut context), Poll::Pending);
         consumer.report_refused_consumer();
         assert_eq!(waiting.as_mut().poll(&mut context), Poll::Ready(()));
-        // Reports before the wait count as one report.
+        // Several reports before the wait count as one report.
         consumer.report_refused_consumer();
         consumer.report_refused_consumer();
         let mut waiting = Box::pin(gate.wait_refused_consumer());

@@ -136,7 +136,7 @@ impl UnreadableRun {
         self.decide_at
     }
 
-    /// Describes for an operator why a stream that has never read a message waits, and holds all messages back.
+    /// Describes for an operator why the stream holds all messages back: the stream has never read a message.
     pub(super) fn describe_holding(&self, queue: &str, decoder: &DeliveryDecoder) -> String {
         format!(
             "{} {}. The stream has not read any message yet, so it leaves these messages in the queue, without a dead \

@@ -70,7 +70,8 @@ pub(super) fn as_text(value: &AMQPValue) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Returns the digits of a decimal number. A whole number has no fraction, whatever its scale.
+/// Returns the digits of a decimal number. The text of a whole number contains no decimal point, even if the number has
+/// a scale.
 fn decimal_text(decimal: DecimalValue) -> String {
     // AMQP defines no sign. The clients of RabbitMQ write the number as a signed integer.
     let value = decimal.value.cast_signed();

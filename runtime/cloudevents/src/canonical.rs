@@ -1,4 +1,4 @@
-//! The canonical form of JSON. Ordain computes the id of an event from this form if the content identifies the event.
+//! The canonical form of JSON. With the setting `id = "content"`, Ordain computes the id of an event from this form.
 
 use super::compact::string_end;
 use super::decode::json_text;

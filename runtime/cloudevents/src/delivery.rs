@@ -23,7 +23,7 @@ pub struct DeliveryBatch {
     pub progress: Option<SourceProgress>,
     /// The new limit of unacknowledged events; `None` if the limit has not changed.
     pub prefetch: Option<usize>,
-    /// True if the source has ended. No batch follows then.
+    /// True if the source has ended, so that no batch follows.
     pub end: bool,
 }
 

@@ -24,7 +24,7 @@ pub enum TextForm {
     Base64,
 }
 
-/// The type of the message if an event without a type is passed on: a CloudEvent must have a type.
+/// The type in the line of a message without a type, for example of a passed-on event. A CloudEvent must have a type.
 const UNTYPED: &str = "ordain.untyped";
 
 /// Appends a message of `stream` as a line, including its line end.
@@ -34,8 +34,8 @@ const UNTYPED: &str = "ordain.untyped";
 /// If the data is UTF-8, its content type is text, and `text_form` is `Text`, the line contains the data as a JSON
 /// string, unless escapes make this string longer than base64. All other data is base64. If the data is empty, the line
 /// contains no data. Headers become extension attributes. One attribute contains all headers that repeat the name of an
-/// earlier header, or whose name is not allowed. [`EventDecoder`](super::EventDecoder) splits this attribute into
-/// headers again.
+/// earlier header, or whose name is not allowed. [`EventDecoder`](super::EventDecoder) splits this attribute back into
+/// headers.
 pub fn encode(
     stream: &str,
     message: &OutboxMessage,

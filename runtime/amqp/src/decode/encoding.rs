@@ -195,7 +195,7 @@ mod tests {
         plain("gzip", b"{}".to_vec()).expect_err("no gzip");
     }
 
-    /// The value contains the compressed data.
+    /// The AMQP value contains the compressed data.
     #[test]
     fn compressed_amqp_value_is_decompressed() {
         for (encoding, body) in compressed(b"{\"a\":1}") {

@@ -60,8 +60,8 @@ const NAMES_LIMIT: usize = 12;
 const NAME_BYTES: usize = 60;
 /// Maximum number of settings in a proposal: ordering, key, and id, format or sequence.
 const SETTINGS_LIMIT: usize = 4;
-/// The condition of a proposal with `ordering` or `first`: with other values than in the data of the store, a start
-/// ends with an error.
+/// The condition of a proposal with `ordering` or `first`. If the store has data that was written with another value of
+/// these settings, a start ends with an error.
 const NEW_NAME_CONDITION: &str =
     " (if the store already has data of the stream, give the stream a new name as well)";
 
@@ -103,7 +103,7 @@ pub(crate) fn propose_settings(decoder: &DeliveryDecoder, delivery: &Delivery) -
         chosen.iter().filter(|candidate| !of_stream(candidate)).map(text).collect();
     if chosen.iter().any(|candidate| candidate.name == "format") && decoder.locations.key.is_none()
     {
-        // A format requires the setting.
+        // A format requires the setting `key`.
         of_source.push("key = \"routing-key\"".to_owned());
     }
     if !of_source.is_empty() {
@@ -130,7 +130,7 @@ fn event_cause(decoder: &DeliveryDecoder, event: &Result<Event, DecodeError>) ->
     }
 }
 
-/// Returns whether the cause is a value that a setting can locate.
+/// Returns whether the cause is a missing value whose place a setting can name.
 fn is_missing_value(cause: Cause) -> bool {
     matches!(cause, Cause::NoKey | Cause::NoId | Cause::NoSequence)
 }
@@ -352,7 +352,7 @@ pub(crate) fn describe_message(decoder: &DeliveryDecoder, delivery: &Delivery) -
     format!("{routing_key}, {properties}, {headers}, and {body}")
 }
 
-/// Returns the names after `words`, or `none` if there are no names.
+/// Returns `words`, followed by the names. Returns `none` if there are no names.
 fn listed(words: &str, none: &str, names: &[&str]) -> String {
     if names.is_empty() {
         return none.to_owned();

@@ -308,8 +308,7 @@ fn moved_letter_gets_its_sequence() {
     assert_eq!((event.key(), event.sequence()), ("k", Some(7)));
 }
 
-/// The events of a key begin with 0, but the stream expects 1. An operator sets `first = 0` and moves the letter
-/// back.
+/// The sequences of a key begin at 0, but the stream expects 1. An operator sets `first = 0` and moves the letter back.
 #[test]
 fn letter_of_a_sequence_below_the_first_has_the_original_form() {
     let sequenced = |first: u64| {
@@ -354,7 +353,7 @@ fn returned_letter_depends_on_the_message() {
     assert_ne!(edited.id, second.id);
 }
 
-/// Another stream that reads the dead letters needs an id of each letter, and sees the reason.
+/// Another stream that reads the dead letters needs an id for each letter. It reads the reason from headers.
 #[test]
 fn letter_without_an_id_has_the_id_of_the_letter_in_another_stream() {
     let original = delivery("k", BasicProperties::default());

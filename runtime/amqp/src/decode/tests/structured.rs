@@ -32,7 +32,8 @@ fn attributes_are_read_from_the_body() {
     assert_eq!(event.headers().collect::<Vec<_>>(), [("flag", "true"), ("tenant", "blue")]);
 }
 
-/// An attribute with a wrong case would be an extension, and the routing key would become the key.
+/// Without this check, an attribute whose name has the wrong case would be an extension, and the routing key would
+/// become the key.
 #[test]
 fn wrong_case_of_the_key_is_rejected() {
     for (settings, members, right) in [
