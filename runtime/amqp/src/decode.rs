@@ -7,8 +7,8 @@
 //!
 //! `headers` sorts the headers of a message, `identity` reads the key, the id and the sequence of an event, and
 //! `attributes` reads its other values. `own` recognises messages that Ordain has published. `structured` decodes
-//! CloudEvents in structured mode. `place` reads the places that the settings of a source name, `encoding` and
-//! `amqp_value` return the data in a body, and `proposal` proposes settings for messages that cannot be read.
+//! CloudEvents in structured mode. `place` reads the places that the settings of a source name. `encoding` and
+//! `amqp_value` return the data in a body. `proposal` proposes settings for messages that cannot be read.
 
 mod amqp_value;
 mod attributes;

@@ -2,8 +2,8 @@
 //! same AMQP message, so this module must never read a clock: the time of publishing is an argument.
 //!
 //! The body is the data. The message has the headers of CloudEvents in binary mode, so that CloudEvents libraries can
-//! read the message, and further headers of Ordain. The id, the type and the content type are also AMQP properties,
-//! which are short strings of up to 255 bytes: a longer value is only in its header.
+//! read the message. It also has headers that only Ordain uses. The id, the type and the content type are also AMQP
+//! properties, which are short strings of up to 255 bytes: a longer value is only in its header.
 //!
 //! If the name of a header from a handler or producer has a meaning for RabbitMQ or for the decoder, the encoder
 //! renames the header. Only Ordain can therefore set the id or the sequence of a message, and no header makes the
@@ -347,9 +347,9 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, form: &EventForm)
 }
 
 /// Returns the routing key, truncated to AMQP's limit. The routing key of a handler's message is never too long,
-/// because Ordain checks its length before the commit. Other routing keys may be too long: of a dead letter, of an
-/// event that Ordain passes on, or of a message that was committed before a change of the template. The key is not
-/// lost, because a header contains the whole key.
+/// because Ordain checks its length before the commit. Three kinds of routing keys may be too long: the routing key of
+/// a dead letter, of an event that Ordain passes on, and of a message that was committed before a change of the
+/// template. The key is not lost, because a header contains the whole key.
 fn routing_key(template: &RoutingKeyTemplate, values: RoutingKeyValues<'_>) -> ShortString {
     short_routing_key(template.fill(values))
 }
@@ -557,7 +557,7 @@ mod tests {
     use crate::decode::DeliveryDecoder;
 
     /// CloudEvents libraries need these headers to read a message in binary mode. Ordain's own decoder reads the same
-    /// values, and finds no further header.
+    /// values, and gives the event no additional header.
     #[test]
     fn message_has_all_attributes_of_a_cloud_event() {
         let headers = [("tenant", "blue")];

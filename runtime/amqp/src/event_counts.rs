@@ -11,7 +11,7 @@ pub(super) struct EventCounts {
     received: u64,
     /// The unfinished deliveries that have no event, or several events.
     batches: VecDeque<DeliveryEnd>,
-    /// The last finished delivery that had no event, or several events.
+    /// The newest finished delivery that had no event, or several events.
     last_batch: DeliveryEnd,
 }
 

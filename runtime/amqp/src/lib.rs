@@ -20,7 +20,7 @@
 //!
 //! Publishing: `encode` builds messages, and `publish` sends them to an `exchange`. `original_letter` builds dead
 //! letters in their original form, and reads the letters that return. `confirm_tracker` tracks unconfirmed messages,
-//! `retry_queue` keeps messages that the broker did not accept, `refusal_probe` finds out whether a channel must be
+//! and `retry_queue` keeps messages that the broker did not accept. `refusal_probe` finds out whether a channel must be
 //! replaced, and `publish_warnings` logs why messages are not published. `produce` publishes a producer's events.
 //!
 //! This crate must never decide what happens to an event: the sequencer decides which deliveries are acknowledged, and

@@ -25,9 +25,9 @@ const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Delay between two attempts to publish.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
-/// Time after which the producer replaces a connection on which the broker has refused an event. RabbitMQ refuses all
-/// further messages of a channel for a full queue (`reject-publish`), even if an operator has removed the limit of the
-/// queue in the meantime.
+/// Time after which the producer replaces a connection on which the broker has refused an event. Once a queue with
+/// `reject-publish` is full, RabbitMQ refuses all later messages of the same channel to this queue, even after an
+/// operator has removed the limit of the queue.
 const REFUSED_LINK_LIFETIME: Duration = Duration::from_secs(5);
 /// Time between two warnings that the broker does not accept events.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);

@@ -40,8 +40,8 @@ const CONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Durati
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
 /// Shorter time limit for the next confirm. If no confirm has arrived within [`CONFIRM_TIMEOUT`], this limit replaces
 /// `CONFIRM_TIMEOUT` until the broker accepts an isolated retry, or until `confirm_limit` has returned to
-/// [`CONFIRM_LIMIT`]. The limit is short, because a queue without a leader blocks its channel for a minute, and each
-/// key with messages for that queue causes one more wait of this length.
+/// [`CONFIRM_LIMIT`]. The limit is short, because a queue without a leader blocks its channel for a minute. Each key
+/// with messages for that queue causes one more wait of this length.
 const SUSPECT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of unconfirmed messages: enough to keep the connection busy for the time of a round trip and of the
 /// broker's write to disk.
@@ -200,7 +200,7 @@ struct ExchangePublisher {
     /// The position of the next message in the order of the sink.
     next_order: u64,
     /// Current maximum number of unconfirmed messages. When the broker has closed the channel because of a message, or
-    /// has sent no confirm in time, the limit becomes 1, so that the next failure identifies the message. Each accepted
+    /// has sent no confirm in time, the limit becomes 1. The next failure then identifies the message. Each accepted
     /// message raises the limit by one.
     confirm_limit: usize,
     /// The delay before the next connection.
@@ -516,7 +516,8 @@ impl ExchangePublisher {
         }
     }
 
-    /// Reports that the broker accepts all messages again, if it did not accept some of them before.
+    /// If the sink holds no message, and no isolated retry is running, reports that the broker now accepts all
+    /// messages.
     fn report_recovery(&mut self) {
         if self.retry_queue.is_empty() && self.isolated_retries.is_empty() {
             self.warnings.report_recovery();

@@ -25,7 +25,7 @@ pub(super) struct PublishWarnings {
     dropped: LogThrottle,
     retry_refused: LogThrottle,
     no_confirm: LogThrottle,
-    /// The time of the first failure since the last recovery.
+    /// The time of the first failure since the previous recovery.
     failures: FailureTimer,
 }
 
@@ -43,7 +43,7 @@ impl PublishWarnings {
         }
     }
 
-    /// Reports that the broker accepts all messages of the sink again, if a warning was due since the last recovery.
+    /// If a warning was due since the previous recovery, reports that the broker now accepts all messages of the sink.
     pub(super) fn report_recovery(&mut self) {
         if let Some(seconds) = self.failures.recover() {
             tracing::info!(
@@ -160,9 +160,9 @@ impl PublishWarnings {
         );
     }
 
-    /// Warns that the broker closed the channel because of a new message. This warning needs no throttle: each such
-    /// refusal ends a channel, and the sink opens the next channel after a delay if the broker refuses several messages
-    /// in a row.
+    /// Warns that the broker closed the channel because of a new message. This warning needs no throttle. Each such
+    /// refusal ends a channel, and if the broker refuses several messages in a row, the sink opens the next channel
+    /// only after a delay.
     pub(super) fn refused(
         &mut self,
         outgoing: &AmqpMessage,

@@ -1,6 +1,6 @@
-//! Monitors a consumer's queue, on other channels than the consumer's channel: the number of ready messages, whether
-//! they are delivered, whether the queue has another consumer, and whether the topology is unchanged. After a crash, a
-//! broker may accept a subscription and then deliver nothing.
+//! Monitors a consumer's queue on other channels than the consumer's channel. The monitor checks the number of ready
+//! messages, the deliveries of the queue, its other consumers, and the topology. After a crash, a broker may accept a
+//! subscription and then deliver nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -89,7 +89,7 @@ impl Interruption {
         self.stall.as_deref()
     }
 
-    /// Ends the interruption. Reports that the queue is consumed again, if an error was reported.
+    /// Ends the interruption. If an error of the interruption was reported, also reports the end.
     pub(super) fn end(&mut self, options: &ConsumerOptions, queue: &str) {
         options.health.set(SourceState::Consuming);
         if std::mem::take(self).is_reported {
@@ -98,10 +98,10 @@ impl Interruption {
     }
 }
 
-/// Monitors the queue until a fault occurs, and returns the fault. There are five faults. The queue is missing; the
-/// queue was deleted and declared again; the queue does not respond; the queue has messages and delivers none, although
-/// the consumer has room; or any other request to the broker fails. `is_marked` is true if the queue of a `sequenced`
-/// stream has a marker. Ends the interruption of a stalled queue at the first delivery, or when the queue is empty.
+/// Monitors the queue until one of the following faults occurs, and returns the fault. The queue is missing, does not
+/// respond, or was deleted and declared again. The queue has messages and delivers none, although the consumer has
+/// room. Another request to the broker fails. `is_marked` is true if the queue of a `sequenced` stream has a marker.
+/// Ends the interruption of a stalled queue at the first delivery, or when the queue is empty.
 pub(super) async fn monitor_queue(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -510,7 +510,8 @@ async fn queue_counts(channel: &Channel, queue: &str) -> lapin::Result<QueueCoun
 mod tests {
     use super::*;
 
-    /// The state of the source must name the stall again when another reason, such as a lost connection, has passed.
+    /// While another fault lasts, such as a lost connection, the state of the source names that fault. When the other
+    /// fault has passed, the state must name the stall.
     #[test]
     fn reason_of_a_stall_survives_other_errors() {
         let mut interruption = Interruption::default();

@@ -123,10 +123,10 @@ impl<'a> Subscription<'a> {
         self
     }
 
-    /// Passes deliveries to their receiver. Returns when the receiver or the sender of `acknowledged` is dropped, the
-    /// prefetch changes, the broker ends the consumer, the queue seems to be of type stream, or the channel fails.
-    /// Accepts deliveries from the broker even while the receiver takes none, to measure the memory that the deliveries
-    /// need.
+    /// Passes deliveries to their receiver. Returns when the receiver or the sender of `acknowledged` is dropped, or
+    /// the prefetch changes. Also returns when the broker ends the consumer, the queue seems to be of type stream, or
+    /// the channel fails. Accepts deliveries from the broker even while the receiver takes none, to measure the memory
+    /// that the deliveries need.
     pub(super) async fn run(
         mut self,
         consumer: Consumer,

@@ -66,7 +66,7 @@ pub(super) enum TopologyChange {
     /// Ordain declares the binding again.
     BindingMissing(Binding),
     /// Since the last check, another program has removed an exchange and declared it again: the stream's exchange, or
-    /// an exchange of `bind`. Ordain declares again the bindings of this exchange that the stream needs.
+    /// an exchange of `bind`. Ordain redeclares the bindings that the stream needs from or to this exchange.
     ExchangeReplaced(String),
     /// The broker refuses the marker of an exchange. Without the marker, Ordain cannot detect a replaced exchange.
     ExchangeMarkerRefused {
@@ -578,7 +578,7 @@ impl Topology {
         channel.queue_bind(queue.as_str().into(), exchange.into(), key, options, nothing).await
     }
 
-    /// Declares the exchange, then binds its queues to the exchange, and last binds the exchange to the exchanges of
+    /// Declares the exchange, and binds the queues to the exchange. Finally binds the exchange to the exchanges of
     /// `bind`, from which messages arrive.
     async fn declare_exchange(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
         self.declare_exchange_only(channel, exchange).await?;
@@ -607,8 +607,8 @@ impl Topology {
 
     /// Binds all queues to the exchange.
     async fn bind_queues(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
-        // Bind all queues concurrently: until the last queue is bound, a partitioned exchange divides its messages
-        // among the queues that are already bound, and sends keys to the wrong partition.
+        // Bind all queues concurrently, because messages reach wrong partitions until all queues are bound: a
+        // partitioned exchange divides its messages among the queues that are already bound.
         let partitions = 0..self.partitions;
         try_join_all(partitions.map(|partition| self.bind_queue(channel, exchange, partition)))
             .await?;

@@ -64,8 +64,9 @@ impl ConfigLint<'_> {
         }
     }
 
-    /// Warns if the store may remove an event too early, or a dead letter with an event: before the longest search for
-    /// missing events requests the event. The store keeps both for replay.
+    /// Warns if the store may remove an event that it keeps for replay before the longest search for missing events
+    /// requests the event. Also warns if the store may remove a dead letter before this search replays the event in the
+    /// letter.
     fn gaps(&mut self, name: &ResourceName, stream: &StreamConfig) {
         if stream.ordering != OrderingMode::Sequenced {
             return;
@@ -188,7 +189,7 @@ fn id_place(source: &SourceConfig) -> Option<Place> {
 }
 
 /// Returns the length of the longest search for missing events, in ms. The search begins with the arrival of the first
-/// event after the gap. The search ends when the last round requests the missing events from the store, which is the
+/// event after the gap. The search ends when the final round requests the missing events from the store, which is the
 /// first source of each round.
 fn longest_search(stream: &StreamConfig) -> u64 {
     let requests: u64 = stream

@@ -39,8 +39,8 @@ section! {
         /// number.
         batch: usize [1 to 65_536] = 512,
             because "larger batches no longer lower the cost of an event, and delay the next batch";
-        /// Size at which a commit is full. A full commit takes no further outcomes (results of handlers). The outcome
-        /// that fills a commit may exceed this size, so that even the largest outcome fits into a commit.
+        /// Size at which a commit is full. A full commit takes no more outcomes (results of handlers). The outcome that
+        /// fills a commit may exceed this size, so that even the largest outcome fits into a commit.
         batch_size: ByteSize ["64KiB" to "256MiB"] = "4MiB",
             because "a disk writes 4 MiB in a few ms, and the next commits wait until the disk has written them";
         /// Maximum size of an event, with its attributes and headers.
@@ -106,8 +106,8 @@ section! {
         heartbeat: Option<Millis> ["1s" to "5m"],
             because "RabbitMQ must detect a dead connection before another instance owns the partition";
         /// URL of the broker's management API. Ordain uses the API only for warnings: about policies and queue
-        /// arguments because of which a queue loses events, about missing bindings, and about other queues that take
-        /// events from a stream. Ordain logs in as the user of `url`, who needs the tag `management`.
+        /// arguments that make a queue lose events, about missing bindings, and about other queues that take events
+        /// from a stream. Ordain logs in as the user of `url`, who needs the tag `management`.
         management: Option<ManagementUrl>;
     }
 }

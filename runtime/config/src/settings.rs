@@ -26,9 +26,9 @@ const TURNS_PER_WORKER: usize = 256;
 const LOADS_PER_BATCH: usize = 2;
 
 /// The memory budget of a partition divided by this number is the room for copies of the partition's newest commits. A
-/// Redis store may lose its newest commits. The owner then writes these commits again from the copies. At ten thousand
-/// small events per second, the copies cover the last few seconds. A Redis that syncs its file once per second loses
-/// the commits of at most one or two seconds.
+/// Redis store may lose its newest commits. The owner then repeats these commits from the copies. At ten thousand small
+/// events per second, the copies cover the commits of the last few seconds. A Redis that syncs its file once per second
+/// loses the commits of at most one or two seconds.
 const KEPT_COMMITS_DIVISOR: usize = 8;
 
 /// The maximum number of committed and unpublished messages of a partition, as a multiple of `run_ahead`. At this

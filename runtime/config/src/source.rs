@@ -254,8 +254,8 @@ impl SettingValue for Vec<ExchangeBinding> {
 /// crash, the source rereads all acknowledged events that are still in the queue.
 pub const CHECKPOINT_INTERVAL_EVENTS: usize = 1_024;
 
-/// The maximum number of events in a request over HTTP. A producer rarely has more events at once, and the store writes
-/// this number of events within the time limit of a request.
+/// The maximum number of events in a request over HTTP. A producer rarely sends more events in one request, and the
+/// store can write this number of events within the time limit of a request.
 pub const REQUEST_EVENTS_LIMIT: usize = 10_000;
 
 /// The maximum number of events in a message of the broker. Before Ordain acknowledges the message, the outcome of each

@@ -254,7 +254,7 @@ fn rank(name: &str, names: &[&str]) -> Option<usize> {
 }
 
 /// Returns the rank of a name as the name of a key. A name that ends with `id`, but does not look like the id of an
-/// event, has the last rank.
+/// event, has the highest rank: it is the least likely name of a key.
 fn key_rank(name: &str) -> Option<usize> {
     rank(name, &KEY_NAMES).or_else(|| {
         let is_id_of_object = name.ends_with("id") && rank(name, &ID_NAMES).is_none();

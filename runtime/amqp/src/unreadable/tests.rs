@@ -329,8 +329,8 @@ fn letter_of_a_sequence_below_the_first_has_the_original_form() {
     assert_eq!((event.key(), event.sequence()), ("k", Some(0)));
 }
 
-/// When the letter `returned` returns again, it is the same letter, even if the broker has changed its headers. An
-/// edited message results in another letter.
+/// Each time the letter `returned` returns to the stream, it becomes the same letter, even if the broker has changed
+/// its headers. An edited message results in another letter.
 #[test]
 fn returned_letter_depends_on_the_message() {
     let original = delivery("k", BasicProperties::default());

@@ -305,7 +305,8 @@ fn format_without_a_key_is_refused() {
     }
 }
 
-/// The broker can deliver `prefetch` messages again, and a `fifo` stream must remember the ids of all their events.
+/// The broker can deliver `prefetch` messages again, and a `fifo` stream must remember the ids of all events in these
+/// messages.
 #[test]
 fn prefetch_limits_the_events_of_a_message_in_a_fifo_stream() {
     let limit = |ordering: &str, settings: &str| {
