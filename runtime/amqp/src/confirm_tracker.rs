@@ -1,4 +1,5 @@
-//! Tracks messages that were sent to the broker, in order, until the result of each message is known.
+//! Tracks the messages that were sent to the broker, in the order of sending, until the result of each message is
+//! known.
 //!
 //! The client library holds a returned message until the next confirm arrives. The library then attaches the returned
 //! message to that confirm, which may belong to another message. The broker returns a message before it confirms the

@@ -108,8 +108,8 @@ async fn consume(
     let memory = if options.is_fifo() { usize::MAX } else { options.memory };
     let mut prefetch =
         AdaptivePrefetch::new(options.prefetch, memory, Arc::clone(&options.last_prefetch));
-    // The number of messages that waited in the queue at the last check of the last subscription; `None` if this number
-    // is unknown.
+    // The number of messages that waited in the queue at the final check of the previous subscription; `None` if this
+    // number is unknown.
     let mut waiting = None;
     let mut contact = ContactState::default();
     loop {
@@ -343,8 +343,8 @@ async fn wait_for_operator(
     }
 }
 
-/// Restores the exchange at intervals while the consumer of partition 0 leaves its messages in the queue: the other
-/// partitions of the stream may still need the exchange. Never returns.
+/// Restores the exchange at intervals, and never returns. The consumer of partition 0 calls this function while it
+/// leaves its messages in the queue, because the other partitions of the stream may still need the exchange.
 async fn restore_until_resumed(options: &ConsumerOptions) {
     let mut schedule = RestoreSchedule::new();
     loop {

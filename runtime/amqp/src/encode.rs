@@ -42,8 +42,8 @@ pub(super) const ROUTING_HEADERS: [&str; 2] = ["CC", "BCC"];
 /// The address with which a client requests a reply on its own channel. RabbitMQ closes the channel of any other client
 /// that publishes a message with this address in the property `reply_to`.
 pub(super) const DIRECT_REPLY_ADDRESS: &str = "amq.rabbitmq.reply-to";
-/// Approximate maximum size of each header with a part of a dead letter's reason, in bytes. All headers must fit into
-/// one frame.
+/// Approximate maximum size, in bytes, of each header that contains a part of the reason of a dead letter. All headers
+/// must fit into one frame.
 const REASON_LIMIT: usize = 16 << 10;
 /// Delivery mode of messages that durable queues write to disk.
 pub(super) const PERSISTENT_DELIVERY_MODE: u8 = 2;
@@ -291,9 +291,9 @@ impl EventForm {
     }
 }
 
-/// Encodes a producer's event in the form that the stream reads, with its sequence if it has one. The place of the key
-/// contains the key too, because the exchange may choose the partition by this place. If this place is a header, the
-/// encoder renames a header of the event with the same name.
+/// Encodes a producer's event in the form that the stream reads, with its sequence if it has one. Also writes the key
+/// into the place from which the stream reads the key, because the exchange may choose the partition by this place. If
+/// this place is a header, the encoder renames any header of the event that has the same name.
 pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, form: &EventForm) -> AmqpMessage {
     let key_place = form.key_place.as_ref();
     let key_header = match key_place {

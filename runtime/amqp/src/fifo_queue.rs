@@ -63,12 +63,12 @@ pub(super) async fn record_lost_queues(
     Ok(())
 }
 
-/// Checks by the record and the marker of a consumer's queue that the queue is not lost. The marker is an exchange that
-/// the broker deletes together with the queue. The caller must subscribe before this check, so that the broker ends the
-/// subscription if the queue is removed after the check. Creates the record of the queue if it is missing. If Ordain
-/// declares the queues of the stream, also creates the marker if it is missing. `waiting` is the last known number of
-/// messages in the queue. `is_marker_refused` states whether the broker refused the last declaration of the marker;
-/// this function updates this value.
+/// Checks that the queue of a consumer is not lost. The record and the marker of the queue show this. The marker is an
+/// exchange that the broker deletes together with the queue. The caller must subscribe before this check, so that the
+/// broker ends the subscription if the queue is removed after the check. Creates the record of the queue if it is
+/// missing. If Ordain declares the queues of the stream, also creates the marker if it is missing. `waiting` is the
+/// last known number of messages in the queue. `is_marker_refused` states whether the broker refused the last
+/// declaration of the marker; this function updates this value.
 pub(super) async fn check_subscribed_queue(
     options: &ConsumerOptions,
     connection: &Connection,

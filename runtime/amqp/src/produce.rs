@@ -57,9 +57,10 @@ pub struct ExchangeProducer {
 type ProducerLink = (Connection, Channel);
 
 impl ExchangeProducer {
-    /// Creates a producer for the exchange of `stream`. The producer writes each event so that the stream, which reads
-    /// the values of its events from `locations`, reads the same event. With `in_order`, the events of a key keep their
-    /// order. [`Self::publish`] returns an error when the broker has accepted no event for the time `retry_timeout`.
+    /// Creates a producer for the exchange of `stream`. The stream reads the values of its events from `locations`. The
+    /// producer writes each event so that the stream reads an equal event. With `in_order`, the events of a key keep
+    /// their order. [`Self::publish`] returns an error when the broker has accepted no event for the time
+    /// `retry_timeout`.
     pub fn new(
         broker: &Arc<BrokerEndpoint>,
         stream: &str,

@@ -49,8 +49,8 @@ const CONFIRM_LIMIT: usize = 1_024;
 /// Approximate limit for the size of unconfirmed messages, in bytes. The task keeps copies of these messages.
 const CONFIRM_LIMIT_BYTES: usize = 8 << 20;
 /// While earlier messages are unconfirmed, the task collects this number of messages before it sends them. Larger
-/// groups need fewer writes and confirms, which cost work in this process and in the broker. The task sends a smaller
-/// group when all earlier messages are confirmed, or at the next check.
+/// groups need fewer writes and confirms. Each write and each confirm costs work in this process and in the broker. The
+/// task sends a smaller group when all earlier messages are confirmed, or at the next check.
 const SEND_GROUP_SIZE: usize = 256;
 /// Interval between two checks for overdue confirms and due retries.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);

@@ -103,7 +103,7 @@ impl PublishWarnings {
     }
 
     /// Warns that the sink has dropped a message, because no queue accepted the message. The field `others` is the
-    /// number of messages that the sink has dropped since the previous warning without a warning of their own.
+    /// number of dropped messages whose warnings the throttle has suppressed since the previous warning.
     pub(super) fn dropped(&mut self, outgoing: &AmqpMessage) {
         if !self.dropped.allow() {
             return;

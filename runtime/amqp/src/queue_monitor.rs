@@ -32,8 +32,8 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(20);
 /// has messages, and the consumer has room for them, but the queue delivers none.
 const SILENT_CHECK_LIMIT: u32 = 3;
 /// Number of consecutive checks with another consumer after which the monitor reports that consumer. The consumer of
-/// the partition's previous owner may remain for the duration of a lease. RabbitMQ counts only active consumers, so a
-/// queue that Ordain declares (with a single active consumer) never counts more than one consumer. Only the broker's
+/// the partition's previous owner may remain for the duration of a lease. RabbitMQ counts only active consumers, so the
+/// count is never above one for a queue that Ordain declares (with a single active consumer). Only the broker's
 /// management API shows the other consumers of such a queue.
 const SHARED_CHECK_LIMIT: u32 = 12;
 /// Time between two warnings that a queue has another consumer.
@@ -42,7 +42,7 @@ const SHARED_WARN_INTERVAL: Duration = Duration::from_mins(5);
 /// Time between two errors about messages that the broker has dropped.
 const DROPPED_WARN_INTERVAL: Duration = Duration::from_mins(5);
 
-/// The data about a consumer from which the monitor detects a queue that delivers nothing.
+/// The data by which the monitor detects that the queue of a consumer delivers nothing.
 #[derive(Debug, Default)]
 pub(super) struct ConsumerProgress {
     received: AtomicU64,

@@ -14,12 +14,12 @@ use ordain_util::wait::shortened;
 const RESTORE_INTERVAL: Duration = Duration::from_mins(1);
 /// Delays between restorations while a binding is missing.
 const INCOMPLETE_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
-/// Time after which a missing binding is an error if its missing exchange is one that Ordain never declares. About
-/// three restorations run within this time.
+/// Time after which a missing binding is an error. This time applies if Ordain never declares the exchange that the
+/// binding lacks. About three restorations run within this time.
 const FOREIGN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time after which a missing binding is an error if another consumer of the stream declares its missing queue or
-/// exchange. That consumer detects a missing exchange only at its next restoration, so this time is longer than
-/// `RESTORE_INTERVAL`.
+/// Time after which a missing binding is an error. This time applies if another consumer of the stream declares the
+/// queue or exchange that the binding lacks. That consumer detects a missing exchange only at its next restoration, so
+/// this time is longer than `RESTORE_INTERVAL`.
 const OWN_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The schedule of the restorations of a topology by one consumer.

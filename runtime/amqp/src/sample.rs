@@ -1,5 +1,5 @@
 //! Shows how the streams would read the messages that wait in their queues, for `ordain check --connect --sample`. This
-//! module receives messages, acknowledges none of them, and thereby returns them to their queues.
+//! module receives messages and acknowledges none of them, so the broker returns them to their queues.
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;

@@ -76,8 +76,8 @@ pub(super) struct Subscription<'a> {
     /// Events that the receiver has not taken, and the memory of each in bytes.
     unsent: VecDeque<(DecodedDelivery, usize)>,
     unsent_bytes: usize,
-    /// The limit of unacknowledged events in effect at the receiver, as an earlier batch reported it; `None` before the
-    /// first batch.
+    /// The newest limit of unacknowledged events that a batch has reported to the receiver; `None` before the first
+    /// batch.
     reported_limit: Option<usize>,
     /// True if the log already contains the first message with a priority.
     is_priority_reported: bool,

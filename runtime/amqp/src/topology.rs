@@ -307,7 +307,7 @@ impl Topology {
         };
         let replaced = self.replaced_exchanges(broker, &connection, marked).await?;
         // A missing or replaced exchange has lost its bindings, so only the exchange is reported. A check of each
-        // binding of a missing exchange could exceed the time limit before the declaration of the exchange.
+        // binding of a missing exchange could use up the time limit before the declaration of the exchange.
         let needed = if is_missing { BTreeSet::new() } else { self.bindings_without(&replaced) };
         for name in replaced {
             marked.remove(&name);
@@ -585,7 +585,7 @@ impl Topology {
         self.declare_bindings(channel, exchange).await
     }
 
-    /// Binds the queues to the exchange, and then the exchange to the exchanges of `bind`.
+    /// Binds the queues to the exchange, and then binds the exchange to the exchanges of `bind`.
     async fn declare_bindings(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
         let nothing = FieldTable::default;
         self.bind_queues(channel, exchange).await?;
@@ -717,7 +717,7 @@ pub(super) async fn check_exchange(
 }
 
 /// Returns a refusal of a declaration or binding as a topology change, and any other error as an error. A refused
-/// connection also stays an error, because the topology has then not been checked.
+/// connection is also an error, and not a topology change: in this case, the topology has not been checked.
 fn refused(error: BrokerError) -> Result<TopologyChange, BrokerError> {
     if error.is_connection_refused() {
         return Err(error);
@@ -732,7 +732,7 @@ fn long_string(text: &str) -> AMQPValue {
     AMQPValue::LongString(text.into())
 }
 
-/// Adds to a refusal the name of the queue or exchange, and advice that depends on the cause. `what` is `queue` or
+/// Adds the name of the queue or exchange to a refusal, and advice that depends on the cause. `what` is `queue` or
 /// `exchange`.
 fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
     error.map_refusal(|cause, reason| {

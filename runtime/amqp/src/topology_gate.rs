@@ -10,7 +10,7 @@ use tokio::sync::{Notify, watch};
 #[derive(Debug, Clone)]
 pub struct TopologyGate {
     refusal: watch::Receiver<Option<String>>,
-    /// Notifies the observer of the stream that the broker refuses a right to a consumer.
+    /// Notifies the observer of the stream that the user lacks a right that a consumer needs.
     refused_consumer: Arc<Notify>,
 }
 

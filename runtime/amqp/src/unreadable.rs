@@ -189,10 +189,10 @@ impl<'a> RawDelivery<'a> {
         document.to_string().into()
     }
 
-    /// Returns a digest that identifies the message. If the message has an id of CloudEvents, the digest does not cover
-    /// the timestamp. Ordain writes the time of publishing into the timestamp, so two copies of a message can have two
+    /// Returns a digest that identifies the message. If the message has a CloudEvents id, the digest does not cover the
+    /// timestamp. Ordain writes the time of publishing into the timestamp, so two copies of a message can have two
     /// timestamps. The digest does not cover the types of the headers either, because the digests of earlier versions
-    /// did not.
+    /// did not cover them.
     fn digest(&self) -> u64 {
         let mut document = self.document.clone();
         if !header(&self.delivery.properties, ID_HEADER).is_empty() {

@@ -41,7 +41,7 @@ pub(super) struct ContactState {
 /// The unreadable messages that a subscription has received since the last readable message.
 #[derive(Debug)]
 pub(super) struct UnreadableRun {
-    /// The number of messages that stops the stream; 0 if no number stops the stream.
+    /// The number of messages at which the stream stops; 0 if the stream never stops because of unreadable messages.
     limit: usize,
     length: usize,
     /// The number of held messages: messages at the end of the run that the receiver of the deliveries does not get
@@ -75,7 +75,7 @@ impl UnreadableRun {
     }
 
     /// Adds an unreadable message and holds it back. `events` is the number of its events: 1 unless the message is a
-    /// batch. Does nothing if no number of messages stops the stream.
+    /// batch. Does nothing if `limit` is 0.
     pub(super) fn add(&mut self, cause: Cause, error: &str, events: usize, message: Delivery) {
         if self.limit == 0 {
             return;

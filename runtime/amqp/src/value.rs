@@ -11,7 +11,7 @@ use ordain_util::text::{latin1_text, truncated};
 
 /// Size limit, in bytes, of a value that an error quotes.
 pub(super) const EXCERPT_LIMIT: usize = 60;
-/// Maximum size of the name of a header or field, in bytes: a short string of AMQP.
+/// Maximum size of the name of a header or field, in bytes: the maximum size of a short string of AMQP.
 pub(super) const NAME_LIMIT: usize = 255;
 
 /// If a short string of AMQP is not UTF-8, the parser returns this character, followed by the bytes of the short string

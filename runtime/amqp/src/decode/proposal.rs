@@ -48,7 +48,8 @@ const SEQUENCE_NAMES: [&str; 8] = [
     "position",
     "number",
 ];
-/// The shortest name that also counts at the end of a longer name, as in `NServiceBus.MessageId`.
+/// Minimum size of a name that also counts at the end of a longer name, in bytes. For example, `messageid` counts in
+/// `NServiceBus.MessageId`.
 const ENDING_BYTES: usize = 5;
 /// Maximum depth of the values in a body that a proposal names.
 const DEPTH_LIMIT: usize = 3;
@@ -74,7 +75,7 @@ struct ProposedSetting {
     decoder: DeliveryDecoder,
 }
 
-/// Returns settings with which the decoder can read a message that it could not read, as text for an operator. Returns
+/// Returns, as text for an operator, settings with which the decoder can read a message that it could not read. Returns
 /// `None` if no known setting makes the message readable. This function has tried the returned settings, but only the
 /// operator knows whether they name the right values. If the message is a dead letter in its original form that has
 /// returned to its stream, the settings are for the message that first arrived.
@@ -415,7 +416,8 @@ mod tests {
         }
     }
 
-    /// The message must have the signature of the library: other programs, too, write an id into the same places.
+    /// The message must have the signature of the library, because other programs also write an id into the places that
+    /// the library uses.
     #[test]
     fn format_of_a_known_library_is_proposed() {
         let fifo = decoder(OrderingMode::Fifo, false);

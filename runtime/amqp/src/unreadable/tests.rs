@@ -64,8 +64,8 @@ fn timestamp_does_not_identify_a_message_with_an_id() {
     assert_ne!(letter("", 7).id, letter("", 8).id);
 }
 
-/// An operator can send the letter of a single event of a batch back as a message. The letter contains this event
-/// alone, with the content type of an event.
+/// If a single event of a batch becomes a dead letter, an operator can send this letter back to the stream as a
+/// message. The letter contains this event alone, with the content type of an event.
 #[test]
 fn unreadable_event_of_a_batch_becomes_a_letter_of_its_own() {
     let locations = EventLocations::DEFAULT;
