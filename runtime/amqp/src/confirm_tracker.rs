@@ -385,9 +385,9 @@ mod tests {
         }))
     }
 
-    /// Every reported result is true. If every returned message matches a tracked message, the tracker reports or gives
-    /// up every message. The broker confirms messages in any order, and some messages much later. The library attaches
-    /// a returned message to the next confirm.
+    /// Every reported result is correct. If every returned message matches a tracked message, the tracker reports or
+    /// gives up every message. The broker confirms messages in any order, and some messages much later. The library
+    /// attaches a returned message to the next confirm.
     #[test]
     fn every_reported_result_is_correct() {
         let mut given_up_total = 0;

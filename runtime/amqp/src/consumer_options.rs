@@ -45,7 +45,7 @@ pub struct ConsumerOptions {
     pub last_prefetch: LastPrefetch,
     /// The tag of the consumer in the broker. See [`consumer_tag`](super::consumer_tag::consumer_tag).
     pub consumer_tag: Arc<str>,
-    /// The decoder from deliveries to events.
+    /// The decoder that converts deliveries into events.
     pub decoder: DeliveryDecoder,
     /// The gate that holds the consumer back while the broker refuses the topology of a new stream.
     pub gate: TopologyGate,

@@ -52,7 +52,7 @@ impl EventCounts {
         while let Some(batch) = self.batches.pop_front_if(|batch| batch.events <= acknowledged) {
             self.last_batch = batch;
         }
-        // All deliveries between two batches have one event.
+        // Each delivery between two batches has one event.
         let finished =
             self.last_batch.delivery + acknowledged.saturating_sub(self.last_batch.events);
         match self.batches.front() {

@@ -32,7 +32,7 @@ impl<'a> HeldMessages<'a> {
         Self { options, queue, contact, run: UnreadableRun::new(options.unreadable_limit) }
     }
 
-    /// Holds back an unreadable message with a number of events, as [`UnreadableRun::add`] describes.
+    /// Holds back an unreadable message that contains `events` events, as [`UnreadableRun::add`] describes.
     pub(super) fn add(&mut self, cause: Cause, error: &str, events: usize, message: Delivery) {
         self.run.add(cause, error, events, message);
     }

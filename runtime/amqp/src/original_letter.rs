@@ -148,9 +148,9 @@ pub(super) fn original_letter_id(properties: &BasicProperties) -> Option<&str> {
     text_header(properties, LETTER_HEADER).filter(|id| is_letter && !id.is_empty())
 }
 
-/// Restores the message that first arrived from its dead letter in the original form. The result has the original
-/// routing key and the properties `expiration` and `reply_to`, but no headers of Ordain. The property `user_id` remains
-/// a header: the broker has not checked its value for the dead letter.
+/// Restores the original message, as it first arrived, from a dead letter in the original form. The result has the
+/// original routing key and the properties `expiration` and `reply_to`, but no headers of Ordain. The property
+/// `user_id` remains a header: the broker has not checked its value for the dead letter.
 pub(super) fn original_delivery(delivery: &Delivery) -> Delivery {
     let properties = &delivery.properties;
     let place = |name, current: &ShortString| {

@@ -58,7 +58,7 @@ pub struct PreparedTopology {
     pub limited_queues: Vec<String>,
     /// The bindings of earlier configurations that may still deliver messages.
     pub former_bindings: BTreeSet<Binding>,
-    /// The error because of which the topology was not prepared. The broker refused a declaration or check, or a queue
+    /// The error because of which the topology was not prepared: the broker refused a declaration or check, or a queue
     /// cannot be used now. The error concerns only this stream. If the stream has run before, it starts nevertheless,
     /// and its consumers retry, because an operator may be about to restore the queue or exchange. A new stream must
     /// consume nothing until a later preparation succeeds.
@@ -178,9 +178,9 @@ pub async fn prepare_topology(
 }
 
 /// Restores the bindings in the record of a new stream. The caller calls this function after a failure that preceded
-/// the declaration of the first binding. Otherwise, another configuration would make the recorded bindings former
-/// bindings, and Ordain would advise to remove them, although another program may have declared them. Changes nothing
-/// if the stream is known.
+/// the declaration of the first binding. Without this restoration, another configuration would make the recorded
+/// bindings former bindings. Ordain would then advise to remove these bindings, although another program may have
+/// declared them. Changes nothing if the stream is known.
 async fn restore_record(
     records: &QueueRecords,
     topology: &Topology,

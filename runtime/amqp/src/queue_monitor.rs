@@ -98,10 +98,14 @@ impl Interruption {
     }
 }
 
-/// Monitors the queue until one of the following faults occurs, and returns the fault. The queue is missing, does not
-/// respond, or was deleted and declared again. The queue has messages and delivers none, although the consumer has
-/// room. Another request to the broker fails. `is_marked` is true if the queue of a `sequenced` stream has a marker.
-/// Ends the interruption of a stalled queue at the first delivery, or when the queue is empty.
+/// Monitors the queue until a fault occurs, and returns the fault. There are three kinds of faults:
+///
+/// - The queue is missing, does not respond, or was deleted and declared again.
+/// - The queue has messages and delivers none of them, although the consumer has room.
+/// - Any other request to the broker fails.
+///
+/// `is_marked` is true if the queue of a `sequenced` stream has a marker. Ends the interruption of a stalled queue at
+/// the first delivery, or when the queue is empty.
 pub(super) async fn monitor_queue(
     options: &ConsumerOptions,
     connection: &Connection,

@@ -58,11 +58,11 @@ pub struct SampledMessage {
     pub error: Option<String>,
     /// The names of the values in a message that cannot be read, without the values themselves.
     pub values: Option<String>,
-    /// Settings with which a message that cannot be read could be read.
+    /// Proposed settings with which the stream could read an unreadable message.
     pub proposal: Option<String>,
 }
 
-/// The sample as one line of text.
+/// Formats the sample as one line of text.
 impl fmt::Display for SampledMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { stream, queue, position, .. } = self;

@@ -79,9 +79,9 @@ pub struct TopologyRecord {
     pub former: BTreeSet<Binding>,
     /// True if the stream has started without data in the store, and the broker has not yet accepted the stream's
     /// exchange, queues and bindings for any process. Events over HTTP can leave data of the stream in the store before
-    /// the acceptance, so such data does not show that the stream may consume its queues. Only this field shows this. A
-    /// later refusal to another process does not set the field again. In records of versions without this field, the
-    /// field is false.
+    /// the acceptance, so such data does not show that the stream may consume its queues. Only this field shows whether
+    /// the stream may consume its queues. A later refusal to another process does not set the field again. In records
+    /// of versions without this field, the field is false.
     pub awaits_acceptance: bool,
 }
 

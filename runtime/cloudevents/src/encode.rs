@@ -68,7 +68,7 @@ pub fn encode(
 }
 
 /// Returns the type that a message has in its sink. All sinks use the same type, because a stream compares the types of
-/// an event and its repeat, and can receive the repeat from another place.
+/// an event and its repeat, and may receive the two from different sinks.
 pub fn message_type(message: &Message) -> &str {
     if message.kind().is_empty() { UNTYPED } else { message.kind() }
 }

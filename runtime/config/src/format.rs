@@ -28,7 +28,7 @@ struct FormatPlaces {
     /// Empty if the library writes the time into the default place, or writes no time.
     time: &'static [&'static str],
     /// The places that identify messages of the library. Each message of the library has a value in at least one of
-    /// these places; few messages of other programs do.
+    /// these places. In messages of other programs, these places rarely have values.
     signature: &'static [&'static str],
     reason: &'static str,
 }
@@ -124,7 +124,7 @@ impl MessageFormat {
     }
 
     /// Returns the places that identify messages of the library. Each message of the library has a value in at least
-    /// one of these places; few messages of other programs do.
+    /// one of these places. In messages of other programs, these places rarely have values.
     pub fn signature(self) -> Option<ValueLocation> {
         value_location(self.0.signature)
     }

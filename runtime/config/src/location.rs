@@ -21,11 +21,11 @@ const BRACES_HINT: &str =
 pub enum Place {
     /// The routing key of a message.
     RoutingKey,
-    /// The header of a message with this name.
+    /// The message header with this name.
     Header(String),
     /// A property of a message.
     Property(MessageProperty),
-    /// The attribute or extension of a CloudEvent with this name.
+    /// The CloudEvents attribute or extension with this name.
     Attribute(String),
     /// A value in the data of the event, which must be JSON.
     Data(JsonPointer),
@@ -392,7 +392,7 @@ impl SettingValue for ValueLocation {
 }
 
 /// Reads one place, or an array of places. `is_last` returns whether a place is present in every event. Ordain would
-/// never use a place after such a place, so this function reports an error for it.
+/// never use the places after such a place, so these places are an error.
 fn read_places<T>(
     reader: &mut ConfigReader<'_>,
     node: &SettingNode<'_>,

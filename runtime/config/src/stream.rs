@@ -79,7 +79,8 @@ section! {
         /// These ids never expire:
         /// - the newest 4,000 ids of a key, or the newest `id_window` ids if that is fewer;
         /// - the ids of events that the source can deliver again after a crash;
-        /// - with `[ingress]` and a source of kind `amqp` that has an exchange, all ids within `id_window`.
+        /// - all ids within `id_window`, if the file has `[ingress]`, and the source is of kind `amqp` and has an
+        ///   exchange.
         id_ttl: Millis ["1m" to "365d"] = "24h",
             because "a producer that repeats an event does so within a day";
         /// Number of content digests that the store keeps for each key, to distinguish a repeat from a different event
