@@ -19,7 +19,7 @@ const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct BrokerStatus {
     /// The ability of this process to use the broker.
     pub health: BrokerHealth,
-    /// The error of the last check; `None` if the broker responded to this check, and before the first check.
+    /// The error of the last check; `None` before the first check, and if the broker responded to the last check.
     pub error: Option<String>,
 }
 
@@ -43,8 +43,8 @@ pub fn watch_broker_health(
             let error = error.map(|error| error.to_string());
             let health = if error.is_none() {
                 reached_at = Instant::now();
-                // Report the broker as up only after the other processes have had time to reconnect. Otherwise the
-                // first process that reconnects would acquire all partitions.
+                // Report the broker as reachable only after the other processes have had time to reconnect. Otherwise
+                // the first process that reconnects would acquire all partitions.
                 let all_are_back = responding_since.get_or_insert(reached_at).elapsed()
                     > response_timeout + check_interval;
                 let previous = status_sender.borrow().health;

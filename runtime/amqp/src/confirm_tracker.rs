@@ -1,4 +1,5 @@
-//! Tracks messages that were sent to the broker, in order, until the result of each message is known.
+//! Tracks the messages that were sent to the broker, in the order of sending, until the result of each message is
+//! known.
 //!
 //! The client library holds a returned message until the next confirm arrives. The library then attaches the returned
 //! message to that confirm, which may belong to another message. The broker returns a message before it confirms the
@@ -89,8 +90,8 @@ pub(super) struct ConfirmTracker<'a> {
     /// Number of messages that must be confirmed before the next check is due: the number of tracked messages at the
     /// last check.
     next_check_at: usize,
-    /// The time when the wait for the next confirm began. This is the latest of three times: the last confirm, the last
-    /// send while `sent` was empty, and the last call of [`ConfirmTracker::reset_timers`].
+    /// The time when the wait for the next confirm began. This is the latest of three times: the time of the last
+    /// confirm, of the last send while `sent` was empty, and of the last call of [`ConfirmTracker::reset_timers`].
     last_confirm_at: Instant,
     /// Confirms of messages that the tracker has given up. A late confirm may still arrive, and may carry a returned
     /// message.
@@ -257,14 +258,14 @@ impl<'a> ConfirmTracker<'a> {
     /// the broker has returned. A message is overdue if it is still unconfirmed `confirm_timeout` after the tracker
     /// noticed the confirm of a later message.
     ///
-    /// If all messages are confirmed, all results are known. Otherwise, the result of a message is known if its confirm
-    /// had arrived at the last check.
+    /// If all messages are now confirmed, all results are known. Otherwise, the result of a message is known if its
+    /// confirm had arrived by the last check.
     ///
-    /// There is one exception. Suppose that a message R was unconfirmed at the last check, and that the library has
-    /// reported since then that the broker returned R. While messages are unconfirmed, this method then returns no
-    /// result. A later check returns the results. The reason for this exception: each confirm carries at most one
-    /// returned message, so the library may have attached R to the confirm of another returned message S. The library
-    /// then reports the return of S only with a later confirm.
+    /// In one case, this method returns no result while any message is unconfirmed, and a later check returns the
+    /// results. The case is that a message R was unconfirmed at the last check, and that the library has reported since
+    /// then that the broker returned R. The reason is that each confirm carries at most one returned message. The
+    /// library may therefore have attached R to the confirm of another returned message S. The library then reports the
+    /// return of S only with a later confirm.
     ///
     /// Fails if the broker returned a message that the tracker does not contain. All results are then unreliable, and
     /// the method removes no message.
@@ -384,9 +385,9 @@ mod tests {
         }))
     }
 
-    /// Every reported result is true. If every returned message matches a tracked message, the tracker reports or gives
-    /// up every message. The broker confirms messages in any order, and some messages much later. The library attaches
-    /// a returned message to the next confirm.
+    /// Every reported result is correct. If every returned message matches a tracked message, the tracker reports or
+    /// gives up every message. The broker confirms messages in any order, and some messages much later. The library
+    /// attaches a returned message to the next confirm.
     #[test]
     fn every_reported_result_is_correct() {
         let mut given_up_total = 0;

@@ -40,8 +40,8 @@ const TEMPORARY_REFUSALS: [&str; 2] =
 const NOT_FOUND_CODE: &str = "NOT_FOUND - ";
 /// The beginning of each text with which the broker reports that a queue or exchange does not exist.
 const NOT_FOUND_PREFIX: &str = "NOT_FOUND - no ";
-/// The beginning of the text with which RabbitMQ refuses a login. RabbitMQ composes this text for clients without a
-/// login, so the text contains neither names nor addresses.
+/// The beginning of the text with which RabbitMQ refuses a login. RabbitMQ composes this text for clients that are not
+/// logged in yet, so the text contains neither names nor addresses.
 const LOGIN_REFUSAL_PREFIX: &str = "ACCESS_REFUSED - Login was refused";
 /// The text by which this module recognises that an exchange exists with another type.
 const OTHER_EXCHANGE_TYPE: &str = "inequivalent arg 'type' for exchange";
@@ -246,7 +246,7 @@ impl BrokerEndpoint {
 
     /// Returns whether the broker has a default delivery limit. A queue gets this limit if its declaration does not
     /// exclude a limit. At the first call, this method tests the broker: it declares an exchange of a type that exists
-    /// only from RabbitMQ 4.0 on, and deletes the exchange at once. The name of the exchange begins with `queue`. The
+    /// only from RabbitMQ 4.0 on, and then deletes the exchange. The name of the exchange begins with `queue`. The
     /// method keeps the answer until [`Self::forget_version`].
     pub(super) async fn has_default_delivery_limit(
         &self,
@@ -265,8 +265,8 @@ impl BrokerEndpoint {
     /// broker. The caller must call this method when the broker may have been upgraded: after a lost connection, and
     /// before the declaration of a missing queue.
     pub fn forget_version(&self) {
-        // If the lock is taken, a test of the broker is in progress. The answer of this test will be new, so this
-        // method does not need to remove the answer.
+        // If the lock is taken, a test of the broker is in progress. This test determines the default anew, so this
+        // method has nothing to forget.
         if let Ok(mut known) = self.has_default_delivery_limit.try_lock() {
             *known = None;
         }
@@ -329,7 +329,7 @@ impl BrokerEndpoint {
         BrokerGreeting::read(&self.current_uri()).await.map_err(failed)
     }
 
-    /// Returns the present login. Reads again the files that the variables of the URL name, as before each connection.
+    /// Returns the present login. Rereads the files that the variables of the URL name, as before each connection.
     pub fn login(&self) -> BrokerLogin {
         let AMQPUri { authority, vhost, .. } = self.url.refresh().uri.clone();
         let AMQPUserInfo { username, password } = authority.userinfo;
@@ -347,8 +347,8 @@ impl BrokerEndpoint {
         format!("logged in as user {:?} to the virtual host {vhost:?}", authority.userinfo.username)
     }
 
-    /// Classifies the error of an attempt to open a connection. RabbitMQ refuses a login with `ACCESS_REFUSED`, and a
-    /// virtual host or a further connection with `NOT_ALLOWED`.
+    /// Classifies the error of an attempt to open a connection. RabbitMQ refuses a login with the code
+    /// `ACCESS_REFUSED`. It refuses a missing virtual host, or a connection above a limit, with the code `NOT_ALLOWED`.
     fn connect_error(&self, error: &lapin::Error) -> BrokerError {
         let is_login = matches!(
             error.kind(),
@@ -482,7 +482,8 @@ mod tests {
         ErrorKind::ProtocolError(AMQPError::new(AMQPErrorKind::Soft(kind), words.into())).into()
     }
 
-    /// The words are public. The words of another broker, or of a proxy, may contain the name of the user.
+    /// RabbitMQ's usual words about a refused login are public, because they contain no names. The words of another
+    /// broker, or of a proxy, may contain the name of the user.
     #[test]
     fn only_the_usual_words_about_a_refused_login_are_public() {
         let usual = "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN.";

@@ -68,7 +68,7 @@ impl Drop for ConnectAttempt {
 }
 
 impl SocketOpener {
-    /// Runs a step of the attempt. If the attempt ends before the step is complete, returns an error at once.
+    /// Runs a step of the attempt. If the attempt ends before the step is complete, immediately returns an error.
     pub(super) async fn run<T>(&self, step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         let mut running = self.running.clone();
         tokio::select! {
@@ -132,8 +132,8 @@ mod tests {
         assert_eq!(read.unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 
-    /// After the caller has given up an attempt, a step that still waits fails at once, and the attempt refuses to keep
-    /// a socket.
+    /// After the caller has given up an attempt, a step that still waits fails immediately, and the attempt refuses to
+    /// keep a socket.
     #[tokio::test]
     async fn given_up_attempt_fails_its_steps_and_keeps_no_socket() {
         let attempt = ConnectAttempt::new();

@@ -40,7 +40,7 @@ use ordain_util::source_health::SourceState;
 use ordain_util::wait::shortened;
 
 /// Longest delay before the next subscription. If a subscription received a delivery, or took longer than this delay
-/// from its first step to its end, the next delay is again the shortest delay.
+/// from its first step to its end, the next delay is the shortest delay.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Delays between subscriptions that fail.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), MAX_RETRY_DELAY);
@@ -108,8 +108,8 @@ async fn consume(
     let memory = if options.is_fifo() { usize::MAX } else { options.memory };
     let mut prefetch =
         AdaptivePrefetch::new(options.prefetch, memory, Arc::clone(&options.last_prefetch));
-    // The number of messages that waited in the queue at the last check of the last subscription; `None` if this number
-    // is unknown.
+    // The number of messages that waited in the queue at the final check of the previous subscription; `None` if this
+    // number is unknown.
     let mut waiting = None;
     let mut contact = ContactState::default();
     loop {
@@ -222,8 +222,8 @@ fn report_retry(options: &ConsumerOptions, error: &QueueCheckError, reason: Stri
 }
 
 /// Returns the error of a subscription that the broker has ended. If the queue has no marker, also keeps a possible
-/// loss in `known`. The next subscription reports the possible loss, unless the consumer finds before that the queue is
-/// lost, or that the broker still has the queue ([`KnownQueue::clear_possible_loss`]).
+/// loss in `known`. The next subscription reports the possible loss. It reports nothing if the consumer has found in
+/// the meantime that the queue is lost, or that the broker still has the queue ([`KnownQueue::clear_possible_loss`]).
 fn cancelled(options: &ConsumerOptions, queue: &str, known: &mut KnownQueue) -> QueueCheckError {
     // Another program may have declared the queue again with other arguments.
     known.type_check = QueueTypeCheck::Pending;
@@ -232,7 +232,7 @@ fn cancelled(options: &ConsumerOptions, queue: &str, known: &mut KnownQueue) -> 
     } else {
         known.is_marked
     };
-    // From 4.3 on, RabbitMQ also ends a consumer that does not acknowledge a delivery in time.
+    // The loss is not certain: from 4.3 on, RabbitMQ also ends a consumer that does not acknowledge a delivery in time.
     if !has_marker {
         known.loss = Some(TopologyChange::QueueUnidentified(queue.to_owned()));
     }
@@ -300,9 +300,9 @@ impl KnownQueue {
         }
     }
 
-    /// Forgets the possible loss of a queue without a marker if `error` shows that the queue is lost, and the stream
-    /// has stopped. Also forgets the possible loss if `error` shows that the broker still has the queue. RabbitMQ also
-    /// ends a subscription when the node of the queue stops.
+    /// Forgets the possible loss of a queue without a marker in two cases. If `error` shows that the queue is lost, the
+    /// stream has stopped because of the loss. If `error` shows that the broker still has the queue, there was no loss:
+    /// RabbitMQ also ends a subscription when the node of the queue stops.
     fn clear_possible_loss(&mut self, error: &QueueCheckError) {
         let is_certain = match error {
             QueueCheckError::Lost(_) => true,
@@ -343,8 +343,8 @@ async fn wait_for_operator(
     }
 }
 
-/// Restores the exchange at intervals while the consumer of partition 0 leaves its messages in the queue: the other
-/// partitions of the stream may still need the exchange. Never returns.
+/// Restores the exchange at intervals, and never returns. The consumer of partition 0 calls this function while it
+/// leaves its messages in the queue, because the other partitions of the stream may still need the exchange.
 async fn restore_until_resumed(options: &ConsumerOptions) {
     let mut schedule = RestoreSchedule::new();
     loop {
@@ -472,7 +472,7 @@ async fn subscribe(
             known.type_check = QueueTypeCheck::Pending;
             if options.is_fifo() {
                 // If another program declares the queue again before this call checks the queue, the call detects no
-                // loss, and the consumer reports the possible loss that it has kept.
+                // loss. The consumer then reports the possible loss that it has kept.
                 handle_missing_queue(options, &connection, waiting).await?;
             } else {
                 // Keep the loss until it is reported. If this attempt fails, a later attempt may find the queue that
@@ -591,7 +591,7 @@ async fn close(connection: &Connection, channel: &Channel) {
         channel.close(200, "done".into()).await?;
         connection.close(200, "done".into()).await
     });
-    // Ignore an error: the broker notices that the connection is closed.
+    // Ignore an error: the broker notices the end of the connection in any case.
     let _ = ended.await;
 }
 

@@ -38,14 +38,14 @@ pub struct ConsumerOptions {
     /// that process in another order.
     pub memory: usize,
     /// The number of consecutive unreadable messages after which the consumer stops and leaves them in the queue. With
-    /// 0, each unreadable message becomes a dead letter at once.
+    /// the value 0, each unreadable message immediately becomes a dead letter.
     pub unreadable_limit: usize,
-    /// The prefetch (maximum number of unacknowledged deliveries) that a consumer of the stream in this process chose
-    /// last.
+    /// The newest prefetch (maximum number of unacknowledged deliveries) that a consumer of the stream chose in this
+    /// process.
     pub last_prefetch: LastPrefetch,
     /// The tag of the consumer in the broker. See [`consumer_tag`](super::consumer_tag::consumer_tag).
     pub consumer_tag: Arc<str>,
-    /// The decoder from deliveries to events.
+    /// The decoder that converts deliveries into events.
     pub decoder: DeliveryDecoder,
     /// The gate that holds the consumer back while the broker refuses the topology of a new stream.
     pub gate: TopologyGate,
@@ -82,7 +82,7 @@ pub struct ConsumerOptions {
 }
 
 /// Approximate time between two errors about a refused declaration or binding, or between two warnings about a topology
-/// that was not checked: the interval between two checks of the topology.
+/// that was not checked. It is the interval between two checks of the topology.
 const TOPOLOGY_ERROR_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Creates a throttle for the errors about refused declarations and bindings, or for the warnings about a topology that

@@ -1,6 +1,6 @@
 //! The tag of Ordain's consumers in the broker. All processes with the same store use the same tag. By this tag, a
-//! process distinguishes their consumers from the consumers of other programs, and from the consumers of deployments
-//! with another store.
+//! process distinguishes the consumers of these processes from the consumers of other programs, and from the consumers
+//! of deployments with another store.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ pub async fn consumer_tag(store: &Arc<dyn Store>) -> Result<Arc<str>, StoreError
         }
         let tag = format!("{CONSUMER_TAG_PREFIX}{:016x}", rand::random::<u64>());
         if with_store_timeout(stored.replace(&**store, &tag)).await? {
-            // Without this call, a crash could lose the tag. The next process would then treat the remaining consumers
-            // of this process as consumers of another program.
+            // Without this call, a crash could lose the tag. If consumers of this process then remained in the broker,
+            // the next process would treat them as consumers of another program.
             with_store_timeout(store.flush()).await?;
             return Ok(tag.into());
         }

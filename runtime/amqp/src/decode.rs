@@ -7,8 +7,8 @@
 //!
 //! `headers` sorts the headers of a message, `identity` reads the key, the id and the sequence of an event, and
 //! `attributes` reads its other values. `own` recognises messages that Ordain has published. `structured` decodes
-//! CloudEvents in structured mode. `place` reads the places that the settings of a source name, `encoding` and
-//! `amqp_value` return the data in a body, and `proposal` proposes settings for messages that cannot be read.
+//! CloudEvents in structured mode. `place` reads the places that the settings of a source name. `encoding` and
+//! `amqp_value` return the data in a body. `proposal` proposes settings for messages that cannot be read.
 
 mod amqp_value;
 mod attributes;
@@ -51,8 +51,7 @@ pub struct DeliveryDecoder {
     /// The CloudEvents source of the stream, as [`source_of`] returns it. The stream's
     /// own dead letters, and events that Ordain publishes to the stream, contain this source.
     pub(super) letter_source: String,
-    /// The stream's ordering. On a `fifo` stream (ordered by arrival), the decoder treats a sequence header as an
-    /// ordinary header.
+    /// The stream's ordering. In a `fifo` stream, the decoder treats a sequence header as an ordinary header.
     pub(super) ordering: OrderingMode,
     /// Maximum total size of a message's body and of its headers that have no meaning for Ordain, in bytes.
     pub(super) event_size: usize,
@@ -156,8 +155,8 @@ impl DeliveryDecoder {
         }
     }
 
-    /// Decodes one delivery. An event of a `sequenced` stream (ordered by the producer's numbers) may lack a valid
-    /// sequence (`sequence_fault`).
+    /// Decodes one delivery. The result may be an event of a `sequenced` stream without a valid sequence
+    /// (`sequence_fault`).
     pub fn decode(&self, delivery: &Delivery) -> Result<Event, DecodeError> {
         let is_published = self.is_published(delivery);
         let is_own = is_published || self.is_letter(delivery);

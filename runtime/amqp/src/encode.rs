@@ -2,8 +2,8 @@
 //! same AMQP message, so this module must never read a clock: the time of publishing is an argument.
 //!
 //! The body is the data. The message has the headers of CloudEvents in binary mode, so that CloudEvents libraries can
-//! read the message, and further headers of Ordain. The id, the type and the content type are also AMQP properties,
-//! which are short strings of up to 255 bytes: a longer value is only in its header.
+//! read the message. It also has headers that only Ordain uses. The id, the type and the content type are also AMQP
+//! properties, which are short strings of up to 255 bytes: a longer value is only in its header.
 //!
 //! If the name of a header from a handler or producer has a meaning for RabbitMQ or for the decoder, the encoder
 //! renames the header. Only Ordain can therefore set the id or the sequence of a message, and no header makes the
@@ -40,10 +40,10 @@ use ordain_util::text::truncated;
 /// has another type.
 pub(super) const ROUTING_HEADERS: [&str; 2] = ["CC", "BCC"];
 /// The address with which a client requests a reply on its own channel. RabbitMQ closes the channel of any other client
-/// that publishes a message with this value.
+/// that publishes a message with this address in the property `reply_to`.
 pub(super) const DIRECT_REPLY_ADDRESS: &str = "amq.rabbitmq.reply-to";
-/// Approximate maximum size of each header with a part of a dead letter's reason, in bytes. All headers must fit into
-/// one frame.
+/// Approximate maximum size, in bytes, of each header that contains a part of the reason of a dead letter. All headers
+/// must fit into one frame.
 const REASON_LIMIT: usize = 16 << 10;
 /// Delivery mode of messages that durable queues write to disk.
 pub(super) const PERSISTENT_DELIVERY_MODE: u8 = 2;
@@ -172,7 +172,7 @@ pub(super) fn message(
     let kind = message_type(inner);
     let reply_to = template.reply_queue(inner.headers());
     let is_reply = template.names_reply_queue();
-    // In a reply, this header is only the address: the reply itself requests no reply.
+    // This header is only the address of the reply. The reply itself must not request a reply, so it lacks the header.
     let reply_header = MessageProperty::ReplyTo.header_name();
     let headers = inner.headers().filter(|(name, _)| !is_reply || *name != reply_header);
     let mut envelope = PropertiesBuilder::new(&source_of(stream), key, headers, &[], author);
@@ -196,10 +196,10 @@ pub(super) fn message(
 
 /// Encodes a dead letter of `stream`. The result has the headers and data of the event as they arrived, and the reason
 /// in additional headers. The letter has its own id and source. If the letter is about a message that is not an event,
-/// the result is the original form of the letter, if possible. Otherwise the result contains the document of the
-/// message. If `sequence` is `None`, the result has the event's own sequence. With a sequence, the original form is
-/// impossible. The AMQP timestamp is the time of the event. For an event without a time, the timestamp is
-/// `published_at`, the time of publishing in seconds since the Unix epoch.
+/// the result is the original form of the letter. If the original form is impossible, the result contains the document
+/// of the message (see `raw_message`). If `sequence` is `None`, the result has the event's own sequence. With a
+/// sequence, the original form is impossible. The AMQP timestamp is the time of the event. For an event without a time,
+/// the timestamp is `published_at`, the time of publishing in seconds since the Unix epoch.
 pub(super) fn letter(
     stream: &str,
     letter: &DeadLetter,
@@ -291,9 +291,9 @@ impl EventForm {
     }
 }
 
-/// Encodes a producer's event in the form that the stream reads, with its sequence if it has one. The place of the key
-/// contains the key too, because the exchange may choose the partition by this place. If this place is a header, the
-/// encoder renames a header of the event with the same name.
+/// Encodes a producer's event in the form that the stream reads, with its sequence if it has one. Also writes the key
+/// into the place from which the stream reads the key, because the exchange may choose the partition by this place. If
+/// this place is a header, the encoder renames any header of the event that has the same name.
 pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, form: &EventForm) -> AmqpMessage {
     let key_place = form.key_place.as_ref();
     let key_header = match key_place {
@@ -347,14 +347,15 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, form: &EventForm)
 }
 
 /// Returns the routing key, truncated to AMQP's limit. The routing key of a handler's message is never too long,
-/// because Ordain checks its length before the commit. Other routing keys may be too long: of a dead letter, of an
-/// event that Ordain passes on, or of a message that was committed before a change of the template. The key is not
-/// lost, because a header contains the whole key.
+/// because Ordain checks its length before the commit. Three kinds of routing keys may be too long: the routing key of
+/// a dead letter, of an event that Ordain passes on, and of a message that was committed before a change of the
+/// template. The key is not lost, because a header contains the whole key.
 fn routing_key(template: &RoutingKeyTemplate, values: RoutingKeyValues<'_>) -> ShortString {
     short_routing_key(template.fill(values))
 }
 
-/// Returns the routing key of a dead letter with a type. A dead letter is no reply, so it names no queue for a reply.
+/// Returns the routing key of a dead letter whose type is `kind`. A dead letter is no reply, so it names no queue for a
+/// reply.
 pub(super) fn letter_routing_key(
     template: &RoutingKeyTemplate,
     stream: &str,
@@ -461,8 +462,8 @@ impl PropertiesBuilder {
     }
 
     /// Sets a property that a header contains. Returns whether the property is set. Omits a value with which the broker
-    /// would refuse the message, because the sink would then publish the message again and again. The broker accepts
-    /// the property `user_id` only from the user with this name.
+    /// would refuse the message, because the sink would then retry the message endlessly. The broker accepts the
+    /// property `user_id` only from the user with this name.
     fn handler_property(
         &mut self,
         property: MessageProperty,
@@ -509,8 +510,8 @@ impl PropertiesBuilder {
         }
     }
 
-    /// Writes the key into a property that an exchange can hash. Omits a key that the property cannot contain: such a
-    /// key comes only over HTTP, so all its events are in the partition of messages without the property.
+    /// Writes the key into a property that an exchange can hash. Omits a key that the property cannot contain. Such a
+    /// key comes only over HTTP, so all events of the key lack the property, and reach the same partition.
     fn key_property(&mut self, property: MessageProperty, key: &str) {
         let properties = std::mem::take(&mut self.properties);
         self.properties = match (property, ShortString::try_new(key), key.parse()) {
@@ -556,7 +557,7 @@ mod tests {
     use crate::decode::DeliveryDecoder;
 
     /// CloudEvents libraries need these headers to read a message in binary mode. Ordain's own decoder reads the same
-    /// values, and finds no further header.
+    /// values, and gives the event no additional header.
     #[test]
     fn message_has_all_attributes_of_a_cloud_event() {
         let headers = [("tenant", "blue")];
@@ -702,7 +703,7 @@ mod tests {
         let ms = sent.headers().as_ref().and_then(|headers| headers.inner().get(TIME_MS_HEADER));
         assert_eq!(ms, Some(&AMQPValue::LongLongInt(1_764_072_000_125)));
         assert_eq!(sent.timestamp(), &Some(1_764_072_000));
-        // The event has a header of this name, so the key is not the subject.
+        // The event has a header `subject`, so the encoder does not write the key into the subject.
         assert_eq!(header(&sent, "cloudEvents:subject"), b"");
         assert_eq!(header(&sent, "subject"), b"other");
     }

@@ -11,7 +11,7 @@ pub(super) struct EventCounts {
     received: u64,
     /// The unfinished deliveries that have no event, or several events.
     batches: VecDeque<DeliveryEnd>,
-    /// The last finished delivery that had no event, or several events.
+    /// The newest finished delivery that had no event, or several events.
     last_batch: DeliveryEnd,
 }
 
@@ -38,9 +38,9 @@ impl EventCounts {
         self.received
     }
 
-    /// Returns the limit of unacknowledged events: `prefetch`, or the number of received events that are not
-    /// acknowledged if this number is higher. It can be higher because the broker's `prefetch` counts deliveries, and a
-    /// delivery may be a batch. `acknowledged` is the number of acknowledged events.
+    /// Returns the limit of unacknowledged events: the higher of `prefetch` and the number of events that are received
+    /// but not acknowledged. This number can exceed `prefetch`, because the broker's `prefetch` counts deliveries, and
+    /// a delivery may be a batch. `acknowledged` is the number of acknowledged events.
     pub(super) fn event_limit(&self, prefetch: u16, acknowledged: u64) -> usize {
         let unacknowledged = self.received.saturating_sub(acknowledged);
         usize::try_from(unacknowledged).unwrap_or(usize::MAX).max(prefetch.into())
@@ -52,7 +52,7 @@ impl EventCounts {
         while let Some(batch) = self.batches.pop_front_if(|batch| batch.events <= acknowledged) {
             self.last_batch = batch;
         }
-        // All deliveries between two batches have one event.
+        // Each delivery between two batches has one event.
         let finished =
             self.last_batch.delivery + acknowledged.saturating_sub(self.last_batch.events);
         match self.batches.front() {

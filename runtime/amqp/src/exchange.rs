@@ -147,7 +147,8 @@ impl Exchange {
     }
 
     /// Returns whether a message is a direct reply, which the broker passes to the channel of the client instead of a
-    /// queue. For the flag `mandatory`, RabbitMQ counts such a message as unroutable although the client receives it.
+    /// queue. With the flag `mandatory`, RabbitMQ would return such a message as unroutable, although the client
+    /// receives it.
     fn is_direct_reply(&self, routing_key: &str) -> bool {
         let channel = routing_key.strip_prefix(DIRECT_REPLY_ADDRESS);
         self.has_replies && channel.is_some_and(|channel| channel.starts_with('.'))

@@ -1,6 +1,6 @@
 //! The fault that a stream's exchange has another type than the stream needs. Such an exchange routes events of each
-//! partition wrongly, so the fault concerns all partitions of the stream. In each process, only one consumer checks the
-//! exchange, and reports the fault to the others.
+//! partition wrongly, so the fault concerns all partitions of the stream. In each process, one consumer at a time
+//! checks the exchange, and reports the fault to the other consumers of the stream.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,15 +19,16 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(45);
 /// partition 0 checks the exchange. In a process without partition 0, the consumers of the other partitions take turns.
 #[derive(Debug, Default)]
 pub struct ExchangeFault {
-    /// The description of the fault; `None` if the exchange has the right type, as far as the last check shows.
+    /// The description of the fault; `None` if the exchange has the right type according to the last check.
     fault: watch::Sender<Option<String>>,
     /// The time of the last check.
     checked_at: Mutex<Option<Instant>>,
 }
 
 impl ExchangeFault {
-    /// Returns whether a consumer of another partition than 0 must check the exchange. This is so if no consumer of
-    /// this process has begun a check at the time `now` or shortly before. If so, records the beginning of a check.
+    /// Returns whether a consumer of another partition than 0 must check the exchange at the time `now`. The check is
+    /// due if no consumer of this process has begun a check within the previous `CHECK_INTERVAL`. If the check is due,
+    /// this method also records its beginning.
     pub(super) fn begin_due_check(&self, now: Instant) -> bool {
         let mut checked_at = self.checked_at.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = checked_at.is_none_or(|checked_at| {

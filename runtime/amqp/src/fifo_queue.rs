@@ -63,12 +63,12 @@ pub(super) async fn record_lost_queues(
     Ok(())
 }
 
-/// Checks that the queue of a consumer is not lost, according to the record and the marker of the queue (an exchange
-/// that the broker deletes together with the queue). The caller must subscribe before this check, so that the broker
-/// ends the subscription if the queue is removed after the check. Creates the record of the queue if it is missing. If
-/// Ordain declares the queues of the stream, also creates the marker if it is missing. `waiting` is the last known
-/// number of messages in the queue. `is_marker_refused` states whether the broker refused the last declaration of the
-/// marker; this function updates this value.
+/// Checks that the queue of a consumer is not lost. The record and the marker of the queue show this. The marker is an
+/// exchange that the broker deletes together with the queue. The caller must subscribe before this check, so that the
+/// broker ends the subscription if the queue is removed after the check. Creates the record of the queue if it is
+/// missing. If Ordain declares the queues of the stream, also creates the marker if it is missing. `waiting` is the
+/// last known number of messages in the queue. `is_marker_refused` states whether the broker refused the last
+/// declaration of the marker; this function updates this value.
 pub(super) async fn check_subscribed_queue(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -122,7 +122,7 @@ pub(super) fn warn_without_marker(stream: &str, queue: &str, reason: &str) {
 
 /// Returns an error if the consumed queue was removed. Otherwise returns whether the queue has a marker, according to
 /// its record. When a queue is removed, the broker usually ends its subscriptions. But a subscription may survive if
-/// another program declares the queue again at once.
+/// another program declares the queue again immediately after the removal.
 pub(super) async fn check_marker(
     options: &ConsumerOptions,
     connection: &Connection,

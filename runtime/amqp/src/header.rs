@@ -7,9 +7,10 @@ pub(super) const KEY_HEADER: &str = "X-Key";
 pub(super) const SEQUENCE_HEADER: &str = "X-Sequence-ID";
 /// The header that marks the last event of a key.
 pub(super) const END_HEADER: &str = "X-End-Of-Sequence";
-/// The header of an event that Ordain publishes to a stream whose settings name places of their own for the key, id,
-/// sequence, type or time. The message contains these values in the default places, and the key in [`KEY_HEADER`]. The
-/// value is the CloudEvents source of the stream: other streams on the same exchange read their own places.
+/// The header by which a stream recognises an event that Ordain has published to the stream. Ordain adds this header
+/// only if it does not write all values into the places that the stream reads. The message contains the id, sequence,
+/// type and time in the default places, and the key in [`KEY_HEADER`]. The value of this header is the CloudEvents
+/// source of the stream, so that other streams on the same exchange ignore the header.
 pub(super) const DEFAULT_PLACES_HEADER: &str = "X-Ordain-Event";
 /// The header of a producer's event to which the store gave its sequence ([`Event::is_store_numbered`]). The value is
 /// `true`.

@@ -32,7 +32,7 @@ impl<'a> HeldMessages<'a> {
         Self { options, queue, contact, run: UnreadableRun::new(options.unreadable_limit) }
     }
 
-    /// Holds back an unreadable message with a number of events, as [`UnreadableRun::add`] describes.
+    /// Holds back an unreadable message that contains `events` events, as [`UnreadableRun::add`] describes.
     pub(super) fn add(&mut self, cause: Cause, error: &str, events: usize, message: Delivery) {
         self.run.add(cause, error, events, message);
     }
@@ -76,7 +76,7 @@ impl<'a> HeldMessages<'a> {
                 return Some(self.report_stop());
             }
             Ok(false) => self.report_holding(),
-            // The next decision requests the data of the store again.
+            // The next decision repeats the request to the store.
             Err(_) => self.run.recheck(),
         }
         None

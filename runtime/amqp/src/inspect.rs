@@ -12,7 +12,7 @@ use ordain_util::finding::Finding;
 /// The major and minor number of the oldest supported version of RabbitMQ.
 const OLDEST_VERSION: (u64, u64) = (3, 10);
 
-/// The finding about the setting of the broker that no client can read.
+/// The finding about `consumer_timeout`, a setting of the broker that no client can read.
 const HIDDEN_TIMEOUT: &str = "a client cannot read the broker's consumer_timeout. Check with `rabbitmqctl environment` \
      that it is more than twice the sum of spill_after and plugins.timeout";
 

@@ -1,27 +1,27 @@
 //! RabbitMQ: consumes events from queues and publishes messages to exchanges.
 //!
-//! Connections: `connect` opens connections and classifies their errors. `attempt` closes the sockets of attempts that
-//! do not succeed. `broker_health` monitors whether the broker responds. `topology` declares or checks the exchanges,
-//! queues and bindings (the topology) of a stream, and `topology_record` records the bindings. `prepare` prepares and
-//! records the topology when a process starts. `topology_gate` holds back the consumers of a new stream that the broker
-//! refuses, and carries the reports of refused consumers. `exchange_fault` shares the fault of an exchange among the
-//! consumers of its stream. `store_timeout` limits the time of the requests to the store. `inspect` reports the state of
-//! the broker and changes nothing; `sample` shows how messages of the queues would be read; `greeting` reads the product
-//! and version of the broker.
+//! Connections: `connect` opens connections and classifies their errors. `connect_attempt` closes the sockets of
+//! attempts that do not succeed. `broker_health` monitors whether the broker responds. `topology` declares or checks
+//! the exchanges, queues and bindings (the topology) of a stream, and `topology_record` records the bindings. `prepare`
+//! prepares and records the topology when a process starts. `topology_gate` holds back the consumers of a new stream
+//! that the broker refuses, and carries the reports of refused consumers. `exchange_fault` shares the fault of an
+//! exchange among the consumers of its stream. `store_timeout` limits the time of the requests to the store. `inspect`
+//! reports the state of the broker and changes nothing; `sample` shows how messages of the queues would be read;
+//! `greeting` reads the product and version of the broker.
 //!
 //! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options` and the tag of
 //! `consumer_tag`. A `subscription` receives deliveries, limited by `prefetch`, and acknowledges them. `queue_monitor`
-//! detects a queue that delivers nothing. `decode` converts deliveries into events. `unreadable` converts unreadable
-//! deliveries into dead letters, which contain the message in the form of `raw_message`. `unreadable_run` counts
-//! consecutive unreadable deliveries, and `held_messages` decides whether they remain in the queue instead.
-//! `event_counts` maps the events of batches to deliveries. `fifo_queue` detects that the queue of a `fifo` stream is
-//! lost. `header` names the headers with a meaning for Ordain. `value` converts the values of headers, and `weight`
-//! estimates their memory.
+//! detects a queue that delivers nothing, and restores the topology at the times that `restore_schedule` determines.
+//! `decode` converts deliveries into events. `unreadable` converts unreadable deliveries into dead letters, which
+//! contain the message in the form of `raw_message`. `unreadable_run` counts consecutive unreadable deliveries, and
+//! `held_messages` decides whether they remain in the queue instead. `event_counts` maps the events of batches to
+//! deliveries. `fifo_queue` detects that the queue of a `fifo` stream is lost. `header` names the headers with a
+//! meaning for Ordain. `value` converts the values of headers, and `weight` estimates their memory.
 //!
 //! Publishing: `encode` builds messages, and `publish` sends them to an `exchange`. `original_letter` builds dead
 //! letters in their original form, and reads the letters that return. `confirm_tracker` tracks unconfirmed messages,
-//! `retry_queue` keeps messages that the broker did not accept, and `publish_warnings` logs why messages are not
-//! published. `produce` publishes a producer's events.
+//! and `retry_queue` keeps messages that the broker did not accept. `refusal_probe` finds out whether a channel must be
+//! replaced, and `publish_warnings` logs why messages are not published. `produce` publishes a producer's events.
 //!
 //! This crate must never decide what happens to an event: the sequencer decides which deliveries are acknowledged, and
 //! when.

@@ -36,7 +36,7 @@ const ADDED_HEADERS: [&str; 3] =
 /// Encodes a dead letter of `stream` in its original form. With the default template, the letter has the routing key of
 /// the message. Returns `None` if the original form is impossible:
 ///
-/// - The letter does not contain a message, or not the whole body.
+/// - The letter contains no message, or contains only a part of the body.
 /// - The message is itself a dead letter in another form. Its headers contain the id that prevents the circulation of
 ///   dead letters.
 /// - The headers are so large that no header of Ordain fits into the frame.
@@ -73,7 +73,8 @@ pub(super) fn original_letter(
     })
 }
 
-/// Returns the headers of a message, with other names for reserved headers. Returns `None` if a type is unknown.
+/// Returns the headers of a message, with other names for reserved headers. Returns `None` if the type of a header is
+/// unknown.
 fn original_headers(raw: &RawMessage) -> Option<FieldTable> {
     let mut headers = FieldTable::default();
     for (name, value, typed) in raw.headers() {
@@ -94,9 +95,9 @@ fn original_headers(raw: &RawMessage) -> Option<FieldTable> {
     Some(headers)
 }
 
-/// Returns the properties of a message, without headers. Adds each property that cannot be set to `headers`. There are
-/// three such properties. With `expiration`, the broker would drop the letter. The broker accepts `user_id` only from
-/// the user with this name, and the address of a direct reply only from the client that expects the reply.
+/// Returns the properties of a message, without headers. Moves a property into `headers` if the letter must not have
+/// the property. With `expiration`, the broker would drop the letter. The broker accepts `user_id` only from the user
+/// with this name. In `reply_to`, it accepts the address of a direct reply only from the client that expects the reply.
 fn original_properties(raw: &RawProperties, headers: &mut FieldTable) -> BasicProperties {
     type Setter = fn(BasicProperties, ShortString) -> BasicProperties;
     let reply_to: Option<Setter> = match raw.reply_to.as_deref() {
@@ -147,9 +148,9 @@ pub(super) fn original_letter_id(properties: &BasicProperties) -> Option<&str> {
     text_header(properties, LETTER_HEADER).filter(|id| is_letter && !id.is_empty())
 }
 
-/// Returns the message that first arrived, from its dead letter in the original form. The result has the original
-/// routing key and the properties `expiration` and `reply_to`, but no headers of Ordain. The property `user_id` remains
-/// a header: the broker has not checked its value for the dead letter.
+/// Restores the original message, as it first arrived, from a dead letter in the original form. The result has the
+/// original routing key and the properties `expiration` and `reply_to`, but no headers of Ordain. The property
+/// `user_id` remains a header: the broker has not checked its value for the dead letter.
 pub(super) fn original_delivery(delivery: &Delivery) -> Delivery {
     let properties = &delivery.properties;
     let place = |name, current: &ShortString| {

@@ -6,11 +6,11 @@
 //! subscription ends, its unacknowledged messages return to the queue, and the next subscription receives them first,
 //! in order. If the next subscription ended before it had received all these messages, their order would be lost. The
 //! prefetch therefore changes only when all redelivered messages have arrived, and grows rarely. Exception: if the
-//! deliveries exceed the memory limit, the prefetch shrinks at once.
+//! deliveries exceed the memory limit, the prefetch shrinks immediately.
 //!
 //! When a partition gets a new owner, the queue may have as many messages to redeliver as the previous owner's prefetch
 //! allowed. A consumer with a small prefetch would have to receive all these messages before the prefetch may grow. A
-//! consumer therefore starts with the prefetch that any consumer of the stream in this process chose last. If no
+//! consumer therefore starts with the newest prefetch that any consumer of the stream chose in this process. If no
 //! consumer of the stream in this process has chosen a prefetch yet, the consumer starts with a small prefetch.
 
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const LARGEST_MESSAGE_BYTES: u64 = 16 << 20;
 /// Delay before a prefetch that was reduced may grow.
 const GROWTH_DELAY: Duration = Duration::from_mins(1);
 
-/// The prefetch that a consumer of the stream in this process chose last; 0 before the first choice.
+/// The newest prefetch that a consumer of the stream chose in this process; 0 before the first choice.
 pub type LastPrefetch = Arc<AtomicU16>;
 
 /// The prefetch of one consumer.
@@ -46,8 +46,8 @@ pub(super) struct AdaptivePrefetch {
 
 impl AdaptivePrefetch {
     /// Creates a prefetch of at most `max` deliveries with a total size of about `bytes`. The prefetch starts at
-    /// `last`, the last prefetch of the stream in this process. If there is no last prefetch, the prefetch starts at
-    /// the number of messages of `LARGEST_MESSAGE_BYTES` that fit into `bytes`.
+    /// `last`, the newest prefetch of the stream in this process. If `last` is 0, the prefetch starts at the number of
+    /// messages of `LARGEST_MESSAGE_BYTES` that fit into `bytes`.
     pub(super) fn new(max: u16, bytes: usize, last: LastPrefetch) -> Self {
         let bytes = bytes as u64;
         let current = match last.load(Relaxed) {
@@ -123,10 +123,10 @@ impl AdaptivePrefetch {
     }
 
     /// Increases the prefetch to the number of messages that fit if each message is as large as the largest message of
-    /// this subscription. The consumer calls this method when it holds back all messages of the prefetch, and therefore
-    /// can receive no further message. Unlike [`Self::adjust`], this method does not wait until a message has arrived
-    /// that is not a redelivery. After a reduction, the prefetch does not grow for `GROWTH_DELAY`. Returns whether the
-    /// prefetch changed.
+    /// this subscription. The consumer calls this method when it holds back as many messages as the prefetch allows,
+    /// and therefore can receive no further message. Unlike [`Self::adjust`], this method does not wait until a message
+    /// has arrived that is not a redelivery. After a reduction, the prefetch does not grow for `GROWTH_DELAY`. Returns
+    /// whether the prefetch changed.
     pub(super) fn grow(&mut self) -> bool {
         let fitting = messages_that_fit(self.max, self.bytes, self.largest);
         let may_grow = self.shrunk_at.is_none_or(|at| at.elapsed() >= GROWTH_DELAY);
@@ -138,8 +138,8 @@ impl AdaptivePrefetch {
     }
 
     /// Sets the prefetch as if every message were as large as the largest message of this subscription, but to at most
-    /// half of the current prefetch. If the new prefetch were still too large, it would have to change again before all
-    /// redeliveries have arrived. That change would disturb the order of the redeliveries.
+    /// half of the current prefetch. If the new prefetch were still too large, a second change would be necessary
+    /// before all redelivered messages have arrived. The second change would disturb the order of these messages.
     fn shrink(&mut self) {
         self.set(messages_that_fit(self.max, self.bytes, self.largest).min(self.current / 2));
         self.shrunk_at = Some(Instant::now());

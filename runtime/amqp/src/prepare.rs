@@ -58,7 +58,7 @@ pub struct PreparedTopology {
     pub limited_queues: Vec<String>,
     /// The bindings of earlier configurations that may still deliver messages.
     pub former_bindings: BTreeSet<Binding>,
-    /// The error because of which the topology was not prepared. The broker refused a declaration or check, or a queue
+    /// The error because of which the topology was not prepared: the broker refused a declaration or check, or a queue
     /// cannot be used now. The error concerns only this stream. If the stream has run before, it starts nevertheless,
     /// and its consumers retry, because an operator may be about to restore the queue or exchange. A new stream must
     /// consume nothing until a later preparation succeeds.
@@ -68,13 +68,14 @@ pub struct PreparedTopology {
 /// Declares or checks the exchange, queues and bindings of a stream. With `is_fifo`, first records which queues are
 /// lost (removed since the stream consumed them). Logs if a marked exchange of the stream is missing. Also logs if the
 /// stream's exchange or an exchange of `bind` was removed and declared again since the last check. `is_known` states
-/// whether the stream has run before. If it has not, and the broker accepts the stream, this function records the
-/// acceptance ([`TopologyRecord::awaits_acceptance`]). A refusal leaves this field unchanged, because the broker may
-/// have accepted the stream for another process. Two faults are findings ([`PreparedTopology::error`]) and not errors.
-/// One fault is a refusal of the broker, such as a missing permission or a queue in another form. The other fault is a
-/// queue that cannot be used now, for example because its node has stopped. If the broker refuses the connection for a
-/// new stream, this function returns an error, because the refusal concerns the whole process. If the stream has run
-/// before, this function also logs the bindings of earlier runs that are missing according to `list`.
+/// whether the stream has run before. If the stream has not run before, and the broker accepts the stream, this
+/// function records the acceptance in the field [`TopologyRecord::awaits_acceptance`]. A refusal leaves this field
+/// unchanged, because the broker may have accepted the stream for another process. Two faults are findings
+/// ([`PreparedTopology::error`]) and not errors. One fault is a refusal of the broker, such as a missing permission or
+/// a queue in another form. The other fault is a queue that cannot be used now, for example because its node has
+/// stopped. If the broker refuses the connection for a new stream, this function returns an error, because the refusal
+/// concerns the whole process. If the stream has run before, this function also logs the bindings of earlier runs that
+/// are missing according to `list`.
 pub async fn prepare_topology(
     topology: &Topology,
     broker: &BrokerEndpoint,
@@ -101,7 +102,8 @@ pub async fn prepare_topology(
     };
     if is_fifo {
         match record_lost_queues(topology, broker, &connection, records).await {
-            // Without this check, the declarations below could hide the loss of a queue.
+            // Return before the declarations below. Without the record of lost queues, these declarations could hide
+            // the loss of a queue.
             Err(TopologyError::Broker(error)) if is_finding(&error) => {
                 restore_record(records, topology, is_known, &earlier).await?;
                 return Ok(PreparedTopology {
@@ -175,9 +177,10 @@ pub async fn prepare_topology(
     Ok(PreparedTopology { limited_queues, former_bindings: record.former, error })
 }
 
-/// Restores the bindings in the record of a new stream after a failure before the first binding was declared.
-/// Otherwise, another configuration would make the recorded bindings former bindings, and Ordain would advise to remove
-/// them, although another program may have declared them. Changes nothing if the stream is known.
+/// Restores the bindings in the record of a new stream. The caller calls this function after a failure that preceded
+/// the declaration of the first binding. Without this restoration, another configuration would make the recorded
+/// bindings former bindings. Ordain would then advise to remove these bindings, although another program may have
+/// declared them. Changes nothing if the stream is known.
 async fn restore_record(
     records: &QueueRecords,
     topology: &Topology,

@@ -25,9 +25,9 @@ const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Delay between two attempts to publish.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
-/// Time after which the producer replaces a connection on which the broker has refused an event. RabbitMQ refuses all
-/// further messages of a channel for a full queue (`reject-publish`), even if an operator has removed the limit of the
-/// queue in the meantime.
+/// Time after which the producer replaces a connection on which the broker has refused an event. Once a queue with
+/// `reject-publish` is full, RabbitMQ refuses all later messages of the same channel to this queue, even after an
+/// operator has removed the limit of the queue.
 const REFUSED_LINK_LIFETIME: Duration = Duration::from_secs(5);
 /// Time between two warnings that the broker does not accept events.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
@@ -57,9 +57,10 @@ pub struct ExchangeProducer {
 type ProducerLink = (Connection, Channel);
 
 impl ExchangeProducer {
-    /// Creates a producer for the exchange of `stream`. The producer writes each event so that the stream, which reads
-    /// the values of its events from `locations`, reads the same event. With `in_order`, the events of a key keep their
-    /// order. [`Self::publish`] returns an error when the broker has accepted no event for the time `retry_timeout`.
+    /// Creates a producer for the exchange of `stream`. The stream reads the values of its events from `locations`. The
+    /// producer writes each event so that the stream reads an equal event. With `in_order`, the events of a key keep
+    /// their order. [`Self::publish`] returns an error when the broker has accepted no event for the time
+    /// `retry_timeout`.
     pub fn new(
         broker: &Arc<BrokerEndpoint>,
         stream: &str,
@@ -122,10 +123,10 @@ impl ExchangeProducer {
         }
     }
 
-    /// Publishes events once. Returns, for each event, whether the broker accepted it. If the attempt fails, also
-    /// returns the error, for example because the broker is unavailable or cannot route an event to a queue. If events
-    /// of a key must keep their order, and the broker did not accept an event, this method does not publish the later
-    /// events of the key.
+    /// Makes one attempt to publish events. Returns, for each event, whether the broker accepted it. If the attempt
+    /// fails, also returns the error, for example because the broker is unavailable or cannot route an event to a
+    /// queue. If events of a key must keep their order, and the broker did not accept an event, this method does not
+    /// publish the later events of the key.
     pub async fn try_publish(
         &mut self,
         events: &[SequencedEvent],

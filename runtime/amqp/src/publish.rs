@@ -39,9 +39,9 @@ const CONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Durati
 /// task closes the connection and holds the oldest unconfirmed message.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
 /// Shorter time limit for the next confirm. If no confirm has arrived within [`CONFIRM_TIMEOUT`], this limit replaces
-/// `CONFIRM_TIMEOUT` until the broker accepts an isolated retry, or until `confirm_limit` has its full size again. The
-/// limit is short, because a queue without a leader blocks its channel for a minute. Each further key with messages for
-/// that queue causes another wait for the limit.
+/// `CONFIRM_TIMEOUT` until the broker accepts an isolated retry, or until `confirm_limit` has returned to
+/// [`CONFIRM_LIMIT`]. The limit is short, because a queue without a leader blocks its channel for a minute. Each key
+/// with messages for that queue causes one more wait of this length.
 const SUSPECT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of unconfirmed messages: enough to keep the connection busy for the time of a round trip and of the
 /// broker's write to disk.
@@ -49,8 +49,8 @@ const CONFIRM_LIMIT: usize = 1_024;
 /// Approximate limit for the size of unconfirmed messages, in bytes. The task keeps copies of these messages.
 const CONFIRM_LIMIT_BYTES: usize = 8 << 20;
 /// While earlier messages are unconfirmed, the task collects this number of messages before it sends them. Larger
-/// groups need fewer writes and confirms, which cost work in this process and in the broker. The task sends a smaller
-/// group when all earlier messages are confirmed, or at the next check.
+/// groups need fewer writes and confirms. Each write and each confirm costs work in this process and in the broker. The
+/// task sends a smaller group when all earlier messages are confirmed, or at the next check.
 const SEND_GROUP_SIZE: usize = 256;
 /// Interval between two checks for overdue confirms and due retries.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
@@ -87,7 +87,7 @@ pub struct ExchangeSink {
 impl ExchangeSink {
     /// Connects to the broker and checks that the exchange exists. If the broker refuses the exchange, for example
     /// because the exchange is missing, the task of the sink checks the exchange repeatedly, and publishes nothing
-    /// meanwhile. But with `requires_exchange`, such a refusal is an error.
+    /// meanwhile. With `requires_exchange`, such a refusal is an error instead.
     pub async fn open(
         name: &str,
         config: &Config,
@@ -200,7 +200,7 @@ struct ExchangePublisher {
     /// The position of the next message in the order of the sink.
     next_order: u64,
     /// Current maximum number of unconfirmed messages. When the broker has closed the channel because of a message, or
-    /// has sent no confirm in time, the limit becomes 1, so that the next failure identifies the message. Each accepted
+    /// has sent no confirm in time, the limit becomes 1. The next failure then identifies the message. Each accepted
     /// message raises the limit by one.
     confirm_limit: usize,
     /// The delay before the next connection.
@@ -486,7 +486,7 @@ impl ExchangePublisher {
         }
     }
 
-    /// Returns whether this result of a message is its last: the task does not retry the message.
+    /// Returns whether the result of a message is final, so that the task does not retry the message.
     fn is_final(&self, result: ConfirmResult) -> bool {
         match result {
             ConfirmResult::Acked => true,
@@ -516,7 +516,8 @@ impl ExchangePublisher {
         }
     }
 
-    /// Reports that the broker accepts all messages again, if it did not accept some of them before.
+    /// If the sink holds no message, and no isolated retry is running, reports that the broker now accepts all
+    /// messages.
     fn report_recovery(&mut self) {
         if self.retry_queue.is_empty() && self.isolated_retries.is_empty() {
             self.warnings.report_recovery();
@@ -524,8 +525,8 @@ impl ExchangePublisher {
     }
 
     /// Reports accepted and dropped messages, and holds the others for a retry. The messages of partitions that this
-    /// process no longer owns also count as accepted. They therefore also end the record of a missing right, because
-    /// without messages the task would never learn that an operator has given the right.
+    /// process no longer owns also count as accepted. After such a message, the task therefore also forgets that a
+    /// right was missing: without further messages, it would never notice that an operator has granted the right.
     fn apply_results(
         &mut self,
         resolved: Vec<(PendingPublish, ConfirmResult)>,

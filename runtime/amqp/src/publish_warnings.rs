@@ -12,7 +12,8 @@ use ordain_util::text::escape_invisible;
 
 /// Time between two warnings of one kind.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
-/// Time after which a failure to publish is an error. A lost connection is usually replaced sooner.
+/// Time after which this module logs a failure to publish as an error instead of a warning. A lost connection is
+/// usually replaced sooner.
 const ERROR_DELAY: Duration = Duration::from_secs(5);
 
 /// The warnings about the messages of an exchange, with a throttle for each frequent kind of warning.
@@ -24,7 +25,7 @@ pub(super) struct PublishWarnings {
     dropped: LogThrottle,
     retry_refused: LogThrottle,
     no_confirm: LogThrottle,
-    /// The time of the first failure since the last recovery.
+    /// The time of the first failure since the previous recovery.
     failures: FailureTimer,
 }
 
@@ -42,7 +43,7 @@ impl PublishWarnings {
         }
     }
 
-    /// Reports that the broker accepts all messages of the sink again, if a warning was due since the last recovery.
+    /// If a warning was due since the previous recovery, reports that the broker now accepts all messages of the sink.
     pub(super) fn report_recovery(&mut self) {
         if let Some(seconds) = self.failures.recover() {
             tracing::info!(
@@ -102,7 +103,7 @@ impl PublishWarnings {
     }
 
     /// Warns that the sink has dropped a message, because no queue accepted the message. The field `others` is the
-    /// number of messages that the sink has dropped without a warning since the previous warning.
+    /// number of dropped messages whose warnings the throttle has suppressed since the previous warning.
     pub(super) fn dropped(&mut self, outgoing: &AmqpMessage) {
         if !self.dropped.allow() {
             return;
@@ -146,7 +147,7 @@ impl PublishWarnings {
         }
     }
 
-    /// Warns that the broker refused the original form of a dead letter, and that the sink tries the other form.
+    /// Warns that the broker refused the original form of a dead letter, and that the sink publishes the second form.
     pub(super) fn letter_refused(&mut self, outgoing: &AmqpMessage, reason: &str) {
         self.failures.record_failure();
         let id = String::from_utf8_lossy(outgoing.id()).into_owned();
@@ -159,9 +160,9 @@ impl PublishWarnings {
         );
     }
 
-    /// Warns that the broker closed the channel because of a new message. This warning needs no throttle: each such
-    /// refusal ends a channel, and the sink opens the next channel after a delay if the broker refuses several messages
-    /// in a row.
+    /// Warns that the broker closed the channel because of a new message. This warning needs no throttle. Each such
+    /// refusal ends a channel, and if the broker refuses several messages in a row, the sink opens the next channel
+    /// only after a delay.
     pub(super) fn refused(
         &mut self,
         outgoing: &AmqpMessage,

@@ -1,5 +1,5 @@
-//! Monitors a consumer's queue on other channels: the number of ready messages, whether they are delivered, whether
-//! the queue has another consumer, and whether the topology is unchanged. After a crash, a broker may accept a
+//! Monitors a consumer's queue on other channels than the consumer's channel. The monitor checks the number of ready
+//! messages, the deliveries of the queue, its other consumers, and the topology. After a crash, a broker may accept a
 //! subscription and then deliver nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -32,8 +32,8 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(20);
 /// has messages, and the consumer has room for them, but the queue delivers none.
 const SILENT_CHECK_LIMIT: u32 = 3;
 /// Number of consecutive checks with another consumer after which the monitor reports that consumer. The consumer of
-/// the partition's previous owner may remain for the duration of a lease. RabbitMQ counts only active consumers, so a
-/// queue that Ordain declares (with a single active consumer) never counts more than one consumer. Only the broker's
+/// the partition's previous owner may remain for the duration of a lease. RabbitMQ counts only active consumers, so the
+/// count is never above one for a queue that Ordain declares (with a single active consumer). Only the broker's
 /// management API shows the other consumers of such a queue.
 const SHARED_CHECK_LIMIT: u32 = 12;
 /// Time between two warnings that a queue has another consumer.
@@ -42,7 +42,7 @@ const SHARED_WARN_INTERVAL: Duration = Duration::from_mins(5);
 /// Time between two errors about messages that the broker has dropped.
 const DROPPED_WARN_INTERVAL: Duration = Duration::from_mins(5);
 
-/// The data about a consumer from which the monitor detects a queue that delivers nothing.
+/// The data by which the monitor detects that the queue of a consumer delivers nothing.
 #[derive(Debug, Default)]
 pub(super) struct ConsumerProgress {
     received: AtomicU64,
@@ -89,7 +89,7 @@ impl Interruption {
         self.stall.as_deref()
     }
 
-    /// Ends the interruption. Reports that the queue is consumed again, if an error was reported.
+    /// Ends the interruption. If an error of the interruption was reported, also reports the end.
     pub(super) fn end(&mut self, options: &ConsumerOptions, queue: &str) {
         options.health.set(SourceState::Consuming);
         if std::mem::take(self).is_reported {
@@ -98,10 +98,14 @@ impl Interruption {
     }
 }
 
-/// Monitors the queue until a fault occurs, and returns the fault. There are five faults. The queue is missing; the
-/// queue was deleted and declared again; the queue does not respond; the queue has messages and delivers none, although
-/// the consumer has room; or any other request to the broker fails. `is_marked` is true if the queue of a `sequenced`
-/// stream has a marker. Ends the interruption of a stalled queue at the first delivery, or when the queue is empty.
+/// Monitors the queue until a fault occurs, and returns the fault. There are three kinds of faults:
+///
+/// - The queue is missing, does not respond, or was deleted and declared again.
+/// - The queue has messages and delivers none of them, although the consumer has room.
+/// - Any other request to the broker fails.
+///
+/// `is_marked` is true if the queue of a `sequenced` stream has a marker. Ends the interruption of a stalled queue at
+/// the first delivery, or when the queue is empty.
 pub(super) async fn monitor_queue(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -117,7 +121,7 @@ pub(super) async fn monitor_queue(
 }
 
 /// Checks and restores the topology (exchange, form of the queue, and bindings) at intervals until a fault occurs, and
-/// returns the fault. The first check begins at once: the previous connection may have ended because the broker was
+/// returns the fault. The first check begins immediately: the previous connection may have ended because the broker was
 /// rebuilt, and a rebuilt broker may lack the topology.
 async fn monitor_topology(
     options: &ConsumerOptions,
@@ -361,8 +365,9 @@ async fn check_exchange_type(options: &ConsumerOptions) {
     }
 }
 
-/// Checks that the exchanges exist, which another program declares. Logs all missing exchanges in one line, and counts
-/// them as one change. Also logs if an exchange exists again, because its bindings may be missing.
+/// With `declare = false`, checks whether the exchanges exist. Logs all missing exchanges in one line, and counts them
+/// as one change. Also logs if an exchange that was missing at the last check now exists, because its bindings may be
+/// missing.
 async fn check_exchanges(options: &ConsumerOptions) -> Result<(), BrokerError> {
     let ConsumerOptions { broker, topology, stream, missing_exchanges, .. } = options;
     if topology.exchange().is_none() {
@@ -509,7 +514,8 @@ async fn queue_counts(channel: &Channel, queue: &str) -> lapin::Result<QueueCoun
 mod tests {
     use super::*;
 
-    /// The state of the source must name the stall again when another reason, such as a lost connection, has passed.
+    /// While another fault lasts, such as a lost connection, the state of the source names that fault. When the other
+    /// fault has passed, the state must name the stall.
     #[test]
     fn reason_of_a_stall_survives_other_errors() {
         let mut interruption = Interruption::default();

@@ -1,6 +1,6 @@
 //! The stored form of a message that is not an event: a JSON document. The dead letter of the message contains this
-//! document, and the commands show it. From this document, the encoder of letters restores the message for the original
-//! form of the dead letter.
+//! document, and the commands show it. The encoder of dead letters restores the message from this document, to publish
+//! the letter in its original form.
 //!
 //! In the member `headers`, values have the types of JSON. The member `typed_headers` repeats each header whose AMQP
 //! type is not evident from the JSON value. Documents of earlier versions lack this member.
@@ -82,7 +82,7 @@ pub(super) fn message_json(delivery: &Delivery, body: &RawBody<'_>) -> Value {
     })
 }
 
-/// Adds the headers of a message whose types JSON does not show to the document of the message.
+/// Adds to the document of a message those headers of the message whose types JSON does not show.
 pub(super) fn add_typed_headers(document: &mut Value, delivery: &Delivery) {
     let headers = delivery.properties.headers().as_ref();
     let typed: Map<String, Value> = headers

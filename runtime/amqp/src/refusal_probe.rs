@@ -1,8 +1,8 @@
 //! Finds out whether a channel must be replaced because the broker has refused messages on it.
 //!
-//! If a quorum queue is full and has `overflow = "reject-publish"`, RabbitMQ refuses all further messages of the channel
-//! for this queue until the length of the queue falls. If an operator removes the limit of the queue instead, RabbitMQ
-//! continues to refuse the messages of the old channel, but accepts those of a new channel.
+//! If a quorum queue is full and has `overflow = "reject-publish"`, RabbitMQ refuses all later messages of the channel
+//! to this queue until the queue becomes shorter. If an operator removes the limit of the queue instead, RabbitMQ still
+//! refuses the messages of the old channel, but accepts the messages of a new channel.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ struct Refusals {
 }
 
 impl RefusalProbe {
-    /// Returns how a message is retried that the broker has not accepted. `order` is the position of the message in the
+    /// Returns how to retry a message that the broker has not accepted. `order` is the position of the message in the
     /// order of the sink. If a probe is due, the message becomes the probe.
     pub(super) fn retry_mode(
         &mut self,

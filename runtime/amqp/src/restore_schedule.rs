@@ -1,6 +1,6 @@
-//! Decides when the topology of a stream is restored again, and when a missing binding is an error. A queue or exchange
-//! of a binding is sometimes missing only for a moment. After an operator has removed the exchange or rebuilt the
-//! broker, the consumers of a stream and other programs declare their queues and exchanges at different times.
+//! Decides when a consumer next restores the topology of a stream, and when a missing binding is an error. The queue or
+//! exchange of a binding is sometimes missing only for a moment. After an operator has removed the exchange or rebuilt
+//! the broker, the consumers of a stream and other programs declare their queues and exchanges at different times.
 
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,12 @@ use ordain_util::wait::shortened;
 const RESTORE_INTERVAL: Duration = Duration::from_mins(1);
 /// Delays between restorations while a binding is missing.
 const INCOMPLETE_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
-/// Time after which a binding is an error if it lacks an exchange that Ordain never declares. About three restorations
-/// run within this time.
+/// Time after which a missing binding is an error. This time applies if Ordain never declares the exchange that the
+/// binding lacks. About three restorations run within this time.
 const FOREIGN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time after which a binding is an error if it lacks a queue or exchange that another consumer of the stream declares.
-/// That consumer detects a missing exchange only at its next restoration, so this time is longer than
-/// `RESTORE_INTERVAL`.
+/// Time after which a missing binding is an error. This time applies if another consumer of the stream declares the
+/// queue or exchange that the binding lacks. That consumer detects a missing exchange only at its next restoration, so
+/// this time is longer than `RESTORE_INTERVAL`.
 const OWN_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The schedule of the restorations of a topology by one consumer.
@@ -69,8 +69,8 @@ impl RestoreSchedule {
 mod tests {
     use super::*;
 
-    /// Returns the seconds, after the first restoration that lacked a binding, at which the binding is an error.
-    /// Simulates one restoration in each second of three minutes.
+    /// Returns the times at which a missing binding is an error, in seconds after the first restoration that lacked the
+    /// binding. Simulates one restoration in each second of three minutes.
     fn overdue_seconds(is_own: bool) -> Vec<u64> {
         let mut schedule = RestoreSchedule::new();
         let start = Instant::now();

@@ -92,8 +92,8 @@ impl KeyRetryQueue {
         backlog.items.insert(item.order, item);
     }
 
-    /// `accepted` is a message that the broker has accepted. Removes the messages that waited for this message, and
-    /// returns them in order.
+    /// Removes the messages that waited for `accepted`, a message that the broker has accepted. Returns the removed
+    /// messages in order.
     pub(super) fn release(
         &mut self,
         accepted: &PendingPublish,

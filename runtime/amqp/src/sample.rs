@@ -1,5 +1,5 @@
 //! Shows how the streams would read the messages that wait in their queues, for `ordain check --connect --sample`. This
-//! module receives messages, acknowledges none of them, and thereby returns them to their queues.
+//! module receives messages and acknowledges none of them, so the broker returns them to their queues.
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -58,11 +58,11 @@ pub struct SampledMessage {
     pub error: Option<String>,
     /// The names of the values in a message that cannot be read, without the values themselves.
     pub values: Option<String>,
-    /// Settings with which a message that cannot be read could be read.
+    /// Proposed settings with which the stream could read an unreadable message.
     pub proposal: Option<String>,
 }
 
-/// The sample as one line of text.
+/// Formats the sample as one line of text.
 impl fmt::Display for SampledMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { stream, queue, position, .. } = self;
@@ -166,8 +166,8 @@ async fn receive(
     received
 }
 
-/// Receives messages without an acknowledgement, as a consumer. With single requests (`basic.get`) instead, RabbitMQ
-/// would refuse the queues that Ordain declares, because they allow only a single active consumer.
+/// Consumes messages and acknowledges none of them. With single requests (`basic.get`) instead, RabbitMQ would refuse
+/// the queues that Ordain declares, because they allow only a single active consumer.
 async fn receive_on(
     channel: &Channel,
     queue: &str,

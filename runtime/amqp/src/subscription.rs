@@ -76,9 +76,10 @@ pub(super) struct Subscription<'a> {
     /// Events that the receiver has not taken, and the memory of each in bytes.
     unsent: VecDeque<(DecodedDelivery, usize)>,
     unsent_bytes: usize,
-    /// The limit of unacknowledged events that the receiver knows; `None` before the first batch.
+    /// The newest limit of unacknowledged events that a batch has reported to the receiver; `None` before the first
+    /// batch.
     reported_limit: Option<usize>,
-    /// True after the first message with a priority has been logged.
+    /// True if the log already contains the first message with a priority.
     is_priority_reported: bool,
     /// True if the queue may be of type stream, because the broker did not show the whole form of the queue.
     is_type_unknown: bool,
@@ -122,10 +123,10 @@ impl<'a> Subscription<'a> {
         self
     }
 
-    /// Passes deliveries to their receiver. Returns when the receiver or the sender of `acknowledged` is dropped, the
-    /// prefetch changes, the broker ends the consumer, the queue seems to be of type stream, or the channel fails.
-    /// Accepts deliveries from the broker even while the receiver takes none, to measure the memory that the deliveries
-    /// need.
+    /// Passes deliveries to their receiver. Returns when the receiver or the sender of `acknowledged` is dropped, or
+    /// the prefetch changes. Also returns when the broker ends the consumer, the queue seems to be of type stream, or
+    /// the channel fails. Accepts deliveries from the broker even while the receiver takes none, to measure the memory
+    /// that the deliveries need.
     pub(super) async fn run(
         mut self,
         consumer: Consumer,
@@ -169,7 +170,7 @@ impl<'a> Subscription<'a> {
                         if self.held.is_at_limit() {
                             return self.stop(deliver, acknowledged).await;
                         }
-                        // Deliveries above the memory limit reduce the prefetch at once, even before an
+                        // Deliveries above the memory limit reduce the prefetch immediately, even before an
                         // acknowledgement. The events of a batch may need much more memory than its message, so the
                         // loop decodes no further message.
                         if self.prefetch.shrink_if_over_limit(self.unsent_bytes) {
@@ -376,7 +377,7 @@ fn acknowledged_through(acknowledged: &AckProgress, epoch: u64) -> u64 {
     if acknowledged.subscription_epoch == epoch { acknowledged.through } else { 0 }
 }
 
-/// Waits until a time. Waits forever without a time.
+/// Waits until the time `at`; forever if `at` is `None`.
 async fn wait_until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at.into()).await,

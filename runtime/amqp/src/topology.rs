@@ -66,7 +66,7 @@ pub(super) enum TopologyChange {
     /// Ordain declares the binding again.
     BindingMissing(Binding),
     /// Since the last check, another program has removed an exchange and declared it again: the stream's exchange, or
-    /// an exchange of `bind`. Ordain declares again the bindings of this exchange that the stream needs.
+    /// an exchange of `bind`. Ordain redeclares the bindings that the stream needs from or to this exchange.
     ExchangeReplaced(String),
     /// The broker refuses the marker of an exchange. Without the marker, Ordain cannot detect a replaced exchange.
     ExchangeMarkerRefused {
@@ -158,10 +158,10 @@ impl Topology {
     /// and the exchange exist. Returns the queues that were declared without a delivery limit under an earlier version
     /// of RabbitMQ, and that now have the default limit of the present version. `is_known` states whether the stream
     /// has run before. If the stream has run before, a queue may exist in another form, and the broker then refuses its
-    /// declaration. This method nevertheless continues, so that the caller binds the queues and no message is lost, and
-    /// returns the last such refusal as the second value. Any other refusal, such as a missing permission, is an error.
-    /// A queue that does not answer within `queue_limit` is also an error. The third value is the channel for
-    /// [`Self::bind`]; `None` with `declare = false`.
+    /// declaration. This method nevertheless continues, so that the caller binds the queues and no message is lost. The
+    /// second value is the last such refusal. Any other refusal, such as a missing permission, is an error. A queue
+    /// that does not answer within `queue_limit` is also an error. The third value is the channel for [`Self::bind`];
+    /// `None` with `declare = false`.
     pub(super) async fn declare_objects(
         &self,
         broker: &BrokerEndpoint,
@@ -307,7 +307,7 @@ impl Topology {
         };
         let replaced = self.replaced_exchanges(broker, &connection, marked).await?;
         // A missing or replaced exchange has lost its bindings, so only the exchange is reported. A check of each
-        // binding of a missing exchange could exceed the time limit before the declaration of the exchange.
+        // binding of a missing exchange could use up the time limit before the declaration of the exchange.
         let needed = if is_missing { BTreeSet::new() } else { self.bindings_without(&replaced) };
         for name in replaced {
             marked.remove(&name);
@@ -413,10 +413,10 @@ impl Topology {
         found.map(drop).map_err(|error| self.describe_required(error, &format!("queue {queue:?}")))
     }
 
-    /// Returns an error if a partition's queue is of type stream. A queue of type stream does not remove acknowledged
-    /// messages, and delivers only new messages to a new consumer. Otherwise returns the form of the queue. If the user
-    /// lacks the right to declare the queue, the broker does not show the form, and this method returns an incomplete
-    /// form. The queue must exist.
+    /// Returns the form of a partition's queue, or an error if the queue is of type stream. A queue of type stream does
+    /// not remove acknowledged messages, and delivers only new messages to a new consumer. If the user lacks the right
+    /// to declare the queue, the broker does not show the form, and this method returns an incomplete form. The queue
+    /// must exist.
     pub(super) async fn check_undeclared_queue(
         &self,
         broker: &BrokerEndpoint,
@@ -578,14 +578,14 @@ impl Topology {
         channel.queue_bind(queue.as_str().into(), exchange.into(), key, options, nothing).await
     }
 
-    /// Declares the exchange, then binds its queues to the exchange, and last binds the exchange to the exchanges of
+    /// Declares the exchange, and binds the queues to the exchange. Finally binds the exchange to the exchanges of
     /// `bind`, from which messages arrive.
     async fn declare_exchange(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
         self.declare_exchange_only(channel, exchange).await?;
         self.declare_bindings(channel, exchange).await
     }
 
-    /// Binds the queues to the exchange, and then the exchange to the exchanges of `bind`.
+    /// Binds the queues to the exchange, and then binds the exchange to the exchanges of `bind`.
     async fn declare_bindings(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
         let nothing = FieldTable::default;
         self.bind_queues(channel, exchange).await?;
@@ -607,8 +607,8 @@ impl Topology {
 
     /// Binds all queues to the exchange.
     async fn bind_queues(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
-        // Bind all queues concurrently: until the last queue is bound, a partitioned exchange divides its messages
-        // among the queues that are already bound, and sends keys to the wrong partition.
+        // Bind all queues concurrently, because messages reach wrong partitions until all queues are bound: a
+        // partitioned exchange divides its messages among the queues that are already bound.
         let partitions = 0..self.partitions;
         try_join_all(partitions.map(|partition| self.bind_queue(channel, exchange, partition)))
             .await?;
@@ -717,7 +717,7 @@ pub(super) async fn check_exchange(
 }
 
 /// Returns a refusal of a declaration or binding as a topology change, and any other error as an error. A refused
-/// connection also stays an error, because the topology has then not been checked.
+/// connection is also an error, and not a topology change: in this case, the topology has not been checked.
 fn refused(error: BrokerError) -> Result<TopologyChange, BrokerError> {
     if error.is_connection_refused() {
         return Err(error);
@@ -732,7 +732,7 @@ fn long_string(text: &str) -> AMQPValue {
     AMQPValue::LongString(text.into())
 }
 
-/// Adds to a refusal the name of the queue or exchange, and advice that depends on the cause. `what` is `queue` or
+/// Adds the name of the queue or exchange to a refusal, and advice that depends on the cause. `what` is `queue` or
 /// `exchange`.
 fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
     error.map_refusal(|cause, reason| {

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, watch};
 #[derive(Debug, Clone)]
 pub struct TopologyGate {
     refusal: watch::Receiver<Option<String>>,
-    /// Notifies the observer of the stream that the broker refuses a right to a consumer.
+    /// Notifies the observer of the stream that the user lacks a right that a consumer needs.
     refused_consumer: Arc<Notify>,
 }
 
@@ -27,7 +27,8 @@ impl TopologyGate {
         self.refused_consumer.notify_one();
     }
 
-    /// Waits for the next call of [`Self::report_refused_consumer`]. Returns at once if a call has preceded the wait.
+    /// Waits for the next call of [`Self::report_refused_consumer`]. Returns immediately if a call has preceded the
+    /// wait.
     pub async fn wait_refused_consumer(&self) {
         self.refused_consumer.notified().await;
     }
@@ -77,7 +78,7 @@ mod tests {
         assert_eq!(waiting.as_mut().poll(&mut context), Poll::Pending);
         consumer.report_refused_consumer();
         assert_eq!(waiting.as_mut().poll(&mut context), Poll::Ready(()));
-        // Reports before the wait count as one report.
+        // Several reports before the wait count as one report.
         consumer.report_refused_consumer();
         consumer.report_refused_consumer();
         let mut waiting = Box::pin(gate.wait_refused_consumer());

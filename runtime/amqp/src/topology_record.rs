@@ -77,10 +77,11 @@ pub struct TopologyRecord {
     /// The bindings of earlier configurations that are not in the present configuration, and that no operator has
     /// removed with `ordain streams unbind`.
     pub former: BTreeSet<Binding>,
-    /// True from a start of the stream without data in the store until the broker has accepted the stream's exchange,
-    /// queues and bindings for any process. Events over HTTP can leave data of the stream in the store before the
-    /// acceptance. Only this field therefore shows that the stream must not consume its queues yet. A later refusal to
-    /// another process does not set the field again. In records of versions without this field, the field is false.
+    /// True if the stream has started without data in the store, and the broker has not yet accepted the stream's
+    /// exchange, queues and bindings for any process. Events over HTTP can leave data of the stream in the store before
+    /// the acceptance, so such data does not show that the stream may consume its queues. Only this field shows whether
+    /// the stream may consume its queues. A later refusal to another process does not set the field again. In records
+    /// of versions without this field, the field is false.
     pub awaits_acceptance: bool,
 }
 
@@ -96,7 +97,7 @@ impl TopologyRecord {
     }
 
     /// Changes the record of a stream, and returns the changed record. If another process has changed the record
-    /// meanwhile, reads the record and calls `change` again.
+    /// meanwhile, reads the new record and calls `change` with it.
     pub async fn update(
         store: &Arc<dyn Store>,
         stream: &str,

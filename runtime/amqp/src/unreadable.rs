@@ -1,7 +1,7 @@
 //! Converts a message that the stream cannot process as an event into a dead letter. The letter contains the
 //! properties, the headers and the body of the message. If the body exceeds the size limit of an event, the letter
 //! contains only the beginning of the body. An event of a batch becomes a dead letter as if the message contained only
-//! this event. If an operator moves a dead letter back to the stream, this module decodes its message again.
+//! this event. If an operator moves a dead letter back to the stream, this module decodes the message in the letter.
 
 #[cfg(test)]
 mod tests;
@@ -120,13 +120,13 @@ fn decode_other(decoder: &DeliveryDecoder, queue: &str, delivery: &Delivery) -> 
     })
 }
 
-/// Decodes a delivery into an event. Also rejects an event without a sequence that is valid in the stream, so that its
-/// dead letter has the original form.
+/// Decodes a delivery into an event. Also rejects an event whose sequence is missing or not valid in the stream, so
+/// that its dead letter has the original form.
 fn decode(decoder: &DeliveryDecoder, delivery: &Delivery) -> Result<Event, DecodeError> {
     with_sequence(decoder, decoder.decode(delivery))
 }
 
-/// Returns an error instead of an event without a sequence that is valid in the stream.
+/// Returns an error instead of an event whose sequence is missing or not valid in the stream.
 fn with_sequence(
     decoder: &DeliveryDecoder,
     event: Result<Event, DecodeError>,
@@ -189,10 +189,10 @@ impl<'a> RawDelivery<'a> {
         document.to_string().into()
     }
 
-    /// Returns a digest that identifies the message. If the message has an id of CloudEvents, the digest does not cover
-    /// the timestamp. Ordain writes the time of publishing into the timestamp, so two copies of a message can have two
+    /// Returns a digest that identifies the message. If the message has a CloudEvents id, the digest does not cover the
+    /// timestamp. Ordain writes the time of publishing into the timestamp, so two copies of a message can have two
     /// timestamps. The digest does not cover the types of the headers either, because the digests of earlier versions
-    /// did not.
+    /// did not cover them.
     fn digest(&self) -> u64 {
         let mut document = self.document.clone();
         if !header(&self.delivery.properties, ID_HEADER).is_empty() {

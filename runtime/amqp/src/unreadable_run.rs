@@ -41,7 +41,7 @@ pub(super) struct ContactState {
 /// The unreadable messages that a subscription has received since the last readable message.
 #[derive(Debug)]
 pub(super) struct UnreadableRun {
-    /// The number of messages that stops the stream; 0 if no number stops the stream.
+    /// The number of messages at which the stream stops; 0 if the stream never stops because of unreadable messages.
     limit: usize,
     length: usize,
     /// The number of held messages: messages at the end of the run that the receiver of the deliveries does not get
@@ -75,7 +75,7 @@ impl UnreadableRun {
     }
 
     /// Adds an unreadable message and holds it back. `events` is the number of its events: 1 unless the message is a
-    /// batch. Does nothing if no number of messages stops the stream.
+    /// batch. Does nothing if `limit` is 0.
     pub(super) fn add(&mut self, cause: Cause, error: &str, events: usize, message: Delivery) {
         if self.limit == 0 {
             return;
@@ -136,7 +136,7 @@ impl UnreadableRun {
         self.decide_at
     }
 
-    /// Describes for an operator why a stream that has never read a message waits, and holds all messages back.
+    /// Describes for an operator why the stream holds all messages back: the stream has never read a message.
     pub(super) fn describe_holding(&self, queue: &str, decoder: &DeliveryDecoder) -> String {
         format!(
             "{} {}. The stream has not read any message yet, so it leaves these messages in the queue, without a dead \

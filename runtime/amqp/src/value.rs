@@ -11,7 +11,7 @@ use ordain_util::text::{latin1_text, truncated};
 
 /// Size limit, in bytes, of a value that an error quotes.
 pub(super) const EXCERPT_LIMIT: usize = 60;
-/// Maximum size of the name of a header or field, in bytes: a short string of AMQP.
+/// Maximum size of the name of a header or field, in bytes: the maximum size of a short string of AMQP.
 pub(super) const NAME_LIMIT: usize = 255;
 
 /// If a short string of AMQP is not UTF-8, the parser returns this character, followed by the bytes of the short string
@@ -19,9 +19,9 @@ pub(super) const NAME_LIMIT: usize = 255;
 const NOT_UTF8: char = '\u{fffd}';
 
 /// Returns the bytes, in hexadecimal digits, of a short string that was not UTF-8. `text` is the text that the AMQP
-/// parser returned for the short string. Returns `None` for a short string that was UTF-8, with one exception: if this
-/// short string consists of U+FFFD and the digits of bytes that are not UTF-8, returns these digits. The AMQP parser
-/// returns the same text for the bytes themselves, so this function cannot distinguish the two.
+/// parser returned for the short string. Returns `None` for a short string that was UTF-8. There is one exception: the
+/// short string was UTF-8, but consists of U+FFFD and the digits of bytes that are not UTF-8. The AMQP parser returns
+/// the same text for these bytes themselves, so this function cannot distinguish the two cases, and returns the digits.
 pub(super) fn not_utf8(text: &str) -> Option<&str> {
     let digits = text.strip_prefix(NOT_UTF8)?;
     let bytes = decode_hex(digits)?;
@@ -70,7 +70,8 @@ pub(super) fn as_text(value: &AMQPValue) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Returns the digits of a decimal number. A whole number has no fraction, whatever its scale.
+/// Returns the digits of a decimal number. The text of a whole number contains no decimal point, even if the number has
+/// a scale.
 fn decimal_text(decimal: DecimalValue) -> String {
     // AMQP defines no sign. The clients of RabbitMQ write the number as a signed integer.
     let value = decimal.value.cast_signed();
@@ -233,7 +234,7 @@ pub(super) fn to_typed_json(value: &AMQPValue) -> Value {
     json!([kind.get_id().to_string(), content])
 }
 
-/// Converts the output of [`to_typed_json`] to a value. Returns `None` for any other JSON.
+/// Converts a result of [`to_typed_json`] back to a value. Returns `None` for any other JSON.
 pub(super) fn from_typed_json(typed: &Value) -> Option<AMQPValue> {
     let [Value::String(kind), content] = typed.as_array()?.as_slice() else { return None };
     let kind = kind.chars().next().and_then(AMQPType::from_id)?;

@@ -14,7 +14,7 @@ pub fn is_blank_byte(byte: u8) -> bool {
     byte.is_ascii() && is_blank_char(char::from(byte))
 }
 
-/// Removes the blanks before and after an event. Returns a line that is not UTF-8 unchanged.
+/// Removes the blanks before and after an event. If the line is not UTF-8, returns the whole line.
 pub fn trim_blanks(line: &[u8]) -> &[u8] {
     // Nearly every line begins with `{` and ends with `}`, and then has no blanks to remove.
     if line.starts_with(b"{") && line.ends_with(b"}") {

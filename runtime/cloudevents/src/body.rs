@@ -21,8 +21,8 @@ pub const NAMED_EVENTS_LIMIT: usize = 100;
 pub struct BodyEvents {
     /// The events, in the order of the body.
     pub events: Vec<Arc<Event>>,
-    /// The name of the numbers in `places`: `index` for an array, `line` for a body with one event per line, `None` for
-    /// a single event.
+    /// The meaning of the numbers in `places`: `index` for an array, `line` for a body with one event per line, `None`
+    /// for a single event.
     pub place_name: Option<&'static str>,
     /// The place of each event in the body, in the order of `events`.
     pub places: Vec<usize>,
@@ -53,7 +53,7 @@ pub enum BodyError {
     },
     /// Some events of the body are invalid.
     InvalidEvents {
-        /// The name of the numbers in [`InvalidEvent::place`], as in [`BodyEvents::place_name`].
+        /// The meaning of the numbers in [`InvalidEvent::place`], as in [`BodyEvents::place_name`].
         place_name: Option<&'static str>,
         /// Number of invalid events.
         wrong: usize,
@@ -136,8 +136,8 @@ fn check_count(count: usize, limit: usize) -> Result<(), BodyError> {
 }
 
 /// A reader of an array's elements. The reader keeps `limit` elements and one more element, which shows that the array
-/// exceeds the limit. The reader skips all further elements, because the reference to a short element takes several
-/// times the memory of the element's text.
+/// exceeds the limit. It skips all later elements to save memory: the reference to a short element takes several times
+/// the memory of the element's text.
 struct BoundedArray {
     limit: usize,
 }

@@ -1,13 +1,13 @@
-//! The canonical form of JSON. Ordain computes the id of an event from this form if the content identifies the event.
+//! The canonical form of JSON. With the setting `id = "content"`, Ordain computes the id of an event from this form.
 
 use super::compact::string_end;
 use super::decode::json_text;
 use super::encode::compact_json;
 
-/// Returns the canonical form of JSON: without white space between its parts, with the members of each object sorted by
-/// their names, and with only the escapes that JSON needs. Numbers remain as they are. Members with the same name keep
-/// their order. Returns `None` if the data is not JSON, contains half of a surrogate pair, or is nested deeper than
-/// `NESTING_LIMIT`.
+/// Returns the canonical form of JSON. In this form, the JSON has no white space between its parts, sorts the members
+/// of each object by their names, and contains only the escapes that JSON needs. Numbers remain as they are. Members
+/// with the same name keep their order. Returns `None` if the data is not JSON, contains half of a surrogate pair, or
+/// is nested deeper than `NESTING_LIMIT`.
 pub(super) fn canonical_json(data: &[u8]) -> Option<Vec<u8>> {
     let json = compact_json(data)?;
     let mut out = Vec::with_capacity(json.len());

@@ -31,8 +31,8 @@ use place::EnvelopeReader;
 
 use ordain_util::text::truncated;
 
-/// The reason why a line, an HTTP request or a delivery of the broker is not a valid event of its stream. The sources
-/// turn such data into a dead letter. HTTP and `ordain publish` reject such data.
+/// The reason why a line, an HTTP request or a delivery of the broker is not a valid event of its stream. A source
+/// turns such data into a dead letter. The listener for HTTP and `ordain publish` reject such data.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct DecodeError {
@@ -167,7 +167,7 @@ impl EventDecoder {
         carrier: Option<EventCarrier<'_>>,
     ) -> Result<Event, DecodeError> {
         self.event(envelope, body, carrier).map_err(|EventRejection(cause, message)| {
-            // Locations can name places in the data.
+            // The places of the key and the sequence can be in the data.
             let is_lenient = carrier.is_some();
             let payload =
                 self.locations.as_ref().and_then(|_| payload(envelope, body, is_lenient).ok());
@@ -229,7 +229,7 @@ impl EventDecoder {
         }
         let payload = payload(envelope, body, carrier.is_some());
         if let (Some(_), Err(rejection)) = (&self.locations, &payload) {
-            // A place in the data cannot be read.
+            // A location can name a place in the data, so the data must be readable.
             return Err(rejection.clone());
         }
         let data = payload.as_ref().map_or::<&[u8], _>(&[], |payload| &payload.data);
@@ -330,8 +330,9 @@ impl EventDecoder {
     /// Returns the headers of the event: all attributes that [`Self::event`] does not interpret and that are not
     /// `null`, the headers in [`HEADERS_ATTRIBUTE`], and `outer_headers`. `outer_headers` are the headers of the
     /// message around the event. The attributes `subject` and `partitionkey` are no headers if they contain the key.
-    /// Any other attribute with the key remains a header: a dead letter contains the headers of its event, and can
-    /// therefore be sent to the stream again. Returns an error if the headers exceed the limit on their number or size.
+    /// Any other attribute with the key remains a header. A dead letter contains the headers of its event. If an
+    /// operator sends the dead letter back to the stream, the stream can therefore read the key from this header.
+    /// Returns an error if the headers exceed the limit on their number or size.
     fn headers<'a>(
         &self,
         envelope: &EventEnvelope<'a>,
@@ -432,7 +433,7 @@ fn payload<'a>(
     Ok(Payload { content_type, data })
 }
 
-/// Returns a value from a place. Fails if the value is longer than [`ATTRIBUTE_LIMIT`].
+/// Returns `text`, the value in a place. Fails if the value is longer than [`ATTRIBUTE_LIMIT`].
 fn within_limit<'a>(name: &str, text: Cow<'a, str>) -> DecodeResult<Cow<'a, str>> {
     if text.len() > ATTRIBUTE_LIMIT {
         let size = text.len();

@@ -13,7 +13,7 @@ pub type DecodedDelivery = Result<Event, Box<DeadLetter>>;
 #[derive(Debug, Default)]
 pub struct DeliveryBatch {
     /// The number of the subscription that delivered the batch; 0 for a source without subscriptions. A new
-    /// subscription delivers again the events that were unacknowledged when the earlier subscription ended.
+    /// subscription redelivers the events that were unacknowledged when the earlier subscription ended.
     pub subscription_epoch: u64,
     /// The deliveries, in order, each with the position in the file after that delivery. Sources that read no file give
     /// a default position.
@@ -23,7 +23,7 @@ pub struct DeliveryBatch {
     pub progress: Option<SourceProgress>,
     /// The new limit of unacknowledged events; `None` if the limit has not changed.
     pub prefetch: Option<usize>,
-    /// True if the source has ended. No batch follows then.
+    /// True if the source has ended, so that no batch follows.
     pub end: bool,
 }
 

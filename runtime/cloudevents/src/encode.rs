@@ -24,18 +24,22 @@ pub enum TextForm {
     Base64,
 }
 
-/// The type of the message if an event without a type is passed on: a CloudEvent must have a type.
+/// The type in the line of a message without a type, for example of a passed-on event. A CloudEvent must have a type.
 const UNTYPED: &str = "ordain.untyped";
 
 /// Appends a message of `stream` as a line, including its line end.
 ///
-/// `sequence` is the number that a sequenced sink gave to the message. If the data is valid JSON, is nested at most
-/// `NESTING_LIMIT` deep, and has the content type JSON or no content type, the line contains the data as compact JSON.
-/// If the data is UTF-8, its content type is text, and `text_form` is `Text`, the line contains the data as a JSON
-/// string, unless escapes make this string longer than base64. All other data is base64. If the data is empty, the line
-/// contains no data. Headers become extension attributes. One attribute contains all headers that repeat the name of an
-/// earlier header, or whose name is not allowed. [`EventDecoder`](super::EventDecoder) splits this attribute into
-/// headers again.
+/// `sequence` is the number that a sequenced sink gave to the message. If the data is empty, the line contains no data.
+/// Otherwise, the line contains the data in the first of these forms that is possible:
+///
+/// - compact JSON, if the content type is JSON or empty, and the data is valid JSON that is nested at most
+///   `NESTING_LIMIT` deep;
+/// - a JSON string, if `text_form` is `Text`, the content type is text, the data is UTF-8, and escapes do not make the
+///   string longer than base64;
+/// - base64.
+///
+/// Headers become extension attributes. One attribute contains all headers that repeat the name of an earlier header,
+/// or whose name is not allowed. [`EventDecoder`](super::EventDecoder) splits this attribute back into headers.
 pub fn encode(
     stream: &str,
     message: &OutboxMessage,
@@ -64,7 +68,7 @@ pub fn encode(
 }
 
 /// Returns the type that a message has in its sink. All sinks use the same type, because a stream compares the types of
-/// an event and its repeat, and can receive the repeat from another place.
+/// an event and its repeat, and may receive the two from different sinks.
 pub fn message_type(message: &Message) -> &str {
     if message.kind().is_empty() { UNTYPED } else { message.kind() }
 }

@@ -83,10 +83,10 @@ pub fn letter_attributes<'a>(stream: &str, letter: &'a DeadLetter) -> LetterAttr
 /// Appends a dead letter of `stream` as a line, including its line end.
 ///
 /// The letter has the type, content type, headers and data of the event, so that a consumer of the event can read the
-/// letter. If the letter has no valid event but only its bytes, the bytes become the data, as base64. The letter of a
-/// missing event has no data. The letter has its own id and source. The id and source of the event are in `deadid` and
-/// `deadsource`. `sequence` is the number that a sequenced sink gave to the letter. `text_form` is the form of data
-/// that is text but not JSON.
+/// letter. If the letter contains no valid event, but only the bytes of an unreadable delivery, these bytes become the
+/// data, as base64. The letter of a missing event has no data. The letter has its own id and source. The id and source
+/// of the event are in `deadid` and `deadsource`. `sequence` is the number that a sequenced sink gave to the letter.
+/// `text_form` is the form of data that is text but not JSON.
 pub fn encode_letter(
     stream: &str,
     letter: &DeadLetter,

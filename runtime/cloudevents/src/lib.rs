@@ -68,9 +68,9 @@ const HEADERS_ATTRIBUTE: &str = "ordainheaders";
 /// without a `Content-Type` has no media type.
 const JSON_MEDIA_TYPE: &str = "application/json";
 
-/// Returns whether data of this content type is text in UTF-8. The content type must not be JSON. With a parameter
-/// `charset`, returns whether it is `utf-8` or `us-ascii`. Without this parameter, returns `true` for `text/…`, XML,
-/// YAML, JavaScript, and a form.
+/// Returns whether data of this content type is text in UTF-8. The content type must not be JSON. If the content type
+/// has a parameter `charset`, returns whether the value of this parameter is `utf-8` or `us-ascii`. If the content type
+/// lacks this parameter, returns `true` for `text/…`, XML, YAML, JavaScript, and a form.
 fn is_text(content_type: &str) -> bool {
     let content_type = content_type.to_ascii_lowercase();
     let (kind, parameters) = content_type.split_once(';').unwrap_or((&content_type, ""));

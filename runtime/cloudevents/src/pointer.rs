@@ -40,7 +40,7 @@ pub fn scalar_text(json: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// The rest of the way to a value.
+/// The tokens of a pointer that the search has not followed yet.
 #[derive(Clone, Copy)]
 struct PointerWalk<'p> {
     tokens: &'p [String],

@@ -231,8 +231,8 @@ fn invalid_event_is_rejected_with_a_valid_form() {
     assert_eq!((error.key.as_deref(), error.sequence), (Some("o-1"), Some(5)));
     let error = SEQUENCED_DECODER.decode(b"{\"subject\":\"\xff\"}").expect_err("not UTF-8");
     assert!(error.message.contains("not UTF-8"), "{error}");
-    // Two lines of a file in UTF-16: the first line begins with the byte order mark, and the second line begins with
-    // the second byte of the line end before it.
+    // Two lines of a file in UTF-16. The first line begins with the byte order mark. The second line begins with a NUL,
+    // the second byte of the preceding line end.
     for begin in [&b"\xff\xfe"[..], b"\0"] {
         let text = "{\"specversion\":\"1.0\"}".encode_utf16().flat_map(u16::to_le_bytes);
         let line: Vec<u8> = begin.iter().copied().chain(text).collect();

@@ -90,7 +90,7 @@ pub fn parse_time(text: &str) -> Option<i64> {
     i64::try_from((local - offset).as_micros()).ok()
 }
 
-/// Returns a text without the digits of a fraction of a second after the ninth digit (one nanosecond).
+/// Removes from a text all digits of a fraction of a second after the ninth digit (one nanosecond).
 fn without_small_digits(text: &str) -> Cow<'_, str> {
     let Some(point) = text.find(['.', ',']) else { return Cow::Borrowed(text) };
     let (whole, fraction) = text.split_at(point + 1);

@@ -7,7 +7,7 @@ use std::fmt;
 use amq_protocol::uri::{AMQPScheme, AMQPUri};
 use ordain_util::refreshed_url::{RefreshedUrl, may_show_port};
 
-/// The address of the broker, with its login.
+/// The address of the broker, with the user name and the password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BrokerAddress {
     /// The parts of the URL, including the login.
@@ -16,8 +16,8 @@ pub struct BrokerAddress {
     shows_port: bool,
 }
 
-/// The URL of the broker. If the URL has variables such as `${file:/path}`, the process reads their files again before
-/// each connection.
+/// The URL of the broker. Before each connection, the process rereads the files of variables such as `${file:/path}` in
+/// the URL.
 pub type BrokerUrl = RefreshedUrl<BrokerAddress>;
 
 impl BrokerAddress {
@@ -27,7 +27,7 @@ impl BrokerAddress {
         BrokerUrl::parse("broker.url", url, Self::parse_text)
     }
 
-    /// Parses a URL that the configuration contains in the form `template`, with variables.
+    /// Parses `url`. The configuration contains this URL as `template`, in which the variables are not replaced.
     fn parse_text(url: &str, template: &str) -> Result<Self, String> {
         let uri = parse(url)?;
         let port = uri.authority.port;

@@ -343,9 +343,9 @@ impl ConfigChecker<'_> {
         self.config.sinks.iter().find(|(_, sink)| feeds(sink)).map(|(name, _)| name)
     }
 
-    /// Reports a sink that the file does not define, or that does not keep every message. The sink receives dead
-    /// letters, events or alerts, which must not be lost, and which name no queue for a reply. An invalid sink counts
-    /// as defined, because the reader has already reported the error of the sink.
+    /// Reports the setting `at` if the file does not define its sink, or if the sink does not keep every message. The
+    /// sink receives dead letters, events or alerts. They must not be lost, and they name no queue for a reply. An
+    /// invalid sink counts as defined, because the reader has already reported the error of the sink.
     fn require_sink(&mut self, at: &str, sink: &ResourceName) {
         if let Some(SinkConfig::Amqp(config)) = self.config.sinks.get(sink) {
             if config.routing_key.names_reply_queue() {

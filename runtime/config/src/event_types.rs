@@ -5,10 +5,10 @@ use ordain_core::TypePattern;
 use super::reader::{ConfigReader, SettingNode, SettingValue};
 use super::scalar::Scalar;
 
-/// Maximum number of elements of `types`. Each event is compared with the patterns one after the other.
+/// Maximum number of elements of `types`. Ordain compares each event with one pattern after the other.
 const PATTERNS_LIMIT: usize = 64;
 
-/// Size limit of a pattern in bytes: the size limit of a type.
+/// Size limit of a pattern, in bytes. The type of an event has the same limit.
 const PATTERN_LIMIT_BYTES: usize = 4 << 10;
 
 impl Scalar for TypePattern {

@@ -18,9 +18,9 @@ impl Config {
         })
     }
 
-    /// Returns two `sequenced` streams that read an exchange with different settings for numbering, and the first
-    /// setting that differs. `None` if there are no such streams. A conflict is an error only if Ordain numbers the
-    /// events of the exchange.
+    /// Compares the settings for numbering of the `sequenced` streams that read an exchange. Returns two streams whose
+    /// settings differ, and the first setting that differs; `None` if the settings of all these streams are equal. A
+    /// conflict is an error only if Ordain numbers the events of the exchange.
     pub fn numbering_conflict(
         &self,
         exchange: &str,

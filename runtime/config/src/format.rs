@@ -1,5 +1,6 @@
-//! The formats of messages that well-known libraries write. A format is only a set of default places. Each setting of a
-//! source replaces the default places of its value. This module must not read any event.
+//! The formats of messages that well-known libraries write. A format is only a set of default places. If a setting of a
+//! source names the places of a value, these places replace the default places of this value. This module must not read
+//! any event.
 
 use std::fmt::Write;
 
@@ -13,20 +14,21 @@ use super::suggest::nearest;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageFormat(&'static FormatPlaces);
 
-/// The places of a format, as a configuration names them. No format contains a key: the key is a part of the business
-/// data, which each producer names differently.
+/// The places of a format, as a configuration names them. No format contains a place of the key: the key is a part of
+/// the business data, and each producer chooses another name for it.
 #[derive(Debug, PartialEq, Eq)]
 struct FormatPlaces {
     name: &'static str,
-    /// The name of the library, for an error.
+    /// The name of the library, as errors contain it.
     library: &'static str,
-    /// The setting of a typical key.
+    /// An example: the place of the key in a typical message of the library.
     example_key: &'static str,
     id: &'static [&'static str],
     kind: &'static [&'static str],
     /// Empty if the library writes the time into the default place, or writes no time.
     time: &'static [&'static str],
-    /// Places of which at least one has a value in each message of the library, and in few other messages.
+    /// The places that identify messages of the library. Each message of the library has a value in at least one of
+    /// these places. In messages of other programs, these places rarely have values.
     signature: &'static [&'static str],
     reason: &'static str,
 }
@@ -106,7 +108,7 @@ impl MessageFormat {
         FORMATS.iter().map(Self)
     }
 
-    /// Returns the name of the format in the configuration.
+    /// Returns the name by which the configuration selects the format.
     pub fn name(self) -> &'static str {
         self.0.name
     }
@@ -121,12 +123,13 @@ impl MessageFormat {
         self.0.example_key
     }
 
-    /// Returns places of which at least one has a value in each message of the library, and in few other messages.
+    /// Returns the places that identify messages of the library. Each message of the library has a value in at least
+    /// one of these places. In messages of other programs, these places rarely have values.
     pub fn signature(self) -> Option<ValueLocation> {
         value_location(self.0.signature)
     }
 
-    /// Returns the places in `named`, and the places of the format for each value whose place `named` leaves out.
+    /// Returns the places in `named`. For each value without a place in `named`, returns the places of the format.
     pub fn complete(self, named: EventLocations) -> EventLocations {
         let default = self.locations();
         EventLocations {

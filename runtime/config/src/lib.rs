@@ -8,7 +8,7 @@
 //! checks and the printed reference from these descriptions. `location` describes the places of an event's key, id,
 //! sequence, type and time; `format` names these places for the messages of well-known libraries. `check` finds
 //! conflicts between settings. `lint` finds risky settings, and only warns. `unsupported` lists the settings that this
-//! build does not support yet.
+//! version of Ordain does not support yet.
 #![allow(clippy::doc_markdown, reason = "RabbitMQ and CloudEvents are names, not code")]
 
 mod broker_url;
@@ -85,8 +85,8 @@ use ordain_util::text::shell_quoted;
 /// The configuration file that a command reads if its command line names no file.
 pub const DEFAULT_FILE: &str = "ordain.toml";
 
-/// Size limit of a configuration file, in bytes: large enough for a thousand streams, small enough to reject
-/// a wrong file.
+/// Size limit of a configuration file, in bytes: large enough for a thousand streams, and small enough to reject a file
+/// that is no configuration.
 const FILE_LIMIT_BYTES: u64 = 1 << 20;
 
 section! {
@@ -116,7 +116,7 @@ section! {
 /// A configuration, and the lines of its settings in the file.
 #[derive(Debug, Clone)]
 pub struct LoadedConfig {
-    /// The file that was read. For a configuration without a file: the name of the default file, which was not read.
+    /// The file that was read. If the configuration has no file, this is the name of the default file.
     pub file: PathBuf,
     /// The settings, with defaults for the settings that the file leaves out.
     pub config: Config,
@@ -166,7 +166,7 @@ impl LoadedConfig {
         Err(ConfigError { file: file.to_owned(), problems })
     }
 
-    /// Returns an error if the file uses settings that this build does not support yet.
+    /// Returns an error if the file uses settings that this version of Ordain does not support yet.
     pub fn check_supported(&self) -> Result<(), ConfigError> {
         let problems = unsupported::find_unsupported(&self.config, &self.lines);
         if problems.is_empty() {

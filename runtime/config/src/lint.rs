@@ -10,8 +10,8 @@ use super::{
     SourceConfig, StreamConfig,
 };
 
-/// The default of RabbitMQ's setting `consumer_timeout`, in ms. If a consumer does not acknowledge an event for this
-/// time, RabbitMQ closes the consumer's channel and delivers the event again. A client cannot read the setting over
+/// The default of RabbitMQ's setting `consumer_timeout`, in ms. If a consumer leaves a delivery unacknowledged for this
+/// time, RabbitMQ closes the consumer's channel and delivers the message again. A client cannot read the setting over
 /// AMQP, so the checks assume the default.
 const CONSUMER_TIMEOUT_MS: u64 = 30 * 60_000;
 
@@ -51,7 +51,8 @@ impl ConfigLint<'_> {
     }
 
     /// Warns if Ordain sends the password of the broker to the management API in clear text, although the connection to
-    /// the broker is encrypted. Without TLS in `broker.url`, the connection to the broker shows the password too.
+    /// the broker is encrypted. Does not warn if `broker.url` does not use TLS, because the connection to the broker
+    /// then shows the password too.
     fn management(&mut self) {
         let Some(broker) = &self.loaded.config.broker else { return };
         let Some(management) = &broker.management else { return };
@@ -63,8 +64,9 @@ impl ConfigLint<'_> {
         }
     }
 
-    /// Warns if the store may remove an event that it keeps for replay, or a dead letter, too early: before the longest
-    /// search for a missing event ends.
+    /// Warns if the store may remove an event too early. The store keeps the event for replay, and must still have the
+    /// event when the longest search for missing events requests it. Also warns if the store may remove a dead letter
+    /// before this search replays the event in the letter.
     fn gaps(&mut self, name: &ResourceName, stream: &StreamConfig) {
         if stream.ordering != OrderingMode::Sequenced {
             return;
@@ -96,7 +98,8 @@ impl ConfigLint<'_> {
         }
     }
 
-    /// Warns if the key of each event is also its id, although a `fifo` stream recognises repeats by the id.
+    /// Warns if the key of each event of a `fifo` stream is also the event's id. The stream recognises repeats by the
+    /// id, so only the first event of each key would take effect.
     fn equal_key_and_id(&mut self, name: &ResourceName, stream: &StreamConfig) {
         let Some(place) = key_place(&stream.source) else { return };
         if stream.ordering != OrderingMode::Fifo
@@ -148,7 +151,7 @@ impl ConfigLint<'_> {
             }
         }
         let unacknowledged = self.loaded.config.longest_unacknowledged(stream).0;
-        // The other half of the broker's timeout is left for loads, commits and the processing of other keys.
+        // The other half of `consumer_timeout` is left for loads, commits and the processing of other keys.
         if unacknowledged > CONSUMER_TIMEOUT_MS / 2 {
             let message = format!(
                 "an event can stay unacknowledged for {} (`spill_after` plus `plugins.timeout`). This time is more \
@@ -187,7 +190,7 @@ fn id_place(source: &SourceConfig) -> Option<Place> {
 }
 
 /// Returns the length of the longest search for missing events, in ms. The search begins with the arrival of the first
-/// event after the gap. The search ends when the last round requests the missing events from the store, which is the
+/// event after the gap. The search ends when the final round requests the missing events from the store, which is the
 /// first source of each round.
 fn longest_search(stream: &StreamConfig) -> u64 {
     let requests: u64 = stream
@@ -198,7 +201,7 @@ fn longest_search(stream: &StreamConfig) -> u64 {
     stream.gap_settings().longest_wait().saturating_add(requests.saturating_mul(earlier_rounds))
 }
 
-/// Returns the setting that determines how long the store keeps an event for replay, and this time in ms.
+/// Returns the time for which the store keeps an event for replay, in ms, and the setting that determines this time.
 fn retention(stream: &StreamConfig) -> (&'static str, u64) {
     let settings = [
         ("retain", Some(stream.retain)),
@@ -266,7 +269,7 @@ mod tests {
                 "gap = { timeout = \"1h\", attempts = 3, backoff = \"1h..2h\" }\nretain = \"3h\"",
                 ["ordain.toml:7: streams.a.retain: ", "only 3h", "\"4h\""],
             ),
-            // Before the fifth and last round, each of four rounds may wait 30 s for the server.
+            // The search has five rounds. Each of the first four rounds may wait 30 s for the server.
             (
                 "retain = \"2m\"\ngap = { replay = [\"store\", \"http://h/{key}/{sequence}\"] }",
                 ["ordain.toml:6: streams.a.retain: ", "only 2m", "\"3m\""],

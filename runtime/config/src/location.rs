@@ -21,17 +21,17 @@ const BRACES_HINT: &str =
 pub enum Place {
     /// The routing key of a message.
     RoutingKey,
-    /// The header of a message with this name.
+    /// The message header with this name.
     Header(String),
     /// A property of a message.
     Property(MessageProperty),
-    /// The attribute or extension of a CloudEvent with this name.
+    /// The CloudEvents attribute or extension with this name.
     Attribute(String),
     /// A value in the data of the event, which must be JSON.
     Data(JsonPointer),
 }
 
-/// The place as an error about an event names it.
+/// Formats the place as errors about events name it.
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -205,9 +205,9 @@ fn unescaped(part: &str) -> Option<String> {
 pub enum KeyPlace {
     /// A place that contains the whole key.
     Place(Place),
-    /// A text whose places each contain a part of the key. Two places always have a separator (a text) between them. A
-    /// separator never begins with an ASCII letter, a digit or `%`. In the values, `%` and the first characters of the
-    /// separators are percent-encoded, so that different values never result in the same key.
+    /// A text with one or more places, each of which contains a part of the key. Between two places, there is always a
+    /// text, the separator. A separator never begins with an ASCII letter, a digit or `%`. In the values, `%` and the
+    /// first characters of the separators are percent-encoded, so that different values never result in the same key.
     Composite(Vec<KeyPart>),
     /// No place: all events of the stream have the key `*`.
     Stream,
@@ -337,8 +337,9 @@ impl EventLocations {
         *self == Self::DEFAULT
     }
 
-    /// Returns whether all values are in the places in which Ordain writes them into a message: the default places, and
-    /// a single header with the key.
+    /// Returns whether the stream reads each value from the place into which Ordain writes the value when it publishes
+    /// an event to the stream. The key is in its default place or in a single header, and all other values are in their
+    /// default places.
     pub fn has_only_written_places(&self) -> bool {
         let Self { key, id, sequence, kind, time } = self;
         key.as_ref().is_none_or(|key| key.single_header().is_some())
@@ -390,8 +391,8 @@ impl SettingValue for ValueLocation {
     }
 }
 
-/// Reads one place, or an array of places. `is_last` states whether a place is present in every event: Ordain could
-/// never use a place after it.
+/// Reads one place, or an array of places. `is_last` returns whether a place is present in every event. Ordain would
+/// never use the places after such a place, so these places are an error.
 fn read_places<T>(
     reader: &mut ConfigReader<'_>,
     node: &SettingNode<'_>,

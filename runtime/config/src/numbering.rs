@@ -28,8 +28,8 @@ pub enum NumberingError {
 pub struct StreamNumbering {
     format: u32,
     ordering: String,
-    /// Sequence of a key's first event. `None` in a `fifo` stream, in which every key begins at 1, and with
-    /// `first = "any"`.
+    /// Sequence of a key's first event. `None` in two cases: with `first = "any"`, and in a `fifo` stream, in which
+    /// every key begins at 1.
     first: Option<u64>,
     /// Number of partitions that share the keys.
     partitions: u32,
@@ -77,9 +77,9 @@ impl StreamNumbering {
 }
 
 /// Checks the configured streams against the store and the running processes, and then records the settings of each
-/// stream in the mark of the stream. Returns an error if the store has data of a stream that was written with other
-/// settings, or if another process runs the stream with other settings. If there is no such data and no such process,
-/// this function replaces a mark that has other settings. When this function returns successfully, the marks are
+/// stream in the mark of the stream. Returns an error if data of a stream in the store was written with other settings,
+/// or if another process runs the stream with other settings. If there is no such data and no such process, but the
+/// mark has other settings, this function replaces the mark. When this function returns successfully, the marks are
 /// durable. A process must not write data of the streams before that time.
 ///
 /// Each process must call this function again after the process has joined the membership (the list of running
@@ -108,7 +108,7 @@ pub async fn check(
             && stored.ordering == configured.ordering
         {
             // With `first = "any"`, the mark keeps the earlier value of `first`, because the store may have data that
-            // was written with this value.
+            // was written with the earlier value.
             configured.first = configured.first.or(stored.first);
         }
         let difference = stored.as_ref().and_then(|then| then.difference(&configured));

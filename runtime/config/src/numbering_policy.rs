@@ -23,12 +23,13 @@ pub struct NumberingPolicy {
     pub partitions: u32,
     /// The `sequenced` streams that read the destination; empty if the destination is a file, or if the store does not
     /// number the messages. A producer can number events itself and publish them without the store: to the exchange, or
-    /// to an earlier source of the stream. The store finds such numbers in the key records of these streams.
+    /// to a source that the stream had in an earlier configuration. The store finds the numbers of such events in the
+    /// key records of these streams.
     pub readers: Vec<Arc<str>>,
 }
 
 impl NumberingPolicy {
-    /// The exclusive upper bound of sequences from a producer. Every store still counts exactly at numbers far above
+    /// The exclusive upper bound of sequences from a producer. Every store can count exactly up to numbers far above
     /// this bound. After a producer's event with the highest allowed sequence, Ordain can therefore still number
     /// further events.
     const SEQUENCE_LIMIT: u64 = 1 << 51;

@@ -1,5 +1,6 @@
-//! Errors in a configuration: all errors at once, each with its line and a description of a valid value. An error must
-//! never contain a secret, so the reader of a secret setting does not put the text of the setting into the error.
+//! Errors in a configuration. A [`ConfigError`] contains all errors of a file, each with its line and a description of
+//! a valid value. An error must never contain a secret, so the reader of a secret setting does not put the text of the
+//! setting into the error.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -35,13 +35,12 @@ section! {
         /// Maximum number of events of a partition that have been passed to a handler and are not yet committed.
         run_ahead: usize [1 to 1_000_000] = 4_096,
             because "eight full batches of 512 keep the handlers busy during a commit, and a crash repeats few events";
-        /// Number of events at which a commit is full. The events of the last key in a commit may raise the commit
-        /// above this number.
+        /// Number of events at which a commit is full. The events of the key that fills the commit may exceed this
+        /// number.
         batch: usize [1 to 65_536] = 512,
             because "larger batches no longer lower the cost of an event, and delay the next batch";
-        /// Size at which a commit is full. A full commit takes no further outcomes (results of handlers). The last
-        /// outcome of a commit may raise the commit above this size, so that even the largest outcome fits into a
-        /// commit.
+        /// Size at which a commit is full. A full commit takes no more outcomes (results of handlers). The outcome that
+        /// fills a commit may exceed this size, so that even the largest outcome fits into a commit.
         batch_size: ByteSize ["64KiB" to "256MiB"] = "4MiB",
             because "a disk writes 4 MiB in a few ms, and the next commits wait until the disk has written them";
         /// Maximum size of an event, with its attributes and headers.
@@ -51,8 +50,8 @@ section! {
         lease: Millis ["2s" to "10m"] = "10s",
             because "ten seconds are longer than a usual pause of a process or network, and short enough for a quick \
                      failover";
-        /// Longest time from the first signal to the end of the process. If this time elapses, the next start executes
-        /// the unfinished events again.
+        /// Longest time from the first signal to the end of the process. If some events are still unfinished after this
+        /// time, the process ends, and the next start executes these events again.
         shutdown_grace: Millis ["0s" to "1h"] = "30s",
             because "service managers usually wait at least this long before they kill a process";
         /// Sink that receives a message for each parked key and dead letter.
@@ -82,8 +81,8 @@ section! {
         /// Maximum size of the body of a request.
         request_size: ByteSize ["1KiB" to "256MiB"] = "8MiB",
             because "8 MiB hold several thousand events; larger requests gain nothing and take longer to send again";
-        /// Maximum total size of the requests in progress. Beyond this size, Ordain rejects requests, and producers
-        /// retry after a moment.
+        /// Maximum total size of the requests in progress. Beyond this size, Ordain rejects new requests, and producers
+        /// retry these requests after a moment.
         in_flight: ByteSize ["1MiB" to "16GiB"] = "64MiB",
             because "64 MiB hold eight requests of the largest size, or ten thousand requests of a few KiB";
     }
@@ -106,9 +105,9 @@ section! {
         /// `runtime.lease`, rounded down, but at least one second.
         heartbeat: Option<Millis> ["1s" to "5m"],
             because "RabbitMQ must detect a dead connection before another instance owns the partition";
-        /// URL of the broker's management API. Ordain uses the API only to warn about policies and arguments of queues
-        /// that lose events, about missing bindings, and about other queues that take events from a stream. Ordain logs
-        /// in as the user of `url`, who needs the tag `management`.
+        /// URL of the broker's management API. Ordain uses the API only for warnings: about policies and queue
+        /// arguments that make a queue lose events, about missing bindings, and about other queues that take events
+        /// from a stream. Ordain logs in as the user of `url`, who needs the tag `management`.
         management: Option<ManagementUrl>;
     }
 }
@@ -157,7 +156,7 @@ section! {
         /// The folder; created if it is missing. Only one process at a time can open it.
         path: FilePath = "ordain-data",
             because "a folder next to the configuration is easy to find";
-        /// Size of the cache for data that was read from the folder. Writing uses about 100 MiB in addition.
+        /// Size of the cache for data that was read from the folder. Writes use about 100 MiB of additional memory.
         cache: ByteSize ["1MiB" to "1024GiB"] = "64MiB",
             because "64 MiB hold the frequently used part of a million key records; the operating system caches the \
                      rest";
@@ -258,8 +257,9 @@ section! {
         messages_size: ByteSize ["1KiB" to "256MiB"] = "4MiB",
             because "`runtime.batch_size` has the same default, so one commit holds such an outcome";
         /// Maximum size of the log that a handler writes for one event. If the handler writes more, the log contains
-        /// the beginning and the number of missing bytes, and the event still takes effect. Lines below the log level
-        /// of the process do not count. With 0, Ordain writes none of the handler's lines to the log.
+        /// the beginning of the handler's lines and the number of missing bytes, and the event still takes effect.
+        /// Lines below the log level of the process do not count towards this size. With 0, Ordain writes none of the
+        /// handler's lines to the log.
         log: ByteSize [0 to "1MiB"] = "16KiB",
             because "a few hundred lines are enough to understand one event";
         /// Maximum processor time for compiling a handler. A handler that needs more is rejected.

@@ -183,7 +183,7 @@ impl<'a> ConfigReader<'a> {
         self.line_starts.partition_point(|start| *start <= offset) + 1
     }
 
-    /// Returns the table at a node, and records each field that is unknown.
+    /// Returns the table at a node, and records a problem for each unknown field.
     pub(super) fn table<'n>(
         &mut self,
         node: &SettingNode<'n>,
@@ -261,8 +261,8 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// Reads one field of a table, and checks its value against its bounds. If the field is missing or invalid, returns
-    /// its default. Without a default, returns the value of an absent setting, or else a placeholder; `None` if the
-    /// type has neither.
+    /// its default. If the field has no default, returns the value of an absent setting. If the type has no such value
+    /// either, returns a placeholder; `None` if the type has no placeholder.
     pub(super) fn field<T: SettingValue>(
         &mut self,
         table: &TableNode<'_>,

@@ -26,7 +26,7 @@ pub(super) trait Scalar: Sized {
     fn parse(text: &str) -> Result<Self, String>;
 
     /// Gives a value its template: the text of the setting before its variables were replaced by their values. A value
-    /// that reads its variables again while the process runs keeps the template; other values ignore the template.
+    /// that rereads its variables while the process runs keeps the template; other values ignore the template.
     fn with_template(self, _text: &str, _template: &str) -> Result<Self, String> {
         Ok(self)
     }

@@ -129,7 +129,7 @@ macro_rules! maybe {
     };
 }
 
-/// Expands to the name of a setting: the name of its field, or the name that follows.
+/// Expands to the name of a setting: the literal after the name of the field, or the name of the field itself.
 macro_rules! setting_name {
     ($field:ident) => {
         stringify!($field)

@@ -1,5 +1,5 @@
-//! Derives the settings of one partition's sequencer from the configuration. This module divides limits of the process
-//! among its partitions.
+//! Derives the settings of one partition's sequencer from the configuration. This module divides the limits of the
+//! process among the partitions of the process.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use super::{
     ResourceName, SinkConfig, StoreConfig, StreamConfig,
 };
 
-/// Maximum number of turns of a stream in progress, for each worker thread. A turn is a run of events of one key that a
+/// Maximum number of concurrent turns of a stream, for each worker thread. A turn is a run of events of one key that a
 /// worker executes back to back. At each of its steps, the sequencer exchanges a batch of turns with the workers. The
 /// limit is high enough that a worker has turns until the next step, even if each turn is a single cheap event.
 /// `run_ahead` limits the events in these turns.
@@ -26,9 +26,9 @@ const TURNS_PER_WORKER: usize = 256;
 const LOADS_PER_BATCH: usize = 2;
 
 /// The memory budget of a partition divided by this number is the room for copies of the partition's newest commits. A
-/// Redis store may lose its newest commits. The owner then writes these commits again from the copies. At ten thousand
-/// small events per second, the copies cover the last few seconds. A Redis that syncs its file once per second loses
-/// the commits of at most one or two seconds.
+/// Redis store may lose its newest commits. The owner then repeats these commits from the copies. At ten thousand small
+/// events per second, the copies cover the commits of the last few seconds. A Redis that syncs its file once per second
+/// loses the commits of at most one or two seconds.
 const KEPT_COMMITS_DIVISOR: usize = 8;
 
 /// The maximum number of committed and unpublished messages of a partition, as a multiple of `run_ahead`. At this
@@ -165,9 +165,9 @@ impl Config {
             id_window,
             id_ttl: stream.id_ttl.0,
             id_floor: if stream.source.has_inbox(self.ingress.is_some()) {
-                // While the broker is unavailable, the inbox passes events directly to the sequencer, at most half of
-                // `id_window` events. The broker may deliver the copies of these events much later, so no id in the
-                // window expires.
+                // While the broker is unavailable, the inbox passes at most half of `id_window` events directly to the
+                // sequencer. The broker may deliver the copies of these events much later, so no id in the window
+                // expires.
                 id_window
             } else {
                 // Remember at least as many ids as the default prefetch, because the previous process may have had a

@@ -34,14 +34,14 @@ section! {
         /// The exchange to which Ordain publishes the messages. The empty text is the default exchange of the broker,
         /// which delivers a message to the queue that the routing key names.
         exchange: SinkExchange;
-        /// The routing key, with the placeholders `{key}`, `{type}`, `{stream}` and `{property:reply_to}`. The last
-        /// placeholder is the value of the header `property:reply_to` that the handler sets. Required if `exchange` is
+        /// The routing key, with the placeholders `{key}`, `{type}`, `{stream}` and `{property:reply_to}`. The value of
+        /// `{property:reply_to}` is the header `property:reply_to`, which the handler sets. Required if `exchange` is
         /// empty.
         routing_key: RoutingKeyTemplate = "{key}",
             because "a stream of Ordain that reads the messages takes the key from the routing key by default";
-        /// How the sink treats a message that no queue accepts. With `keep`, Ordain publishes the message again until a
-        /// queue accepts it. With `drop`, Ordain logs and counts the message, and continues. Default: `drop` if the
-        /// routing key contains `{property:reply_to}`, otherwise `keep`.
+        /// How the sink treats a message that no queue accepts. With `keep`, Ordain repeats the publication until a
+        /// queue accepts the message. With `drop`, Ordain logs and counts the message, and continues. Default: `drop`
+        /// if the routing key contains `{property:reply_to}`, otherwise `keep`.
         unroutable: Option<UnroutablePolicy>,
             because "the queue for a reply disappears with its client, and no other program reads the reply; any other \
                      missing queue is usually a mistake that an operator corrects";
@@ -54,7 +54,7 @@ section! {
 /// The treatment of a message that no queue accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnroutablePolicy {
-    /// The sink publishes the message again until a queue accepts it.
+    /// The sink repeats the publication until a queue accepts the message.
     Keep,
     /// The sink drops the message.
     Drop,

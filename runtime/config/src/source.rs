@@ -94,8 +94,9 @@ section! {
             because "a queue with a backlog delivers 4,000 events in about 50 ms; a commit takes less time, so the broker \
                      can continue to deliver during a commit";
         /// Number of consecutive unreadable messages after which a partition stops and leaves these messages in its
-        /// queue. If the stream has read no message yet, a partition with a lower `prefetch` can stop earlier. With 0,
-        /// the partition never stops, and each unreadable message becomes a dead letter at once.
+        /// queue. If the stream has read no message yet, and `prefetch` is lower than this number, a partition can stop
+        /// earlier. With the value 0, the partition never stops, and each unreadable message immediately becomes a dead
+        /// letter.
         unreadable_limit: usize [0 to 65_535] = 100,
             because "100 such messages in a row usually mean that a producer has changed the form of its messages; if \
                      the messages remain in the queue, no producer must send them again";
@@ -107,13 +108,14 @@ section! {
         /// The library that writes the messages. The format names the default places of the id, type and time. The
         /// settings `id`, `type` and `time` replace these places. A format requires the setting `key`.
         format: Option<MessageFormat>;
-        /// The place of the key. Ordain uses the first place that is present and not empty. `*` makes the whole stream
-        /// one key. A text with places in braces combines the values of these places to one key.
+        /// The place of the key, or several places. Ordain uses the first place that is present and not empty. `*`
+        /// makes the whole stream one key. A text with places in braces combines the values of these places into one
+        /// key.
         key: KeyLocation = "routing-key",
             because "the exchange spreads events by routing key, so all events of a key are in one partition";
-        /// The place of the id; by default the property `message_id` or the header `cloudEvents:id`. `content` computes
-        /// the id from key, type and data. `none`, in `fifo` streams, gives each delivery an id of its own, so that an
-        /// event can take effect more than once.
+        /// The place of the id; by default the property `message_id` or the header `cloudEvents:id`. With `content`,
+        /// Ordain computes the id from key, type and data. With `none`, which is valid only in `fifo` streams, each
+        /// delivery gets an id of its own, so that an event can take effect more than once.
         id: Option<IdLocation>;
         /// The place of the sequence; by default the header `X-Sequence-ID` or `cloudEvents:sequence`.
         sequence: Option<ValueLocation>;
@@ -138,8 +140,8 @@ section! {
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
             because "one instance needs only one partition";
-        /// Maximum number of events of a partition that the source reads in advance. An event counts until the event is
-        /// settled, or moved from memory to the store.
+        /// Maximum number of events of a partition that the source reads in advance. An event counts until it is
+        /// settled, or until it has moved from memory to the store.
         prefetch: usize [1 to 1_000_000] = 4_000,
             because "a source of kind `amqp` has the same default";
         /// Approximate maximum number of events of a partition that wait in the store. Beyond this number, Ordain
@@ -147,13 +149,13 @@ section! {
         queue: u64 [1 to 1_000_000_000] = 100_000,
             because "100,000 events arrive in a minute at 1,600 events/s; if a stream falls further behind, its \
                      producers can send the rejected requests again later";
-        /// The place of the key; by default the attribute `partitionkey` or `subject`. Ordain uses the first place that
-        /// is present and not empty. `*` makes the whole stream one key. A text with places in braces combines the
-        /// values of these places to one key.
+        /// The place of the key, or several places; by default the attribute `partitionkey` or `subject`. Ordain uses
+        /// the first place that is present and not empty. `*` makes the whole stream one key. A text with places in
+        /// braces combines the values of these places into one key.
         key: Option<KeyLocation>;
-        /// The place of the id; by default the attribute `id`. `content` computes the id from key, type and data.
-        /// `none`, in `fifo` streams, gives each event that arrives an id of its own, so that an event that is sent
-        /// again takes effect again.
+        /// The place of the id; by default the attribute `id`. With `content`, Ordain computes the id from key, type
+        /// and data. With `none`, which is valid only in `fifo` streams, each arriving event gets an id of its own, so
+        /// that an event that arrives twice takes effect twice.
         id: Option<IdLocation>;
         /// The place of the sequence; by default the attribute `sequence`.
         sequence: Option<ValueLocation>;
@@ -174,17 +176,17 @@ section! {
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
             because "one instance needs only one partition";
-        /// Maximum number of events of a partition that the source reads in advance. An event counts until the event is
-        /// settled, or moved from memory to the store.
+        /// Maximum number of events of a partition that the source reads in advance. An event counts until it is
+        /// settled, or until it has moved from memory to the store.
         prefetch: usize [1 to 1_000_000] = 4_000,
             because "a source of kind `amqp` has the same default";
-        /// The place of the key; by default the attribute `partitionkey` or `subject`. Ordain uses the first place that
-        /// is present and not empty. `*` makes the whole stream one key. A text with places in braces combines the
-        /// values of these places to one key.
+        /// The place of the key, or several places; by default the attribute `partitionkey` or `subject`. Ordain uses
+        /// the first place that is present and not empty. `*` makes the whole stream one key. A text with places in
+        /// braces combines the values of these places into one key.
         key: Option<KeyLocation>;
-        /// The place of the id; by default the attribute `id`. `content` computes the id from key, type and data.
-        /// `none`, in `fifo` streams, gives each event that arrives an id of its own, so that an event that is sent
-        /// again takes effect again.
+        /// The place of the id; by default the attribute `id`. With `content`, Ordain computes the id from key, type
+        /// and data. With `none`, which is valid only in `fifo` streams, each arriving event gets an id of its own, so
+        /// that an event that arrives twice takes effect twice.
         id: Option<IdLocation>;
         /// The place of the sequence; by default the attribute `sequence`.
         sequence: Option<ValueLocation>;
@@ -202,8 +204,8 @@ section! {
         /// stream.
         partitions: u32 [1 to 1_024] = 1,
             because "one instance needs only one partition";
-        /// Maximum number of events of a partition that the source reads in advance. An event counts until the event is
-        /// settled, or moved from memory to the store.
+        /// Maximum number of events of a partition that the source reads in advance. An event counts until it is
+        /// settled, or until it has moved from memory to the store.
         prefetch: usize [1 to 1_000_000] = 4_000,
             because "a source of kind `amqp` has the same default";
         /// Approximate maximum number of events of a partition that wait in the store. Beyond this number, the
@@ -244,17 +246,16 @@ impl SettingValue for Vec<ExchangeBinding> {
     }
 }
 
-/// For a file: the number by which the maximum number of repeated events exceeds `prefetch`. After a crash, the source
-/// reads at most `prefetch` plus this number of events again: the acknowledged events that are in no checkpoint, and
-/// the delivered events that are not acknowledged.
+/// For a file: after a crash, the source rereads at most `prefetch` plus this number of events. These are the
+/// acknowledged events that are in no checkpoint, and the delivered events that are not acknowledged.
 ///
 /// For a queue in the store, this number limits the acknowledged events that the source has not yet removed from the
 /// queue. While the source removes these events, the partition can acknowledge up to `prefetch` further events. After a
-/// crash, the source reads again all acknowledged events that are still in the queue.
+/// crash, the source rereads all acknowledged events that are still in the queue.
 pub const CHECKPOINT_INTERVAL_EVENTS: usize = 1_024;
 
-/// The maximum number of events in a request over HTTP. A producer rarely has more events at once, and the store writes
-/// this number of events within the time limit of a request.
+/// The maximum number of events in a request over HTTP. A producer rarely sends more events in one request, and the
+/// store can write this number of events within the time limit of a request.
 pub const REQUEST_EVENTS_LIMIT: usize = 10_000;
 
 /// The maximum number of events in a message of the broker. Before Ordain acknowledges the message, the outcome of each

@@ -43,7 +43,7 @@ section! {
         retry: RetryConfig = {},
             because "an event is retried for a while, and then the key is parked";
         /// How long Ordain remembers a completed key, so that it recognises repeated events. If Ordain numbers the
-        /// events of the key, Ordain also remembers the key's last number for this time.
+        /// events of the key, Ordain also remembers the highest number of the key for this time.
         complete_ttl: Millis ["1s" to "3650d"] = "7d",
             because "repeats usually arrive within a week, and a completed key takes a few hundred bytes";
         /// Time after the last write of an idle key until Ordain forgets the key. A key is idle if it is not completed
@@ -79,7 +79,8 @@ section! {
         /// These ids never expire:
         /// - the newest 4,000 ids of a key, or the newest `id_window` ids if that is fewer;
         /// - the ids of events that the source can deliver again after a crash;
-        /// - with `[ingress]` and a source of kind `amqp` that has an exchange, all ids within `id_window`.
+        /// - all ids within `id_window`, if the file has `[ingress]`, and the source is of kind `amqp` and has an
+        ///   exchange.
         id_ttl: Millis ["1m" to "365d"] = "24h",
             because "a producer that repeats an event does so within a day";
         /// Number of content digests that the store keeps for each key, to distinguish a repeat from a different event
@@ -90,7 +91,8 @@ section! {
         /// store recognises an event that a producer publishes again: by its sequence or, if the event has none, by its
         /// id.
         ///
-        /// A time beyond `complete_ttl` or `key_ttl` has no effect, because a key may begin again after these times.
+        /// If `complete_ttl` or `key_ttl` is shorter than this time, the shorter time applies, because a key may begin
+        /// anew after that time.
         ///
         /// Programs that number events for this stream, such as the command `publish`, apply this setting and the
         /// stream's `first`, `retain_events` and `complete_ttl`.
@@ -136,8 +138,8 @@ section! {
         /// Sources of missing events, in this order: the store for retained events, then HTTP servers.
         replay: Vec<ReplaySource> = ["store"],
             because "the store needs no further service";
-        /// How far an event may be beyond the first missing sequence. Ordain dead-letters an event further ahead; the
-        /// key settles the event of this dead letter after all earlier events.
+        /// How far an event may be beyond the first missing sequence. Ordain dead-letters an event that is farther
+        /// ahead; the key settles this event after all earlier events.
         max_width: u64 [1 to 1_000_000_000] = 10_000,
             because "a larger jump of the sequences is usually an error of the producer, and the key would wait for \
                      all sequences in between";

@@ -38,7 +38,7 @@ impl RoutingKeyTemplate {
     /// Size limit of a routing key, in bytes: the maximum size of a short string of AMQP 0-9-1.
     pub const LIMIT_BYTES: usize = 255;
 
-    /// Returns whether the routing key of a message is the key alone, as by default.
+    /// Returns whether the routing key of a message is the key alone, as in the default template.
     pub fn is_key(&self) -> bool {
         self.0 == "{key}"
     }
@@ -101,7 +101,7 @@ impl RoutingKeyTemplate {
         let mut filled = String::with_capacity(self.0.len() + values.key.len());
         let mut rest = &*self.0;
         while let Some((before, after)) = rest.split_once('{') {
-            // `parse` accepted only placeholders that are closed.
+            // `parse` has accepted only placeholders with a closing brace.
             let (name, behind) = after.split_once('}').unwrap_or((after, ""));
             filled.push_str(before);
             filled.push_str(match name {

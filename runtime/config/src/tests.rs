@@ -1,4 +1,5 @@
-//! Tests of configuration texts and of the errors they produce: all errors at once, each with its line.
+//! Tests of configuration texts and of their errors. The reader reports all errors of a text together, each with its
+//! line.
 
 use std::path::{Path, PathBuf};
 
@@ -88,7 +89,7 @@ fn every_setting_is_accepted() {
     assert_eq!(orders.key_ttl, OffOr(Some(Millis(90 * 86_400_000))));
     // The file must contain every setting of the reference, so that the test covers all settings.
     assert_contains_rows(reference(), "", text);
-    // This build rejects the unsupported settings, with one error for each, sorted by line.
+    // `check_supported` rejects each unsupported setting with an error. The errors are sorted by line.
     let refused = loaded.check_supported().expect_err("an unsupported setting");
     let settings: Vec<&str> =
         refused.problems.iter().map(|problem| problem.setting.as_str()).collect();
@@ -494,7 +495,7 @@ fn streams_share_no_queue_and_no_partitioned_exchange() {
         &two("queue = \"q\"", "queue = \"q\""),
         &[(14, "streams.b.source.queue", "[streams.a] also has the queue \"q\"")],
     );
-    // Two streams cannot share a queue that another program declares either.
+    // Two streams also cannot share a queue that another program declares.
     let foreign = "queue = \"q\"\ndeclare = false";
     check(
         &two(foreign, foreign),
@@ -743,7 +744,8 @@ fn errors_do_not_contain_secrets() {
         assert!(error.contains(setting) && !error.contains("12345"), "{text}: {error}");
     }
 
-    // The file of a valid URL gets a password that makes the URL invalid.
+    // A valid URL contains the variable of a file. Afterwards, a password that makes the URL invalid is written to this
+    // file.
     let text = format!("{ORDERS}[broker]\nurl = \"amqp://shop:{from_file}@broker\"\n");
     let broker = parse(&text).expect("a valid configuration").config.broker.expect("a broker");
     std::fs::write(&secret_file, "hunter2/@").expect("written");

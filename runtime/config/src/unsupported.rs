@@ -1,5 +1,5 @@
-//! Settings that a file may contain but that this build does not support yet. A commit that implements such a setting
-//! must remove its row from [`UNSUPPORTED_FEATURES`]. No other module depends on the list.
+//! Settings that a file may contain but that this version of Ordain does not support yet. A commit that implements such
+//! a setting must remove its row from [`UNSUPPORTED_FEATURES`]. No other module depends on the list.
 
 use super::problem::{ConfigProblem, SettingLines};
 use super::{Config, SourceConfig, StreamConfig};
@@ -20,8 +20,8 @@ const UNSUPPORTED_FEATURES: &[UnsupportedFeature] = &[
     }),
 ];
 
-/// Returns the unsupported feature to which a setting belongs; `None` if this build supports the setting. `place` is
-/// the path of the setting in the printed list of all settings.
+/// Returns the unsupported feature to which a setting belongs; `None` if this version of Ordain supports the setting.
+/// `place` is the path of the setting in the printed list of all settings.
 pub(super) fn unsupported_feature(place: &str) -> Option<&'static str> {
     UNSUPPORTED_FEATURES
         .iter()
@@ -35,7 +35,7 @@ pub(super) fn places() -> impl Iterator<Item = &'static str> {
     UNSUPPORTED_FEATURES.iter().flat_map(|(_, places, _)| places.iter().copied())
 }
 
-/// Returns an error for each setting of a configuration that this build does not support, sorted by line.
+/// Returns an error for each setting of a configuration that this version of Ordain does not support, sorted by line.
 pub(super) fn find_unsupported(config: &Config, lines: &SettingLines) -> Vec<ConfigProblem> {
     let mut problems: Vec<ConfigProblem> = UNSUPPORTED_FEATURES
         .iter()

@@ -298,7 +298,7 @@ fn event_in_the_queue_of_an_unavailable_broker_is_not_skipped() -> Result<()> {
 fn lost_last_event_is_replayed() -> Result<()> {
     let lines = in_turn(20, 5);
     let archive = Archive::start(&lines, 0, None)?;
-    let stream = format!("gap = {{ tail = \"1s\", replay = [\"store\", \"{}\"] }}", archive.url());
+    let stream = format!("gap = {{ tail = \"5s\", replay = [\"store\", \"{}\"] }}", archive.url());
     let rig = Rig::with("", &stream, "")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;

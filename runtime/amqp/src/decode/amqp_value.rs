@@ -1,6 +1,6 @@
-//! Reads a message that a client of AMQP 1.0 has sent as an AMQP value. Such a value is a text or bytes with a type of
-//! their own, instead of plain data. RabbitMQ passes the encoding of such a value on as the body. This module must not
-//! copy the body, and must not read any other part of a message of AMQP 1.0.
+//! Reads a message that a client of AMQP 1.0 has sent as an AMQP value. Such a value is a text or bytes, encoded
+//! together with their type, instead of plain data. RabbitMQ passes the encoding of such a value on as the body. This
+//! module must not copy the body, and must not read any other part of a message of AMQP 1.0.
 
 use lapin::message::Delivery;
 
@@ -80,13 +80,13 @@ fn split_descriptor(body: &[u8]) -> Option<(MessageSection, &[u8])> {
     Some((section?, content))
 }
 
-/// Splits the bytes after a size of one byte into a value of this size and the rest.
+/// Splits bytes that begin with a size in one byte. Returns the value of this size, and the rest.
 fn split_short(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (size, rest) = bytes.split_first()?;
     rest.split_at_checked((*size).into())
 }
 
-/// Splits the bytes after a size of four bytes into a value of this size and the rest.
+/// Splits bytes that begin with a size in four bytes. Returns the value of this size, and the rest.
 fn split_long(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (size, rest) = bytes.split_first_chunk()?;
     rest.split_at_checked(usize::try_from(u32::from_be_bytes(*size)).ok()?)

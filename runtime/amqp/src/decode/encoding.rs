@@ -64,7 +64,7 @@ impl Compression {
         }
     }
 
-    /// Returns the decompressed body, or the first `limit + 1` bytes of a larger one.
+    /// Returns the decompressed body, or the first `limit + 1` bytes of a larger decompressed body.
     fn decompress(self, body: &[u8], limit: usize) -> io::Result<Vec<u8>> {
         let bound = limit as u64 + 1;
         let mut data = Vec::new();
@@ -195,7 +195,7 @@ mod tests {
         plain("gzip", b"{}".to_vec()).expect_err("no gzip");
     }
 
-    /// The value contains the compressed data.
+    /// The AMQP value contains the compressed data.
     #[test]
     fn compressed_amqp_value_is_decompressed() {
         for (encoding, body) in compressed(b"{\"a\":1}") {

@@ -48,7 +48,8 @@ const SEQUENCE_NAMES: [&str; 8] = [
     "position",
     "number",
 ];
-/// The shortest name that also counts at the end of a longer name, as in `NServiceBus.MessageId`.
+/// Minimum size of a name that also counts at the end of a longer name, in bytes. For example, `messageid` counts in
+/// `NServiceBus.MessageId`.
 const ENDING_BYTES: usize = 5;
 /// Maximum depth of the values in a body that a proposal names.
 const DEPTH_LIMIT: usize = 3;
@@ -60,8 +61,8 @@ const NAMES_LIMIT: usize = 12;
 const NAME_BYTES: usize = 60;
 /// Maximum number of settings in a proposal: ordering, key, and id, format or sequence.
 const SETTINGS_LIMIT: usize = 4;
-/// The condition of a proposal with `ordering` or `first`: with other values than in the data of the store, a start
-/// ends with an error.
+/// The condition of a proposal with `ordering` or `first`. If the store has data that was written with another value of
+/// these settings, a start ends with an error.
 const NEW_NAME_CONDITION: &str =
     " (if the store already has data of the stream, give the stream a new name as well)";
 
@@ -74,7 +75,7 @@ struct ProposedSetting {
     decoder: DeliveryDecoder,
 }
 
-/// Returns settings with which the decoder can read a message that it could not read, as text for an operator. Returns
+/// Returns, as text for an operator, settings with which the decoder can read a message that it could not read. Returns
 /// `None` if no known setting makes the message readable. This function has tried the returned settings, but only the
 /// operator knows whether they name the right values. If the message is a dead letter in its original form that has
 /// returned to its stream, the settings are for the message that first arrived.
@@ -103,7 +104,7 @@ pub(crate) fn propose_settings(decoder: &DeliveryDecoder, delivery: &Delivery) -
         chosen.iter().filter(|candidate| !of_stream(candidate)).map(text).collect();
     if chosen.iter().any(|candidate| candidate.name == "format") && decoder.locations.key.is_none()
     {
-        // A format requires the setting.
+        // A format requires the setting `key`.
         of_source.push("key = \"routing-key\"".to_owned());
     }
     if !of_source.is_empty() {
@@ -130,7 +131,7 @@ fn event_cause(decoder: &DeliveryDecoder, event: &Result<Event, DecodeError>) ->
     }
 }
 
-/// Returns whether the cause is a value that a setting can locate.
+/// Returns whether the cause is a missing value whose place a setting can name.
 fn is_missing_value(cause: Cause) -> bool {
     matches!(cause, Cause::NoKey | Cause::NoId | Cause::NoSequence)
 }
@@ -254,7 +255,7 @@ fn rank(name: &str, names: &[&str]) -> Option<usize> {
 }
 
 /// Returns the rank of a name as the name of a key. A name that ends with `id`, but does not look like the id of an
-/// event, has the last rank.
+/// event, has the highest rank: it is the least likely name of a key.
 fn key_rank(name: &str) -> Option<usize> {
     rank(name, &KEY_NAMES).or_else(|| {
         let is_id_of_object = name.ends_with("id") && rank(name, &ID_NAMES).is_none();
@@ -352,7 +353,7 @@ pub(crate) fn describe_message(decoder: &DeliveryDecoder, delivery: &Delivery) -
     format!("{routing_key}, {properties}, {headers}, and {body}")
 }
 
-/// Returns the names after `words`, or `none` if there are no names.
+/// Returns `words`, followed by the names. Returns `none` if there are no names.
 fn listed(words: &str, none: &str, names: &[&str]) -> String {
     if names.is_empty() {
         return none.to_owned();
@@ -415,7 +416,8 @@ mod tests {
         }
     }
 
-    /// The message must have the signature of the library: other programs, too, write an id into the same places.
+    /// The message must have the signature of the library, because other programs also write an id into the places that
+    /// the library uses.
     #[test]
     fn format_of_a_known_library_is_proposed() {
         let fifo = decoder(OrderingMode::Fifo, false);

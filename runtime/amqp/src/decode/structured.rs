@@ -36,8 +36,9 @@ pub(crate) struct BatchEvent<'a> {
 }
 
 /// Returns the decoder of the bodies of a stream's messages in structured mode. If no setting names the place of the
-/// key, the key is in the same attributes as over HTTP, otherwise in the routing key. If the stream has several
-/// partitions, the key is always in the routing key, because the exchange chooses the partition by the routing key.
+/// key, the key is in the same attributes as over HTTP. An event without these attributes has the routing key as its
+/// key. If the stream has several partitions, the routing key is always the key, because the exchange chooses the
+/// partition by the routing key.
 pub(super) fn structured_decoder(
     ordering: OrderingMode,
     event_size: usize,
@@ -100,8 +101,8 @@ fn shared_value(value: &str, setting: &str) -> String {
     )
 }
 
-/// Returns the settings with which a `fifo` stream would read larger batches than `limit` events. The example has ten
-/// times as many events.
+/// Returns the settings with which a `fifo` stream would read larger batches than `limit` events. As an example, the
+/// text contains a `prefetch` for batches with ten times as many events.
 fn batch_remedy(limit: usize) -> String {
     let events = (10 * limit).min(MESSAGE_EVENTS_LIMIT);
     let prefetch = MIN_REMEMBERED_IDS / events;

@@ -127,7 +127,7 @@ fn check_message(
     assert_eq!(found, expected, "{settings}");
 }
 
-/// The messages of usual producers with their defaults contain the values in headers and properties, or not at all.
+/// With default settings, usual producers write the values into headers and properties, or do not write them.
 #[test]
 fn values_are_read_from_headers_and_properties() {
     // pika: no properties.
@@ -418,7 +418,7 @@ fn too_long_content_type_is_rejected() {
     assert_eq!(error.message, expected);
 }
 
-/// A time or type that cannot be read never costs the event.
+/// The decoder accepts an event whose time or type cannot be read.
 #[test]
 fn unreadable_time_or_type_counts_as_missing() {
     let read = |value: AMQPValue| {
@@ -450,13 +450,13 @@ fn unreadable_time_or_type_counts_as_missing() {
     }
     let timestamp = BasicProperties::default().with_timestamp(1_764_072_000_123);
     assert_eq!(decode("k", timestamp).expect("an event").time_ms(), Some(1_764_072_000_123));
-    // A time that cannot be read does not hide the property.
+    // If the time in the header cannot be read, the decoder uses the property.
     let both = with_headers(&[("cloudEvents:time", text("yesterday"))]).with_timestamp(7);
     assert_eq!(decode("k", both).expect("an event").time_ms(), Some(7_000));
     let list = list();
     let kind = decode("k", with_headers(&[("cloudEvents:type", list)])).expect("an event");
     assert_eq!(kind.kind(), "");
-    // An attribute of the type void is missing, and does not hide the property.
+    // An attribute of the type void counts as missing, so the decoder uses the property.
     let void = with_headers(&[
         ("cloudEvents:type", AMQPValue::Void),
         ("cloudEvents:source", AMQPValue::Void),

@@ -152,7 +152,8 @@ impl Topology {
         let Some(exchange) = &self.exchange else { return Ok(()) };
         let mut is_type_known = true;
         if self.declare && self.partitions > 1 {
-            // An older broker closes the connection when it refuses the type, so this test has its own connection.
+            // An older version of RabbitMQ closes the connection when it refuses the type, so this test has its own
+            // connection.
             let connection = broker.connect("ordain check").await?;
             match self.declare_known_exchange(broker, &connection, KNOWN_EXCHANGE).await {
                 Err(error @ BrokerError::Refused { cause: RefusalCause::Unsupported, .. }) => {

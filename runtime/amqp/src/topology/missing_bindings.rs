@@ -18,7 +18,8 @@ use ordain_util::wait::shortened;
 /// Time limit for reading the bindings once. The limit is half of the time limit of a check of the topology, so that
 /// the check declares the bindings even if the list does not arrive.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit for checking the queues and exchanges of the missing bindings, because a queue may never answer.
+/// Time limit for checking the queues and exchanges of the missing bindings. The limit is necessary, because a queue
+/// may never answer.
 const ENDS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A source of the broker's bindings outside AMQP, such as the management API.

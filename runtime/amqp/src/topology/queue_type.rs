@@ -1,4 +1,4 @@
-//! Determines whether a queue is of type stream, without the right to declare the queue.
+//! Determines whether a queue is of type stream if the user lacks the right to declare the queue.
 
 use lapin::ErrorKind;
 use lapin::options::BasicGetOptions;
@@ -9,10 +9,10 @@ use crate::connect::{BrokerEndpoint, BrokerError};
 
 impl Topology {
     /// Returns an error if a partition's queue is of type stream. This method sends the request `basic.get`, which
-    /// needs only the right to read the queue, and which RabbitMQ does not support for this type. If the queue has
-    /// another type, the broker may deliver a message, and the end of the channel returns the message to the queue. The
-    /// caller must not consume the queue meanwhile, because the caller would receive later messages before this
-    /// message.
+    /// needs only the right to read the queue. RabbitMQ does not support this request for a queue of type stream. If
+    /// the queue has another type, the broker may deliver a message, and the end of the channel returns the message to
+    /// the queue. The caller must not consume the queue meanwhile, because the caller would receive later messages
+    /// before this message.
     pub(crate) async fn refuse_stream_queue(
         &self,
         broker: &BrokerEndpoint,

@@ -11,8 +11,8 @@ use crate::connect::{BrokerError, RefusalCause};
 /// The exchange type that distributes messages over queues by a fixed hash of the routing key. The plugin
 /// `rabbitmq_sharding` provides this type.
 const SHARDING_EXCHANGE_TYPE: &str = "x-modulus-hash";
-/// The exchange type that distributes messages over queues by a hash of a header or property, which an argument of the
-/// exchange names. The plugin `rabbitmq_consistent_hash_exchange` provides this type.
+/// The exchange type that distributes messages over queues by a hash of a header or property. An argument of the
+/// exchange names the header or property. The plugin `rabbitmq_consistent_hash_exchange` provides this type.
 const HASH_EXCHANGE_TYPE: &str = "x-consistent-hash";
 /// The routing key of a binding from an exchange of type `x-consistent-hash`: the share of the queue. All queues have
 /// the same share.
@@ -58,7 +58,7 @@ impl Topology {
         if self.hash_argument().is_some() { QUEUE_SHARE } else { "" }
     }
 
-    /// Adds to the refusal of the stream's exchange the name of the exchange, and advice that depends on the cause.
+    /// Adds the name of the exchange to a refusal of the stream's exchange, and advice that depends on the cause.
     pub(super) fn exchange_refusal(&self, error: BrokerError, exchange: &str) -> BrokerError {
         let Some((argument, value)) = self.hash_argument() else {
             return with_advice(error, exchange, "exchange");

@@ -64,8 +64,8 @@ fn timestamp_does_not_identify_a_message_with_an_id() {
     assert_ne!(letter("", 7).id, letter("", 8).id);
 }
 
-/// An operator can send the letter of a single event of a batch back as a message. The letter contains this event
-/// alone, with the content type of an event.
+/// If a single event of a batch becomes a dead letter, an operator can send this letter back to the stream as a
+/// message. The letter contains this event alone, with the content type of an event.
 #[test]
 fn unreadable_event_of_a_batch_becomes_a_letter_of_its_own() {
     let locations = EventLocations::DEFAULT;
@@ -308,8 +308,7 @@ fn moved_letter_gets_its_sequence() {
     assert_eq!((event.key(), event.sequence()), ("k", Some(7)));
 }
 
-/// The events of a key begin with 0, but the stream expects 1. An operator sets `first = 0` and moves the letter
-/// back.
+/// The sequences of a key begin at 0, but the stream expects 1. An operator sets `first = 0` and moves the letter back.
 #[test]
 fn letter_of_a_sequence_below_the_first_has_the_original_form() {
     let sequenced = |first: u64| {
@@ -330,8 +329,8 @@ fn letter_of_a_sequence_below_the_first_has_the_original_form() {
     assert_eq!((event.key(), event.sequence()), ("k", Some(0)));
 }
 
-/// When the letter `returned` returns again, it is the same letter, even if the broker has changed its headers. An
-/// edited message results in another letter.
+/// Each time the letter `returned` returns to the stream, it becomes the same letter, even if the broker has changed
+/// its headers. An edited message results in another letter.
 #[test]
 fn returned_letter_depends_on_the_message() {
     let original = delivery("k", BasicProperties::default());
@@ -354,7 +353,7 @@ fn returned_letter_depends_on_the_message() {
     assert_ne!(edited.id, second.id);
 }
 
-/// Another stream that reads the dead letters needs an id of each letter, and sees the reason.
+/// Another stream that reads the dead letters needs an id for each letter. It reads the reason from headers.
 #[test]
 fn letter_without_an_id_has_the_id_of_the_letter_in_another_stream() {
     let original = delivery("k", BasicProperties::default());

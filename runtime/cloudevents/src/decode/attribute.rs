@@ -11,7 +11,7 @@ use super::super::time::{event_time, in_calendar, parse_time};
 use super::{DecodeResult, EventRejection, unreadable};
 use ordain_store::KEY_SIZE_LIMIT;
 
-/// Returns the key and the name of the attribute that contains it: `partitionkey`, or `subject` if there is no
+/// Returns the key, and the name of the attribute that contains the key: `partitionkey`, or `subject` if there is no
 /// `partitionkey`.
 pub(super) fn key<'a>(envelope: &EventEnvelope<'a>) -> DecodeResult<(Cow<'a, str>, &'static str)> {
     let (member, name) = match envelope.raw(EnvelopeMember::PartitionKey) {

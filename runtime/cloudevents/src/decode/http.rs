@@ -64,8 +64,8 @@ fn is_media_type(content_type: &str, name: &str) -> bool {
     kind.trim().eq_ignore_ascii_case(name)
 }
 
-/// Decodes the single event of a body. A body whose headers name no form is decoded in structured mode. Rejects a body
-/// whose headers name a form for several events.
+/// Decodes the single event of a body. If the headers of the body name no form, decodes the body in structured mode.
+/// Rejects a body whose headers name a form for several events.
 pub fn decode_http(
     decoder: &EventDecoder,
     headers: &HeaderMap,

@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(key("/", "x/y", "z"), "order-x%2Fy/z");
         assert_eq!(key("/", "x%2Fy", "z"), "order-x%252Fy/z");
         assert_eq!(key("–to–", "x–", "o"), "order-x%E2%80%93–to–o");
-        // A key with a single value contains the value as it is.
+        // A key with a single value contains this value unchanged.
         let parts = vec![KeyPart::Place(attribute("a")), KeyPart::Text("/".to_owned())];
         let locations = by_key(vec![KeyPlace::Composite(parts)]);
         let event = decode(OrderingMode::Fifo, locations, r#""a":"50%/x","#);
@@ -244,7 +244,8 @@ mod tests {
         assert_eq!(event.headers().count(), 0);
     }
 
-    /// The subject of a dead letter is the key of the event. The stream finds the key in its own place.
+    /// The subject of a dead letter is the key of the event. The stream reads the key from the place that its setting
+    /// names.
     #[test]
     fn dead_letter_can_be_sent_to_its_stream_again() {
         let locations = by_key(vec![KeyPlace::Place(attribute("tenant"))]);

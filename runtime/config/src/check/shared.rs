@@ -165,7 +165,8 @@ fn can_match(template: &RoutingKeyTemplate, binding: &str) -> bool {
 /// Returns whether a binding matches a routing key: `*` stands for one word, `#` for any number of words.
 fn topic_matches(binding: &str, routing_key: &str) -> bool {
     let words: Vec<&str> = routing_key.split('.').collect();
-    // `reached[n]` is true if the patterns before the current pattern match exactly the first n words.
+    // Each word of the binding is a pattern. `reached[n]` is true if the patterns before the current pattern match
+    // exactly the first n words of the routing key.
     let mut reached = vec![false; words.len() + 1];
     reached[0] = true;
     for pattern in binding.split('.') {

@@ -57,7 +57,7 @@ fn wrong_types_are_reported_with_a_valid_form() {
         };
         check_stream(line, &[(4, &setting, message)]);
     }
-    // These texts have no special characters.
+    // No character of these patterns has a special meaning.
     for pattern in ["order.?", "[a-z]", "C#", "Shop.Order`1[[Item]]", "https://shop/#created"] {
         check_stream(&format!("types = [{pattern:?}]"), &[]);
     }
@@ -73,7 +73,7 @@ fn sink_of_other_types_is_checked() {
     case("types = [\"a\"]", "other", &[(5, setting, "did you mean \"others\"?")]);
     case("", "others", &[(5, setting, "needs `types`")]);
     case("types = [\"a\", \"*\"]", "others", &[(5, setting, "the pattern \"*\" in `types`")]);
-    // Only the error of the patterns is reported.
+    // The check reports only the error of the patterns.
     case("types = []", "others", &[(4, "streams.orders.types", "the array is empty")]);
 }
 

@@ -213,7 +213,7 @@ fn exchange_hashes_the_place_of_the_key() {
         let key = format!("property:{}", property.name());
         assert_eq!(hashed(&key), Some(HashedPart::Property(property)));
     }
-    // Over HTTP, Ordain hashes the key itself.
+    // For events over HTTP, Ordain itself hashes the key.
     for key in ["data:/a", "attribute:a", "{attribute:a}/{data:/b}"] {
         assert_eq!(
             source("http", "fifo", &format!("key = \"{key}\"\npartitions = 4")).partitions(),
@@ -305,7 +305,8 @@ fn format_without_a_key_is_refused() {
     }
 }
 
-/// The broker can deliver `prefetch` messages again, and a `fifo` stream must remember the ids of all their events.
+/// The broker can deliver `prefetch` messages again, and a `fifo` stream must remember the ids of all events in these
+/// messages.
 #[test]
 fn prefetch_limits_the_events_of_a_message_in_a_fifo_stream() {
     let limit = |ordering: &str, settings: &str| {

@@ -32,7 +32,8 @@ fn attributes_are_read_from_the_body() {
     assert_eq!(event.headers().collect::<Vec<_>>(), [("flag", "true"), ("tenant", "blue")]);
 }
 
-/// An attribute with a wrong case would be an extension, and the routing key would become the key.
+/// Without this check, an attribute whose name has the wrong case would be an extension, and the routing key would
+/// become the key.
 #[test]
 fn wrong_case_of_the_key_is_rejected() {
     for (settings, members, right) in [
@@ -226,7 +227,8 @@ fn batch_beyond_a_limit_is_not_divided() {
                     remember the ids of all events in `prefetch` messages, and is certain to remember only 4000 ids of \
                     each key (or `id_window` ids, if `id_window` is lower)";
     assert_eq!(error, expected);
-    // A stream with the `prefetch` of the error reads batches of the size in the error.
+    // The error names a value of `prefetch` and a size of batches. With this `prefetch`, a stream reads batches of this
+    // size.
     let loaded = loaded(OrderingMode::Fifo, "prefetch = 400");
     assert_eq!(loaded.config.streams["s"].message_events_limit(), 10);
     let error = count(&sequenced().with_batch_limit(2), &three).expect_err("three events");
