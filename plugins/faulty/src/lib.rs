@@ -1,8 +1,8 @@
 //! A deliberately faulty handler, for tests of the host.
 //!
 //! The data of an event is a command, such as `{"do": "panic", "text": "ouch"}`. A field is optional if the table gives
-//! its default value after the name. Messages go to the sink `faulty` and have the type `faulty`, except for the
-//! commands `emit` and `reply` with another `sink` or `type`.
+//! its default value after the name. Messages go to the sink `faulty` and have the type `faulty`, unless the field
+//! `sink` of `emit` or `reply`, or the field `type` of `emit`, has another value.
 //!
 //! | `do` | fields | effect |
 //! |---|---|---|
@@ -24,7 +24,7 @@
 //! | `hoard` | `mib` | allocates memory, writes to it and keeps it until the instance ends |
 //! | `log` | `lines` 1, `bytes` 0, `level` "info" | logs this number of lines, each of this size |
 //! | `print` | `out` none, `err` none | prints to standard output and standard error |
-//! | `sleep` | `ms` | sleeps through WASI: the host ends the sleep at once, and advances the handler's clocks by `ms` |
+//! | `sleep` | `ms` | sleeps through WASI: the host ends the sleep immediately, and advances the handler's clocks by `ms` |
 //! | `fail-after` | `bytes`, `messages` 1 | builds a state and messages, then panics |
 //! | `state` | | emits `{"bytes": N}`, the size of the state, or `null` if the key has no state |
 //! | `calls` | | emits `{"calls": N}`, the number of events that this instance has received, including this event |

@@ -112,8 +112,8 @@ impl<'a> AssignChanges<'a> {
                     if origins.insert(table_key.clone()) {
                         self.assign_owner_group(group, origin, &table_key)?
                     } else {
-                        // An earlier group of the request has the same origin. The caller must send this later group
-                        // again in another call.
+                        // An earlier group of the request has the same origin. The caller must send this later group in
+                        // another call.
                         AssignGroupReply::Fenced
                     }
                 }
@@ -182,8 +182,7 @@ impl<'a> AssignChanges<'a> {
         }
         let mut answers = Vec::new();
         let mut new = Vec::new();
-        // The number of the last processed message of each key. Each further message of the key must get a higher
-        // number.
+        // The number of the last processed message of each key. Each later message of the key must get a higher number.
         let mut floors: HashMap<&str, u64> = HashMap::new();
         for chunk in &group.chunks {
             let mut messages = Vec::new();
@@ -272,8 +271,8 @@ impl<'a> AssignChanges<'a> {
     }
 
     /// Removes the messages of all commits after `claimed_commit`, because the outbox has lost these commits. If
-    /// commits ascend from block to block, only the last blocks contain such messages; otherwise any block may contain
-    /// them.
+    /// commits ascend from block to block, only the blocks at the end contain such messages; otherwise any block may
+    /// contain them.
     fn drop_lost_commits(
         &mut self,
         table_key: &[u8],
@@ -414,7 +413,7 @@ impl<'a> AssignChanges<'a> {
     /// given. Otherwise returns the refusal: [`AssignItemReply::KeyEnded`] if the key has ended in the reader with the
     /// highest of these numbers, or [`AssignItemReply::NumberedElsewhere`] with the sequence after the highest of these
     /// numbers. If the call publishes lost events again, returns [`Self::lost_reply`] instead of the refusal, and
-    /// ignores the dead letters that wait for earlier events. The store cannot compare an event with such a letter.
+    /// ignores early dead letters, because the store cannot compare an event with such a letter.
     fn numbered_elsewhere(
         &self,
         event: &Event,
@@ -448,10 +447,11 @@ impl<'a> AssignChanges<'a> {
         }))
     }
 
-    /// Returns the reply to an event that a producer publishes again because the store lost its number. Returns `None`
-    /// if the store gives the event `next`, the next number of its key: every reader that has this number has the same
-    /// event under this number. If the key has ended, the store gives no number, so that the key does not start again.
-    /// The event then counts as settled if the readers have it under any sequence.
+    /// Returns the reply to an event that a producer publishes again because the store lost its number. `next` is the
+    /// next number of the event's key. Returns `None` if every reader that has this number has the same event under
+    /// this number: the store then gives the event this number. If the key has ended, the store gives no number, so
+    /// that the key does not start again. In this case, the event counts as settled if the readers have it under any
+    /// sequence.
     fn lost_reply(
         &self,
         event: &Event,
@@ -510,8 +510,8 @@ impl<'a> AssignChanges<'a> {
     }
 
     /// Sets the expiry time of the counter of an ended key to the expiry time of the key record that shows the end.
-    /// Otherwise the counter would stay for ever, because the store has lost the last event of the key, which would
-    /// have set the time.
+    /// Usually the last event of the key sets this time. The store has lost this event, so the counter would otherwise
+    /// stay for ever.
     fn end_counter(
         &mut self,
         key: &'a str,
@@ -533,8 +533,8 @@ impl<'a> AssignChanges<'a> {
         Ok(())
     }
 
-    /// Calls `visit` with each unexpired record of a key that a reader of the destination has, and the name of the
-    /// reader.
+    /// Calls `visit` for each reader of the destination that has an unexpired record of a key. The arguments are the
+    /// record and the name of the reader.
     fn each_reader(
         &self,
         key: &str,

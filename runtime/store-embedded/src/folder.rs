@@ -52,8 +52,8 @@ pub(super) struct StoreFolder {
 }
 
 impl Drop for StoreFolder {
-    /// Writes the file `closed`, if the store was closed cleanly. By now the engine has ended, so the oldest journal
-    /// does not change any more.
+    /// Writes the file `closed`, if the store was closed cleanly. The engine has ended before this call, so the oldest
+    /// journal no longer changes.
     fn drop(&mut self) {
         if self.is_closed.load(Ordering::Relaxed)
             && let Ok(Some(oldest)) = journal::oldest(&self.data())
@@ -106,10 +106,10 @@ impl StoreFolder {
         self.is_closed.store(true, Ordering::Relaxed);
     }
 
-    /// Prepares the journals for the engine. Returns an error if the journals are damaged ([`journal::damage`]).
-    /// Replaces the journals by copies whose content is certainly on the disk ([`journal::rewrite_journals`]). Does so
-    /// only if the last process did not close the store cleanly, or if an earlier opening failed.
-    /// [`Self::finish_opening`] removes the original journals once the engine is open.
+    /// Prepares the journals for the engine. Returns an error if the journals are damaged ([`journal::damage`]). If the
+    /// last process did not close the store cleanly, or if an earlier opening failed, replaces the journals by copies
+    /// whose content is certainly on the disk ([`journal::rewrite_journals`]). [`Self::finish_opening`] removes the
+    /// original journals once the engine is open.
     pub(super) fn secure_journals(&self) -> Result<(), StoreError> {
         let data = self.data();
         let before = self.path.join(OLD_JOURNALS_FOLDER);

@@ -184,7 +184,7 @@ pub(super) async fn write(
     run_script_on(connection, script, &call).await.map(drop)
 }
 
-/// Reads the server's clock for a [`StoreClock`], and keeps the stored record new enough.
+/// Reads the server's clock for a [`StoreClock`], and updates the stored record if the record is too old.
 pub(super) async fn follow(
     connection: &RedisConnection,
     script: &LuaScript,
@@ -198,7 +198,8 @@ pub(super) async fn follow(
     }
 }
 
-/// A task that regularly reads the server's clock for a [`StoreClock`], and keeps the stored record new enough.
+/// A task that regularly reads the server's clock for a [`StoreClock`], and updates the stored record if the record is
+/// too old.
 pub(super) struct ClockTask(JoinHandle<()>);
 
 impl ClockTask {
@@ -350,7 +351,7 @@ mod tests {
         rig.assert_time(START_MS);
         assert_eq!(rig.read_after(0, START_MS, stored), None);
         rig.assert_time(START_MS);
-        // A smaller step counts at once.
+        // The clock follows a smaller step immediately.
         let step = START_MS + 30 * MINUTE_MS;
         assert_eq!(rig.read_after(0, step, stored), Some(record(step, 0)));
         rig.assert_time(step);

@@ -474,9 +474,9 @@ fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
 
 /// Appends three arguments for a message that the store is to assign. The first argument is the key. The third argument
 /// has the bytes of the event after its number. The second argument begins with two flags. The first flag is 1 if the
-/// message has its own number. The first flag is 2 if the message comes from a producer, and may get only the number
-/// that it had before a loss. Otherwise the first flag is 0. The second flag is 1 for the last message of a key. These
-/// parts follow the flags:
+/// message has its own number. It is 2 if a producer repeats a lost message, which may get only the number that it had
+/// before the loss. Otherwise it is 0. The second flag is 1 for the last message of a key. These parts follow the
+/// flags:
 ///
 /// 1. the partition
 /// 2. the content digest

@@ -323,9 +323,9 @@ impl Cluster {
         (masters, state.refreshes)
     }
 
-    /// Fetches the masters of the slots after a call for `slot` failed. Returns at once if another call has refreshed
-    /// the masters since this call read the number of refreshes, `refreshes`. `failed` is the node that did not answer,
-    /// or that refused or redirected the call. `named` is the node to which `failed` redirected the call.
+    /// Fetches the masters of the slots after a call for `slot` failed. Returns immediately if another call has
+    /// refreshed the masters since this call read the number of refreshes, `refreshes`. `failed` is the node that did
+    /// not answer, or that refused or redirected the call. `named` is the node to which `failed` redirected the call.
     async fn refresh(
         &self,
         refreshes: u64,

@@ -25,7 +25,7 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// longer than a commit of some MiB takes on a slow network and a slow disk.
 pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The time to wait for the reason why a server refuses connections. The server sends the reason at once.
+/// The time to wait for the reason why a server refuses connections. The server sends the reason immediately.
 const REFUSAL_TIMEOUT: Duration = Duration::from_millis(300);
 /// The maximum size, in bytes, of the text with the reason why a server refuses connections.
 const REFUSAL_LIMIT_BYTES: u64 = 1 << 10;
@@ -212,8 +212,8 @@ fn is_closed_by_server(error: &RedisError) -> bool {
 }
 
 /// Connects once more, and reads the reason why a server refuses connections, for example because it has reached its
-/// limit of clients. The server sends the reason at once and closes the connection. If the client has sent a request
-/// before it reads the reason, the client library reports only the end of the connection.
+/// limit of clients. The server sends the reason immediately, and closes the connection. If the client has sent a
+/// request before it reads the reason, the client library reports only the end of the connection.
 async fn read_refusal(host: &str, port: u16) -> Option<RedisError> {
     let reading = async {
         let mut line = String::new();

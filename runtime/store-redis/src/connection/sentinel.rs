@@ -22,8 +22,8 @@ pub(super) struct SentinelAnswer {
     pub(super) epoch: u64,
     /// The address of the master.
     pub(super) master: NodeAddress,
-    /// The addresses that further Sentinels with the same epoch report. These addresses can differ from `master` if the
-    /// Sentinels spell the address differently, for example as a name and as an IP address.
+    /// The addresses that the other Sentinels with the same epoch report. These addresses can differ from `master` if
+    /// the Sentinels spell the address differently, for example as a name and as an IP address.
     pub(super) other_addresses: Vec<NodeAddress>,
     /// True if all Sentinels of the URL have answered.
     pub(super) is_complete: bool,
