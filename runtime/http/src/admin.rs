@@ -61,7 +61,7 @@ const ADMIN_LIMITS: ListenerLimits = ListenerLimits {
 /// connections.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The admin listener. Dropping this value closes the listener and its connections at once.
+/// The admin listener. Dropping this value closes the listener and its connections immediately.
 pub struct AdminListener {
     url: String,
     end: watch::Sender<bool>,

@@ -87,7 +87,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for the store to make the events of a request durable.
 const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The ingress listener. Dropping this value closes the listener and its connections at once.
+/// The ingress listener. Dropping this value closes the listener and its connections immediately.
 pub struct IngressListener {
     app: Arc<IngressState>,
     figures: Arc<RunStatus>,

@@ -714,7 +714,7 @@ pub(super) fn remove_expired(
     while let Some((length, after)) = rest.split_first_chunk::<4>() {
         let length = u32::from_le_bytes(*length) as usize;
         let Some((table_key, after)) = after.split_at_checked(length) else { break };
-        // If a later call has written the record again, the record has a later expiry time, and stays.
+        // If a later call has rewritten the record, the record has a later expiry time, and stays.
         let until =
             tables.log.get(table_key)?.and_then(|value| keys::expiry_time(table_key, &value));
         if until.is_none_or(|until| until <= now) {

@@ -354,8 +354,8 @@ fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Returns whether Ordain wrote the lock file: a file with the id of a process and at least one further line. A file
-/// that is empty, or contains only NUL bytes, counts as written by Ordain, because a crash can leave such a file.
+/// Returns whether Ordain wrote the lock file: a file with the id of a process and at least one more line. A file that
+/// is empty, or contains only NUL bytes, counts as written by Ordain, because a crash can leave such a file.
 fn is_own_lock(path: &Path) -> Result<bool, StoreError> {
     let file = path.join(LOCK_FILE);
     let content = fs::read(&file).map_err(|error| folder_error(&file, &error))?;

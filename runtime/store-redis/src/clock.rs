@@ -4,7 +4,7 @@
 //! a [`StoreClock`], which follows the clock of the server. In a Cluster, the clock of the server is the lowest of the
 //! clocks of all masters, so that one clock that is far ahead makes no data expire. The process regularly reads the
 //! clock of the server, and only a read advances the [`StoreClock`] by more than the time that the process measures
-//! itself. If the server's clock jumps forward, the [`StoreClock`] follows only after further reads have confirmed the
+//! itself. If the server's clock jumps forward, the [`StoreClock`] follows only after later reads have confirmed the
 //! jump ([`MonotonicClock`]). Each call of a script contains the time of this clock. The scripts compare it with the
 //! time of their own server (`expiry_times` in `scripts/common.lua`).
 //!

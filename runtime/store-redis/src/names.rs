@@ -34,7 +34,7 @@ pub(super) enum RedisKeyKind {
     Versions,
     /// Key records with their states, spilled events, dead letters, messages to be published, and fences.
     Data,
-    /// The due index: the time at which the owner must process each key again.
+    /// The due index: for each key, the earliest time at which the owner must handle the key.
     Due,
     /// The expiry index: for each key record that expires, a time that is not later than the expiry time of the record.
     Expiry,

@@ -30,8 +30,8 @@ pub const JUMP_LIMIT_MS: u64 = 60 * 60_000;
 pub const JUMP_CONFIRMATION_MS: u64 = 10 * 60_000;
 /// The maximum time between two reads of the wall clock that confirm a jump, in ms. A process may be stopped, or a
 /// server may not answer, for longer than this time. The wall clock may have been right in the meantime, so the
-/// confirmation then starts again. The limit is three times the interval at which the store in Redis reads the clock of
-/// the server.
+/// confirmation then starts from the beginning. The limit is three times the interval at which the store in Redis reads
+/// the clock of the server.
 pub const CONFIRMING_READS_LIMIT_MS: u64 = 30_000;
 /// The maximum time by which the store's clock may be ahead of the newest stored time, in ms. The limit is well below
 /// [`JUMP_LIMIT_MS`]. If the wall clock is right, and the next start follows a crash within 50 minutes, the store's
@@ -109,16 +109,16 @@ impl ClockJump {
 /// Key records, ids and dead letters expire by this clock, and the store then removes them. A wall clock that is wrong
 /// must therefore not set this clock forward. If the wall clock is ahead by more than [`JUMP_LIMIT_MS`], the wall clock
 /// has jumped, or the store was not used for a while. The offset then stays until reads of the wall clock have
-/// confirmed the jump: for [`JUMP_CONFIRMATION_MS`], each read saw a wall clock that was ahead by more than
-/// [`JUMP_LIMIT_MS`], and the time between two reads was at most [`CONFIRMING_READS_LIMIT_MS`]. This clock then
-/// advances by the smallest lead that these reads saw.
+/// confirmed the jump. The reads confirm a jump if, for [`JUMP_CONFIRMATION_MS`], each read saw a wall clock that was
+/// ahead by more than [`JUMP_LIMIT_MS`]. The time between two reads must be at most [`CONFIRMING_READS_LIMIT_MS`].
+/// After the confirmation, this clock advances by the smallest lead that these reads saw.
 #[derive(Debug)]
 pub struct MonotonicClock {
     source: TimeSource,
     offset: AtomicU64,
     /// The newest time that this clock has returned. Two threads may read the clocks in one order and return in the
-    /// opposite order, so each function that returns the time compares its result with this time, and returns the later
-    /// of the two.
+    /// opposite order. Each function that returns the time therefore compares its result with this time, and returns
+    /// the later of the two.
     newest: AtomicU64,
     jump: Mutex<Option<ClockJump>>,
     /// True if `jump` is not `None`. If there is no jump, no read of the clock locks `jump`.

@@ -142,8 +142,8 @@ pub trait Store:
     }
 
     /// Updates the counts of [`Store::shard_disconnects`] for these shards. Does nothing if the shards are on one
-    /// server. The reason for this method: a server may have been replaced since the last request to the server, and
-    /// the store notices the replacement only when it sends another request.
+    /// server. The reason for this method: a server may have been replaced since the last request to it. The store
+    /// notices the replacement only when it sends the next request.
     async fn update_shard_disconnects(&self, _shards: &BTreeSet<u32>) {}
 
     /// Returns the reason of the newest failure of a request to the store's servers. Returns `None` if no failed

@@ -44,8 +44,8 @@ pub(super) struct StoreHealth(Mutex<Option<StoreFailure>>);
 struct StoreFailure {
     /// The time of the first of these checks.
     since: Timestamp,
-    /// The time of the first check to which the store did not answer, if it has answered no later check either. `None`
-    /// if the store answered a read after the last failed write.
+    /// The time since which the store has not answered: the time of the first unanswered check after the store's last
+    /// answer. `None` if the store answered a read after the last failed write.
     unanswered_since: Option<Timestamp>,
     /// True after the log has reported that the store does not answer.
     is_silence_logged: bool,
@@ -60,7 +60,7 @@ impl StoreHealth {
         let written = if let Ok(written) = timeout(RESPONSE_TIMEOUT, &mut writing).await {
             written
         } else {
-            // If an earlier check has failed, its result stays until this check ends, so that the result does not
+            // If the previous check has failed, its result stays until this check ends. Otherwise the result would
             // change twice in each check of a store that refuses writes slowly.
             if self.is_writable() {
                 self.set_failed(since, false, &format!("no answer within {RESPONSE_TIMEOUT:?}"));
@@ -108,7 +108,7 @@ impl StoreHealth {
     }
 }
 
-/// Checks the store again and again, with a pause of [`CHECK_INTERVAL`]. This function never returns.
+/// Checks the store repeatedly, with a pause of [`CHECK_INTERVAL`]. This function never returns.
 pub(super) async fn watch(app: &AdminState) {
     loop {
         if let Some(store) = app.figures.store() {
@@ -201,7 +201,7 @@ fn stream_problems(app: &AdminState) -> StreamProblems {
             problems.entry(stream).or_insert_with(|| reason.clone());
         }
     }
-    // Before the process drives its partitions, the versions of the handlers may not be chosen yet.
+    // Before the process drives its partitions, the versions of the handlers are possibly not chosen yet.
     if app.figures.phase() == RunPhase::Running
         && let Some(handlers) = app.figures.handlers()
     {
@@ -323,8 +323,8 @@ pub(super) async fn ready(
     Err(not_ready(&reason, &problems))
 }
 
-/// Returns the text about the further streams that are not ready. The text follows the name of the first such stream.
-/// `count` is the number of further streams.
+/// Returns the text about the other streams that are not ready. The text follows the reason of the first such stream.
+/// `count` is the number of the other streams.
 fn more_streams(count: usize) -> String {
     match count {
         0 => String::new(),

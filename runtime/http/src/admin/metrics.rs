@@ -53,7 +53,7 @@ struct MetricsSnapshot {
     lost_messages: BTreeMap<String, u64>,
     /// The number of published messages, by sink.
     published_messages: BTreeMap<String, u64>,
-    /// The number of lines that the process did not write to standard error.
+    /// The number of log lines that the process dropped instead of writing them to standard error.
     dropped_lines: u64,
     is_store_writable: bool,
     /// True if the broker responds. `None` without a broker, and before the first check of the broker.

@@ -63,7 +63,7 @@ pub(super) struct Intake {
     notifiers: Arc<QueueNotifiers>,
     /// The keys of the events that wait until their partition is known, by shard (slice of the store).
     waiting: tokio::sync::Mutex<BTreeMap<u32, WaitingKeys>>,
-    /// The time when a write last found a queue full; `None` if no write did.
+    /// The last time when a write found a full queue; `None` if no write has found one.
     full_at: Mutex<Option<Instant>>,
 }
 
@@ -325,7 +325,8 @@ impl Intake {
         if let Some((log, before)) = &log
             && log.disconnects(&items).iter().any(|(shard, now)| before.get(shard) != Some(now))
         {
-            // Retains the events again: the store may have lost the retained copies while this call wrote the queue.
+            // Retains the events a second time: the store may have lost the retained copies while this call wrote the
+            // queue.
             retain(log, &items).await?;
         }
         self.queue.store.flush().await.map_err(AssignError::Store)?;

@@ -26,7 +26,7 @@ use ordain_store::{RedisAddress, RedisUrl};
 /// The maximum number of tries of one call that nodes redirect or refuse. After the last try, the caller gets the
 /// error.
 const TRIES_LIMIT: u32 = 6;
-/// The first delay between two tries of a call. Each further delay is twice as long as the previous delay. Some tries
+/// The first delay between two tries of a call. Each later delay is twice as long as the delay before it. Some tries
 /// follow without a delay, for example the try after the first redirection.
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 /// The timeout for a node's answer about the masters of the slots, including the connection to the node. The timeout is
@@ -125,8 +125,8 @@ impl Cluster {
         Ok(Self { url: url.clone(), state: Mutex::new(state), last_refresh })
     }
 
-    /// Returns the number of broken connections, plus the number of changes after which a node may lack writes: the
-    /// refreshes that found new masters, and the newly known moves of slots.
+    /// Returns the number of broken connections, plus the number of changes after which a node may lack writes. Such a
+    /// change is a refresh that found new masters, or a move of a slot that this process has newly noticed.
     pub(super) fn disconnects(&self) -> u64 {
         self.state().disconnects
     }

@@ -1,10 +1,10 @@
--- Assigns messages to a destination (an exchange, a stream or a file). As far as the rules of the destination require,
--- the script numbers the messages, retains them for replay, and puts them into the queues of a stream. One HSET writes
--- the results of all these steps. After this HSET, the script removes expired fields, and other fields that are no
--- longer needed.
+-- Assigns messages to a destination (an exchange, a stream or a file). If the rules of the destination require these
+-- steps, the script numbers the messages, retains them for replay, and puts them into the queues of a stream. One HSET
+-- writes the results of all these steps. After this HSET, the script removes expired fields, and other fields that are
+-- no longer needed.
 --
--- The origin of messages is the outbox of a stream, partition and shard from which an owner sends them. The messages of
--- a producer have no origin.
+-- The origin of messages is the outbox from which an owner sends the messages: the outbox of one stream, partition and
+-- shard. The messages of a producer have no origin.
 --
 -- Fields of the hash:
 --
@@ -21,8 +21,8 @@
 -- A, D, E             the first and the last block of each list, and the expiry time of the first block
 -- b                   the time of the last call, and the time of `writer_clock` at the last call
 --
--- Lua allows at most 200 locals in the main chunk. A local that only one phase needs is therefore declared in the block
--- of that phase.
+-- Lua allows at most 200 locals in the main chunk. A local that only one phase needs is therefore declared in the `do`
+-- block of that phase.
 local log = KEYS[1]
 local numbered, first, retain = ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
 local retain_events, ttl, limit = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -171,8 +171,8 @@ local function each_message(visit)
   end
 end
 
--- The queues of the partitions that the messages of this call name. The table maps the number of a partition, as the
--- four bytes in the description of a message, to the queue of the partition.
+-- The queues of the partitions that the messages of this call name. A key of the table is the number of a partition, in
+-- the form of the four bytes in the description of a message. The value is the queue of the partition.
 local queues = {}
 if limit then
   local is_full = false
@@ -438,7 +438,7 @@ do
   end
 
   -- Appends a field to a list of fields that expire together. The field consists of a kind (one letter), a key and
-  -- further bytes.
+  -- other bytes.
   local function append_expiring(list, kind, key, bytes)
     list[#list + 1] = kind .. pack('<I2', #key) .. key .. bytes
   end
@@ -704,10 +704,10 @@ do
 
   -- Checks whether a reader of the destination has events of a key with numbers that the store has not given. Returns
   -- nil if no reader has such events. Otherwise returns the refusal: the kind of the result, and the sequence after the
-  -- highest of these numbers, as eight bytes. The store itself may have given these numbers before a loss in two cases:
-  -- the call publishes lost events again, or an owner has repeated lost commits of a reader that has such events. In
-  -- these two cases, returns `lost_result`, and ignores early dead letters, because the script cannot compare a message
-  -- with such a letter.
+  -- highest of these numbers, as eight bytes. In two cases, the store itself may have given these numbers and then lost
+  -- them: the call publishes lost events again, or an owner has repeated lost commits of a reader that has such events.
+  -- In these two cases, returns `lost_result`, and ignores early dead letters, because the script cannot compare a
+  -- message with such a letter.
   local function numbered_elsewhere(key, description)
     local highest, has_ended = counters[key].next, false
     local reuses, has_lost = ARGV[15] == '1', false
@@ -1006,7 +1006,7 @@ do
   if call_number then
     age('d', 'D', expiring_writers, writer_expires, writer_clock)
   end
-  -- If a later call has written a field of an expired block again, the field has a later expiry time, and stays.
+  -- If a later call has rewritten a field of an expired block, the field has a later expiry time, and stays.
   for from = 1, #due, ARGUMENT_LIMIT do
     local values = redis.call('HMGET', log, unpack(due, from, math.min(from + ARGUMENT_LIMIT - 1, #due)))
     for i = 1, #values do
@@ -1017,8 +1017,9 @@ do
   end
 end
 
--- Because of this separate write, each call that changes other fields is a transaction of at least two commands in the
--- server's append-only file (see docs/internals/storage.md).
+-- This separate write makes each call that changes other fields a transaction of at least two commands in the server's
+-- append-only file. The end of this transaction also ends a transaction that an earlier crash may have left open (see
+-- docs/internals/storage.md).
 redis.call('HSET', log, 'b', text(now) .. ' ' .. text(writer_clock))
 if #main > 0 then
   redis.call('HSET', log, unpack(main))

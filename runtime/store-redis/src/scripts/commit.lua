@@ -13,8 +13,8 @@
 -- even if the script ends half-way, or if a restarted server reads its append-only file only up to a point within the
 -- script. If the script fails, Ordain can therefore send the same commit again.
 --
--- Lua allows at most 200 locals in the main chunk. A local that only one phase needs is therefore declared in the block
--- of that phase.
+-- Lua allows at most 200 locals in the main chunk. A local that only one phase needs is therefore declared in the `do`
+-- block of that phase.
 
 -- The maximum number of arguments of the HSET that makes the commit: nearly the capacity of Lua's stack. The Rust
 -- constant `REDIS_BATCH_LIMIT` depends on this number.
@@ -54,10 +54,10 @@ do
   end
 end
 
--- The script adds the delays of timers to the server's time (`wall`). Data expires by `expiry_now`, and new data lives
--- from `life_start`. The time of the commit (`now8`) is always later than the time of the previous commit in the fence,
--- even if the server's clock has gone back. New key records get `now8` as their incarnation, which distinguishes a
--- record from an earlier record of the same key.
+-- The script adds the delays of timers to the server's time (`wall`). Data has expired if its expiry time is at or
+-- before `expiry_now`. The life of new data begins at `life_start`. The time of the commit (`now8`) is always later
+-- than the time of the previous commit in the fence, even if the server's clock has gone back. New key records get
+-- `now8` as their incarnation, which distinguishes a record from an earlier record of the same key.
 local wall = time_now()
 local expiry_now, life_start = expiry_times(wall)
 local now8 = pack('<I8', math.max(expiry_now, unpack8('<I8', fence, layout.FENCE_ANSWER) + 1))

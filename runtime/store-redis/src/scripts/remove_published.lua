@@ -17,7 +17,7 @@ for from = first, left - 1, ARGUMENT_LIMIT do
   end
   redis.call('HDEL', data, unpack(fields))
 end
--- Skip the following commits without an outbox entry, so that a read of the outbox need not examine them again.
+-- Skip the commits that follow and have no outbox entry, so that later reads of the outbox need not examine them.
 local skipped = 0
 while left > through and left <= last and skipped < ARGUMENT_LIMIT
   and redis.call('HEXISTS', data, 'o' .. partition .. ':' .. text(left)) == 0 do
