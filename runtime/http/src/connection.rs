@@ -39,8 +39,8 @@ pub(crate) struct ListenerLimits {
     pub(crate) headers: usize,
     /// `true` if a connection may carry several requests, one after the other.
     pub(crate) keep_alive: bool,
-    /// `true` if a caller receives the response even after the caller has closed its side of the connection. With this
-    /// value, the listener also processes the requests of callers that have gone.
+    /// `true` if a caller receives the response even after the caller has closed its side of the connection. With
+    /// `true`, the listener also processes the requests of callers that have disconnected.
     pub(crate) half_close: bool,
     /// Time limit for the headers of a request, counted from the start of the connection or from the end of the
     /// previous response. With `keep_alive`, the time therefore includes the pause before the request.

@@ -252,7 +252,8 @@ async fn allow_webhook(
     Ok(response)
 }
 
-/// Returns the error for a request whose headers show no CloudEvents: neither the media type nor a header `ce-…` fits.
+/// Returns the error for a request whose headers show no CloudEvents: neither the media type nor a header `ce-…`
+/// belongs to CloudEvents.
 fn no_events(headers: &HeaderMap) -> ProblemDetails {
     let mut words = "the request has no CloudEvents: send application/cloudevents+json, \
                      application/cloudevents-batch+json, application/x-ndjson, or the data with \

@@ -92,7 +92,7 @@ impl SharedStore {
         )
     }
 
-    /// Adds the folder and the next step to an error about damaged data.
+    /// Adds the path of the folder, and the next step for the operator, to an error about damaged data.
     pub(super) fn with_folder(&self, error: StoreError) -> StoreError {
         match error {
             StoreError::Corrupt(words) => StoreError::Corrupt(self.damage_text(&words)),

@@ -108,8 +108,8 @@ impl StoreClock {
         self.clock.time()
     }
 
-    /// Takes a new read of the server's clock and of the record. This is the only function that advances the clock by
-    /// more than the time since the previous call. Returns the new record; `None` if the store must not change its
+    /// Processes a new read of the server's clock and of the record. This is the only function that advances the clock
+    /// by more than the time since the previous call. Returns the new record; `None` if the store must not change its
     /// record.
     fn update(&self, reading: ClockReading) -> Option<ClockRecord> {
         let ClockReading { time, stored } = reading;

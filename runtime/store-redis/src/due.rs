@@ -52,8 +52,8 @@ async fn read_shard(
             Some((at, key)) => call.arg(at).arg(key.as_bytes()),
         };
         let due = ShardDueEntries::read(store.run_script(script, call).await?, &keys[1])?;
-        // One call examines a limited number of entries. If the call returned none of them, the loop continues after
-        // the last examined entry.
+        // One call examines a limited number of entries. If the call returned no entry, the loop continues after the
+        // last examined entry.
         match due.next {
             Some(next) if due.entries.is_empty() && next.0 <= due.now && limit > 0 => {
                 after = Some(next);

@@ -163,9 +163,9 @@ fn read_event(key: &str, sequence: &Bytes, event: &Bytes) -> KeyResult<NumberedE
     decode_spilled(key, sequence, event).map(|event| (sequence, event))
 }
 
-/// Returns the first dead letters in `range` that have a cause of [`Cause::waits_for_earlier`] and an event, and that
-/// were stored at most `within` ms ago. One call returns a limited number of letters, but at least one letter if there
-/// is one. Also returns `true` if no more such letters follow.
+/// Returns the first early dead letters ([`Cause::waits_for_earlier`]) in `range` that have an event, and that were
+/// stored at most `within` ms ago. One call returns a limited number of letters, but at least one letter if there is
+/// one. Also returns `true` if no more such letters follow.
 async fn early_letters(
     store: &RedisStore,
     partition: &Partition,

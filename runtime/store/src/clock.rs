@@ -17,7 +17,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::StoreError;
 
-/// The maximum number of ms by which the wall clock may be behind the last time in the store. Above this number, the
+/// The maximum number of ms by which the wall clock may be behind the newest time in the store. Above this number, the
 /// store logs a warning when it is opened.
 const CLOCK_WARNING_MS: u64 = 60_000;
 /// The store's clock follows the wall clock immediately if the wall clock is ahead by at most this number of ms.

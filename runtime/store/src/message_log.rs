@@ -172,13 +172,14 @@ pub struct AssignRequest {
     pub readers: Vec<Arc<str>>,
     /// True if the caller publishes lost events again: events whose numbers the store has lost. The store then checks
     /// whether a record of a reader has a higher sequence than the store has given. If so, the store compares the event
-    /// with the reader's event at the sequence that the store would give ([`Event::repeat_digests`]). If they are the
-    /// same event, the store gives this sequence again, and the reader recognises the repeat. Otherwise, or if the
+    /// with the reader's event at the sequence that the store would give ([`Event::repeat_digests`]). If the two are
+    /// the same event, the store gives this sequence again, and the reader recognises the repeat. Otherwise, or if the
     /// reader no longer has the digest of its event, the store refuses the event ([`AssignItemReply::UnprovenRepeat`]).
     /// The store cannot compare the event with a dead letter, so it ignores the range of dead letters in the record.
     ///
-    /// If the key has ended in the reader, the store gives no number, because the key would start again. The store
-    /// replies [`AssignItemReply::Settled`] if the reader has the event, and otherwise [`AssignItemReply::KeyEnded`].
+    /// If the key has ended in the reader, the store gives no number, because with a number the key would start again.
+    /// The store replies [`AssignItemReply::Settled`] if the reader has the event, and otherwise
+    /// [`AssignItemReply::KeyEnded`].
     pub reuses_lost_numbers: bool,
     /// The groups, at most one of each origin. All groups together have at most [`ASSIGN_LIMIT`] messages.
     pub groups: Vec<AssignGroup>,
@@ -409,9 +410,9 @@ pub enum DequeueResult {
 #[async_trait]
 pub trait MessageLog: Send + Sync {
     /// Assigns messages in one atomic write. If the messages of the destination have numbers, this write numbers the
-    /// messages, and retains them for replay. If the destination is a stream, it also queues the messages. Messages
-    /// that the store recognises keep their numbers. Messages for an exchange or a file are durable when the store
-    /// replies. Messages for a stream become durable with a later commit at the latest.
+    /// messages, and retains them for replay. If the destination is a stream, this write also puts the messages into
+    /// the queues of the stream. Messages that the store recognises keep their numbers. Messages for an exchange or a
+    /// file are durable when the store replies. Messages for a stream become durable with a later commit at the latest.
     ///
     /// # Errors
     /// [`StoreError::RolledBack`]: the shard lacks the [witness](AssignRequest::witness); the store changed nothing. A

@@ -1,5 +1,5 @@
 //! The readiness of the process. A ready process can use its store, has a valid lease, and owns all partitions that it
-//! should own. It also receives and executes the events of its streams.
+//! should own. A ready process also receives and executes the events of its streams.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -98,7 +98,7 @@ impl StoreHealth {
         }
     }
 
-    /// Returns whether the store accepts writes, as far as the last check shows. Returns `true` before the first check.
+    /// Returns whether the store accepted the write of the newest check. Returns `true` before the first check.
     pub(super) fn is_writable(&self) -> bool {
         self.lock().is_none()
     }
@@ -141,7 +141,8 @@ fn store_problem(app: &AdminState) -> Option<String> {
 /// and names.
 type StreamProblems = BTreeMap<Arc<str>, String>;
 
-/// Returns the response of a start that waits for the broker; `None` if no start waits for the broker.
+/// Returns the response to `GET /readyz` while the start of the process waits for the broker; `None` if the start does
+/// not wait for the broker.
 fn broker_problem(app: &AdminState) -> Option<ProblemDetails> {
     let wait = app.figures.broker_wait()?;
     let mut problems = StreamProblems::new();
@@ -154,7 +155,7 @@ fn broker_problem(app: &AdminState) -> Option<ProblemDetails> {
     Some(not_ready(&wait_reason(&wait), &problems))
 }
 
-/// Returns the reason of a start that waits for the broker.
+/// Returns the reason why the start of the process waits for the broker.
 fn wait_reason(wait: &BrokerWait) -> String {
     if let Some(since) = wait.refused_since {
         return format!(
@@ -212,14 +213,14 @@ fn stream_problems(app: &AdminState) -> StreamProblems {
     problems
 }
 
-/// Returns the reason of a stream whose source delivers no events. `login_refusal` contains the public words of a
-/// broker that refuses the login.
+/// Returns the reason of a stream whose source delivers no events. If the broker refuses the login, `login_refusal`
+/// contains the part of its text that callers without a token may read.
 fn no_events_reason(since: Timestamp, login_refusal: Option<&str>) -> String {
     format!("no events have arrived from its source since {since:.0}{}", login_cause(login_refusal))
 }
 
-/// Returns the reason why a stream is not ready, for a fault because of which the broker does not route events to the
-/// stream.
+/// Returns the reason why a stream is not ready if the broker does not route events to the stream because of this
+/// fault.
 fn routing_reason(fault: RoutingFault) -> &'static str {
     match fault {
         RoutingFault::OtherExchangeType => {

@@ -28,7 +28,8 @@ pub struct KeyRow {
     /// such events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ahead: Option<AheadRow>,
-    /// The number of failed attempts to execute the event with the sequence `next` that count towards `retry.attempts`.
+    /// The number of failed tries of the event with the sequence `next`. Only tries that count towards `retry.attempts`
+    /// are included.
     pub attempts: u32,
     /// The earliest time at which the owner of the key's partition handles the key, even if no event arrives; `None` if
     /// no time is set.
@@ -36,7 +37,7 @@ pub struct KeyRow {
     /// The reason why the key's record cannot be read; `None` if the record can be read.
     #[serde(skip_serializing)]
     pub error: Option<RowText>,
-    /// The number of request rounds for the event with the sequence `next`, if this event is missing.
+    /// The number of rounds of replay requests for the event with the sequence `next`, if this event is missing.
     pub gap_rounds: u32,
     /// The number and the range of the key's waiting events that the store holds.
     pub held: HeldRow,
@@ -59,7 +60,8 @@ pub struct KeyRow {
     pub status: RowText,
     /// The reason why the key is parked, or why the owner retries the key's next event; `None` in all other cases.
     pub trouble: Option<FailureRow>,
-    /// The handler version that executed the key's last executed and settled event; `None` before the first such event.
+    /// The handler version that executed the key's newest committed event with an execution; `None` before the first
+    /// such event.
     pub version: Option<RowText>,
     /// The SHA-256 of the file of the handler version in `version`; `None` if `version` is `None`.
     pub version_digest: Option<RowText>,
@@ -250,7 +252,7 @@ pub struct GapRow {
     pub last: u64,
     /// The time from `since` to `until`, in ms; `None` while `end` is `open`.
     pub lasted_ms: Option<u64>,
-    /// Number of request rounds that have begun.
+    /// Number of rounds of replay requests that have begun.
     pub rounds: u32,
     /// The time at which the owner of the partition detected the gap.
     pub since: RowText,

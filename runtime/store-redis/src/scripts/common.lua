@@ -52,9 +52,9 @@ end
 -- or before the first of the two times. A script adds the lifetime of new data to the second time.
 --
 -- The server's clock may be wrong. If it is ahead of the caller's clock by more than `CLOCK_JUMP_LIMIT`, data expires
--- by the caller's clock, which follows the server's clock later. If the server's clock is behind, data also expires by
--- the caller's clock, which never goes back. New data lives from the later of the two times, so a wrong clock never
--- shortens its life.
+-- by the caller's clock, which follows the server's clock only after a confirmation. If the server's clock is behind,
+-- data also expires by the caller's clock, which never goes back. New data lives from the later of the two times, so a
+-- wrong clock never shortens its life.
 local function expiry_times(now)
   local caller = tonumber(string.match(ARGV[1], '%d+$'))
   local later = math.max(now, caller)
