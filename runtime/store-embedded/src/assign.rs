@@ -138,7 +138,7 @@ impl<'a> AssignChanges<'a> {
         Ok(answers)
     }
 
-    /// Processes the messages of an owner. The number of the commit and the id together identify each message.
+    /// Processes the messages of an owner. The number of its commit, together with its id, identifies a message.
     fn assign_owner_group(
         &mut self,
         group: &'a AssignGroup,
@@ -342,9 +342,9 @@ impl<'a> AssignChanges<'a> {
         Ok(self.queues.values().any(|filling| filling.queue.ends.len() >= limit))
     }
 
-    /// Processes a producer's message. If the producer has numbered the message, the number identifies the message;
-    /// otherwise the id does. If the destination numbers no messages, every message is new. Refuses a lost message that
-    /// would get another number than its earlier number.
+    /// Processes a producer's message. If the producer has numbered the message, this number identifies the message;
+    /// otherwise its id identifies it. If the destination numbers no messages, every message is new. Refuses a lost
+    /// message that would not get its earlier number.
     fn put_by_id(&mut self, item: &'a AssignItem) -> Result<AssignItemReply, AssignFailure> {
         let to = &self.assign.destination;
         let event = &item.event;
@@ -483,8 +483,9 @@ impl<'a> AssignChanges<'a> {
         Ok(Some(AssignItemReply::KeyEnded))
     }
 
-    /// Returns whether each reader that has settled or spilled this sequence of the event's key, or a later sequence,
-    /// has under this sequence an event that `event` repeats. Returns `false` if no reader has the sequence.
+    /// Returns whether each reader that has this sequence of the event's key has the same event as `event` under this
+    /// sequence. A reader has a sequence if it has settled or spilled this sequence or a later one. Returns `false` if
+    /// no reader has the sequence.
     fn readers_have(&self, event: &Event, sequence: u64) -> Result<bool, AssignFailure> {
         let mut is_found = false;
         let mut is_same = true;

@@ -396,7 +396,7 @@ fn own_network() -> String {
     format!("{} {}", boot.trim_end(), namespace.display())
 }
 
-/// Names the process that wrote this text into the lock file.
+/// Returns a description of the process that wrote this text into the lock file.
 fn owner_name(owner: &str) -> String {
     match owner.lines().next().unwrap_or_default() {
         "" => "another process".to_owned(),
@@ -413,7 +413,7 @@ fn lock(path: &Path, admin_url: Option<&str>) -> Result<File, StoreError> {
             // The content of the file only helps users and commands, so a failed write is ignored.
             let url = admin_url.unwrap_or_default();
             let content = format!("{}\n{url}\n{}\n", std::process::id(), own_network());
-            // One write, so that a killed process leaves an empty or a complete file: see `is_own_lock`.
+            // Use only one write, so that a killed process leaves an empty or a complete file: see `is_own_lock`.
             let _ = lock
                 .rewind()
                 .and_then(|()| lock.set_len(0))

@@ -38,7 +38,7 @@ impl SharedStore {
     }
 
     /// Disables this store permanently after a failed write. The content of the disk is then unknown, so the store must
-    /// answer no more requests. Only opening the store again reads the real content.
+    /// answer no more requests. The store can read the real content only when it is opened again.
     pub(super) fn fail(&self, error: &fjall::Error) {
         self.disable(&failure(self.folder.path(), error));
     }

@@ -2,11 +2,11 @@
 //!
 //! A Redis server may have a wrong clock for a while, and expired data is removed for good. Each process therefore has
 //! a [`StoreClock`], which follows the clock of the server. In a Cluster, the clock of the server is the lowest of the
-//! clocks of all masters, so that one clock that is far ahead makes no data expire. The process regularly reads the
-//! clock of the server, and only a read advances the [`StoreClock`] by more than the time that the process measures
-//! itself. If the server's clock jumps forward, the [`StoreClock`] follows only after later reads have confirmed the
-//! jump ([`MonotonicClock`]). Each call of a script contains the time of this clock. The scripts compare it with the
-//! time of their own server (`expiry_times` in `scripts/common.lua`).
+//! clocks of all masters, so that a single clock that is far ahead does not make data expire. The process regularly
+//! reads the clock of the server, and only a read advances the [`StoreClock`] by more than the time that the process
+//! measures itself. If the server's clock jumps forward, the [`StoreClock`] follows only after later reads have
+//! confirmed the jump ([`MonotonicClock`]). Each call of a script contains the time of this clock. The scripts compare
+//! it with the time of their own server (`expiry_times` in `scripts/common.lua`).
 //!
 //! The Redis key `store` has a record of the clock, so that the clock of the next process continues from it. The record
 //! is a field that other versions of Ordain ignore. If the store goes back in time, the record goes back too, and the

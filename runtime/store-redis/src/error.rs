@@ -105,8 +105,8 @@ fn advice(error: &RedisError, words: &str) -> Option<&'static str> {
         rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => Some(
             "The server requires a client certificate, but Ordain has none: set tls-auth-clients no in the server",
         ),
-        // The last two reasons occur if the authority that signed the certificate has the name of a trusted authority,
-        // but another key pair.
+        // The last two of these reasons occur if the authority that signed the certificate has the name of a trusted
+        // authority, but another key pair.
         rustls::Error::InvalidCertificate(
             CertificateError::UnknownIssuer
             | CertificateError::BadSignature

@@ -277,8 +277,8 @@ async fn fields_of(store: &RedisStore, name: &str) -> Result<u64, StoreError> {
 }
 
 /// Returns the wanted sequences for which the log, whose Redis key is in `names`, has retained messages of the key.
-/// Each range of the result contains one sequence. The time of this search depends on the number of fields of the log,
-/// not on the number of wanted sequences. `wanted` must be in ascending order.
+/// Each range of the result contains one sequence. The duration of this search depends on the number of fields of the
+/// log, not on the number of wanted sequences. `wanted` must be in ascending order.
 async fn retained_sequences(
     store: &RedisStore,
     names: &[String],
@@ -287,7 +287,7 @@ async fn retained_sequences(
 ) -> Result<Vec<RangeInclusive<u64>>, StoreError> {
     let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return Ok(Vec::new()) };
     let script = &store.scripts.retained_sequences;
-    // A sequence has eight bytes, each of which matches any byte.
+    // Each `?` of the pattern stands for one of the eight bytes of a sequence.
     let pattern = format!("m{}????????", escape_pattern(key));
     let is_wanted = |sequence: u64| {
         let at = wanted.partition_point(|range| *range.end() < sequence);

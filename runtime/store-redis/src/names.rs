@@ -6,8 +6,8 @@
 //!
 //! A shard has only a few Redis keys: all key records of a stream in a shard are fields of one hash. The caller of a
 //! script must name every Redis key that the script uses. While a slot moves to another server, a script would not find
-//! an unnamed Redis key that has already moved. If each record had its own Redis key, the caller would have to know all
-//! records that a script uses before the script runs.
+//! an unnamed Redis key that has already moved. If each record had its own Redis key, the caller would have to know,
+//! before the script runs, all records that the script uses.
 
 use ordain_store::Partition;
 

@@ -1,5 +1,5 @@
 //! Reads the events of a key that wait in the store. Spilled events wait until their key can execute them. The events
-//! of some dead letters wait for earlier events of the key.
+//! of early dead letters wait for earlier events of the key.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

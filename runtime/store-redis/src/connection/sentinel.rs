@@ -18,7 +18,8 @@ const OTHER_SENTINELS_TIMEOUT: Duration = Duration::from_millis(300);
 /// The master that Sentinels name. If the Sentinels disagree, this is the master according to the Sentinels that know
 /// of the newest election.
 pub(super) struct SentinelAnswer {
-    /// The epoch of the election; 0 if there was no election, or if the Sentinels do not report the epoch.
+    /// The epoch of the newest election that the Sentinels report; 0 if there was no election, or if the Sentinels do
+    /// not report the epoch.
     pub(super) epoch: u64,
     /// The address of the master.
     pub(super) master: NodeAddress,

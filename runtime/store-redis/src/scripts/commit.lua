@@ -256,8 +256,8 @@ local function put_field(field, value)
   main[#main + 1] = value
 end
 
--- The arguments of the commands that run before and after that HSET, as one list for each command. `add` creates a list
--- together with its first argument, because most commits need only a few of the lists.
+-- The arguments of the commands that run before and after the HSET that makes the commit, as one list for each command.
+-- `add` creates a list together with its first argument, because most commits need only a few of the lists.
 local lists = {}
 
 -- Appends one or two arguments to a list of `lists`.
@@ -342,7 +342,8 @@ do
   local life_start8 = pack('<I8', life_start)
 
   -- Collects the writes of new letters. If the batch has more fields than fit into one HSET, the script writes the new
-  -- letters in separate commands before that HSET. This is safe, because no key record depends on a letter.
+  -- letters in separate commands before the HSET that makes the commit. This is safe, because no key record depends on
+  -- a letter.
   local function put_letters(letters)
     for _, letter in ipairs(letters) do
       local place, record, at = letter[1], letter[2], layout.LETTER_TIME
