@@ -32,7 +32,7 @@
 //! | `probe` | `path` "/", `address` "127.0.0.1:80" | emits the environment in the sandbox: `{"arguments": […], "environment": […], "read": …, "write": …, "connect": …}`, where each of `read`, `write` and `connect` is an error or "allowed" |
 //!
 //! The handler rejects a command that is not in the table. No command fails a given number of times and then succeeds,
-//! because a handler cannot count its failed attempts: a failed attempt leaves no data for the next attempt.
+//! because a handler cannot count its failed tries: a failed try leaves no data for the next try.
 
 mod harm;
 mod probe;
@@ -42,10 +42,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ordain_sdk::prelude::*;
 
-/// The sink and the type of all messages; the command `emit` can replace them.
+/// The default sink and the default type of the messages.
 const SINK: &str = "faulty";
 
-/// The headers of a request that its reply must have: the queue for the reply, and the id of the request.
+/// The headers that a reply takes from its request: the queue for the reply, and the id of the request.
 const ADDRESS_HEADERS: [&str; 2] = ["property:reply_to", "property:correlation_id"];
 
 /// A command, as documented at the top of the crate.

@@ -101,8 +101,8 @@ fn end_of_read((events, is_end): &SpillPage) -> u64 {
 }
 
 /// Returns the first events of `read` that together fit into `bytes` of memory. Always returns the first event, even if
-/// it is larger. `end` states whether `read` contains the last requested event. The second value of the result states
-/// the same for the returned events: it is `end`, or `false` if this function omitted events.
+/// it is larger than `bytes`. `end` states whether `read` contains the last requested event. The second value of the
+/// result states the same for the returned events: it is `end`, or `false` if this function omitted events.
 fn first_events(bytes: usize, read: Vec<NumberedEvent>, end: bool) -> SpillPage {
     let mut events = Vec::new();
     let mut memory = 0;

@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(sums(&retired), [("1.0.0".to_owned(), 2)]);
     }
 
-    /// The versions alternate more often than the limit of retired versions.
+    /// Two versions alternate. The number of changes exceeds the limit of retired versions.
     #[test]
     fn times_of_a_version_that_retires_repeatedly_are_combined() {
         let mut retired = RetiredTimes::default();

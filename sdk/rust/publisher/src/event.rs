@@ -33,7 +33,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Creates an event of a key and a type, with data as JSON.
+    /// Creates an event with this key and this type, and with data as JSON.
     ///
     /// # Errors
     /// Fails if the data cannot be written as JSON, for example because it contains a map whose keys are not text.
