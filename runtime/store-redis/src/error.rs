@@ -132,7 +132,7 @@ fn advice(error: &RedisError, words: &str) -> Option<&'static str> {
     }
 }
 
-/// If an error of the TLS library is the cause of this error, returns the error of the TLS library.
+/// Returns the error of the TLS library that is the cause of `error`; `None` if `error` has another cause.
 fn tls_error(error: &RedisError) -> Option<&rustls::Error> {
     let cause = error.source()?;
     let cause = cause.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;

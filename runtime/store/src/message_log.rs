@@ -404,9 +404,9 @@ pub enum DequeueResult {
 ///
 /// Queues use positions ([`QueuePosition`]) instead of bare numbers, because a store that went back in time gives the
 /// numbers of lost entries to other entries. A position consists of the number of an entry, and a history: a digest of
-/// all writes to the queue up to the entry. If a queue has another history at the number of a queue position, or has
-/// not reached this number, the store returns [`StoreError::RolledBack`]. The store never refuses the queue position of
-/// a damaged entry.
+/// all writes to the queue up to the entry. If the entry with the number of a queue position has another history, or if
+/// the queue has not reached this number, the store returns [`StoreError::RolledBack`]. The store never refuses the
+/// queue position of a damaged entry.
 #[async_trait]
 pub trait MessageLog: Send + Sync {
     /// Assigns messages in one atomic write. If the messages of the destination have numbers, this write numbers the
@@ -436,8 +436,8 @@ pub trait MessageLog: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`StoreError::RolledBack`] if the queue has another history at the number of `after`, or has not reached this
-    /// number.
+    /// [`StoreError::RolledBack`] if the entry with the number of `after` has another history, or if the queue has not
+    /// reached this number.
     async fn read_queue(
         &self,
         partition: &Partition,
@@ -454,8 +454,8 @@ pub trait MessageLog: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`StoreError::RolledBack`] if the queue has another history at the number of `through`, or has not reached this
-    /// number. The store removed nothing.
+    /// [`StoreError::RolledBack`] if the entry with the number of `through` has another history, or if the queue has
+    /// not reached this number. The store removed nothing.
     async fn dequeue(
         &self,
         partition: &Partition,

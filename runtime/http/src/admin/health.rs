@@ -379,8 +379,8 @@ mod tests {
         }
     }
 
-    /// The first check times out, so the log first contains that the store does not answer. A later check finds that
-    /// the store answers reads, and the log must then contain that the store accepts no writes.
+    /// The first check times out, so the log first states that the store does not answer. A later check finds that the
+    /// store answers reads, and the log must then state that the store accepts no writes.
     #[test]
     fn store_that_refuses_writes_after_a_silence_is_logged() {
         let health = StoreHealth::default();

@@ -270,8 +270,8 @@ impl Cluster {
     }
 
     /// Drops a broken connection, and counts it for all slots of which the node may have data. `before` is the number
-    /// of connections of this link that broke before this connection. Does nothing if another call has already dropped
-    /// or replaced the connection.
+    /// of connections of this link that broke before this connection was opened. Does nothing if another call has
+    /// already dropped or replaced the connection.
     fn record_disconnect(&self, node: &Arc<ClusterNode>, link: usize, before: u64) {
         let mut state = self.state();
         if !node.links[link].drop_broken(before) {
@@ -353,10 +353,10 @@ impl Cluster {
     /// slots are moving, except `failed`. If the best of their answers does not name a master for each slot, also
     /// queries the configured hosts and the last known addresses of all nodes. The configured hosts can help if the
     /// nodes have new addresses, or if the names of the nodes do not resolve. The known addresses can help if replicas
-    /// have replaced all masters. Ends the queries at an answer that names a master for each slot, and for `slot` a
-    /// master other than `failed`. Returns the best answer. An answer that names for `slot` a master other than
-    /// `failed` is better than all answers that do not. Among answers that are equal in this respect, the best answer
-    /// names masters for the most slots.
+    /// have replaced all masters. Ends the queries at an answer that names a master for each slot, if the master for
+    /// `slot` is not `failed`. Returns the best answer. An answer with a master for `slot` that is not `failed` is
+    /// better than an answer without one. Among answers that are equal in this respect, the best answer names masters
+    /// for the most slots.
     async fn find_owners(
         &self,
         slot: usize,
