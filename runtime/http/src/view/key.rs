@@ -60,7 +60,7 @@ pub struct KeyRow {
     pub status: RowText,
     /// The reason why the key is parked, or why the owner retries the key's next event; `None` in all other cases.
     pub trouble: Option<FailureRow>,
-    /// The handler version that executed the key's newest committed event with an execution; `None` before the first
+    /// The handler version that executed the newest of the key's executed and committed events; `None` before the first
     /// such event.
     pub version: Option<RowText>,
     /// The SHA-256 of the file of the handler version in `version`; `None` if `version` is `None`.
