@@ -1,8 +1,8 @@
 //! A deliberately faulty handler, for tests of the host.
 //!
 //! The data of an event is a command, such as `{"do": "panic", "text": "ouch"}`. A field is optional if the table gives
-//! its default value after the name. Messages go to the sink `faulty` and have the type `faulty`, except for the
-//! commands `emit` and `reply` with another `sink` or `type`.
+//! its default value after the name. Messages go to the sink `faulty` and have the type `faulty`, unless the field
+//! `sink` of `emit` or `reply`, or the field `type` of `emit`, has another value.
 //!
 //! | `do` | fields | effect |
 //! |---|---|---|
@@ -24,7 +24,7 @@
 //! | `hoard` | `mib` | allocates memory, writes to it and keeps it until the instance ends |
 //! | `log` | `lines` 1, `bytes` 0, `level` "info" | logs this number of lines, each of this size |
 //! | `print` | `out` none, `err` none | prints to standard output and standard error |
-//! | `sleep` | `ms` | sleeps through WASI: the host ends the sleep at once, and advances the handler's clocks by `ms` |
+//! | `sleep` | `ms` | sleeps through WASI: the host ends the sleep immediately, and advances the handler's clocks by `ms` |
 //! | `fail-after` | `bytes`, `messages` 1 | builds a state and messages, then panics |
 //! | `state` | | emits `{"bytes": N}`, the size of the state, or `null` if the key has no state |
 //! | `calls` | | emits `{"calls": N}`, the number of events that this instance has received, including this event |
@@ -32,7 +32,7 @@
 //! | `probe` | `path` "/", `address` "127.0.0.1:80" | emits the environment in the sandbox: `{"arguments": […], "environment": […], "read": …, "write": …, "connect": …}`, where each of `read`, `write` and `connect` is an error or "allowed" |
 //!
 //! The handler rejects a command that is not in the table. No command fails a given number of times and then succeeds,
-//! because a handler cannot count its failed attempts: a failed attempt leaves no data for the next attempt.
+//! because a handler cannot count its failed tries: a failed try leaves no data for the next try.
 
 mod harm;
 mod probe;
@@ -42,10 +42,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ordain_sdk::prelude::*;
 
-/// The sink and the type of all messages; the command `emit` can replace them.
+/// The default sink and the default type of the messages.
 const SINK: &str = "faulty";
 
-/// The headers of a request that its reply must have: the queue for the reply, and the id of the request.
+/// The headers that a reply takes from its request: the queue for the reply, and the id of the request.
 const ADDRESS_HEADERS: [&str; 2] = ["property:reply_to", "property:correlation_id"];
 
 /// A command, as documented at the top of the crate.

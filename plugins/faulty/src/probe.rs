@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ordain_sdk::prelude::*;
 
-/// Time limit for a connection that the sandbox should refuse at once.
+/// Time limit for a connection that the sandbox should refuse immediately.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Serialize)]

@@ -1,5 +1,5 @@
-//! A ledger in three stages (streams). Each stage receives the transactions of a key one after the other, as the ledger
-//! lists them. On this page, an *order* is always a purchase.
+//! A ledger in three stages (streams). Each stage receives the transactions of a key one after the other, as they
+//! follow each other in the ledger. On this page, an *order* is always a purchase.
 //!
 //! 1. *Ledger*, keyed by ledger: an event `ledger.batch` contains many transactions of many orders. The handler emits
 //!    the transactions one after the other. The key of each emitted message is the order of the transaction.

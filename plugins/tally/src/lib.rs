@@ -6,7 +6,7 @@
 //! and all events before it. The state of a key is `count` and `hash`.
 //!
 //! If a key begins with `slow-`, each of its events needs about half a millisecond of additional processor time. A
-//! sleep would not make the handler slow, because the host ends every sleep of a handler at once.
+//! sleep would not make the handler slow, because the host ends every sleep of a handler immediately.
 //!
 //! # The hash
 //!

@@ -61,7 +61,7 @@ const ADMIN_LIMITS: ListenerLimits = ListenerLimits {
 /// connections.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The admin listener. Dropping this value closes the listener and its connections at once.
+/// The admin listener. Dropping this value closes the listener and its connections immediately.
 pub struct AdminListener {
     url: String,
     end: watch::Sender<bool>,
@@ -82,8 +82,8 @@ struct AdminState {
 }
 
 impl AdminState {
-    /// Creates the state. `once` states whether the process runs with `--once`. Such a process accepts no events over
-    /// HTTP.
+    /// Creates the state. `once` states whether the process runs with `--once`. A process with `--once` accepts no
+    /// events over HTTP.
     fn new(
         loaded: &LoadedConfig,
         once: bool,
@@ -212,7 +212,7 @@ fn router(app: &Arc<AdminState>, token: Option<Secret>) -> Router {
         .fallback(async || no_route())
         .method_not_allowed_fallback(async || no_method())
         .layer(axum::middleware::from_fn_with_state(Arc::new(guard), access::check_access))
-        // Probes present no token, so the pages for probes require none.
+        // Probes present no token, so the pages for probes require no token.
         .route("/healthz", get(async || "alive\n"))
         .route("/readyz", get(health::ready))
         .route("/readyz/ingress", get(health::ingress_ready))

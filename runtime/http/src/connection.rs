@@ -39,8 +39,8 @@ pub(crate) struct ListenerLimits {
     pub(crate) headers: usize,
     /// `true` if a connection may carry several requests, one after the other.
     pub(crate) keep_alive: bool,
-    /// `true` if a caller receives the response even after the caller has closed its side of the connection. With this
-    /// value, the listener also processes the requests of callers that have gone.
+    /// `true` if a caller receives the response even after the caller has closed its side of the connection. With
+    /// `true`, the listener also processes the requests of callers that have disconnected.
     pub(crate) half_close: bool,
     /// Time limit for the headers of a request, counted from the start of the connection or from the end of the
     /// previous response. With `keep_alive`, the time therefore includes the pause before the request.
@@ -49,8 +49,8 @@ pub(crate) struct ListenerLimits {
     /// a closing connection discards an unread request does not count.
     pub(crate) life: Duration,
     /// Time limit for a request and its response, counted from the end of the request's headers. The limit applies
-    /// until the caller has read nearly all of the response. A closing connection discards an unread request for at
-    /// most the same time.
+    /// until the caller has read nearly all of the response. A closing connection discards an unread request, also for
+    /// at most this time.
     pub(crate) request: Duration,
 }
 
@@ -210,9 +210,9 @@ async fn serve_requests(
     }
 }
 
-/// Discards the bytes that the caller still sends. If the connection were closed at once, the operating system would
-/// answer these bytes with a reset. A caller that sends its whole request before it reads the response would then lose
-/// the response.
+/// Discards the bytes that the caller still sends. If the connection were closed immediately, the operating system
+/// would answer these bytes with a reset. A caller that sends its whole request before it reads the response would then
+/// lose the response.
 async fn linger(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
     let _ = stream.shutdown().await;
     let mut discarded = vec![0; LINGER_BUFFER_BYTES];
@@ -409,7 +409,8 @@ mod tests {
         assert_closed(&mut client).await;
     }
 
-    /// The pause after a slow response ends later than the time limit of the request that had this response.
+    /// A caller gets a slow response, and then pauses before its next request. The pause ends after the time limit of
+    /// the first request.
     #[tokio::test(start_paused = true)]
     async fn pause_after_a_slow_response_is_allowed() {
         let pause = LIMITS.header_timeout.saturating_sub(Duration::from_secs(5));

@@ -87,7 +87,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for the store to make the events of a request durable.
 const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The ingress listener. Dropping this value closes the listener and its connections at once.
+/// The ingress listener. Dropping this value closes the listener and its connections immediately.
 pub struct IngressListener {
     app: Arc<IngressState>,
     figures: Arc<RunStatus>,
@@ -252,7 +252,8 @@ async fn allow_webhook(
     Ok(response)
 }
 
-/// Returns the error for a request whose headers show no CloudEvents: neither the media type nor a header `ce-…` fits.
+/// Returns the error for a request whose headers show no CloudEvents: neither the media type nor a header `ce-…`
+/// belongs to CloudEvents.
 fn no_events(headers: &HeaderMap) -> ProblemDetails {
     let mut words = "the request has no CloudEvents: send application/cloudevents+json, \
                      application/cloudevents-batch+json, application/x-ndjson, or the data with \

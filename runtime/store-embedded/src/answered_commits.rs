@@ -4,12 +4,12 @@
 //!
 //! After a crash, the engine drops unreadable data at the end of its journal. If this data is an incomplete last group,
 //! nothing is lost, because the store never answered that group. But if the journal is damaged, the engine also drops
-//! answered groups, without an error. To detect this, the writer thread counts the groups twice. The last write of each
-//! synced group puts the new count into the database. When the group is durable, the writer thread writes the count
-//! into the file, and then answers the requests of the group. If the count in the database is lower than the count in
-//! the file, the database has lost groups. The file is not synced: after a power failure, it may contain a lower count
-//! than the database, but never a higher count. This module must never make a commit wait for the disk, and must never
-//! make a commit fail.
+//! answered groups, without an error. To detect this, the writer thread keeps the count of groups in two places. The
+//! last write of each synced group puts the new count into the database. When the group is durable, the writer thread
+//! writes the count into the file, and then answers the requests of the group. If the count in the database is lower
+//! than the count in the file, the database has lost groups. The file is not synced: after a power failure, it may
+//! contain a lower count than the database, but never a higher count. This module must never make a commit wait for the
+//! disk, and must never make a commit fail.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, Write};

@@ -112,8 +112,8 @@ impl<'a> AssignChanges<'a> {
                     if origins.insert(table_key.clone()) {
                         self.assign_owner_group(group, origin, &table_key)?
                     } else {
-                        // An earlier group of the request has the same origin. The caller must send this later group
-                        // again in another call.
+                        // An earlier group of the request has the same origin. The caller must send this later group in
+                        // another call.
                         AssignGroupReply::Fenced
                     }
                 }
@@ -138,7 +138,7 @@ impl<'a> AssignChanges<'a> {
         Ok(answers)
     }
 
-    /// Processes the messages of an owner. The number of the commit and the id together identify each message.
+    /// Processes the messages of an owner. The number of its commit, together with its id, identifies a message.
     fn assign_owner_group(
         &mut self,
         group: &'a AssignGroup,
@@ -182,8 +182,7 @@ impl<'a> AssignChanges<'a> {
         }
         let mut answers = Vec::new();
         let mut new = Vec::new();
-        // The number of the last processed message of each key. Each further message of the key must get a higher
-        // number.
+        // The number of the last processed message of each key. Each later message of the key must get a higher number.
         let mut floors: HashMap<&str, u64> = HashMap::new();
         for chunk in &group.chunks {
             let mut messages = Vec::new();
@@ -272,8 +271,8 @@ impl<'a> AssignChanges<'a> {
     }
 
     /// Removes the messages of all commits after `claimed_commit`, because the outbox has lost these commits. If
-    /// commits ascend from block to block, only the last blocks contain such messages; otherwise any block may contain
-    /// them.
+    /// commits ascend from block to block, only the blocks at the end contain such messages; otherwise any block may
+    /// contain them.
     fn drop_lost_commits(
         &mut self,
         table_key: &[u8],
@@ -343,9 +342,9 @@ impl<'a> AssignChanges<'a> {
         Ok(self.queues.values().any(|filling| filling.queue.ends.len() >= limit))
     }
 
-    /// Processes a producer's message. If the producer has numbered the message, the number identifies the message;
-    /// otherwise the id does. If the destination numbers no messages, every message is new. Refuses a lost message that
-    /// would get another number than its earlier number.
+    /// Processes a producer's message. If the producer has numbered the message, this number identifies the message;
+    /// otherwise its id identifies it. If the destination numbers no messages, every message is new. Refuses a lost
+    /// message that would not get its earlier number.
     fn put_by_id(&mut self, item: &'a AssignItem) -> Result<AssignItemReply, AssignFailure> {
         let to = &self.assign.destination;
         let event = &item.event;
@@ -414,7 +413,7 @@ impl<'a> AssignChanges<'a> {
     /// given. Otherwise returns the refusal: [`AssignItemReply::KeyEnded`] if the key has ended in the reader with the
     /// highest of these numbers, or [`AssignItemReply::NumberedElsewhere`] with the sequence after the highest of these
     /// numbers. If the call publishes lost events again, returns [`Self::lost_reply`] instead of the refusal, and
-    /// ignores the dead letters that wait for earlier events. The store cannot compare an event with such a letter.
+    /// ignores early dead letters, because the store cannot compare an event with such a letter.
     fn numbered_elsewhere(
         &self,
         event: &Event,
@@ -448,10 +447,11 @@ impl<'a> AssignChanges<'a> {
         }))
     }
 
-    /// Returns the reply to an event that a producer publishes again because the store lost its number. Returns `None`
-    /// if the store gives the event `next`, the next number of its key: every reader that has this number has the same
-    /// event under this number. If the key has ended, the store gives no number, so that the key does not start again.
-    /// The event then counts as settled if the readers have it under any sequence.
+    /// Returns the reply to an event that a producer publishes again because the store lost its number. `next` is the
+    /// next number of the event's key. Returns `None` if every reader that has this number has the same event under
+    /// this number: the store then gives the event this number. If the key has ended, the store gives no number, so
+    /// that the key does not start again. In this case, the event counts as settled if the readers have it under any
+    /// sequence.
     fn lost_reply(
         &self,
         event: &Event,
@@ -483,8 +483,9 @@ impl<'a> AssignChanges<'a> {
         Ok(Some(AssignItemReply::KeyEnded))
     }
 
-    /// Returns whether each reader that has settled or spilled this sequence of the event's key, or a later sequence,
-    /// has under this sequence an event that `event` repeats. Returns `false` if no reader has the sequence.
+    /// Returns whether each reader that has this sequence of the event's key has the same event as `event` under this
+    /// sequence. A reader has a sequence if it has settled or spilled this sequence or a later one. Returns `false` if
+    /// no reader has the sequence.
     fn readers_have(&self, event: &Event, sequence: u64) -> Result<bool, AssignFailure> {
         let mut is_found = false;
         let mut is_same = true;
@@ -510,8 +511,8 @@ impl<'a> AssignChanges<'a> {
     }
 
     /// Sets the expiry time of the counter of an ended key to the expiry time of the key record that shows the end.
-    /// Otherwise the counter would stay for ever, because the store has lost the last event of the key, which would
-    /// have set the time.
+    /// Usually the last event of the key sets this time. The store has lost this event, so the counter would otherwise
+    /// stay for ever.
     fn end_counter(
         &mut self,
         key: &'a str,
@@ -533,8 +534,8 @@ impl<'a> AssignChanges<'a> {
         Ok(())
     }
 
-    /// Calls `visit` with each unexpired record of a key that a reader of the destination has, and the name of the
-    /// reader.
+    /// Calls `visit` for each reader of the destination that has an unexpired record of a key. The arguments are the
+    /// record and the name of the reader.
     fn each_reader(
         &self,
         key: &str,
@@ -714,7 +715,7 @@ pub(super) fn remove_expired(
     while let Some((length, after)) = rest.split_first_chunk::<4>() {
         let length = u32::from_le_bytes(*length) as usize;
         let Some((table_key, after)) = after.split_at_checked(length) else { break };
-        // If a later call has written the record again, the record has a later expiry time, and stays.
+        // If a later call has rewritten the record, the record has a later expiry time, and stays.
         let until =
             tables.log.get(table_key)?.and_then(|value| keys::expiry_time(table_key, &value));
         if until.is_none_or(|until| until <= now) {

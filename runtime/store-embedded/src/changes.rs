@@ -161,8 +161,8 @@ impl<'a> BatchChanges<'a> {
             }
         }
         let next = write.record.next;
-        // If the new record has no spilled events, remove all spilled events of the key, including those from `next`
-        // on.
+        // If the new record has no spilled events, remove all spilled events of the key, even events with a sequence of
+        // `next` or higher.
         let end = if remaining == 0 { u64::MAX } else { next };
         if stored.count > 0 && stored.first < end {
             found.settled = in_range(&self.tables.spill, event_at(stored.first), event_at(end))?;

@@ -1,4 +1,5 @@
-//! The due index: the keys that the owner of a partition must process again, and the earliest time for each key.
+//! The due index: for each partition, a list of keys, each with the earliest time at which the owner must handle the
+//! key.
 
 use async_trait::async_trait;
 use fjall::{Readable, Snapshot};

@@ -52,8 +52,8 @@ pub(super) struct StoreFolder {
 }
 
 impl Drop for StoreFolder {
-    /// Writes the file `closed`, if the store was closed cleanly. By now the engine has ended, so the oldest journal
-    /// does not change any more.
+    /// Writes the file `closed`, if the store was closed cleanly. The engine has ended before this call, so the oldest
+    /// journal no longer changes.
     fn drop(&mut self) {
         if self.is_closed.load(Ordering::Relaxed)
             && let Ok(Some(oldest)) = journal::oldest(&self.data())
@@ -106,10 +106,10 @@ impl StoreFolder {
         self.is_closed.store(true, Ordering::Relaxed);
     }
 
-    /// Prepares the journals for the engine. Returns an error if the journals are damaged ([`journal::damage`]).
-    /// Replaces the journals by copies whose content is certainly on the disk ([`journal::rewrite_journals`]). Does so
-    /// only if the last process did not close the store cleanly, or if an earlier opening failed.
-    /// [`Self::finish_opening`] removes the original journals once the engine is open.
+    /// Prepares the journals for the engine. Returns an error if the journals are damaged ([`journal::damage`]). If the
+    /// last process did not close the store cleanly, or if an earlier opening failed, replaces the journals by copies
+    /// whose content is certainly on the disk ([`journal::rewrite_journals`]). [`Self::finish_opening`] removes the
+    /// original journals once the engine is open.
     pub(super) fn secure_journals(&self) -> Result<(), StoreError> {
         let data = self.data();
         let before = self.path.join(OLD_JOURNALS_FOLDER);
@@ -354,8 +354,8 @@ fn refuse_foreign(path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Returns whether Ordain wrote the lock file: a file with the id of a process and at least one further line. A file
-/// that is empty, or contains only NUL bytes, counts as written by Ordain, because a crash can leave such a file.
+/// Returns whether Ordain wrote the lock file: a file with the id of a process and at least one more line. A file that
+/// is empty, or contains only NUL bytes, counts as written by Ordain, because a crash can leave such a file.
 fn is_own_lock(path: &Path) -> Result<bool, StoreError> {
     let file = path.join(LOCK_FILE);
     let content = fs::read(&file).map_err(|error| folder_error(&file, &error))?;
@@ -396,7 +396,7 @@ fn own_network() -> String {
     format!("{} {}", boot.trim_end(), namespace.display())
 }
 
-/// Names the process that wrote this text into the lock file.
+/// Returns a description of the process that wrote this text into the lock file.
 fn owner_name(owner: &str) -> String {
     match owner.lines().next().unwrap_or_default() {
         "" => "another process".to_owned(),
@@ -413,7 +413,7 @@ fn lock(path: &Path, admin_url: Option<&str>) -> Result<File, StoreError> {
             // The content of the file only helps users and commands, so a failed write is ignored.
             let url = admin_url.unwrap_or_default();
             let content = format!("{}\n{url}\n{}\n", std::process::id(), own_network());
-            // One write, so that a killed process leaves an empty or a complete file: see `is_own_lock`.
+            // Use only one write, so that a killed process leaves an empty or a complete file: see `is_own_lock`.
             let _ = lock
                 .rewind()
                 .and_then(|()| lock.set_len(0))

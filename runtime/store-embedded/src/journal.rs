@@ -55,7 +55,7 @@ pub(super) fn put_back(folder: &Path, before: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns a description of the damage in four cases. `folder` has no journal; a journal is missing; a journal other
+/// Returns a description of the damage in four cases: `folder` has no journal; a journal is missing; a journal other
 /// than the newest is empty; or a journal has unreadable data although a later journal has data. A failed write can
 /// leave a torn batch at the end of the last journal with data, and one empty journal after it. Neither the torn batch
 /// nor the empty journal counts as damage. `oldest` is the number of the journal that was the oldest at the last clean

@@ -1,6 +1,6 @@
 //! The membership of instances, and their leases. Only one process can open the folder. Members and leases are
-//! therefore in the memory of this process, and an instance is a member until it leaves or its process ends. Tests may
-//! run several instances in this process. After the end of the process, only the rollouts remain, as marks in the
+//! therefore in the memory of this process, and an instance is a member until it leaves or its process ends. In a test,
+//! one process may run several instances. After the end of the process, only the rollouts remain, as marks in the
 //! store. A rollout names the handler version that executes the events of a stream.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

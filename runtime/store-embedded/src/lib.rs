@@ -8,8 +8,8 @@
 //! **Failure.** After a failed write or sync, the content of the disk is unknown, and a repeated write or sync could
 //! succeed although data is missing. The store then disables itself: it logs the reason once, answers commits with
 //! [`CommitReply::Unknown`](ordain_core::CommitReply::Unknown), and answers all other requests that read or write
-//! stored data with [`StoreError::Failed`]. Only opening the store again reads the real content of the disk, so a
-//! process with a failed store exits.
+//! stored data with [`StoreError::Failed`]. The store can read the real content of the disk only when it is opened
+//! again, so a process with a failed store exits.
 //!
 //! **Reading.** Reads run on blocking threads, a few at a time. Most reads find their data in memory, but any read may
 //! need the disk, or scan thousands of entries.
@@ -250,7 +250,7 @@ impl EmbeddedStore {
     /// Returns the reason why the writer thread has ended.
     fn failure(&self) -> StoreError {
         // The writer thread records a failure before it drops its requests, so the reason of a failure is known here.
-        // Without a recorded failure, the store is closing.
+        // If no failure is recorded, the store is closing.
         let failed = self.shared.check().err();
         failed.unwrap_or_else(|| StoreError::Unavailable("the store is closing".to_owned()))
     }

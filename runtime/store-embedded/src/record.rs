@@ -11,7 +11,7 @@ const FORMAT: u8 = 1;
 
 /// The maximum size of a state that is stored together with the key record, in bytes. For a key with a small state, a
 /// commit writes one entry instead of two, which saves a third of the engine's work. A larger state has a separate
-/// entry, because a write of the key record that does not change the state would otherwise write the large state again.
+/// entry. Otherwise each write of the key record would also write the large state, even if the state does not change.
 pub(super) const INLINE_STATE_BYTES: usize = 1024;
 
 const STATE_NONE: u8 = 0;

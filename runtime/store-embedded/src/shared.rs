@@ -38,7 +38,7 @@ impl SharedStore {
     }
 
     /// Disables this store permanently after a failed write. The content of the disk is then unknown, so the store must
-    /// not answer further requests. Only opening the store again reads the real content.
+    /// answer no more requests. The store can read the real content only when it is opened again.
     pub(super) fn fail(&self, error: &fjall::Error) {
         self.disable(&failure(self.folder.path(), error));
     }
@@ -92,7 +92,7 @@ impl SharedStore {
         )
     }
 
-    /// Adds the folder and the next step to an error about damaged data.
+    /// Adds the path of the folder, and the next step for the operator, to an error about damaged data.
     pub(super) fn with_folder(&self, error: StoreError) -> StoreError {
         match error {
             StoreError::Corrupt(words) => StoreError::Corrupt(self.damage_text(&words)),

@@ -1,6 +1,6 @@
 //! Reads the events of a key that wait in the store. Spilled events wait until their key can execute them. Events in
-//! dead letters with a cause of [`ordain_core::Cause::waits_for_earlier`] wait too, because their key could not hold
-//! them when they arrived.
+//! early dead letters ([`ordain_core::Cause::waits_for_earlier`]) wait too, because their key could not hold them when
+//! they arrived.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -200,8 +200,8 @@ fn spilled(
     Ok(Ok(found))
 }
 
-/// Returns the dead letters in `range` that have a cause of [`ordain_core::Cause::waits_for_earlier`] and an event, and
-/// that were stored at most `within` ms ago. Ends before the next letter when the memory of the events reaches
+/// Returns the early dead letters ([`ordain_core::Cause::waits_for_earlier`]) in `range` that have an event, and that
+/// were stored at most `within` ms ago. Ends before the next letter when the memory of the events reaches
 /// [`FOUND_BYTES_LIMIT`].
 fn early_letters(
     shared: &SharedStore,

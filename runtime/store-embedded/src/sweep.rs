@@ -19,8 +19,8 @@ use ordain_store::codec::letter_time;
 pub(super) const OPENING_SWEEP_LIMIT: usize = 10_000;
 /// Returns the approximate maximum number of entries of each kind that the sweep removes after a group of requests.
 /// `entries` is the number of key records, dead letters and other entries that the group wrote. The limit exceeds the
-/// number of entries that the group can have added, so that the sweep keeps up. The sweep costs little compared with
-/// the commits.
+/// number of entries that the group can have added, so that the sweep keeps up with the writes. The sweep costs little
+/// compared with the commits.
 pub(super) fn group_sweep_limit(entries: usize) -> usize {
     16 + 2 * entries
 }

@@ -27,11 +27,11 @@ const JOURNALS_BYTES_LIMIT: u64 = 128 * MIB;
 const WORKER_THREADS: usize = 1;
 
 /// The engine writes the in-memory part of a table to disk when the part reaches this size, in bytes. Tables with
-/// large, short-lived values have the larger limit, so that most values are removed before the engine writes them to
-/// disk. A still larger limit would only make searches longer. When four such parts of one table wait to be written,
-/// the engine blocks writes. The limits of all tables add up to 128 MiB, so all tables together need at most four times
-/// 128 MiB, and usually a fifth of this maximum. Writing to disk and merging need additional memory, which grows with
-/// the length of keys.
+/// large, short-lived values have the larger of the two limits, so that most values are removed before the engine
+/// writes them to disk. A still larger limit would only make searches longer. When four such parts of one table wait to
+/// be written, the engine blocks writes. The limits of all tables add up to 128 MiB, so all tables together need at
+/// most four times 128 MiB, and usually a fifth of this maximum. Writing to disk and merging need additional memory,
+/// which grows with the length of keys.
 const SMALL_TABLE_BYTES: u64 = 8 * MIB;
 const LARGE_TABLE_BYTES: u64 = 16 * MIB;
 

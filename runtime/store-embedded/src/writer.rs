@@ -34,9 +34,9 @@ use ordain_store::{
     Partition, StoreError,
 };
 
-/// The maximum number of requests in the channel to the writer thread. When the channel is full, further callers wait.
-/// Each shard of a partition has at most one commit in progress, so commits alone fill the channel only if the number
-/// of partitions times the number of shards reaches this limit.
+/// The maximum number of requests in the channel to the writer thread. When the channel is full, callers wait until it
+/// has space. Each shard of a partition has at most one commit in progress. Commits alone therefore fill the channel
+/// only if the number of partitions times the number of shards reaches this limit.
 pub(super) const REQUEST_QUEUE_LIMIT: usize = 256;
 
 /// The maximum number of requests in a group (requests that one sync makes durable). The limit prevents the first

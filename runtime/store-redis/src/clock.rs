@@ -2,11 +2,11 @@
 //!
 //! A Redis server may have a wrong clock for a while, and expired data is removed for good. Each process therefore has
 //! a [`StoreClock`], which follows the clock of the server. In a Cluster, the clock of the server is the lowest of the
-//! clocks of all masters, so that one clock that is far ahead makes no data expire. The process regularly reads the
-//! clock of the server, and only a read advances the [`StoreClock`] by more than the time that the process measures
-//! itself. If the server's clock jumps forward, the [`StoreClock`] follows only after further reads have confirmed the
-//! jump ([`MonotonicClock`]). Each call of a script contains the time of this clock. The scripts compare it with the
-//! time of their own server (`expiry_times` in `scripts/common.lua`).
+//! clocks of all masters, so that a single clock that is far ahead does not make data expire. The process regularly
+//! reads the clock of the server, and only a read advances the [`StoreClock`] by more than the time that the process
+//! measures itself. If the server's clock jumps forward, the [`StoreClock`] follows only after later reads have
+//! confirmed the jump ([`MonotonicClock`]). Each call of a script contains the time of this clock. The scripts compare
+//! it with the time of their own server (`expiry_times` in `scripts/common.lua`).
 //!
 //! The Redis key `store` has a record of the clock, so that the clock of the next process continues from it. The record
 //! is a field that other versions of Ordain ignore. If the store goes back in time, the record goes back too, and the
@@ -108,8 +108,8 @@ impl StoreClock {
         self.clock.time()
     }
 
-    /// Takes a new read of the server's clock and of the record. This is the only function that advances the clock by
-    /// more than the time since the previous call. Returns the new record; `None` if the store must not change its
+    /// Processes a new read of the server's clock and of the record. This is the only function that advances the clock
+    /// by more than the time since the previous call. Returns the new record; `None` if the store must not change its
     /// record.
     fn update(&self, reading: ClockReading) -> Option<ClockRecord> {
         let ClockReading { time, stored } = reading;
@@ -184,7 +184,7 @@ pub(super) async fn write(
     run_script_on(connection, script, &call).await.map(drop)
 }
 
-/// Reads the server's clock for a [`StoreClock`], and keeps the stored record new enough.
+/// Reads the server's clock for a [`StoreClock`], and updates the stored record if the record is too old.
 pub(super) async fn follow(
     connection: &RedisConnection,
     script: &LuaScript,
@@ -198,7 +198,8 @@ pub(super) async fn follow(
     }
 }
 
-/// A task that regularly reads the server's clock for a [`StoreClock`], and keeps the stored record new enough.
+/// A task that regularly reads the server's clock for a [`StoreClock`], and updates the stored record if the record is
+/// too old.
 pub(super) struct ClockTask(JoinHandle<()>);
 
 impl ClockTask {
@@ -350,7 +351,7 @@ mod tests {
         rig.assert_time(START_MS);
         assert_eq!(rig.read_after(0, START_MS, stored), None);
         rig.assert_time(START_MS);
-        // A smaller step counts at once.
+        // The clock follows a smaller step immediately.
         let step = START_MS + 30 * MINUTE_MS;
         assert_eq!(rig.read_after(0, step, stored), Some(record(step, 0)));
         rig.assert_time(step);

@@ -29,8 +29,8 @@ const FLAG_ABSENT: u8 = 1;
 const FLAG_NEW: u8 = 2;
 const FLAG_NEW_FAILURE: u8 = 4;
 const FLAG_NEW_TIMES: u8 = 8;
-/// A write with this flag, or with a higher flag, has further arguments after the records of all writes. A write with
-/// [`STATE_PUT_SEPARATE`] also has such an argument.
+/// A write with this flag, or with a higher flag, has additional arguments after the records of all writes. A write
+/// with [`STATE_PUT_SEPARATE`] also has such an argument.
 const FLAG_LETTERS: u8 = 16;
 const FLAG_SPILL: u8 = 32;
 const FLAG_IDS: u8 = 64;

@@ -1,10 +1,10 @@
 //! The connections: to one server, to the master that Sentinels name, or to all masters of a Cluster.
 //!
 //! After a connection has broken, the next call opens a new connection; concurrent calls share the result of one
-//! attempt. A server executes each call at most once. In a Cluster, this module repeats a call only if no node has
-//! executed the call. This is so if a node has redirected or refused the call, or if no connection to the node could be
-//! opened. In all other cases the caller decides whether to repeat a call, because only the caller can judge whether a
-//! repetition is harmless.
+//! attempt to connect. A server executes each call at most once. In a Cluster, this module repeats a call only if no
+//! node has executed the call. This is so if a node has redirected or refused the call, or if no connection to the node
+//! could be opened. In all other cases the caller decides whether to repeat a call, because only the caller can judge
+//! whether a repetition is harmless.
 
 mod cluster;
 mod connect;

@@ -1,4 +1,5 @@
-//! The due index: the keys that the owner of a partition must process again, and the earliest time for each key.
+//! The due index: for each partition, a list of keys, each with the earliest time at which the owner must handle the
+//! key.
 
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
@@ -51,8 +52,8 @@ async fn read_shard(
             Some((at, key)) => call.arg(at).arg(key.as_bytes()),
         };
         let due = ShardDueEntries::read(store.run_script(script, call).await?, &keys[1])?;
-        // One call examines a limited number of entries. If the call returned none of them, the loop continues after
-        // the last examined entry.
+        // One call examines a limited number of entries. If the call returned no entry, the loop continues after the
+        // last examined entry.
         match due.next {
             Some(next) if due.entries.is_empty() && next.0 <= due.now && limit > 0 => {
                 after = Some(next);

@@ -61,9 +61,9 @@ pub(super) fn request_error(error: &RedisError) -> StoreError {
 }
 
 /// Converts an error that occurred while the store was opened. An error that a retry cannot resolve becomes
-/// [`StoreError::Unusable`], which ends the start: the URL does not match the server, or another program has written a
-/// Redis key of the store. A refused login, a missing right or a refused certificate does not become `Unusable`,
-/// because a later try may succeed.
+/// [`StoreError::Unusable`], which ends the start. Such an error occurs if the URL does not match the server, or if
+/// another program has written a Redis key of the store. A refused login, a missing right or a refused certificate does
+/// not become `Unusable`, because a later try may succeed.
 #[allow(clippy::needless_pass_by_value, reason = "it is an argument of `map_err`")]
 pub(super) fn start_error(error: RedisError) -> StoreError {
     let is_unusable = error.code() == Some("WRONGTYPE")
@@ -72,8 +72,8 @@ pub(super) fn start_error(error: RedisError) -> StoreError {
     if is_unusable { StoreError::Unusable(error_text(&error)) } else { request_error(&error) }
 }
 
-/// Returns the text of the server or of the Redis library, without the parts that are useful only to a programmer, and
-/// with the next step if `advice` returns one.
+/// Returns the text of the server or of the Redis library, without the parts that are useful only to a programmer.
+/// Appends the next step if `advice` returns one.
 pub(super) fn error_text(error: &RedisError) -> String {
     let words = match (error.code(), error.detail()) {
         (Some("CORRUPT" | "NOPERM"), Some(detail)) => detail.to_owned(),
@@ -105,8 +105,8 @@ fn advice(error: &RedisError, words: &str) -> Option<&'static str> {
         rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => Some(
             "The server requires a client certificate, but Ordain has none: set tls-auth-clients no in the server",
         ),
-        // The last two reasons occur if the authority that signed the certificate has the name of a trusted authority,
-        // but another key pair.
+        // The last two of these reasons occur if the authority that signed the certificate has the name of a trusted
+        // authority, but another key pair.
         rustls::Error::InvalidCertificate(
             CertificateError::UnknownIssuer
             | CertificateError::BadSignature
@@ -132,7 +132,7 @@ fn advice(error: &RedisError, words: &str) -> Option<&'static str> {
     }
 }
 
-/// Returns the error of the TLS library that caused an error.
+/// Returns the error of the TLS library that is the cause of `error`; `None` if `error` has another cause.
 fn tls_error(error: &RedisError) -> Option<&rustls::Error> {
     let cause = error.source()?;
     let cause = cause.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;

@@ -54,9 +54,9 @@ impl LeaseStore for RedisStore {
         let table = if membership_version == request.known_version {
             None
         } else {
-            // The version also changes if the store has lost all its data. This process must check the record of the
-            // store again before it next adds entries to a queue. It therefore accepts no events into a store without a
-            // record.
+            // The version also changes if the store has lost all its data. After this call, the process checks the
+            // record of the store again before it adds entries to a queue. It therefore accepts no events into a store
+            // without a record.
             forget_registrations(self);
             Some(self.table().await?)
         };

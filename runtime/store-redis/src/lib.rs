@@ -164,9 +164,9 @@ pub struct RedisStore {
 impl RedisStore {
     /// Connects to the servers and opens the store. A try can fail for a temporary reason, for example because a server
     /// does not answer or the user lacks a required permission. In this case, tries again for about half a minute, or
-    /// for `retry_timeout` if this timeout is shorter. Returns an error without another try if a server is too old, or
-    /// would evict Redis keys when its memory is full. Also returns an error at once if the store has another schema or
-    /// number of shards.
+    /// for `retry_timeout` if this timeout is shorter. Returns an error without another try in three cases: a server is
+    /// too old; a server would evict Redis keys when its memory is full; or the store has another schema or number of
+    /// shards.
     pub fn open(options: RedisOptions) -> BoxFuture<'static, Result<Self, StoreError>> {
         Box::pin(Self::wait_to_open(options))
     }
@@ -237,7 +237,7 @@ impl RedisStore {
         store.with_clock(options).await
     }
 
-    /// Starts the clock by which data expires. Records in the store what the clock has found.
+    /// Starts the clock by which data expires, and updates the stored record of the clock if necessary.
     async fn with_clock(self, options: &RedisOptions) -> Result<Self, StoreError> {
         let key = self.names.in_common_shard(RedisKeyKind::Store);
         let script = &self.scripts.clock;

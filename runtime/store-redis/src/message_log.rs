@@ -277,8 +277,8 @@ async fn fields_of(store: &RedisStore, name: &str) -> Result<u64, StoreError> {
 }
 
 /// Returns the wanted sequences for which the log, whose Redis key is in `names`, has retained messages of the key.
-/// Each range of the result contains one sequence. The time of this search depends on the number of fields of the log,
-/// not on the number of wanted sequences. `wanted` must be in ascending order.
+/// Each range of the result contains one sequence. The duration of this search depends on the number of fields of the
+/// log, not on the number of wanted sequences. `wanted` must be in ascending order.
 async fn retained_sequences(
     store: &RedisStore,
     names: &[String],
@@ -287,7 +287,7 @@ async fn retained_sequences(
 ) -> Result<Vec<RangeInclusive<u64>>, StoreError> {
     let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return Ok(Vec::new()) };
     let script = &store.scripts.retained_sequences;
-    // A sequence has eight bytes, each of which matches any byte.
+    // Each `?` of the pattern stands for one of the eight bytes of a sequence.
     let pattern = format!("m{}????????", escape_pattern(key));
     let is_wanted = |sequence: u64| {
         let at = wanted.partition_point(|range| *range.end() < sequence);
@@ -474,9 +474,9 @@ fn put_origin(call: &mut Cmd, origin: Option<&OriginOutbox>) {
 
 /// Appends three arguments for a message that the store is to assign. The first argument is the key. The third argument
 /// has the bytes of the event after its number. The second argument begins with two flags. The first flag is 1 if the
-/// message has its own number. The first flag is 2 if the message comes from a producer, and may get only the number
-/// that it had before a loss. Otherwise the first flag is 0. The second flag is 1 for the last message of a key. These
-/// parts follow the flags:
+/// message has its own number. It is 2 if a producer repeats a lost message, which may get only the number that it had
+/// before the loss. Otherwise it is 0. The second flag is 1 for the last message of a key. These parts follow the
+/// flags:
 ///
 /// 1. the partition
 /// 2. the content digest

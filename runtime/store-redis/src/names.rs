@@ -6,8 +6,8 @@
 //!
 //! A shard has only a few Redis keys: all key records of a stream in a shard are fields of one hash. The caller of a
 //! script must name every Redis key that the script uses. While a slot moves to another server, a script would not find
-//! an unnamed Redis key that has already moved. If each record had its own Redis key, the caller would have to know all
-//! records that a script uses before the script runs.
+//! an unnamed Redis key that has already moved. If each record had its own Redis key, the caller would have to know,
+//! before the script runs, all records that the script uses.
 
 use ordain_store::Partition;
 
@@ -34,7 +34,7 @@ pub(super) enum RedisKeyKind {
     Versions,
     /// Key records with their states, spilled events, dead letters, messages to be published, and fences.
     Data,
-    /// The due index: the time at which the owner must process each key again.
+    /// The due index: for each key, the earliest time at which the owner must handle the key.
     Due,
     /// The expiry index: for each key record that expires, a time that is not later than the expiry time of the record.
     Expiry,

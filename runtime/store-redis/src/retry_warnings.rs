@@ -12,13 +12,13 @@ use ordain_util::log_throttle::LogThrottle;
 /// The minimum time between two warnings about a store that does not answer.
 pub(super) const WARN_INTERVAL: Duration = Duration::from_secs(5);
 /// The time for which the reason of a failed request is returned. The store repeats a failed request after at most a
-/// second, and an attempt takes at most 13 seconds: 3 seconds to connect and 10 seconds for the response. An older
-/// reason therefore usually belongs to an earlier failure.
+/// second, and each try takes at most 13 seconds: 3 seconds to connect and 10 seconds for the response. An older reason
+/// therefore usually belongs to an earlier failure.
 const REASON_AGE_LIMIT: Duration = Duration::from_secs(15);
 /// If the newest failure of a request is older than this time, the request counts as given up by its caller, for
 /// example because the process has lost the partition. The failures of a request that the caller repeats follow each
-/// other within 18 seconds. An attempt takes at most 13 seconds. The sequencer sends a failed commit again after at
-/// most 5 seconds, and callers repeat all other requests sooner. The rest is a reserve for a busy process.
+/// other within 18 seconds. One try takes at most 13 seconds. The sequencer sends a failed commit again after at most 5
+/// seconds, and callers repeat all other requests sooner. The rest is a reserve for a busy process.
 const GIVE_UP_DELAY: Duration = Duration::from_secs(20);
 
 /// The requests that failed and that their callers repeat, and the throttle for the warnings about them.
@@ -163,7 +163,7 @@ mod tests {
         assert!(requests.resolve(COMMIT, start + GIVE_UP_DELAY));
     }
 
-    /// An attempt takes at most 13 seconds, and the sequencer sends a commit again after at most 5 seconds.
+    /// One try takes at most 13 seconds, and the sequencer sends a commit again after at most 5 seconds.
     #[test]
     fn commit_that_always_fails_is_never_a_recovery() {
         let mut requests = RetryingRequests::new();

@@ -53,8 +53,7 @@ impl ServerSettings {
         Ok(Self { syncs, ..settings })
     }
 
-    /// Returns an error if a server has a version that is too old, is a replica, or would evict Redis keys when its
-    /// memory is full.
+    /// Returns an error if a server is too old, is a replica, or would evict Redis keys when its memory is full.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         for info in &self.infos {
             check_version(info_field(info, "redis_version").unwrap_or("unknown"))?;

@@ -1,5 +1,5 @@
 //! Reads the events of a key that wait in the store. Spilled events wait until their key can execute them. The events
-//! of some dead letters wait for earlier events of the key.
+//! of early dead letters wait for earlier events of the key.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -101,8 +101,8 @@ fn end_of_read((events, is_end): &SpillPage) -> u64 {
 }
 
 /// Returns the first events of `read` that together fit into `bytes` of memory. Always returns the first event, even if
-/// it is larger. `end` states whether `read` contains the last requested event. The second value of the result states
-/// the same for the returned events: it is `end`, or `false` if this function omitted events.
+/// it is larger than `bytes`. `end` states whether `read` contains the last requested event. The second value of the
+/// result states the same for the returned events: it is `end`, or `false` if this function omitted events.
 fn first_events(bytes: usize, read: Vec<NumberedEvent>, end: bool) -> SpillPage {
     let mut events = Vec::new();
     let mut memory = 0;
@@ -163,9 +163,9 @@ fn read_event(key: &str, sequence: &Bytes, event: &Bytes) -> KeyResult<NumberedE
     decode_spilled(key, sequence, event).map(|event| (sequence, event))
 }
 
-/// Returns the first dead letters in `range` that have a cause of [`Cause::waits_for_earlier`] and an event, and that
-/// were stored at most `within` ms ago. One call returns a limited number of letters, but at least one letter if there
-/// is one. Also returns `true` if no more such letters follow.
+/// Returns the first early dead letters ([`Cause::waits_for_earlier`]) in `range` that have an event, and that were
+/// stored at most `within` ms ago. One call returns a limited number of letters, but at least one letter if there is
+/// one. Also returns `true` if no more such letters follow.
 async fn early_letters(
     store: &RedisStore,
     partition: &Partition,

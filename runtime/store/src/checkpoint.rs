@@ -1,14 +1,13 @@
 //! The checkpoint of a file source, or of a publisher that reads a file, in the store. For each file, it contains a
 //! position in the file, the identity of the file, and a fingerprint of the bytes that were read. In this module, the
-//! word "source" includes such a publisher. By the identity (inode, device and creation time), the source finds a file
-//! again after a log rotation has given the file another name. By the fingerprint, the source distinguishes the file
-//! from another file with the same inode, and finds a copy of the file. If the checkpoint may be wrong, the source
-//! reads the files from their beginning. Reading a part of a file twice only repeats events, and the stream recognises
-//! most repeats. Skipping a part of a file would lose events, so a checkpoint must never name a position after the
-//! first unprocessed event.
+//! word "source" includes such a publisher. By the identity (inode, device and creation time), the source recognises a
+//! file that a log rotation has renamed. By the fingerprint, the source distinguishes the file from another file with
+//! the same inode, and finds a copy of the file. If the checkpoint may be wrong, the source reads the files from their
+//! beginning. Reading a part of a file twice only repeats events, and the stream recognises most repeats. Skipping a
+//! part of a file would lose events, so a checkpoint must never name a position after the first unprocessed event.
 //!
 //! The checkpoint of a stream's source is stored in one shard (a slice of the store), but depends on commits in all
-//! shards. For each shard, this checkpoint therefore contains the number of the last commit on which its positions
+//! shards. For each shard, this checkpoint therefore contains the number of the last commit on which the positions
 //! depend. If a shard has lost this commit, the results of events before the positions may be lost too, so the
 //! checkpoint may be wrong.
 
@@ -68,8 +67,9 @@ pub struct FileProgress {
     /// The fingerprint of the bytes that were read.
     pub print: ReadFingerprint,
     /// The fingerprint of the first bytes that the file had when the source last measured it, at most
-    /// [`TAIL_LIMIT_BYTES`]. By this fingerprint, the source detects that a file has new content, although it has read
-    /// nothing of the file. The fingerprint is empty as soon as the source has read a part of the file.
+    /// [`TAIL_LIMIT_BYTES`]. By this fingerprint, the source detects that the content of a file has changed, even if
+    /// the source has read nothing of this file. The fingerprint is empty as soon as the source has read a part of the
+    /// file.
     #[serde(
         default = "ReadFingerprint::of_nothing",
         skip_serializing_if = "ReadFingerprint::is_of_nothing"
@@ -79,18 +79,18 @@ pub struct FileProgress {
     /// example, log rotation had renamed the file.
     pub is_live: bool,
     /// `true` if the source does not read the file, because log rotation had renamed the file before the source began
-    /// to read the files of its path. The source begins at the first start of the stream or, if the path is a link,
-    /// when the link leads to another file.
+    /// to read the files of its path. The source begins to read at the first start of the stream and, if the path is a
+    /// link, whenever the link leads to another file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_ignored: bool,
-    /// `true` if the file is missing and has no unread bytes that the source waits for. The source has read the file to
-    /// its end or ignored it, the stream has a dead letter about the unread rest, or a publisher has continued with
-    /// another file. If the file returns, the source reads only the bytes after the position. It reads no bytes of an
-    /// ignored file.
+    /// `true` if the file is missing and has no unread bytes that the source waits for. This is so in one of these
+    /// cases: the source has read the file to its end, or ignores the file; the stream has a dead letter about the
+    /// unread rest; or a publisher has continued with another file. If the file returns, the source reads only the
+    /// bytes after the position. It reads no bytes of an ignored file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_lost: bool,
-    /// `true` if the source has found a compressed file that this file may have become. A file becomes at most one
-    /// compressed file, so the source matches further compressed files only with other files.
+    /// `true` if the source has found a compressed file that may be the compressed form of this file. A file has at
+    /// most one compressed form, so the source does not compare this file with more compressed files.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_compressed: bool,
     /// `true` if the source has read only blanks from the file.
@@ -108,8 +108,8 @@ pub struct FilePosition {
 }
 
 /// A fingerprint of the bytes that a source has read from a file. The source has read at least up to the position of
-/// the checkpoint, and possibly further. The fingerprint describes the bytes as they were when the source read them. If
-/// a program changes these bytes later, the stored fingerprint stays the same, so a comparison
+/// the checkpoint, and possibly beyond it. The fingerprint describes the bytes as they were when the source read them.
+/// If a program changes these bytes later, the stored fingerprint stays the same, so a comparison
 /// ([`matches`](Self::matches)) can show the change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -289,9 +289,9 @@ pub struct SourceProgress {
 }
 
 impl SourceProgress {
-    /// Returns the checkpoint of the source with this position in the file of the batch. `earlier` has the progress at
-    /// the end of earlier batches that share the list of files. `commits` contains, for each shard, the number of the
-    /// last commit on which the position depends.
+    /// Returns the checkpoint of the source after this batch. `earlier` has the progress at the end of earlier batches
+    /// that share the list of files. `commits` contains, for each shard, the number of the last commit on which the
+    /// position depends.
     pub fn checkpoint<'a>(
         &self,
         earlier: impl IntoIterator<Item = &'a Self>,

@@ -2,13 +2,13 @@
 //! thus remains expired. The store's clock must also never stop. If the followed clock is behind, the store's clock
 //! continues from its own time: an entry that expires in a second still expires after a second.
 //!
-//! The embedded store follows the machine's clock. Its clock starts at the newest time in the tables or later. A
-//! process that ends cleanly writes its time. After a crash, the clock may go back by [`CLOCK_LEAD_LIMIT_MS`], but
-//! never to a time before the last commit or assignment of messages. Therefore only a read can see an expired entry
-//! again, and no commit or assignment depends on the lost time.
+//! In the embedded store, the store's clock follows the machine's clock. It starts at the newest time in the tables or
+//! later. A process that ends cleanly writes the time of the store's clock. After a crash, the store's clock may go
+//! back by [`CLOCK_LEAD_LIMIT_MS`], but never to a time before the last commit or assignment of messages. Therefore
+//! only a read can see an expired entry again, and no commit or assignment depends on the lost time.
 //!
-//! The store in Redis follows the clock of the Redis server. In this store, the store's clock only determines which
-//! data has expired.
+//! In a store in Redis, the store's clock follows the clock of the Redis server, and only determines which data has
+//! expired.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,10 +17,10 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::StoreError;
 
-/// The maximum number of ms by which the wall clock may be behind the last time in the store. Above this number, the
+/// The maximum number of ms by which the wall clock may be behind the newest time in the store. Above this number, the
 /// store logs a warning when it is opened.
 const CLOCK_WARNING_MS: u64 = 60_000;
-/// The store's clock follows the wall clock at once if the wall clock is ahead by at most this number of ms.
+/// The store's clock follows the wall clock immediately if the wall clock is ahead by at most this number of ms.
 /// Corrections of a wall clock are usually smaller than this limit. Most periods for which a machine sleeps or a
 /// process is stopped are also shorter.
 pub const JUMP_LIMIT_MS: u64 = 60 * 60_000;
@@ -30,8 +30,8 @@ pub const JUMP_LIMIT_MS: u64 = 60 * 60_000;
 pub const JUMP_CONFIRMATION_MS: u64 = 10 * 60_000;
 /// The maximum time between two reads of the wall clock that confirm a jump, in ms. A process may be stopped, or a
 /// server may not answer, for longer than this time. The wall clock may have been right in the meantime, so the
-/// confirmation then starts again. The limit is three times the interval at which the store in Redis reads the clock of
-/// the server.
+/// confirmation then starts from the beginning. The limit is three times the interval at which the store in Redis reads
+/// the clock of the server.
 pub const CONFIRMING_READS_LIMIT_MS: u64 = 30_000;
 /// The maximum time by which the store's clock may be ahead of the newest stored time, in ms. The limit is well below
 /// [`JUMP_LIMIT_MS`]. If the wall clock is right, and the next start follows a crash within 50 minutes, the store's
@@ -109,16 +109,16 @@ impl ClockJump {
 /// Key records, ids and dead letters expire by this clock, and the store then removes them. A wall clock that is wrong
 /// must therefore not set this clock forward. If the wall clock is ahead by more than [`JUMP_LIMIT_MS`], the wall clock
 /// has jumped, or the store was not used for a while. The offset then stays until reads of the wall clock have
-/// confirmed the jump: for [`JUMP_CONFIRMATION_MS`], each read saw a wall clock that was ahead by more than
-/// [`JUMP_LIMIT_MS`], and the time between two reads was at most [`CONFIRMING_READS_LIMIT_MS`]. This clock then
-/// advances by the smallest lead that these reads saw.
+/// confirmed the jump. The reads confirm a jump if, for [`JUMP_CONFIRMATION_MS`], each read saw a wall clock that was
+/// ahead by more than [`JUMP_LIMIT_MS`]. The time between two reads must be at most [`CONFIRMING_READS_LIMIT_MS`].
+/// After the confirmation, this clock advances by the smallest lead that these reads saw.
 #[derive(Debug)]
 pub struct MonotonicClock {
     source: TimeSource,
     offset: AtomicU64,
     /// The newest time that this clock has returned. Two threads may read the clocks in one order and return in the
-    /// opposite order, so each function that returns the time compares its result with this time, and returns the later
-    /// of the two.
+    /// opposite order. Each function that returns the time therefore compares its result with this time, and returns
+    /// the later of the two.
     newest: AtomicU64,
     jump: Mutex<Option<ClockJump>>,
     /// True if `jump` is not `None`. If there is no jump, no read of the clock locks `jump`.
@@ -169,7 +169,8 @@ impl MonotonicClock {
         (clock, if has_jumped { first_seen } else { 0 })
     }
 
-    /// Reads the wall clock, and returns the time, which is never earlier than any time returned before.
+    /// Reads the wall clock, and returns the time of this clock. The time is never earlier than any time that this
+    /// clock has returned before.
     pub fn now(&self) -> u64 {
         let steady = (self.source.steady)();
         let ahead = (self.source.wall)().saturating_sub(steady);
@@ -319,7 +320,7 @@ mod tests {
             assert_eq!(clock.now(), before + JUMP_CONFIRMATION_MS - 1);
             assert!(!clock.has_jumped());
         }
-        // A smaller step of the wall clock counts at once, for example after the machine slept.
+        // The clock follows a smaller step of the wall clock immediately, for example after the machine slept.
         let before = clock.now();
         clocks.wall.fetch_add(JUMP_LIMIT_MS, Ordering::Relaxed);
         assert_eq!(clock.now(), before + JUMP_LIMIT_MS);
@@ -349,7 +350,7 @@ mod tests {
         assert_eq!(clock.now(), clocks.wall.load(Ordering::Relaxed));
     }
 
-    /// Each part of a lead must last for the whole time of the confirmation.
+    /// The clock advances only by the part of a lead that has lasted for the whole time of the confirmation.
     #[test]
     fn confirmed_jump_is_as_large_as_the_smallest_lead() {
         let clocks = Clocks::default();

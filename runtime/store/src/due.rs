@@ -1,4 +1,5 @@
-//! The due index: the times at which the owner of a partition must process a key again.
+//! The due index: for each partition, a list of keys, each with the earliest time at which the owner must handle the
+//! key.
 
 use async_trait::async_trait;
 use ordain_core::Key;

@@ -5,9 +5,9 @@ use super::Partition;
 /// An error of a store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The store cannot be used or cannot execute the request, and a retry fails for the same reason. For example, the
-    /// store belongs to another application, has another schema or number of shards, or is damaged. The message names
-    /// the reason.
+    /// The store cannot be used or cannot execute the request, and a retry would fail for the same reason. For example,
+    /// the store belongs to another application, has another schema or number of shards, or is damaged. The message
+    /// names the reason.
     #[error("{0}")]
     Unusable(String),
     /// Another process has the store open, or has claimed the partition. The message describes the conflict. A retry

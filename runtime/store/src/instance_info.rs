@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{InstanceId, MembershipTable, is_version};
 
-/// The range of the number of partitions that a stream may have. The configuration allows the same range.
+/// The numbers of partitions that a stream may have. The configuration allows the same numbers.
 const STREAM_PARTITIONS_RANGE: RangeInclusive<u32> = 1..=1_024;
 /// The maximum number of partitions that an instance may announce, over all its streams. Each instance computes the
 /// owners of the partitions that all instances announce. The limit prevents one instance from slowing down the other

@@ -5,7 +5,7 @@
 //! is a member from its first heartbeat until it leaves or its process ends. A lease ends when its holder releases the
 //! lease, or is no longer a member. The holder uses the epoch of the lease in its [claim](super::RecordStore::claim).
 //! The correctness of commits does not depend on leases. Even if two instances act as owners of a partition, the store
-//! accepts the commits of only one of them. The fence of each shard contains the claim of the current owner.
+//! accepts the commits of only one of them, because the fence of each shard contains the claim of the current owner.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -56,7 +56,8 @@ pub struct HeartbeatRequest<'a> {
     /// The id of the instance.
     pub id: InstanceId,
     /// The instance's information: an encoded [`InstanceInfo`](super::InstanceInfo). If the information has changed,
-    /// the membership table gets a new version, and the other instances get the table again.
+    /// the membership table gets a new version, and the answers to the next heartbeats of the other instances contain
+    /// the table.
     pub info: &'a str,
     /// The report to store; `None` keeps the stored report. A new report does not change the version of the table.
     pub report: Option<&'a str>,
@@ -70,8 +71,8 @@ pub struct HeartbeatRequest<'a> {
 
 /// The version of a membership table; 0 stands for no table. Each change of the table, except new reports and renewals
 /// of memberships, gives the table a new, random version. The store may go back in time (lose its newest writes), and
-/// lose a change of the table. An instance that knows the lost change then knows another version than the table has
-/// now, and gets the table again.
+/// lose a change of the table. If an instance knows the lost change, the version that it knows differs from the present
+/// version. The answer to its next heartbeat then contains the table.
 pub type MembershipVersion = u64;
 
 /// The answer to a heartbeat.
@@ -91,7 +92,7 @@ pub struct MembershipTable {
     pub membership_version: MembershipVersion,
     /// The current members.
     pub members: BTreeMap<InstanceId, MemberRecord>,
-    /// The last lease of each partition that was ever leased.
+    /// The newest lease of each partition that was ever leased.
     pub leases: BTreeMap<Partition, Lease>,
     /// The current rollout of each stream: the handler version that executes its events.
     pub versions: BTreeMap<Arc<str>, Arc<Rollout>>,
@@ -154,7 +155,7 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// the lease duration, the store assumes that it was unreachable, or that its clock jumped. In this case,
     /// memberships that have expired, or are about to expire, last for some more seconds, so that members that still
     /// run can send a heartbeat. Exception: a member whose last heartbeat is at least half of the lease duration older
-    /// than the newest heartbeat gets no more time. The embedded store removes no member at a heartbeat.
+    /// than the newest heartbeat gets no additional time. The embedded store removes no member at a heartbeat.
     async fn heartbeat(&self, request: HeartbeatRequest<'_>) -> Result<HeartbeatReply, StoreError>;
 
     /// Grants the lease of a partition to a member, if no other member holds this lease.

@@ -94,8 +94,8 @@ pub struct Partition {
 pub struct DurabilityReport {
     /// The description of the durability, as a sentence for the log.
     pub description: String,
-    /// `true` in three cases. A restart of a server can lose more than the writes of the last seconds. Or a server does
-    /// not report whether it removes data when its memory is full. Or too few replicas are connected, so that the store
+    /// `true` in three cases: a restart of a server can lose more than the writes of the last seconds; a server does
+    /// not report whether it removes data when its memory is full; or too few replicas are connected, so that the store
     /// can confirm no commit.
     pub is_at_risk: bool,
 }
@@ -135,18 +135,19 @@ pub trait Store:
         0
     }
 
-    /// Returns the count of [`Store::disconnects`] without the disconnects that cannot have affected this shard.
+    /// Returns a count as [`Store::disconnects`] does, but counts only the disconnects that may have affected this
+    /// shard.
     fn shard_disconnects(&self, _shard: u32) -> u64 {
         self.disconnects()
     }
 
     /// Updates the counts of [`Store::shard_disconnects`] for these shards. Does nothing if the shards are on one
-    /// server. The reason for this method: a server may have been replaced since the last request to the server, and
-    /// the store notices the replacement only when it sends another request.
+    /// server. The reason for this method: a server may have been replaced since the last request to it. The store
+    /// notices the replacement only when it sends the next request.
     async fn update_shard_disconnects(&self, _shards: &BTreeSet<u32>) {}
 
-    /// If the store still repeats a failed request to its servers, returns the reason of the newest failure. Returns
-    /// `None` if no request has failed within the last seconds.
+    /// Returns the reason of the newest failure of a request to the store's servers. Returns `None` if no failed
+    /// request is still being repeated, or if no request has failed within the last seconds.
     fn retry_reason(&self) -> Option<String> {
         None
     }

@@ -36,8 +36,8 @@ pub struct StoredKey {
     pub record: Result<KeyRecord, String>,
     /// The size of the key's handler state, in bytes.
     pub state_size: u64,
-    /// The time at which the owner must process the key again, in ms since the Unix epoch, by the store's clock. `None`
-    /// if the key has no entry in the due index.
+    /// The earliest time at which the owner must handle the key, in ms since the Unix epoch, by the store's clock.
+    /// `None` if the key has no entry in the due index.
     pub due_at: Option<u64>,
 }
 
@@ -91,8 +91,8 @@ pub trait KeyListing: Send + Sync {
     async fn streams(&self) -> Result<Vec<Arc<str>>, StoreError>;
 
     /// Lists keys of a stream. Each page is limited in time and memory. A page may therefore have fewer rows than
-    /// requested, or even no rows, although further pages follow. A key that exists throughout the listing is on at
-    /// least one page. If keys are added or removed during the listing, a key may be on two pages.
+    /// requested, or even no rows, although more pages follow. A key that exists throughout the listing is on at least
+    /// one page. If keys are added or removed during the listing, a key may be on two pages.
     async fn keys(
         &self,
         stream: &str,

@@ -80,11 +80,11 @@ pub trait MarkStore: Send + Sync {
     /// Returns `false` if the store does not write the checkpoint, for one of these reasons:
     ///
     /// - the partition has another claim, or no claim;
-    /// - a server of the store does not reply at once, or reports damaged data;
+    /// - a server of the store does not reply immediately, or reports damaged data;
     /// - [`Store::disconnects`](super::Store::disconnects) is higher than `breaks`, the count that the caller knows.
     ///
-    /// If a server does not reply at once, or if the count is higher, the store may have gone back in time and lost the
-    /// commits on which the checkpoint depends.
+    /// If a server does not reply immediately, or if the count is higher, the store may have gone back in time and lost
+    /// the commits on which the checkpoint depends.
     async fn put_checkpoint(
         &self,
         partition: &Partition,

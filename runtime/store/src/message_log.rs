@@ -104,8 +104,8 @@ pub struct OriginOutbox {
     /// The last outbox position that the store confirmed to this owner, for this destination and shard; `None` if the
     /// store has confirmed no outbox position.
     pub last_confirmed: Option<OutboxPosition>,
-    /// The number of the last commit up to which all messages are recorded as published. The store is allowed to forget
-    /// the outbox positions of these messages.
+    /// The number of a commit: the store records the messages of this commit and of all earlier commits as published.
+    /// The store is allowed to forget the outbox positions of these messages.
     pub published_commit: u64,
 }
 
@@ -129,9 +129,9 @@ pub struct AssignItem {
     /// The number that this message had before the store lost it; 0 if the message never had a number, or if the caller
     /// accepts another number.
     ///
-    /// The store gives a message of an owner this number again on two conditions. No other message has the number by
-    /// now. The number is higher than the numbers of the earlier messages with the same key in the group. Otherwise the
-    /// message gets the next number of its key. A message of a producer gets this number or none
+    /// The store gives a message of an owner this number again on two conditions: no other message has got the number
+    /// in the meantime, and the number is higher than the numbers of all earlier messages with the same key in the
+    /// group. Otherwise the message gets the next number of its key. A message of a producer gets this number or none
     /// ([`AssignItemReply::OtherNumber`]).
     pub number: u64,
 }
@@ -170,15 +170,16 @@ pub struct AssignRequest {
     /// ([`AssignItemReply::NumberedElsewhere`], [`AssignItemReply::KeyEnded`]). A record has the sequences of settled
     /// events, of spilled events, and of the dead letters in [`KeyRecord::ahead`](ordain_core::KeyRecord::ahead).
     pub readers: Vec<Arc<str>>,
-    /// True if the caller publishes events again whose numbers the store lost. The store then checks whether a record
-    /// of a reader has a higher sequence than the store has given. If so, the store compares the event with the
-    /// reader's event at the sequence that the store would give ([`Event::repeat_digests`]). If they are the same
-    /// event, the store gives this sequence again, and the reader recognises the repeat. Otherwise, or if the reader no
-    /// longer has the digest of its event, the store refuses the event ([`AssignItemReply::UnprovenRepeat`]). The store
-    /// cannot compare the event with a dead letter, so it ignores the range of dead letters in the record.
+    /// True if the caller publishes lost events again: events whose numbers the store has lost. The store then checks
+    /// whether a record of a reader has a higher sequence than the store has given. If so, the store compares the event
+    /// with the reader's event at the sequence that the store would give ([`Event::repeat_digests`]). If the two are
+    /// the same event, the store gives this sequence again, and the reader recognises the repeat. Otherwise, or if the
+    /// reader no longer has the digest of its event, the store refuses the event ([`AssignItemReply::UnprovenRepeat`]).
+    /// The store cannot compare the event with a dead letter, so it ignores the range of dead letters in the record.
     ///
-    /// If the key has ended in the reader, the store gives no number, because the key would start again. The store
-    /// replies [`AssignItemReply::Settled`] if the reader has the event, and otherwise [`AssignItemReply::KeyEnded`].
+    /// If the key has ended in the reader, the store gives no number, because with a number the key would start again.
+    /// The store replies [`AssignItemReply::Settled`] if the reader has the event, and otherwise
+    /// [`AssignItemReply::KeyEnded`].
     pub reuses_lost_numbers: bool,
     /// The groups, at most one of each origin. All groups together have at most [`ASSIGN_LIMIT`] messages.
     pub groups: Vec<AssignGroup>,
@@ -284,8 +285,9 @@ pub enum AssignItemReply {
     /// the message repeats the reader's event at the sequence in the value. Either the reader has a different event at
     /// this sequence, or the store has no digest of the reader's event.
     UnprovenRepeat(u64),
-    /// The caller writes a lost message of a producer again and names its [earlier number](AssignItem::number), but the
-    /// store would give it another number: the number in the value. The store wrote nothing.
+    /// The caller writes a lost message of a producer again, and names the message's [earlier
+    /// number](AssignItem::number). But the store would give the message another number: the number in the value. The
+    /// store wrote nothing.
     OtherNumber(u64),
     /// The message of a producer has no number, and the store cannot give it a number. A
     /// [reader](AssignRequest::readers) has events of the key with numbers that the store has not given or no longer
@@ -334,8 +336,9 @@ pub enum AssignGroupReply {
     /// refused message ([`AssignItemReply::is_refused`]) nor the messages after it. The value has one result for each
     /// message.
     Done(Vec<AssignItemReply>),
-    /// A newer owner of the outbox has begun to assign messages. Or the messages of this group are already recorded as
-    /// published. Or the call has an earlier group of the same outbox. The store changed nothing for this group.
+    /// One of three cases: a newer owner of the outbox has begun to assign messages; the messages of this group are
+    /// already recorded as published; or the call has an earlier group of the same outbox. The store changed nothing
+    /// for this group.
     Fenced,
     /// The store went back in time: it lacks messages that it had confirmed to this owner. The store changed nothing
     /// for this group. The value is the last outbox position of this owner that the store still has, if any. The owner
@@ -401,15 +404,15 @@ pub enum DequeueResult {
 ///
 /// Queues use positions ([`QueuePosition`]) instead of bare numbers, because a store that went back in time gives the
 /// numbers of lost entries to other entries. A position consists of the number of an entry, and a history: a digest of
-/// all writes to the queue up to the entry. If a queue has another history at the number of a queue position, or has
-/// not reached this number, the store returns [`StoreError::RolledBack`]. The store never refuses the queue position of
-/// a damaged entry.
+/// all writes to the queue up to the entry. If the entry with the number of a queue position has another history, or if
+/// the queue has not reached this number, the store returns [`StoreError::RolledBack`]. The store never refuses the
+/// queue position of a damaged entry.
 #[async_trait]
 pub trait MessageLog: Send + Sync {
     /// Assigns messages in one atomic write. If the messages of the destination have numbers, this write numbers the
-    /// messages, and retains them for replay. If the destination is a stream, it also queues the messages. Messages
-    /// that the store recognises keep their numbers. Messages for an exchange or a file are durable when the store
-    /// replies. Messages for a stream become durable with a later commit at the latest.
+    /// messages, and retains them for replay. If the destination is a stream, this write also puts the messages into
+    /// the queues of the stream. Messages that the store recognises keep their numbers. Messages for an exchange or a
+    /// file are durable when the store replies. Messages for a stream become durable with a later commit at the latest.
     ///
     /// # Errors
     /// [`StoreError::RolledBack`]: the shard lacks the [witness](AssignRequest::witness); the store changed nothing. A
@@ -433,8 +436,8 @@ pub trait MessageLog: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`StoreError::RolledBack`] if the queue has another history at the number of `after`, or has not reached this
-    /// number.
+    /// [`StoreError::RolledBack`] if the entry with the number of `after` has another history, or if the queue has not
+    /// reached this number.
     async fn read_queue(
         &self,
         partition: &Partition,
@@ -451,8 +454,8 @@ pub trait MessageLog: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`StoreError::RolledBack`] if the queue has another history at the number of `through`, or has not reached this
-    /// number. The store removed nothing.
+    /// [`StoreError::RolledBack`] if the entry with the number of `through` has another history, or if the queue has
+    /// not reached this number. The store removed nothing.
     async fn dequeue(
         &self,
         partition: &Partition,

@@ -76,7 +76,7 @@ impl Ownership {
     }
 
     /// Ends the ownership if `table` shows that this instance no longer owns the partition. `requested_at` is the time
-    /// when this instance requested the table. A table that this instance requested after it had got the lease normally
+    /// when this instance requested the table. Normally, a table that this instance requested after it got the lease
     /// contains the lease. If the table lacks the lease, or contains only an older lease, the store has gone back in
     /// time (lost its newest writes). In this case, this process hands the partition over in the ordinary way. The
     /// handover detects whether commits are lost too.

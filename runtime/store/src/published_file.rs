@@ -22,7 +22,7 @@ pub struct PublishedFile {
     /// The fingerprint of the file; `None` in the first format.
     pub fingerprint: Option<FileFingerprint>,
     /// The part of the file with the kept lines: lines whose messages the store has not recorded as published. The sink
-    /// must not write these messages again. `None` if the file has no such lines.
+    /// must not write these messages a second time. `None` if the file has no such lines.
     pub kept: Option<Range<u64>>,
     /// The older files that may have lines of messages that the store has not recorded as published.
     pub older: Vec<OlderFile>,

@@ -31,8 +31,8 @@ pub struct RedisAddress {
 /// The name of the setting with the URL.
 const URL_SETTING: &str = "store.url";
 
-/// The address of Redis. Before each connection, the process reads again the files that variables in the URL name, such
-/// as `${file:/path}`.
+/// The address of Redis. If the URL contains variables such as `${file:/path}`, the process reads the files that they
+/// name before each connection.
 pub type RedisUrl = RefreshedUrl<RedisAddress>;
 
 impl RedisAddress {

@@ -52,8 +52,8 @@ pub trait SpillArea: Send + Sync {
     ) -> Result<KeyResult<SpillPage>, StoreError>;
 
     /// Returns the events of a key that the store contains and whose sequences are in `missing`, each with its
-    /// sequence. The store contains such an event as a spilled event, or in a dead letter with a cause of
-    /// [`ordain_core::Cause::waits_for_earlier`]. Ignores dead letters that were stored more than `within` ms ago.
+    /// sequence. The store contains such an event as a spilled event, or in an early dead letter
+    /// ([`ordain_core::Cause::waits_for_earlier`]). Ignores dead letters that were stored more than `within` ms ago.
     /// Ends the search when the size of the events has reached [`FOUND_BYTES_LIMIT`].
     async fn find_missing(
         &self,
@@ -63,9 +63,9 @@ pub trait SpillArea: Send + Sync {
         within: u64,
     ) -> Result<KeyResult<FoundEvents>, StoreError>;
 
-    /// Returns the dead letters of a key that have a sequence in `sequences`, a cause of
-    /// [`ordain_core::Cause::waits_for_earlier`], and an event. Ignores dead letters that were stored more than
-    /// `within` ms ago. Ends when the size of the events has reached [`FOUND_BYTES_LIMIT`].
+    /// Returns the early dead letters ([`ordain_core::Cause::waits_for_earlier`]) of a key that have a sequence in
+    /// `sequences` and an event. Ignores dead letters that were stored more than `within` ms ago. Ends when the size of
+    /// the events has reached [`FOUND_BYTES_LIMIT`].
     async fn early_letters(
         &self,
         partition: &Partition,

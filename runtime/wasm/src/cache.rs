@@ -185,7 +185,7 @@ fn check_private(_: &Path) -> io::Result<()> {
 
 /// Opens the cache, which stores compiled code under a digest of the component, the engine's settings and the engine's
 /// version. Returns `None` if the cache cannot be opened. In this case,
-/// [`HandlerEngine::load`](crate::HandlerEngine::load) compiles a handler again at each start, and the compiler process
+/// [`HandlerEngine::load`](crate::HandlerEngine::load) compiles a handler anew at each start, and the compiler process
 /// of `compile` fails.
 pub(super) fn open_cache(dir: &Path) -> Option<Cache> {
     let open = || -> wasmtime::Result<Cache> {

@@ -104,7 +104,7 @@ impl Catalog {
     }
 
     /// Replaces the catalog's list of the folder's files. Returns the offered version of each handler that has just
-    /// lost its last usable file: the previous list had a usable file of the handler, and the new list has none. A file
+    /// lost its only usable files: the previous list had usable files of the handler, and the new list has none. A file
     /// that has not been loaded counts as usable.
     pub fn update(&mut self, folder: PluginFolder, now: Instant) -> Vec<OfferedVersion> {
         self.files.retain(|path, _| folder.stamps.contains_key(path));
@@ -193,7 +193,7 @@ impl Catalog {
                 .is_some_and(|known| known.first_seen + DEBOUNCE_DELAY <= now);
             if offered.is_some() && !is_settled {
                 // Skips a file that changed within `DEBOUNCE_DELAY`. If lower versions waited for this file, a file
-                // that changes again and again would block the lower versions.
+                // that keeps changing would block the lower versions.
                 continue;
             }
             let found = self.load_result(&file.path);

@@ -23,7 +23,7 @@ const LOW_PRIORITY_NICENESS: i32 = 15;
 const ELAPSED_TIME_FACTOR: u32 = 10;
 /// Interval at which the host checks whether the compiler process has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Maximum number of bytes that the host reads of the reason that the compiler process reports for a failure.
+/// If the compiler process fails, it reports a reason. The host reads at most this number of bytes of the reason.
 const REASON_LIMIT_BYTES: u64 = 16 << 10;
 /// The exit code of the compiler process for a failure that may be temporary.
 const TEMPORARY_FAILURE_CODE: u8 = 75;
@@ -89,7 +89,7 @@ fn wait_for_exit(child: &mut Child, timeout: Duration) -> io::Result<ExitStatus>
             return Ok(status);
         }
         if Instant::now() >= until {
-            // Possible causes: the disk does not respond, or other processes use all processor time.
+            // Possible causes of the timeout: the disk does not respond, or other processes use all processor time.
             child.kill()?;
             child.wait()?;
             let words = "the compiler did not end within ten times `plugins.compile_timeout` and was killed";

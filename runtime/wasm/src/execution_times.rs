@@ -25,7 +25,7 @@ impl ExecutionTimes {
         self.lock().clone()
     }
 
-    /// Adds `measured`, and clears it.
+    /// Adds the times in `measured`, and clears `measured`.
     pub(super) fn record(&self, measured: &mut Histogram) {
         self.lock().merge(measured);
         measured.clear();
@@ -41,14 +41,14 @@ impl ExecutionTimes {
     }
 }
 
-/// The handler name, the version and the execution times of the last retired versions: at most
+/// The handler name, the version and the execution times of the most recently retired versions: at most
 /// [`RETIRED_VERSIONS_LIMIT`].
 #[derive(Debug, Default)]
 pub(super) struct RetiredTimes(Vec<(String, String, ExecutionTimes)>);
 
 impl RetiredTimes {
     /// Adds the times of a version that retires. If an earlier compiled form of the same version has retired, and no
-    /// worker executes events with that form any more, combines the times of both.
+    /// worker still executes events with that form, combines the times of the two forms.
     pub(super) fn add(&mut self, name: &str, version: &str, times: ExecutionTimes) {
         self.0.retain(|(old_name, old_version, old)| {
             let is_same = old_name == name && old_version == version && old.is_last_clone();
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(sums(&retired), [("1.0.0".to_owned(), 2)]);
     }
 
-    /// The versions alternate more often than the limit of retired versions.
+    /// Two versions alternate. The number of changes exceeds the limit of retired versions.
     #[test]
     fn times_of_a_version_that_retires_repeatedly_are_combined() {
         let mut retired = RetiredTimes::default();

@@ -133,7 +133,7 @@ fn uncaught_message(last_words: &str) -> String {
     let Some(at) = last_words.rfind(PANIC_PREFIX) else {
         return format!("uncaught error: {}", last_words.trim());
     };
-    // A Rust panic: `panicked at PLACE:`, the message on its own lines, and a note on backtraces.
+    // A Rust panic: first `panicked at PLACE:`, then the message on separate lines, and then a note on backtraces.
     let text = &last_words[at..];
     let text = text.split("\nnote: run with `RUST_BACKTRACE").next().unwrap_or(text);
     text.trim().replacen(":\n", ": ", 1)

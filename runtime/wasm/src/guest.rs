@@ -1,7 +1,7 @@
 //! The host's data for one WebAssembly instance, and the parts of WASI that a guest (the WebAssembly code of a handler)
-//! can use. A guest can read the time of the event that it executes, and random numbers that are the same at every
-//! attempt to execute the event. Standard output and standard error of a guest write to the log. This module must never
-//! give a guest a file, an environment variable, a program argument or a socket.
+//! can use. A guest can read the time of the event that it executes, and random numbers that are the same in every try
+//! of the event. Standard output and standard error of a guest write to the log. This module must never give a guest a
+//! file, an environment variable, a program argument or a socket.
 
 mod log;
 mod memory;

@@ -66,7 +66,7 @@ impl Handler {
     }
 
     /// Returns the histogram of the execution time of an event, in seconds. A turn (a run of events of one key) is
-    /// measured as a whole, so the measured time of each of its events is the average time of the turn's events.
+    /// measured as a whole. The measured time of each event is therefore the average time of the events of its turn.
     pub(super) fn execution_times(&self) -> &ExecutionTimes {
         &self.times
     }

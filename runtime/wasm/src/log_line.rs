@@ -30,7 +30,7 @@ pub struct LogLine<'a> {
     pub text: &'a str,
 }
 
-/// A receiver of the log lines of handlers. A function that takes a line is a target that accepts all levels.
+/// A receiver of the log lines of handlers. A function that takes a line implements this trait, and accepts all levels.
 pub trait LogTarget: Send + Sync {
     /// Returns whether the target writes lines of this level. Lines of a level that the target does not write do not
     /// count towards the limit of an event's output.

@@ -22,8 +22,8 @@ use ordain_util::standard_error;
 use queue::{TurnQueue, TurnScheduler};
 use worker::Worker;
 
-/// The time for which a process that aborts writes the rest of its log: enough for a healthy reader, and short because
-/// the other workers continue until the process ends.
+/// The time for which a process that aborts writes the rest of its log. This time is enough for a healthy reader. It is
+/// short, because the other workers continue until the process ends.
 const ABORT_DRAIN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A callback that receives results on a worker's thread. The callback must only pass the results to another thread,
@@ -150,8 +150,8 @@ impl TurnQueueHandle {
         self.scheduler.submit(&self.queue, turns);
     }
 
-    /// Pauses the queue (`paused`), so that no worker starts a turn of the queue, or resumes the queue. A pause does
-    /// not affect turns that have already started.
+    /// If `paused` is `true`, pauses the queue, so that no worker starts a turn of the queue. Otherwise resumes the
+    /// queue. A pause does not affect turns that have already started.
     pub fn pause(&self, paused: bool) {
         self.scheduler.pause(&self.queue, paused);
     }

@@ -269,7 +269,7 @@ impl HandlerRegistry {
     }
 
     /// Returns, for each handler name and version, the histogram of the execution time of an event in seconds. Includes
-    /// the versions that have retired last.
+    /// the most recently retired versions.
     pub fn times(&self) -> Vec<(String, String, Histogram)> {
         let state = self.state();
         let compiled = state.compiled.iter().map(|handler| {

@@ -18,7 +18,7 @@ pub struct HandlerSettings {
     /// handler can accumulate.
     pub instance_events: u64,
     /// Folder of compiled handlers. With `None`, [`HandlerEngine::load`](crate::HandlerEngine::load) compiles a handler
-    /// again at every start, and [`HandlerEngine::load_in_child`](crate::HandlerEngine::load_in_child) fails. The
+    /// anew at every start, and [`HandlerEngine::load_in_child`](crate::HandlerEngine::load_in_child) fails. The
     /// process executes the code in the folder without verifying it. If another user could write to the folder, the
     /// engine therefore uses a temporary folder instead.
     pub cache: Option<PathBuf>,

@@ -29,9 +29,9 @@ pub(super) struct FinishedTurn {
     pub(super) bytes: usize,
 }
 
-/// Executes a turn. The first event uses `instance` if an instance is given. Executes no further event after a failure,
-/// or after an event that ends the key. Also stops after an event with effect if the messages and rejection reasons of
-/// the turn then have `turn.bytes` bytes or more.
+/// Executes a turn. The first event uses `instance` if an instance is given. Ends the turn after a failure, or after an
+/// event that ends the key. Also ends the turn after an event with effect if the messages and rejection reasons of the
+/// turn then have `turn.bytes` bytes or more.
 pub(super) async fn run(
     setting: Arc<TurnContext>,
     turn: Turn,

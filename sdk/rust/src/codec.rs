@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 /// A type into which event data and state can be decoded: any type that serde can read from JSON, or [`Raw`].
 ///
-/// For another format, implement this trait, and not serde's `Deserialize`, for a type of your own.
+/// To read another format, implement this trait for a type of your own. This type must not implement serde's
+/// `Deserialize`.
 pub trait Decode: Sized {
     /// Decodes the bytes. The error describes the fault in words.
     fn decode(bytes: Vec<u8>) -> Result<Self, String>;

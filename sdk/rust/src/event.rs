@@ -22,9 +22,10 @@ pub struct Event<D> {
     /// Time of the event by the producer's clock, in ms since the Unix epoch; `None` if the producer set no time.
     pub time_ms: Option<u64>,
     /// Media type of the data, set by the producer. If the producer set no media type, the text is `application/json`
-    /// for an event that arrived as a whole in JSON, and empty for any other event.
+    /// for an event whose attributes and data arrived in one JSON object, and empty for any other event.
     pub content_type: String,
-    /// Names and values of all other attributes of the event, in order. Values that are not text are JSON.
+    /// Names and values of the attributes of the event that have no field of their own here, in order. A value that is
+    /// not text is encoded as JSON.
     pub headers: Vec<(String, String)>,
     /// The decoded data.
     pub data: D,

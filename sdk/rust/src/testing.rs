@@ -83,8 +83,8 @@ where
     /// runner settles the event (ends it for good), even if the handler rejects the event.
     ///
     /// # Panics
-    /// Panics if the key has ended, because the host passes no further events of such a key to the handler. Also panics
-    /// if the handler panics, or if a state cannot be decoded or encoded: in these cases, a component would trap.
+    /// Panics if the key has ended, because the host passes no more events of such a key to the handler. Also panics if
+    /// the handler panics, or if a state cannot be decoded or encoded: in these cases, a component would trap.
     pub fn send(&mut self, mut event: Event<Raw>) -> Result<Outcome<Raw>> {
         assert!(!self.ended, "the key has ended before event {} {:?}", event.sequence, event.kind);
         let sequence = event.sequence;

@@ -24,7 +24,7 @@ use ordain_store::{QueueRecords, Store};
 pub(super) enum StreamAction {
     /// Acknowledges the loss of the stream's queues, so that the stream consumes the new queues with the same names.
     Resume {},
-    /// Removes the bindings of the stream that only earlier configurations needed.
+    /// Removes those bindings of the stream that only earlier configurations needed.
     Unbind {},
 }
 

@@ -1,5 +1,5 @@
 //! The readiness of the process. A ready process can use its store, has a valid lease, and owns all partitions that it
-//! should own. It also receives and executes the events of its streams.
+//! should own. A ready process also receives and executes the events of its streams.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -44,8 +44,8 @@ pub(super) struct StoreHealth(Mutex<Option<StoreFailure>>);
 struct StoreFailure {
     /// The time of the first of these checks.
     since: Timestamp,
-    /// The time of the first check to which the store did not answer, if it has answered no later check either. `None`
-    /// if the store answered a read after the last failed write.
+    /// The time since which the store has not answered: the time of the first unanswered check after the store's last
+    /// answer. `None` if the store answered a read after the last failed write.
     unanswered_since: Option<Timestamp>,
     /// True after the log has reported that the store does not answer.
     is_silence_logged: bool,
@@ -60,7 +60,7 @@ impl StoreHealth {
         let written = if let Ok(written) = timeout(RESPONSE_TIMEOUT, &mut writing).await {
             written
         } else {
-            // If an earlier check has failed, its result stays until this check ends, so that the result does not
+            // If the previous check has failed, its result stays until this check ends. Otherwise the result would
             // change twice in each check of a store that refuses writes slowly.
             if self.is_writable() {
                 self.set_failed(since, false, &format!("no answer within {RESPONSE_TIMEOUT:?}"));
@@ -98,7 +98,7 @@ impl StoreHealth {
         }
     }
 
-    /// Returns whether the store accepts writes, as far as the last check shows. Returns `true` before the first check.
+    /// Returns whether the store accepted the write of the newest check. Returns `true` before the first check.
     pub(super) fn is_writable(&self) -> bool {
         self.lock().is_none()
     }
@@ -108,7 +108,7 @@ impl StoreHealth {
     }
 }
 
-/// Checks the store again and again, with a pause of [`CHECK_INTERVAL`]. This function never returns.
+/// Checks the store repeatedly, with a pause of [`CHECK_INTERVAL`]. This function never returns.
 pub(super) async fn watch(app: &AdminState) {
     loop {
         if let Some(store) = app.figures.store() {
@@ -141,7 +141,8 @@ fn store_problem(app: &AdminState) -> Option<String> {
 /// and names.
 type StreamProblems = BTreeMap<Arc<str>, String>;
 
-/// Returns the response of a start that waits for the broker; `None` if no start waits for the broker.
+/// Returns the response to `GET /readyz` while the start of the process waits for the broker; `None` if the start does
+/// not wait for the broker.
 fn broker_problem(app: &AdminState) -> Option<ProblemDetails> {
     let wait = app.figures.broker_wait()?;
     let mut problems = StreamProblems::new();
@@ -154,7 +155,7 @@ fn broker_problem(app: &AdminState) -> Option<ProblemDetails> {
     Some(not_ready(&wait_reason(&wait), &problems))
 }
 
-/// Returns the reason of a start that waits for the broker.
+/// Returns the reason why the start of the process waits for the broker.
 fn wait_reason(wait: &BrokerWait) -> String {
     if let Some(since) = wait.refused_since {
         return format!(
@@ -201,7 +202,7 @@ fn stream_problems(app: &AdminState) -> StreamProblems {
             problems.entry(stream).or_insert_with(|| reason.clone());
         }
     }
-    // Before the process drives its partitions, the versions of the handlers may not be chosen yet.
+    // Before the process drives its partitions, the versions of the handlers are possibly not chosen yet.
     if app.figures.phase() == RunPhase::Running
         && let Some(handlers) = app.figures.handlers()
     {
@@ -212,14 +213,14 @@ fn stream_problems(app: &AdminState) -> StreamProblems {
     problems
 }
 
-/// Returns the reason of a stream whose source delivers no events. `login_refusal` contains the public words of a
-/// broker that refuses the login.
+/// Returns the reason of a stream whose source delivers no events. If the broker refuses the login, `login_refusal`
+/// contains the part of its text that callers without a token may read.
 fn no_events_reason(since: Timestamp, login_refusal: Option<&str>) -> String {
     format!("no events have arrived from its source since {since:.0}{}", login_cause(login_refusal))
 }
 
-/// Returns the reason why a stream is not ready, for a fault because of which the broker does not route events to the
-/// stream.
+/// Returns the reason why a stream is not ready if the broker does not route events to the stream because of this
+/// fault.
 fn routing_reason(fault: RoutingFault) -> &'static str {
     match fault {
         RoutingFault::OtherExchangeType => {
@@ -323,8 +324,8 @@ pub(super) async fn ready(
     Err(not_ready(&reason, &problems))
 }
 
-/// Returns the text about the further streams that are not ready. The text follows the name of the first such stream.
-/// `count` is the number of further streams.
+/// Returns the text about the other streams that are not ready. The text follows the reason of the first such stream.
+/// `count` is the number of the other streams.
 fn more_streams(count: usize) -> String {
     match count {
         0 => String::new(),
@@ -378,8 +379,8 @@ mod tests {
         }
     }
 
-    /// The first check times out, so the log first contains that the store does not answer. A later check finds that
-    /// the store answers reads, and the log must then contain that the store accepts no writes.
+    /// The first check times out, so the log first states that the store does not answer. A later check finds that the
+    /// store answers reads, and the log must then state that the store accepts no writes.
     #[test]
     fn store_that_refuses_writes_after_a_silence_is_logged() {
         let health = StoreHealth::default();

@@ -53,7 +53,7 @@ struct MetricsSnapshot {
     lost_messages: BTreeMap<String, u64>,
     /// The number of published messages, by sink.
     published_messages: BTreeMap<String, u64>,
-    /// The number of lines that the process did not write to standard error.
+    /// The number of log lines that the process dropped instead of writing them to standard error.
     dropped_lines: u64,
     is_store_writable: bool,
     /// True if the broker responds. `None` without a broker, and before the first check of the broker.
@@ -175,7 +175,7 @@ impl MetricsSnapshot {
     }
 
     /// Returns the number of parked keys of a stream (keys that stopped at a failed or missing event). The number is
-    /// the higher of two counts: the last count of the parked keys in the store, and the present count of the parked
+    /// the higher of two counts: the newest count of the parked keys in the store, and the present count of the parked
     /// keys in the memory of this process.
     fn parked_keys(&self, stream: &Arc<str>, stats: &Stats) -> u64 {
         let counted = self.parked.get(stream).copied().unwrap_or_default();

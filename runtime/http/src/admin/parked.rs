@@ -19,7 +19,7 @@ const MIN_COUNT_DELAY: Duration = Duration::from_secs(2);
 /// The delay between two counts is at least this many times the duration of the last count.
 const COUNT_DELAY_FACTOR: u32 = 50;
 
-/// The result of the last count, and the request for a new count.
+/// The result of the newest count, and the request for another count.
 #[derive(Default)]
 pub(super) struct ParkedCounts {
     request: Notify,
@@ -27,7 +27,8 @@ pub(super) struct ParkedCounts {
 }
 
 impl ParkedCounts {
-    /// Returns the last count by stream, and requests a new count. The result is empty before the first count.
+    /// Returns the result of the newest count, by stream, and requests another count. The result is empty before the
+    /// first count.
     pub(super) fn get(&self) -> BTreeMap<Arc<str>, u64> {
         self.request.notify_one();
         self.by_stream.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -14,7 +14,7 @@ use crate::view;
 /// every two seconds.
 const READ_DELAY: Duration = Duration::from_secs(2);
 
-/// The result of the last read, and the request for a new read.
+/// The result of the newest read, and the request for another read.
 #[derive(Default)]
 pub(super) struct WantedInstances {
     request: Notify,
@@ -22,8 +22,8 @@ pub(super) struct WantedInstances {
 }
 
 impl WantedInstances {
-    /// Returns the number of wanted instances of each stream, and requests a new read. The result is empty before the
-    /// first read.
+    /// Returns the number of wanted instances of each stream according to the newest read, and requests another read.
+    /// The result is empty before the first read.
     pub(super) fn get(&self) -> BTreeMap<String, u64> {
         self.request.notify_one();
         self.by_stream.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -50,12 +50,12 @@ pub(super) struct Intake {
     /// events.
     skips: bool,
     /// Keys that have earlier events. If an event has a sequence above `new_key_limit`, the intake queries the store
-    /// for its key. For the keys in this set, the intake does not repeat this query.
+    /// about the key of the event. For the keys in this set, the intake does not repeat this query.
     begun_keys: Mutex<BegunKeys>,
     /// True if the key of an event must be a valid routing key.
     is_routed: bool,
     /// Retains events for replay and detects conflicts: two events with the same key and sequence, but different
-    /// content. `None` if `queue` does both, or if the stream needs neither.
+    /// content. `None` if `queue` retains the events and detects conflicts, or if the stream needs neither of the two.
     replay_log: Option<EventAssigner>,
     queue: EventAssigner,
     /// True if the broker chooses the partition of each key. Only the key's record then shows the partition.
@@ -63,12 +63,12 @@ pub(super) struct Intake {
     notifiers: Arc<QueueNotifiers>,
     /// The keys of the events that wait until their partition is known, by shard (slice of the store).
     waiting: tokio::sync::Mutex<BTreeMap<u32, WaitingKeys>>,
-    /// The time when a write last found a queue full; `None` if no write did.
+    /// The last time when a write found a full queue; `None` if no write has found one.
     full_at: Mutex<Option<Instant>>,
 }
 
 /// The digests of keys that have earlier events. The set consists of two generations. When a new generation begins, the
-/// older generation is forgotten.
+/// older of the two is forgotten.
 struct BegunKeys {
     recent: HashSet<u64>,
     earlier: HashSet<u64>,
@@ -325,7 +325,8 @@ impl Intake {
         if let Some((log, before)) = &log
             && log.disconnects(&items).iter().any(|(shard, now)| before.get(shard) != Some(now))
         {
-            // Retains the events again: the store may have lost the retained copies while this call wrote the queue.
+            // Retains the events a second time: the store may have lost the retained copies while this call wrote the
+            // queue.
             retain(log, &items).await?;
         }
         self.queue.store.flush().await.map_err(AssignError::Store)?;
@@ -335,8 +336,8 @@ impl Intake {
 
     /// If the broker chooses the partition of each key, sets the partition in whose queue each event waits: the
     /// partition that the record of the event's key names. If the key has no record, the event goes into the queue for
-    /// events whose partition is not known yet. In a `fifo` stream, the event also goes into that queue if earlier
-    /// events of its key wait there.
+    /// events whose partition is not known yet. In a `fifo` stream, an event whose key has a record goes into the same
+    /// queue if earlier events of its key still wait there.
     async fn assign_partitions(&self, items: &mut [AssignItem]) -> Result<(), StoreError> {
         if !self.is_spread_by_broker {
             return Ok(());

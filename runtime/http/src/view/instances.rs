@@ -49,8 +49,8 @@ pub struct PartitionRow {
     /// The number of keys in the owner's memory that cannot execute their next event now; `None` if the partition has
     /// no owner, or if its owner has not reported this number.
     pub blocked_keys: Option<u64>,
-    /// The epoch (number) of the current or last lease, which is an instance's right to the partition; `None` if no
-    /// instance has owned the partition yet.
+    /// The epoch (number) of the current or last lease of the partition; `None` if no instance has owned the partition
+    /// yet.
     pub epoch: Option<u64>,
     /// The number of events that wait for delivery in the broker or in the store; `None` if the partition has no owner,
     /// or if its owner has not reported this number.

@@ -28,15 +28,16 @@ pub struct KeyRow {
     /// such events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ahead: Option<AheadRow>,
-    /// The number of failed attempts to execute the event with the sequence `next` that count towards `retry.attempts`.
+    /// The number of failed tries of the event with the sequence `next`. Only tries that count towards `retry.attempts`
+    /// are included.
     pub attempts: u32,
-    /// The time at which the owner of the key's partition handles the key again, even if no event arrives; `None` if no
-    /// time is set.
+    /// The earliest time at which the owner of the key's partition handles the key, even if no event arrives; `None` if
+    /// no time is set.
     pub due_at: Option<RowText>,
     /// The reason why the key's record cannot be read; `None` if the record can be read.
     #[serde(skip_serializing)]
     pub error: Option<RowText>,
-    /// The number of request rounds for the event with the sequence `next`, if this event is missing.
+    /// The number of rounds of replay requests for the event with the sequence `next`, if this event is missing.
     pub gap_rounds: u32,
     /// The number and the range of the key's waiting events that the store holds.
     pub held: HeldRow,
@@ -57,9 +58,10 @@ pub struct KeyRow {
     pub state_size: u64,
     /// The name of the status; `corrupt` if the record cannot be read.
     pub status: RowText,
-    /// The reason why the key retries or is parked; `None` if the key does neither.
+    /// The reason why the key is parked, or why the owner retries the key's next event; `None` in all other cases.
     pub trouble: Option<FailureRow>,
-    /// The handler version that executed the key's last executed and settled event; `None` before the first such event.
+    /// The handler version that executed the newest of the key's executed and committed events; `None` before the first
+    /// such event.
     pub version: Option<RowText>,
     /// The SHA-256 of the file of the handler version in `version`; `None` if `version` is `None`.
     pub version_digest: Option<RowText>,
@@ -194,7 +196,7 @@ pub struct AheadRow {
     pub last: u64,
 }
 
-/// The reason why a key retries or is parked.
+/// The reason why a key is parked, or why the owner retries the key's next event.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FailureRow {
@@ -250,7 +252,7 @@ pub struct GapRow {
     pub last: u64,
     /// The time from `since` to `until`, in ms; `None` while `end` is `open`.
     pub lasted_ms: Option<u64>,
-    /// Number of request rounds that have begun.
+    /// Number of rounds of replay requests that have begun.
     pub rounds: u32,
     /// The time at which the owner of the partition detected the gap.
     pub since: RowText,
@@ -386,7 +388,7 @@ mod tests {
             json.starts_with(&format!("{{\"ahead\":{{\"first\":{next},\"last\":30}}")),
             "{json}"
         );
-        // The key has passed all letters, but the owner has not decided again about the remaining letters.
+        // The key has passed all letters, but the owner has not yet decided what happens to the remaining letters.
         let ahead = Some(Box::new(AheadRange { first: 1, last: next - 1 }));
         let json = to_json(&KeyRow::of(&stored(Ok(KeyRecord { ahead, ..parked() }))));
         assert!(json.starts_with(r#"{"attempts":0,"#), "{json}");

@@ -90,7 +90,7 @@ pub struct EventRow {
     pub content_type: RowText,
     /// `true` if the event ends its key.
     pub end_of_sequence: bool,
-    /// The names and values of all other attributes of the event.
+    /// The names and values of the attributes of the event that have no field of their own here.
     pub headers: Vec<(RowText, RowText)>,
     /// The data of the event, as JSON, text or base64.
     pub data: JsonData,

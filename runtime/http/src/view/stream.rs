@@ -167,8 +167,8 @@ pub struct StreamRow {
     pub retry_on_new_version: Option<bool>,
     /// The kind of the stream's source, such as `amqp`; `None` if the stream is not configured.
     pub source: Option<RowText>,
-    /// The limit on the events of a blocked key in the store. At this limit, the partition of the key accepts no
-    /// further event. Absent if the stream is not configured, or if further events become dead letters.
+    /// The limit on the events of a blocked key in the store. At this limit, the partition of the key accepts no more
+    /// events. Absent if the stream is not configured, or if events above the limit become dead letters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spill_limit: Option<u64>,
     /// The name of the stream.

@@ -26,7 +26,7 @@ use ordain_store::{RedisAddress, RedisUrl};
 /// The maximum number of tries of one call that nodes redirect or refuse. After the last try, the caller gets the
 /// error.
 const TRIES_LIMIT: u32 = 6;
-/// The first delay between two tries of a call. Each further delay is twice as long as the previous delay. Some tries
+/// The first delay between two tries of a call. Each later delay is twice as long as the delay before it. Some tries
 /// follow without a delay, for example the try after the first redirection.
 const RETRY_DELAY: Duration = Duration::from_millis(20);
 /// The timeout for a node's answer about the masters of the slots, including the connection to the node. The timeout is
@@ -125,8 +125,8 @@ impl Cluster {
         Ok(Self { url: url.clone(), state: Mutex::new(state), last_refresh })
     }
 
-    /// Returns the number of broken connections, plus the number of changes after which a node may lack writes: the
-    /// refreshes that found new masters, and the newly known moves of slots.
+    /// Returns the number of broken connections, plus the number of changes after which a node may lack writes. Such a
+    /// change is a refresh that found new masters, or a move of a slot that this process has newly noticed.
     pub(super) fn disconnects(&self) -> u64 {
         self.state().disconnects
     }
@@ -270,8 +270,8 @@ impl Cluster {
     }
 
     /// Drops a broken connection, and counts it for all slots of which the node may have data. `before` is the number
-    /// of connections of this link that broke before this connection. Does nothing if another call has already dropped
-    /// or replaced the connection.
+    /// of connections of this link that broke before this connection was opened. Does nothing if another call has
+    /// already dropped or replaced the connection.
     fn record_disconnect(&self, node: &Arc<ClusterNode>, link: usize, before: u64) {
         let mut state = self.state();
         if !node.links[link].drop_broken(before) {
@@ -323,9 +323,9 @@ impl Cluster {
         (masters, state.refreshes)
     }
 
-    /// Fetches the masters of the slots after a call for `slot` failed. Returns at once if another call has refreshed
-    /// the masters since this call read the number of refreshes, `refreshes`. `failed` is the node that did not answer,
-    /// or that refused or redirected the call. `named` is the node to which `failed` redirected the call.
+    /// Fetches the masters of the slots after a call for `slot` failed. Returns immediately if another call has
+    /// refreshed the masters since this call read the number of refreshes, `refreshes`. `failed` is the node that did
+    /// not answer, or that refused or redirected the call. `named` is the node to which `failed` redirected the call.
     async fn refresh(
         &self,
         refreshes: u64,
@@ -353,10 +353,10 @@ impl Cluster {
     /// slots are moving, except `failed`. If the best of their answers does not name a master for each slot, also
     /// queries the configured hosts and the last known addresses of all nodes. The configured hosts can help if the
     /// nodes have new addresses, or if the names of the nodes do not resolve. The known addresses can help if replicas
-    /// have replaced all masters. Ends the queries at an answer that names a master for each slot, and for `slot` a
-    /// master other than `failed`. Returns the best answer. An answer that names for `slot` a master other than
-    /// `failed` is better than all answers that do not. Among answers that are equal in this respect, the best answer
-    /// names masters for the most slots.
+    /// have replaced all masters. Ends the queries at an answer that names a master for each slot, if the master for
+    /// `slot` is not `failed`. Returns the best answer. An answer with a master for `slot` that is not `failed` is
+    /// better than an answer without one. Among answers that are equal in this respect, the best answer names masters
+    /// for the most slots.
     async fn find_owners(
         &self,
         slot: usize,

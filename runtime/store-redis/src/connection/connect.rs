@@ -25,13 +25,13 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// longer than a commit of some MiB takes on a slow network and a slow disk.
 pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The time to wait for the reason why a server refuses connections. The server sends the reason at once.
+/// The time to wait for the reason why a server refuses connections. The server sends the reason immediately.
 const REFUSAL_TIMEOUT: Duration = Duration::from_millis(300);
 /// The maximum size, in bytes, of the text with the reason why a server refuses connections.
 const REFUSAL_LIMIT_BYTES: u64 = 1 << 10;
 
-/// The number of characters at the start of a password by which the password is recognised in a server's text. The text
-/// may contain only the start of a long password.
+/// This module recognises a password in a server's text by this number of characters at the start of the password. The
+/// text may contain only the start of a long password.
 const PASSWORD_START_CHARS: usize = 16;
 
 /// The address of a server, as Sentinels or the nodes of a Cluster report it.
@@ -144,9 +144,9 @@ async fn open_with_login(
     } else {
         ConnectionAddr::Tcp(host, port)
     };
-    // The library could log in itself, but its error would not contain the server's words. By default, the library also
-    // sends CLIENT SETINFO. `set_skip_set_lib_name` prevents this command: if the user has no right to it, the server
-    // adds an entry to its ACL log at each connection.
+    // The library can log in by itself, but its error would not contain the server's words. By default, the library
+    // also sends CLIENT SETINFO. `set_skip_set_lib_name` prevents this command: if the user has no right to the
+    // command, the server adds an entry to its ACL log at each connection.
     let settings = RedisConnectionInfo::default().set_skip_set_lib_name();
     let client = Client::open(addr.into_connection_info()?.set_redis_settings(settings))?;
     let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
@@ -211,9 +211,9 @@ fn is_closed_by_server(error: &RedisError) -> bool {
     error.is_connection_dropped() && !error.is_connection_refusal()
 }
 
-/// Connects once more, and reads the reason why a server refuses connections, for example because it has reached its
-/// limit of clients. The server sends the reason at once and closes the connection. If the client has sent a request
-/// before it reads the reason, the client library reports only the end of the connection.
+/// Connects once more, and reads the reason why a server refuses connections, for example because it has the maximum
+/// number of clients. The server sends the reason immediately, and closes the connection. If the client has sent a
+/// request before it reads the reason, the client library reports only the end of the connection.
 async fn read_refusal(host: &str, port: u16) -> Option<RedisError> {
     let reading = async {
         let mut line = String::new();

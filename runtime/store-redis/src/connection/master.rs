@@ -32,7 +32,8 @@ pub(super) struct SentinelMaster {
     /// The name under which the Sentinels monitor the master.
     name: String,
     known: Mutex<KnownMaster>,
-    /// The number of changes of the known master. Written only while `known` is locked, and read without the lock.
+    /// The number of changes of the known master. This number is written only while `known` is locked, and read without
+    /// the lock.
     changes: AtomicU64,
 }
 
@@ -41,7 +42,7 @@ pub(super) struct SentinelMaster {
 struct KnownMaster {
     /// The address of the master; `None` before the first connection.
     address: Option<NodeAddress>,
-    /// The epoch in the last answer that led to this master, or that named this master and was not outdated.
+    /// The epoch in the newest answer that led to this master, or that named this master and was not outdated.
     epoch: u64,
     /// The master that this master has replaced; `None` if this master is the first master, or if an outdated answer
     /// led to this master.

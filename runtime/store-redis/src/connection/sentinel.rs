@@ -18,12 +18,13 @@ const OTHER_SENTINELS_TIMEOUT: Duration = Duration::from_millis(300);
 /// The master that Sentinels name. If the Sentinels disagree, this is the master according to the Sentinels that know
 /// of the newest election.
 pub(super) struct SentinelAnswer {
-    /// The epoch of the election; 0 if there was no election, or if the Sentinels do not report the epoch.
+    /// The epoch of the newest election that the Sentinels report; 0 if there was no election, or if the Sentinels do
+    /// not report the epoch.
     pub(super) epoch: u64,
     /// The address of the master.
     pub(super) master: NodeAddress,
-    /// The addresses that further Sentinels with the same epoch report. These addresses can differ from `master` if the
-    /// Sentinels spell the address differently, for example as a name and as an IP address.
+    /// The addresses that the other Sentinels with the same epoch report. These addresses can differ from `master` if
+    /// the Sentinels spell the address differently, for example as a name and as an IP address.
     pub(super) other_addresses: Vec<NodeAddress>,
     /// True if all Sentinels of the URL have answered.
     pub(super) is_complete: bool,

@@ -45,7 +45,7 @@ struct CurrentConnection {
     /// The value of [`ServerTarget::master_changes`] for which the connection was opened. If the value is higher now,
     /// the connection leads to a replaced master and must not be used.
     master_changes: u64,
-    /// The number of connections that broke before this connection.
+    /// The number of connections that broke before this connection was opened.
     broken: u64,
     /// The number of failed attempts to connect, and the error of the last failed attempt.
     failures: u64,
@@ -53,8 +53,8 @@ struct CurrentConnection {
 }
 
 impl CurrentConnection {
-    /// Returns the number of disconnects before this connection: broken connections plus changes of the master. No two
-    /// connections have the same number.
+    /// Returns the number of disconnects before this connection was opened: broken connections plus changes of the
+    /// master. No two connections have the same number.
     fn disconnects(&self) -> u64 {
         self.broken + self.master_changes
     }

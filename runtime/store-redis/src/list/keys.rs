@@ -132,7 +132,7 @@ impl KeyListing for RedisStore {
             self.stream_keys(self.shard_of(key), stream, [RedisKeyKind::Data, RedisKeyKind::Ids]);
         let mut call = self.script_call(script, &names);
         // The first argument is the limit in bytes. The limit has no effect, because the script always returns the
-        // first key record, even if this record is larger.
+        // first key record, even if this record exceeds the limit.
         call.arg(u32::MAX).arg(commit::record_field(key));
         let [_, now, found] = parts(self.run_script(script, call).await?, script.name)?;
         let now = number(&now).ok_or_else(|| unexpected_reply(script.name))?;

@@ -48,8 +48,8 @@ impl LetterRange {
 
 /// The selection of letters within a range.
 pub(in super::super) struct LetterFilter {
-    /// The number of letters at which the read ends. The script reads pages of at most 16 places, so the last page may
-    /// exceed this number.
+    /// The number of letters at which the read ends. The script reads pages of at most 16 places, so the read may
+    /// return a few more letters.
     pub(in super::super) limit: usize,
     /// The number of bytes at which the read ends. The page that reaches this number is the last page.
     pub(in super::super) bytes: usize,

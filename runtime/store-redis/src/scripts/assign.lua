@@ -1,10 +1,10 @@
--- Assigns messages to a destination (an exchange, a stream or a file). As far as the rules of the destination require,
--- the script numbers the messages, retains them for replay, and puts them into the queues of a stream. One HSET writes
--- the results of all these steps. After this HSET, the script removes expired fields, and other fields that are no
--- longer needed.
+-- Assigns messages to a destination (an exchange, a stream or a file). If the rules of the destination require these
+-- steps, the script numbers the messages, retains them for replay, and puts them into the queues of a stream. One HSET
+-- writes the results of all these steps. After this HSET, the script removes expired fields, and other fields that are
+-- no longer needed.
 --
--- The origin of messages is the outbox of a stream, partition and shard from which an owner sends them. The messages of
--- a producer have no origin.
+-- The origin of messages is the outbox from which an owner sends the messages: the outbox of one stream, partition and
+-- shard. The messages of a producer have no origin.
 --
 -- Fields of the hash:
 --
@@ -19,16 +19,16 @@
 -- r WRITER            the record of a writer of queue entries: the expiry time of the record, and the writer's calls
 -- a, d, e NUMBER      blocks of three lists of expiring fields; the fields of a block expire together
 -- A, D, E             the first and the last block of each list, and the expiry time of the first block
--- b                   the time of the last call, and the clock of the records of writers at that time
+-- b                   the time of the last call, and the time of `writer_clock` at the last call
 --
--- Lua allows at most 200 locals in the main chunk. A local that only one phase needs is therefore declared in the block
--- of that phase.
+-- Lua allows at most 200 locals in the main chunk. A local that only one phase needs is therefore declared in the `do`
+-- block of that phase.
 local log = KEYS[1]
 local numbered, first, retain = ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
 local retain_events, ttl, limit = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
--- `nonce` is a random number of the call, which enters the history digests of the new queue entries. If the store goes
--- back in time, another call may write entries with the numbers of the lost entries. The nonce makes the history
--- digests of these entries differ from the history digests of the lost entries.
+-- `nonce` is a random number that the caller chooses for this call. The script puts it into the history digests of the
+-- new queue entries. If the store goes back in time, a later call may write entries with the numbers of the lost
+-- entries. Because of its nonce, the history digests of its entries differ from those of the lost entries.
 local nonce, count, argument = ARGV[8], tonumber(ARGV[16]), 16
 -- The id of the writer that makes this call, and the number that the writer gave to the call. `call_number` is nil if
 -- no writer makes the call, for example if the messages come from owners.
@@ -37,7 +37,7 @@ local now = time_now()
 local expiry_now, life_start = expiry_times(now)
 -- The clock by which the records of writers expire. Each call advances this clock by the time since the previous call,
 -- but by at most five minutes, and never sets the clock back. If the server's clock jumps, the records therefore do not
--- all expire at once.
+-- all expire at the same time.
 local writer_clock = now
 do
   local CLOCK_STEP_LIMIT = 5 * 60 * 1000
@@ -53,12 +53,12 @@ local function next_argument()
   return ARGV[argument]
 end
 
--- The description of a message begins with two flags. The first flag is 1 if the message has its own number. The first
--- flag is 2 if the message comes from a producer, and may get only the number that it had before a loss. The second
--- flag is 1 if the message is the last message of its key. The other parts are: the partition; the content digest; the
--- digest of the id (for a producer's message, of source and id); the first bytes of the event; the message's own
--- number; the digest of the id alone, which earlier versions stored; and the other digests under which a record may
--- have the message. These parts have the following offsets:
+-- The description of a message begins with two flags. The first flag is 1 if the message has its own number. It is 2 if
+-- a producer repeats a lost message, which may get only the number that it had before the loss. The second flag is 1 if
+-- the message is the last message of its key. The other parts are: the partition; the content digest; the digest of the
+-- id (for a producer's message, of source and id); the first bytes of the event; the message's own number; the digest
+-- of the id alone, which earlier versions stored; and the other digests under which a record may have the message.
+-- These parts have the following offsets:
 local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN, EARLIER_ID_IN, DIGESTS_IN = 3, 7, 15, 23, 25, 33, 41
 -- A duration, in ms, that is longer than any retention time.
 local EXPIRY_DELAY_LIMIT_MS = 2 ^ 42
@@ -71,8 +71,8 @@ end
 -- The record of the writer, with the number of this call added. The script writes this number together with the entries
 -- of the call, so a store that loses the entries loses the number too.
 local writer_expires, writer_ranges
--- True if the record already has the number of this call. The writer then did not receive the reply to an earlier try,
--- and has repeated the call.
+-- True if the record already has the number of this call. In this case, the writer has repeated the call, because it
+-- received no reply to an earlier try.
 local is_repeated = false
 
 -- Returns the encoded record of the writer.
@@ -125,8 +125,8 @@ local function names_lost_number(description)
   return byte(description, 1) == 2
 end
 
--- Decodes a number of eight bytes. Fails if the number is `EXACT` or higher; `words` describes a correct value of the
--- field.
+-- Decodes a number that is stored in eight bytes. Fails if the number is `EXACT` or higher; `words` describes a correct
+-- value of the field.
 local function number_of(bytes, from, field, words)
   local number = unpack8('<I8', bytes, from)
   if number >= EXACT then
@@ -145,7 +145,7 @@ end
 
 -- The groups of the call. A group comes from an owner, or, if its origin is empty, from a producer. `chunk.from` is the
 -- index of the argument before the messages of the chunk. A message has three arguments: its key, its description, and
--- the bytes of the event after the event's number.
+-- the bytes of the encoded event that follow its number.
 local groups = {}
 for i = 1, count do
   local group = {origin = next_argument(), epoch = tonumber(next_argument()),
@@ -171,8 +171,8 @@ local function each_message(visit)
   end
 end
 
--- The queues of the partitions that the messages of this call name. The table maps the number of a partition, as the
--- four bytes in the description of a message, to the queue of the partition.
+-- The queues of the partitions that the messages of this call name. A key of the table is the number of a partition, in
+-- the form of the four bytes in the description of a message. The value is the queue of the partition.
 local queues = {}
 if limit then
   local is_full = false
@@ -184,8 +184,8 @@ if limit then
       is_full = is_full or queue.last + 1 - queue.first >= limit
     end
   end)
-  -- Return without writing the record of the writer: the writer uses the number of a refused call again, so the record
-  -- must not contain this number.
+  -- A writer repeats a refused call under the same number. The record of the writer must not contain this number, so
+  -- return without writing the record.
   if is_full and not is_repeated then
     return 'F'
   end
@@ -198,14 +198,15 @@ end
 
 local RECORD, BLOCK = 'record of an origin', 'block of an origin\'s messages'
 -- If an origin has at least `TRIM_BLOCKS_THRESHOLD` blocks, each group of the origin removes the oldest blocks: the
--- first block, and then up to `TRIM_BLOCKS_LIMIT` further blocks. The removal stops before the first block with an
+-- first block, and up to `TRIM_BLOCKS_LIMIT` blocks after it. The removal stops before the first block with an
 -- unpublished message.
 local TRIM_BLOCKS_THRESHOLD, TRIM_BLOCKS_LIMIT = 8, 16
 
--- The new content of the blocks from which this call removes messages, by field.
+-- For the field of each block from which this call removes messages: the new content of the block.
 local shortened = {}
 
--- Returns the field of a block: the ids and numbers of the messages of an origin that were new in one call.
+-- Returns the name of the field that contains a block. A block contains the ids and numbers of the messages of an
+-- origin that were new in one call.
 local function block_field(origin, number)
   return 'p' .. text(number) .. ':' .. origin
 end
@@ -249,7 +250,7 @@ local function each_block(origin, from, to, visit)
 end
 
 -- Read the record of each origin. The record contains the epoch of the last owner, and the last outbox position whose
--- messages are assigned. Refuse a group in four cases. Its epoch is lower than the epoch in the record; the store lacks
+-- messages are assigned. Refuse a group in four cases: its epoch is lower than the epoch in the record; the store lacks
 -- messages that it has already confirmed to the owner; the group comes from a stale request; or an earlier group of
 -- this call has the same origin.
 do
@@ -271,9 +272,9 @@ do
     return record
   end
 
-  -- Removes from the blocks of an origin the messages of lost commits: commits above the last commit that the shard had
-  -- when the owner claimed it. If commits ascend from block to block, only the last blocks contain such messages;
-  -- otherwise any block may contain them.
+  -- Removes the messages of lost commits from the blocks of an origin. A commit is lost if its number is higher than
+  -- the number of the last commit that the shard had when the owner claimed it. If commits ascend from block to block,
+  -- only the blocks at the end contain such messages; otherwise any block may contain them.
   local function drop_lost_commits(group)
     local record = group.record
     for number = record.next - 1, record.first, -1 do
@@ -328,7 +329,7 @@ do
     end
     -- Usually commits ascend from block to block, and a binary search finds the first block to read. But a changed
     -- configuration can route another sink to this destination. An old commit can then have messages that are new to
-    -- the destination, and commits do not ascend any more. The script then reads all blocks.
+    -- the destination, and commits no longer ascend from block to block. In this case, the script reads all blocks.
     local is_mixed = record.mixed ~= 0
     local from, to = group.chunks[1].commit, group.chunks[#group.chunks].commit
     local low, high = record.first, record.next
@@ -372,8 +373,7 @@ do
   for _, group in ipairs(groups) do
     local field = 'o' .. group.origin
     if of_field[field] then
-      -- A call must contain at most one group of each origin. The caller must send the second group again in another
-      -- call.
+      -- A call must contain at most one group of each origin. The caller must send the second group in another call.
       group.refused = 'C'
     elseif group.origin ~= '' then
       fields[#fields + 1], of_field[field] = field, group
@@ -438,7 +438,7 @@ do
   end
 
   -- Appends a field to a list of fields that expire together. The field consists of a kind (one letter), a key and
-  -- further bytes.
+  -- other bytes.
   local function append_expiring(list, kind, key, bytes)
     list[#list + 1] = kind .. pack('<I2', #key) .. key .. bytes
   end
@@ -493,11 +493,11 @@ do
     return found and is_unexpired(field, found) and found or nil
   end
 
-  -- Calls `visit` for each record of a key that a reader of the destination has. The arguments are the Redis key of the
-  -- reader's data, the record, the sequence after all events that the reader has settled or spilled, and a flag. The
-  -- flag states whether an owner has repeated lost commits of the reader within the last `retain` ms. In that case, the
-  -- log may have lost numbers that it had given. A reader is a stream whose hash of data is one of the Redis keys after
-  -- the first Redis key of the call.
+  -- Calls `visit` for each reader of the destination that has a record of a key. A reader is a stream whose hash of
+  -- data is one of the Redis keys after the first Redis key of the call. The arguments of `visit` are the Redis key of
+  -- the reader's data, the record, the sequence after all events that the reader has settled or spilled, and a flag.
+  -- The flag is true if an owner has repeated lost commits of the reader within the last `retain` ms. In this case, the
+  -- log may have lost numbers that it had given.
   local function each_reader(key, visit)
     for i = 2, #KEYS do
       local found = redis.call('HMGET', KEYS[i], 'r', 'j' .. key)
@@ -577,7 +577,7 @@ do
   -- Returns the offset of the first digest in the record of a key, and the number of digests. The last digest belongs
   -- to the last settled sequence. Returns two zeros if the record is damaged.
   local function digests_of(record)
-    -- The maximum number of runs of ids in a record, each with two numbers.
+    -- The maximum number of runs of ids in a record. Each run has two numbers.
     local RUNS_LIMIT = 8
     local cursor = {record = record, at = layout.NUMBERS}
     skip_numbers(cursor, 7)
@@ -604,9 +604,9 @@ do
     return cursor.at, size
   end
 
-  -- Returns the sequence after the last dead letter of a key that waits for earlier events, but at most 2^63, so that
-  -- `pack` can encode the sequence. The record of the key contains the range of these letters after the digests and the
-  -- gaps. Returns 0 if the record has no such range, or is damaged.
+  -- Returns the sequence after the last early dead letter of a key, but at most 2^63, so that `pack` can encode the
+  -- sequence. The record of the key contains the digests, then the gaps, and then the range of these letters. Returns 0
+  -- if the record has no such range, or is damaged.
   local function after_letters(record)
     if byte(record, layout.KEY_RECORD) ~= layout.KEY_RECORD_AHEAD_FORMAT then
       return 0
@@ -633,18 +633,19 @@ do
         return 0
       end
     end
-    -- The first sequence of the range, and the number of further sequences.
+    -- The first sequence of the range, and the number of sequences after it.
     local last = next_number(cursor)
     last = last + next_number(cursor)
     return cursor.at <= stop and math.min(last + 1, 2 ^ 63) or 0
   end
 
-  -- Returns whether all readers that have a sequence of a key have the event with these digests under this sequence. A
-  -- reader has a sequence if it has settled or spilled the sequence or a later sequence. The table `digests` contains
-  -- the digests as `long`, and in the form of a key record as `short`. Returns false if no reader has the sequence. A
-  -- reader may have a sequence without a digest of its event. With `trusts_lossy`, the event of such a sequence counts
-  -- as the same event if an owner has repeated lost commits of this reader. The reason: the owner knows the digests of
-  -- more events than the record of the key, and recognises a repeat by these digests.
+  -- Compares an event with the events that the readers have under a sequence of a key. A reader has a sequence if it
+  -- has settled or spilled this sequence or a later one. Returns whether each reader that has the sequence has the
+  -- event with these digests under it. The table `digests` contains the digests as `long`, and in the form of a key
+  -- record as `short`. Returns false if no reader has the sequence. A reader may have a sequence without a digest of
+  -- its event. With `trusts_lossy`, the event of such a sequence counts as the same event if an owner has repeated lost
+  -- commits of this reader. The reason: the owner has more digests in memory than the record of the key contains, and
+  -- recognises a repeat by them.
   local function readers_have(key, digests, sequence, trusts_lossy)
     local is_found, is_same = false, true
     each_reader(key, function(data, record, unused, is_lossy)
@@ -672,13 +673,13 @@ do
     return is_found and is_same
   end
 
-  -- The kind of the result for a message of an ended key that the readers have settled.
+  -- The kind of the result for a message that the readers have settled, and whose key has ended.
   local SETTLED = char(7)
 
-  -- Returns the result for a message whose number the store may have lost. Returns nil if the store gives the message
-  -- the next number of its key: every reader that has this number has the same event under this number. If the key has
-  -- ended, the store gives no number, so that the key does not start again. The message then counts as settled if the
-  -- readers have it under any sequence. `refusal` is the result for any other message.
+  -- Returns the result for a message whose number the store may have lost. Returns nil if every reader that has the
+  -- next number of the key has the same event under this number: the store then gives the message this number. If the
+  -- key has ended, the store gives no number, so that the key does not start again. In this case, the message counts as
+  -- settled if the readers have it under any sequence. `refusal` is the result for any other message.
   local function lost_result(key, digests, has_ended, refusal)
     local number = counters[key].next
     if not has_ended then
@@ -703,10 +704,10 @@ do
 
   -- Checks whether a reader of the destination has events of a key with numbers that the store has not given. Returns
   -- nil if no reader has such events. Otherwise returns the refusal: the kind of the result, and the sequence after the
-  -- highest of these numbers, as eight bytes. If the call publishes lost events again, or an owner has repeated lost
-  -- commits of a reader that has such events, the store may itself have given these numbers: returns `lost_result`. In
-  -- these two cases, ignores the dead letters that wait for earlier events, because the script cannot compare a message
-  -- with such a letter.
+  -- highest of these numbers, as eight bytes. In two cases, the store itself may have given these numbers and then lost
+  -- them: the call publishes lost events again, or an owner has repeated lost commits of a reader that has such events.
+  -- In these two cases, returns `lost_result`, and ignores early dead letters, because the script cannot compare a
+  -- message with such a letter.
   local function numbered_elsewhere(key, description)
     local highest, has_ended = counters[key].next, false
     local reuses, has_lost = ARGV[15] == '1', false
@@ -734,8 +735,8 @@ do
   end
 
   -- Sets the expiry time of the counter of an ended key to the expiry time of the key record that shows the end.
-  -- Otherwise the counter would stay for ever, because the store has lost the last event of the key, which would have
-  -- set the time.
+  -- Usually the last event of the key sets this time. The store has lost this event, so the counter would otherwise
+  -- stay for ever.
   local function end_counter(key)
     local counter, expires = counters[key], nil
     each_reader(key, function(_, record)
@@ -927,8 +928,8 @@ do
   --
   -- The blocks are in the order of their expiry times, except for late blocks. A late block expires long after the new
   -- block, because a call added the late block while the server's clock was wrong, or with a longer retention time.
-  -- Until a late block expires, it would delay the removal of all later blocks, so a call that adds a block moves the
-  -- late blocks at the beginning of the list to its end. Such a block counts as one of the four blocks.
+  -- Until a late block expires, it would delay the removal of all blocks after it. A call that adds a block therefore
+  -- moves the late blocks at the beginning of the list to its end. Each moved block counts as one of the four blocks.
   local function age(list, head, blocks, until_when, time)
     local ends = redis.call('HGET', log, head) or '1 0 0'
     -- The number of the first block, the number of the last block, and the expiry time of the first block.
@@ -1005,7 +1006,7 @@ do
   if call_number then
     age('d', 'D', expiring_writers, writer_expires, writer_clock)
   end
-  -- If a later call has written a field of an expired block again, the field has a later expiry time, and stays.
+  -- If a later call has rewritten a field of an expired block, the field has a later expiry time, and stays.
   for from = 1, #due, ARGUMENT_LIMIT do
     local values = redis.call('HMGET', log, unpack(due, from, math.min(from + ARGUMENT_LIMIT - 1, #due)))
     for i = 1, #values do
@@ -1016,8 +1017,9 @@ do
   end
 end
 
--- Because of this separate write, each call that changes other fields is a transaction of at least two commands in the
--- server's append-only file (see docs/internals/storage.md).
+-- This separate write makes each call that changes other fields a transaction of at least two commands in the server's
+-- append-only file. The end of this transaction also ends a transaction that an earlier crash may have left open (see
+-- docs/internals/storage.md).
 redis.call('HSET', log, 'b', text(now) .. ' ' .. text(writer_clock))
 if #main > 0 then
   redis.call('HSET', log, unpack(main))

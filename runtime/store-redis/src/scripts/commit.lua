@@ -6,15 +6,15 @@
 --
 -- Key records with their states, spilled events, dead letters, messages and the fence are fields of one hash, and one
 -- HSET writes all of them. This HSET makes the commit. The script writes index entries and blocks of ids before the
--- HSET. No record refers to them yet, and if this attempt fails, the next attempt overwrites them. If a batch has more
--- fields than fit into one HSET, the script also writes the letters before that HSET. The script removes fields and
--- index entries after the HSET, when no record refers to them any more. Before the HSET, the script removes only the
--- data of expired records, and data that earlier calls have left. The stored data is therefore correct even if the
--- script ends half-way, or if a restarted server reads its append-only file only up to a point within the script.
--- Ordain can then send the same commit again.
+-- HSET. At that time, no record refers to them. If the script fails, the next call with this commit overwrites them. If
+-- a batch has more fields than fit into one HSET, the script also writes the letters before that HSET. The script
+-- removes fields and index entries after the HSET, when no record refers to them any more. Before the HSET, the script
+-- removes only the data of expired records, and data that earlier calls have left. The stored data is therefore correct
+-- even if the script ends half-way, or if a restarted server reads its append-only file only up to a point within the
+-- script. If the script fails, Ordain can therefore send the same commit again.
 --
--- Lua allows at most 200 locals in the main chunk. A local that only one phase needs is therefore declared in the block
--- of that phase.
+-- Lua allows at most 200 locals in the main chunk. A local that only one phase needs is therefore declared in the `do`
+-- block of that phase.
 
 -- The maximum number of arguments of the HSET that makes the commit: nearly the capacity of Lua's stack. The Rust
 -- constant `REDIS_BATCH_LIMIT` depends on this number.
@@ -54,10 +54,10 @@ do
   end
 end
 
--- The script adds the delays of timers to the server's time (`wall`). Data expires by `expiry_now`, and new data lives
--- from `life_start`. The time of the commit (`now8`) is always later than the time of the previous commit in the fence,
--- even if the server's clock has gone back. New key records get `now8` as their incarnation, which distinguishes a
--- record from an earlier record of the same key.
+-- The script adds the delays of timers to the server's time (`wall`). Data has expired if its expiry time is at or
+-- before `expiry_now`. The life of new data begins at `life_start`. The time of the commit (`now8`) is always later
+-- than the time of the previous commit in the fence, even if the server's clock has gone back. New key records get
+-- `now8` as their incarnation, which distinguishes a record from an earlier record of the same key.
 local wall = time_now()
 local expiry_now, life_start = expiry_times(wall)
 local now8 = pack('<I8', math.max(expiry_now, unpack8('<I8', fence, layout.FENCE_ANSWER) + 1))
@@ -256,8 +256,8 @@ local function put_field(field, value)
   main[#main + 1] = value
 end
 
--- The arguments of the commands that run before and after that HSET, as one list for each command. `add` creates a list
--- together with its first argument, because most commits need only a few of the lists.
+-- The arguments of the commands that run before and after the HSET that makes the commit, as one list for each command.
+-- `add` creates a list together with its first argument, because most commits need only a few of the lists.
 local lists = {}
 
 -- Appends one or two arguments to a list of `lists`.
@@ -307,9 +307,9 @@ local function drop_spilled(key, before)
   until #members < blocks
 end
 
--- Appends to a list the fields of the blocks of ids that the key no longer needs if `record` replaces the record `old`.
--- If `record` is nil, the key needs no block. If the key needs only the end of a block, adds this block to the list
--- `ids_cut`.
+-- Finds the blocks of ids that the key no longer needs when `record` replaces the record `old`, and appends their
+-- fields to a list. If `record` is nil, the key needs no block. If the key needs only the end of a block, adds this
+-- block to the list `ids_cut`.
 local function old_ids(key, old, record, list)
   local from, behind = ids_range(old)
   local to = behind + layout.BLOCK - 1
@@ -342,7 +342,8 @@ do
   local life_start8 = pack('<I8', life_start)
 
   -- Collects the writes of new letters. If the batch has more fields than fit into one HSET, the script writes the new
-  -- letters in separate commands before that HSET. This is safe, because no key record depends on a letter.
+  -- letters in separate commands before the HSET that makes the commit. This is safe, because no key record depends on
+  -- a letter.
   local function put_letters(letters)
     for _, letter in ipairs(letters) do
       local place, record, at = letter[1], letter[2], layout.LETTER_TIME
@@ -354,7 +355,7 @@ do
   end
 
   -- Puts ids into their places in the blocks, and collects the writes of these blocks. Drops the stored ids that follow
-  -- a new id in its block, because an earlier attempt that failed before it made its commit may have left them.
+  -- a new id in its block: an earlier call may have written them, and failed before its commit.
   local function put_ids(key, taken)
     local block, value
     for at = 1, #taken, 8 + layout.ID do
@@ -508,7 +509,7 @@ do
   end
   put_field('f' .. partition, sub(fence, 1, layout.FENCE_NUMBER - 1) .. number8 .. reply)
 
-  -- Write the indexes first. The HSET at the end then writes all fields at once, and makes the commit.
+  -- Write the indexes first. The HSET at the end then writes all fields in one step, and makes the commit.
   run('ZADD', due, 'due_put')
   run('ZADD', expiry, 'expiry_put')
   run('ZADD', letters_index, 'letters_put')
@@ -546,8 +547,8 @@ for _, done in ipairs(lists.spilled_done or {}) do
 end
 
 -- Sweep: remove a limited number of expired key records, and a limited number of expired letters. Each limit exceeds
--- the number of records or letters that this commit has added, so that the sweep keeps up. Readers ignore expired data
--- that still exists.
+-- the number of records or letters that this commit has added, so that the sweep keeps up with the commits. Readers
+-- ignore expired data that still exists.
 do
   local sweep, removed = 16 + 2 * count, 0
   -- The list `letters_put` has two arguments for each new letter.

@@ -48,13 +48,13 @@ local function time_now()
   return time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(string.match(ARGV[1], '^%d+'))
 end
 
--- Returns two times for data that expires. `now` is the result of `time_now`. All data that expires at or before the
--- first time has expired. A script adds the lifetime of new data to the second time.
+-- Returns two times for data that expires. `now` is the result of `time_now`. Data has expired if its expiry time is at
+-- or before the first of the two times. A script adds the lifetime of new data to the second time.
 --
 -- The server's clock may be wrong. If it is ahead of the caller's clock by more than `CLOCK_JUMP_LIMIT`, data expires
--- by the caller's clock, which follows the server's clock later. If the server's clock is behind, data also expires by
--- the caller's clock, which never goes back. New data lives from the later of the two times, so a wrong clock never
--- shortens its life.
+-- by the caller's clock, which follows the server's clock only after a confirmation. If the server's clock is behind,
+-- data also expires by the caller's clock, which never goes back. New data lives from the later of the two times, so a
+-- wrong clock never shortens its life.
 local function expiry_times(now)
   local caller = tonumber(string.match(ARGV[1], '%d+$'))
   local later = math.max(now, caller)
@@ -115,8 +115,8 @@ local function membership_version_of(found)
   return found and #found < 20 and string.find(found, '^%d+$') and found or '0'
 end
 
--- Fails if the Redis key exists and is not a hash. A script calls this function before its first write, so that a wrong
--- type never leaves half of the script's writes.
+-- Fails if the Redis key exists and is not a hash. A script calls this function before its first write, so that a key
+-- of the wrong type never stops the script after some of its writes.
 local function must_be_hash(key)
   redis.call('HEXISTS', key, 'generation')
 end
@@ -187,8 +187,8 @@ local function pack_queue(queue)
   return pack('<I8I8', queue.first, queue.last) .. queue.history .. queue.before
 end
 
--- Returns the history digest of the entry `number` of a queue; `NO_NUMBER` if it is unknown, because the entry is
--- damaged. `value` is the stored value of the entry, which this function does not need for the newest entry.
+-- Returns the history digest of the entry `number` of a queue; `NO_NUMBER` if the entry is damaged, so that the digest
+-- is unknown. `value` is the stored value of the entry, which this function does not need for the newest entry.
 local function history_at(queue, number, value)
   if number == queue.last then
     return queue.history

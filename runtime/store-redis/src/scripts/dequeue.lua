@@ -1,8 +1,8 @@
 -- Removes the entries of a partition's queue up to and including a queue position (the number and the history digest of
 -- an entry). Returns 0 if all these entries are removed. Returns 1 if the caller must repeat the call, because one call
 -- removes a limited number of entries. If the fence does not have the caller's claim, removes nothing and returns 0. If
--- the store went back in time, removes nothing: returns 2 if the queue never had this queue position, and 3 if the
--- shard lacks the commit that the owner names.
+-- the store went back in time, removes nothing. In this case, returns 2 if the queue never had this queue position, and
+-- 3 if the shard lacks the commit that the owner names.
 local data, log, partition, claim, commit = KEYS[1], KEYS[2], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local through, history = tonumber(ARGV[5]), ARGV[6]
 local fence, last_commit = read_fence(data, partition)

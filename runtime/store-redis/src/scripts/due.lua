@@ -46,7 +46,7 @@ local function is_due(key, at, record)
   local due_at = unpack8('<I8', record, layout.DUE_AT)
   if due_at ~= at then
     -- The script corrects the time of the entry when the read has ended. This read still returns the entry under its
-    -- old time. This is safe, because it does no harm if an owner processes a key too early.
+    -- old time. This is safe, because an owner may handle a key before its time.
     moved_entries[#moved_entries + 1] = text(due_at)
     moved_entries[#moved_entries + 1] = key
   end

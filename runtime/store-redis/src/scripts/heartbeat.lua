@@ -5,7 +5,7 @@
 local instances, instance_info = KEYS[1], KEYS[2]
 local id, info, report = ARGV[2], ARGV[3], ARGV[4]
 local lease, nonce = tonumber(ARGV[5]), ARGV[6]
--- A time, in ms, within which every running instance writes its heartbeat again.
+-- Every running instance writes its next heartbeat within this time, in ms.
 local HEARTBEAT_GRACE_MS = 3000
 -- The longest lease that a configuration allows, in ms.
 local LEASE_LIMIT_MS = 600000

@@ -1,6 +1,6 @@
--- Reads some of the key records with `HSCAN`. Returns the next cursor, the time by which the caller decides which
--- records have expired, and for each key record the key, the record without the state, and the length of the state. If
--- the caller names a status, returns only key records with this status.
+-- Reads some of the key records with `HSCAN`. Returns the next cursor, and the time by which the caller decides which
+-- records have expired. For each key record, also returns the key, the record without the state, and the length of the
+-- state. If the caller names a status, returns only key records with this status.
 local data, cursor, pattern, count, status = KEYS[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local scanned = redis.call('HSCAN', data, cursor, 'COUNT', count, 'MATCH', pattern)
 local rows = {}

@@ -1,11 +1,11 @@
 -- Reads the record of the store: its schema and its number of shards. If the store is new and the last argument is 1,
 -- writes the schema and the number of shards. Returns the stored schema, the stored number of shards, and 1 if the
--- store was new (otherwise 0). If the user has no right to some commands, returns an error that lists these commands.
--- If the record is missing although the store has partitions, returns an error too.
+-- store was new (otherwise 0). If the Redis user of the connection may not run a required command, returns an error
+-- that lists these commands. If the record is missing although the store has partitions, returns an error too.
 local store, data, index, partitions = unpack(KEYS)
 local schema, shards, replicas, creates = ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
 
--- Returns whether the user may run a command with these arguments.
+-- Returns whether the Redis user of the connection may run a command with these arguments.
 local function may(...)
   return redis.acl_check_cmd(...)
 end

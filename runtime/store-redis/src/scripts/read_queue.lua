@@ -28,7 +28,7 @@ while at <= queue.last and count < limit and read < bytes do
   end
   at, count = at + #values, count + #values
   -- From the average size of the entries so far, calculate how many entries fit into the remaining bytes. The next step
-  -- reads this number, but at most 64, and at most twice as many as the last step.
+  -- reads this number, but at most 64, and at most twice as many as the previous step.
   step = math.max(1, math.min(step * 2, 64, math.floor((bytes - read) * count / (read + 1))))
 end
 return answer

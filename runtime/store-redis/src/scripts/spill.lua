@@ -33,8 +33,8 @@ while true do
   local members = members_of(spilled, from, to, 16)
   for _, member in ipairs(members) do
     for _, sequence in ipairs(sequences_of(member, by_key)) do
-      -- A sequence may have no event. Either the event was never spilled, or a commit has already removed the event, or
-      -- the script of the commit that spilled the event ended before it made the commit.
+      -- A sequence may have no event. One of three cases: the event was never spilled; a commit has already removed the
+      -- event; or the script `commit` wrote the index entry, but ended before it made the commit.
       local event = is_requested(sequence) and redis.call('HGET', data, 'e' .. key .. sequence)
       if event then
         if #found > 0 and (#found >= 2 * limit or read + #event > bytes) then

@@ -274,8 +274,8 @@ pub fn take_over(record: &mut [u8], view: &KeyRecordView<'_>, partition: u32) {
 }
 
 /// Returns whether the first and last spilled sequence are possible. Does not compare the count with these sequences,
-/// because the count may be too high for a moment. A repeat of a spilled event counts as another event until the store
-/// has compared the two events.
+/// because the count may be too high for a moment. The reason: a repeat of a spilled event counts as a separate event
+/// until the store has compared the two.
 fn is_possible(spilled: SpillExtent) -> bool {
     let SpillExtent { count, first, last } = spilled;
     count == 0 || (first <= last && last < SEQUENCE_END)

@@ -48,7 +48,7 @@ pub fn split_letter_place(place: &[u8]) -> Option<LetterId> {
             return None;
         }
     }
-    // The place of a letter never contains a key above the limit.
+    // The place of a letter never contains a key that is longer than the limit.
     let key = Some(key).filter(|key| key.len() <= KEY_SIZE_LIMIT)?;
     let key = String::from_utf8(key).ok()?.into();
     let sequence = u64::from_be_bytes(*sequence);

@@ -29,9 +29,9 @@ pub struct OriginRecord {
     pub first: u64,
     /// The number after the last block.
     pub next: u64,
-    /// `true` if a block may contain an earlier commit than the previous block. This happens when a changed
-    /// configuration routes another sink to this destination: an old commit can then have messages that are new to the
-    /// destination. While the flag is set, a search reads all blocks.
+    /// `true` if a block may contain a commit that is earlier than a commit in the previous block. This happens when a
+    /// changed configuration routes another sink to this destination: an old commit can then have messages that are new
+    /// to the destination. While the flag is set, a search reads all blocks.
     pub is_unordered: bool,
 }
 

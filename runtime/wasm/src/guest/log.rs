@@ -17,7 +17,7 @@ const LINE_OVERHEAD_BYTES: usize = 16;
 const STDERR_TAIL_BYTES: usize = 4 << 10;
 
 /// The output of the event that a WebAssembly instance executes now. The instance and its two output streams share this
-/// value, and all run on one thread.
+/// value, and all three run on one thread.
 pub(super) struct EventLog {
     limit: usize,
     state: Mutex<LogState>,

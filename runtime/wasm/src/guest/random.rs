@@ -1,5 +1,5 @@
-//! Random numbers that are derived from the stream, the key and the sequence of an event, so that every attempt to
-//! execute the event sees the same numbers.
+//! Random numbers that are derived from the stream, the key and the sequence of an event, so that every try of the
+//! event gets the same numbers.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha12Rng;

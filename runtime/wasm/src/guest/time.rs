@@ -1,9 +1,9 @@
 //! The clocks of a guest (the WebAssembly code of a handler), and the time for which the guest has run on the machine.
 //!
 //! For each event, the guest's wall clock starts at the event's time, or at the machine's time if the event has none.
-//! The wall clock advances only when the guest sleeps. A sleep ends at once, and advances the wall clock and the
-//! monotonic clock by the length of the sleep. A handler that sleeps therefore delays no other handler. Every attempt
-//! to execute an event sees the same wall-clock times, provided that the event has a time.
+//! The wall clock advances only when the guest sleeps. A sleep ends immediately, and advances the wall clock and the
+//! monotonic clock by the length of the sleep. A handler that sleeps therefore delays no other handler. If an event has
+//! a time, every try of the event reads the same wall-clock times.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

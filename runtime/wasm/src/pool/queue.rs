@@ -11,8 +11,8 @@ use super::super::handler::{ActiveVersion, Handler};
 use super::super::stream::StreamContext;
 use super::{ResultCallback, TurnResults};
 
-/// Number of events at which a worker adds no further turn to the batch of turns that it takes from a queue. The number
-/// is large enough to make the cost of taking a batch negligible, and small enough that other queues do not wait long.
+/// Number of events at which a worker ends the batch of turns that it takes from a queue. The number is large enough to
+/// make the cost of taking a batch negligible, and small enough that other queues do not wait long.
 const BATCH_EVENTS_LIMIT: usize = 128;
 /// Limit for the total size, in bytes, of a queue's results that the receiver has not taken yet. At this limit, no turn
 /// of the queue starts. The queue itself must limit this memory, because the receiver counts the memory of results only
@@ -188,7 +188,8 @@ impl TurnScheduler {
         }
     }
 
-    /// Pauses a queue (`paused`), so that no worker starts a turn of the queue, or resumes the queue.
+    /// If `paused` is `true`, pauses a queue, so that no worker starts a turn of the queue. Otherwise resumes the
+    /// queue.
     pub(super) fn pause(&self, queue: &TurnQueue, paused: bool) {
         if queue.paused.swap(paused, Ordering::Relaxed) && !paused {
             self.wake_all();

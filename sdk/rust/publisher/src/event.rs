@@ -15,9 +15,9 @@ use crate::Error;
 /// up to 128 headers, whose names and values have up to 64 KiB in total. The setting `runtime.event_size` limits the
 /// size of the whole event.
 ///
-/// An event gets its time and a random id when it is created. If a program publishes the same `Event` or a clone of it
-/// again, Ordain therefore recognises a repeat. A program may also create the event anew, for example after a crash.
-/// Ordain then recognises the repeat only if the program sets the same id and the same source.
+/// An event gets its time and a random id when it is created. If a program publishes the same `Event`, or a clone of
+/// it, a second time, Ordain therefore recognises the repeat. A program may also create the event anew, for example
+/// after a crash. Ordain then recognises the repeat only if the program sets the same id and the same source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     key: String,
@@ -33,7 +33,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Creates an event of a key and a type, with data as JSON.
+    /// Creates an event with this key and this type, and with data as JSON.
     ///
     /// # Errors
     /// Fails if the data cannot be written as JSON, for example because it contains a map whose keys are not text.

@@ -61,8 +61,8 @@ pub struct Receipt {
 }
 
 impl Publisher {
-    /// Opens the store and the broker of a stream, according to an Ordain configuration. Declares the stream's
-    /// exchange and queues if they are missing. Waits at most half a minute while the store is unavailable. Repeats a
+    /// Opens the store and the broker of a stream, according to an Ordain configuration. Declares the stream's exchange
+    /// and queues if they are missing. If the store is unavailable, waits for it for at most half a minute. Repeats a
     /// failed attempt to reach the broker for half a minute. If the broker accepts a connection but does not answer, an
     /// attempt itself can take two minutes.
     ///
@@ -72,8 +72,8 @@ impl Publisher {
     /// - The configuration is invalid or does not contain the stream.
     /// - The store is an embedded store.
     /// - The stream does not accept published events.
-    /// - For a stream of the configuration, the store has data that was written with another `ordering`, `first` or
-    ///   `partitions`, or another process runs the stream with another value.
+    /// - For a stream of the configuration, the store has data that was written with another value of `ordering`,
+    ///   `first` or `partitions`, or another process runs the stream with another value of one of these settings.
     /// - The store or the broker was unavailable for half a minute.
     /// - The broker refuses access, or refuses to declare the exchange or a queue.
     pub async fn open(config: impl AsRef<Path>, stream: &str) -> Result<Self, Error> {
@@ -117,18 +117,19 @@ impl Publisher {
     /// with the same ids, and close the publisher. Publish new events afterwards, with another publisher.
     ///
     /// Without this method, [`Self::publish`] refuses an event if the stream has events of its key with higher numbers
-    /// than the store. After a call of this method, the store gives such an event the next number of its key if the
-    /// stream has the same event under this number. The stream then recognises the repeat. Otherwise, [`Self::publish`]
-    /// refuses the event.
+    /// than the store has given. After a call of this method, the store gives such an event the next number of its key
+    /// if the stream has the same event under this number. The stream then recognises the repeat. Otherwise,
+    /// [`Self::publish`] refuses the event.
     pub fn reuse_lost_numbers(&mut self) {
         self.inner.reuse_lost_numbers();
     }
 
     /// Closes the publisher.
     ///
-    /// # Errors Fails if the store has failed or is unavailable, or if it lost events of this publisher and refuses to
-    /// number one of them again. The broker, or the store if it lost nothing, keeps all events for which
-    /// [`Self::publish`] returned a receipt.
+    /// # Errors
+    /// Fails if the store has failed or is unavailable, or if it lost events of this publisher and refuses to number
+    /// one of them again. All events for which [`Self::publish`] returned a receipt stay published, unless the store is
+    /// their only copy and has lost them.
     pub async fn close(self) -> Result<(), Error> {
         Ok(self.inner.close().await?)
     }
