@@ -33,7 +33,7 @@ impl Port {
     pub fn take() -> Result<Self> {
         static TAKEN_COUNT: AtomicU16 = AtomicU16::new(0);
         // Each process begins at a port that depends on its process id, and continues after the last port that it
-        // tried, so that a released port is not used again at once.
+        // tried, so that it does not reuse a released port immediately.
         let begin = (std::process::id() % u32::from(PORT_COUNT)) as u16;
         let begin = begin.wrapping_mul(37) % PORT_COUNT;
         let mut tries = (0..PORT_COUNT).map(|_| {

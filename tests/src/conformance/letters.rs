@@ -156,9 +156,9 @@ pub async fn events_in_early_letters_are_found(fixture: &mut impl Fixture) {
     assert_eq!(find_missing(store, &owner, &[2..=3], DEAD_TTL * 3 / 4).await.len(), 2);
 }
 
-/// The read of early letters returns all letters `FarAhead`, `Overflow` and `Corrupt` in the range, also several
-/// letters of one sequence. The read ignores other letters, spilled events and other keys. If the events are large, the
-/// answer names the sequence at which it ends.
+/// The read of early letters returns all letters `FarAhead`, `Overflow` and `Corrupt` in the range, even if several of
+/// them have the same sequence. The read ignores other letters, spilled events and other keys. If the events are large,
+/// the answer names the sequence at which it ends.
 pub async fn early_letters_of_a_range_are_read(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;

@@ -285,8 +285,8 @@ pub async fn only_positions_of_the_present_history_are_accepted(fixture: &mut im
         for step in 0..60 {
             let position = positions[random.random_range(0..positions.len())];
             let (first, all) = &mut now;
-            // The store accepts the positions of waiting entries and of the entry before them. The store also accepts
-            // all lower positions, because it keeps the history digest of no removed entry except the last one.
+            // The store accepts the positions of waiting entries, and the position of the entry before them, which was
+            // removed last. The store also accepts all lower positions, because it has no history digests for them.
             let is_accepted = position.number == 0
                 || position.number + 1 < *first
                 || all.get(position.number as usize).is_some_and(|entry| entry.0 == position);

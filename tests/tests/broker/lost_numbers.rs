@@ -301,8 +301,8 @@ fn event_counted_as_a_repeat_without_a_comparison_is_named() -> Result<()> {
 }
 
 /// The stream has executed more lost events of a key than its record of the key has digests. The lost events cannot be
-/// published again. The first new event must be accepted with the sequence that the stream expects next, and the events
-/// after it without a sequence.
+/// published again. `ordain publish` must accept the first new event with the sequence that the stream expects next,
+/// and the later events without a sequence.
 #[test]
 fn new_events_follow_more_lost_events_than_the_stream_has_digests() -> Result<()> {
     const LOST_SEQUENCES: RangeInclusive<u64> = 3..=102;
@@ -376,7 +376,7 @@ fn ended_key_does_not_start_again_after_lost_numbers() -> Result<()> {
 
 /// Redis loses the numbers of events of a running publisher, and a host then executes these events. The publisher
 /// detects the loss and writes the lost events again. They must get their numbers again, so that the publisher can
-/// publish further events.
+/// publish later events.
 #[test]
 fn running_publisher_gets_lost_numbers_of_executed_events_again() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;

@@ -27,7 +27,7 @@ const REQUEST_EVENTS_LIMIT: usize = 60;
 const FILE_LINES_LIMIT: usize = 8_000;
 /// The upper limit of the random delay before the run of `ordain publish` that a loss may interrupt, in milliseconds.
 const RUN_DELAY_MS: u64 = 1_500;
-/// How long a producer retries to send the same events.
+/// How long a producer repeats its attempts to send the same events.
 const SEND_TIMEOUT: Duration = Duration::from_mins(1);
 /// The delay between two attempts to send the same events.
 const RETRY_DELAY: Duration = Duration::from_millis(50);

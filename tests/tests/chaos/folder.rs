@@ -11,7 +11,7 @@
 //! The test makes the copy while the host is paused, and puts it in place of the folder after the host has ended.
 //! Events that were accepted between these two moments may be lost, because the copy returns the store to an earlier
 //! time. All other events take effect once and in order. The host never removes a line from the file of its sink. At
-//! each start, the host must log how many lines of this file have a message that the store lacks.
+//! each start, the host must log how many lines of this file contain a message that the store lacks.
 //!
 //! RabbitMQ does not deliver an acknowledged event again. If the events pass through RabbitMQ, all of them must
 //! therefore have taken effect before the test makes the copy. In these rounds, the folder is never absent at a start.

@@ -95,8 +95,8 @@ impl Servers {
         Ok(())
     }
 
-    /// Returns whether a host has connected to the second address of a master. With a Sentinel, returns true at once:
-    /// the Sentinel reports the first address of the master, so the hosts never use the second address.
+    /// Returns whether a host has connected to the second address of a master. With a Sentinel, returns true
+    /// immediately: the Sentinel reports the first address of the master, so the hosts never use the second address.
     fn are_reached_elsewhere(&self) -> Result<bool> {
         if matches!(self, Self::Watched(_)) {
             return Ok(true);

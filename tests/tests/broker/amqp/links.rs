@@ -219,8 +219,8 @@ fn broker_that_moves_to_another_address_is_found() -> Result<()> {
     service.end()
 }
 
-/// A server accepts connections but never answers a login. A starting host must retry, and must end after the time
-/// limit for a start. Each attempt has a time limit too, which the log states.
+/// A server accepts connections but never answers a login. A starting host must try to log in repeatedly, and must end
+/// after the time limit for a start. Each attempt has a time limit too, which the log states.
 #[test]
 fn start_ends_if_logins_stay_unanswered() -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;

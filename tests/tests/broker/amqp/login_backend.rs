@@ -1,4 +1,4 @@
-//! Tests of a broker that queries a server over HTTP whether a user may log in (the plugin
+//! Tests of a broker that sends each login and each request for a right to a server over HTTP (the plugin
 //! `rabbitmq_auth_backend_http`), while this server is down. The broker then refuses each login and each right. The
 //! refusal is temporary: a running stream must wait, and a start must wait too.
 
@@ -17,7 +17,7 @@ use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 
-/// The time limit for a request of the broker. The broker sends its requests at once.
+/// The time limit for a request of the broker. After it has connected, the broker sends its request immediately.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// A part of the text with which the broker refuses a login.
 const REFUSAL: &str = "ACCESS_REFUSED - Login was refused";

@@ -398,8 +398,8 @@ fn binding_of_another_program_is_no_former_binding() -> Result<()> {
     Ok(())
 }
 
-/// A process of which the broker refuses a sink or a new stream starts while another process runs. The new process must
-/// end without taking partitions: it could not publish the messages of these partitions.
+/// While one process runs, a second process starts. The broker refuses a sink or a new stream of the second process.
+/// The second process must end without taking partitions: it could not publish the messages of these partitions.
 #[test]
 fn refused_process_takes_no_partitions_from_others() -> Result<()> {
     let redis = Redis::start(&[])?;

@@ -68,7 +68,7 @@ fn sink_reports_each_reason_in_the_words_of_the_broker() -> Result<()> {
     service.until_lines(1, &[NOT_PUBLISHED, "CONNECTION_FORCED"])?;
     wait_until("a new connection of the sink", || is_open(&rig, SINK))?;
 
-    // The consumer keeps its connection. The limit allows no further connection. The test waits until the host has
+    // The consumer keeps its connection. The limit allows no additional connection. The test waits until the host has
     // logged the refusal twice. The two log lines are more than ten seconds apart, so the health check has then failed
     // for longer than the lease.
     rig.rabbit.limit_connections("sinker", Some(1))?;
@@ -108,7 +108,7 @@ fn busy_sink_reports_the_reason_in_the_words_of_the_broker() -> Result<()> {
         publishing.join().expect("a producer that does not panic")
     })?;
     rig.check(&lines)?;
-    // A lost connection that the sink replaces at once is no error.
+    // A lost connection that the sink replaces immediately is no error.
     service.until_lines(1, &["WARN", NOT_PUBLISHED, "CONNECTION_FORCED"])?;
     ensure_not_misleading(&service)?;
     service.end()

@@ -56,8 +56,8 @@ fn payment(delivery: &Delivery) -> Result<(String, u64)> {
     Ok((key, data["n"].as_u64().context("a number")?))
 }
 
-/// The handler executes the orders of a queue, and an exchange receives the payments: each once, and in the order of
-/// its key, although the test kills the host.
+/// The handler executes the orders of a queue, and an exchange receives the payments. Although the test kills the host,
+/// the exchange must receive each payment once, in the order of its key.
 #[test]
 fn exchange_receives_the_events_of_other_types() -> Result<()> {
     let sections = "[sinks.others]\nkind = \"amqp\"\nexchange = \"others\"\n\

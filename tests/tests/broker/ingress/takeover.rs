@@ -1,4 +1,4 @@
-//! Tests of a Redis Cluster in which replicas that lack the last accepted events become masters.
+//! Tests of a Redis Cluster in which replicas that lack the newest accepted events become masters.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};

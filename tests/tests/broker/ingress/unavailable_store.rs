@@ -90,8 +90,8 @@ impl Rig {
         self.service.until_says("not ready: the store does not answer")
     }
 
-    /// Waits until the host is ready again. Sends `refused` again, and posts further events. Checks that each event
-    /// took effect once, and ends the host.
+    /// Waits until the host is ready again. Sends `refused` again, and posts more events. Checks that each event took
+    /// effect once, and ends the host.
     fn check_recovery(&mut self, refused: &[String]) -> Result<()> {
         ready(&mut self.service)?;
         post_all(self.address()?, refused)?;
@@ -160,7 +160,7 @@ fn password_without_notice_delays_events() -> Result<()> {
     Ok(())
 }
 
-/// All nodes of the Cluster are killed and started again, twice, while the host has accepted events.
+/// Twice, the host accepts events, and then all nodes of the Cluster are killed and started again.
 #[test]
 fn killed_nodes_of_a_cluster_delay_events() -> Result<()> {
     let cluster = Cluster::start(3)?;

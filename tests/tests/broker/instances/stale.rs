@@ -199,8 +199,8 @@ fn each_lost_lease_is_acquired_again_within_some_heartbeats() -> Result<()> {
     let epoch = |lease: &str| lease.split(' ').next().and_then(|epoch| epoch.parse::<u64>().ok());
     for partition in 0..PARTITIONS {
         let before = leases(&fleet)?;
-        // Before the claim, only the lost lease has the epoch, so the store may grant the same epoch again. The claims
-        // then differ in their random numbers.
+        // Before the owner has written its claim, only the lost lease contains its epoch, so the store may grant the
+        // same epoch again. The claims then differ in their random numbers.
         wait_until("the claim of the partition", || {
             Ok(epoch(&before[partition]) == Some(claimed_epoch(&fleet, partition)?))
         })?;
@@ -264,7 +264,7 @@ fn owner_without_store_is_replaced() -> Result<()> {
 }
 
 /// The paused owner committed messages that it could not publish. The new owner must publish them. When the paused
-/// owner continues, the paused owner must not publish them again.
+/// owner continues, it must not publish them again.
 #[test]
 fn backlog_of_paused_owner_is_published_once() -> Result<()> {
     let fleet = Fleet::new("lease = \"2s\"", "")?;
