@@ -55,7 +55,7 @@ const EVERYTHING_PROBABILITY: f64 = 0.15;
 /// The beginning of the log line of a start that found no data.
 const NEW_STORE: &str = "created a new store at ";
 /// The time within which hosts must stop accepting events over HTTP after the removal of all Redis keys. The documented
-/// limit is one second. The test allows two further seconds for a busy machine.
+/// limit is one second. The test allows two more seconds for a busy machine.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(3);
 /// How long the effects of the sent events may take. With a slow handler, the events of the last removal may wait for
 /// half a minute.
@@ -169,7 +169,7 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
 }
 
 impl Round {
-    /// Sends events, removes a Redis key, and sends further events.
+    /// Sends events, removes a Redis key, and sends more events.
     fn remove_one(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
         let calm = Duration::from_millis(random.random_range(100..1_500));
         self.produce(0, random.random(), |round, _| round.watch(calm))?;
@@ -394,8 +394,8 @@ impl Round {
     }
 
     /// Waits until each accepted event of a `sequenced` stream has taken effect, waits in the store because an earlier
-    /// event of its key is missing, or is reported as lost. Returns at once if the reports cannot be compared any more:
-    /// after a reset of a key, after the end of a host, and after the events were sent again.
+    /// event of its key is missing, or is reported as lost. Returns immediately if the reports cannot be compared any
+    /// more: after a reset of a key, after the end of a host, and after the events were sent again.
     fn until_explained(&mut self) -> Result<()> {
         let started = Instant::now();
         loop {

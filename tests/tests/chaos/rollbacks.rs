@@ -1,5 +1,4 @@
-//! A round in which the servers repeatedly lose the writes of their last seconds, while events arrive on one of several
-//! routes.
+//! A round in which the servers repeatedly lose their newest writes, while events arrive on one of several routes.
 //!
 //! Each event that was accepted while the servers could not lose writes (a safe event) must take effect once, and in
 //! the order of its key. An event that was accepted while the servers could lose writes may have no effect. If an event
@@ -46,7 +45,7 @@ use super::receiver::explain;
 use super::round_hosts::{RoundHosts, Setup, pause};
 use super::routes::Route;
 
-/// A lease that is longer than a host can be without its store in a round.
+/// A lease that is longer than the longest time for which a host can be without its store in a round.
 const LONG_LEASE: &str = "30s";
 
 struct Round {

@@ -1,4 +1,4 @@
-//! The common parts of the rounds in which a store loses its last writes: the hosts, the route on which events reach
+//! The common parts of the rounds in which a store loses its newest writes: the hosts, the route on which events reach
 //! them, and the requirements on the events.
 
 use std::collections::BTreeMap;

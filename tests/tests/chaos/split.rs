@@ -179,7 +179,7 @@ impl Round {
     /// Splits off a master that refuses writes without its replica, and returns when the master refuses writes. If
     /// `is_silent` is true, the replica first stops answering. The master then accepts writes until it notices the
     /// silence, and these writes are lost. If `is_silent` is false, the master notices the closed connection of the
-    /// replica at once.
+    /// replica immediately.
     fn cut_off_after_refusal(&self, is_silent: bool) -> Result<CutOff> {
         if !is_silent {
             let mut cut_off = self.group.cut_off()?;

@@ -151,7 +151,7 @@ fn events_with_reused_numbers_have_new_message_ids() -> Result<()> {
     Ok(())
 }
 
-/// One master loses the last events of a run that still publishes. The run must detect the loss, and publish the file
+/// One master loses the newest events of a run that still publishes. The run must detect the loss, and publish the file
 /// again from the oldest checkpoint of all shards.
 #[test]
 fn running_publisher_publishes_events_lost_by_a_shard() -> Result<()> {

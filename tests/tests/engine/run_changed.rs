@@ -146,7 +146,7 @@ fn published(home: &Home, events: &[String]) -> Result<()> {
 }
 
 /// The host must recognise a file regardless of the working directory, of the spelling of the path, and of links in the
-/// path. A run must resume where the last run ended, and an invalid line must have one dead letter.
+/// path. A run must resume where the previous run ended, and an invalid line must have one dead letter.
 #[test]
 fn spelling_of_paths_does_not_matter() -> Result<()> {
     let fifo = CONFIG.replace("sequenced", "fifo").replace("first = 1\n", "");

@@ -33,7 +33,7 @@ struct Rig {
     letters: BTreeMap<LetterId, DeadLetter>,
     /// The sequences of the spilled events in the store.
     spilled: BTreeSet<u64>,
-    /// The number of further requests for which the replay source is too busy to search.
+    /// The number of requests from now on for which the replay source is too busy to search.
     busy: usize,
     /// The entries that the next read of the due index returns.
     due: Vec<(u64, ordain_core::Key)>,
@@ -311,8 +311,8 @@ fn wide_gap_is_skipped_in_one_step() -> Result<()> {
     Ok(())
 }
 
-/// Events of a skipped range arrive late: first one in the middle of the range, then the first one of the range. Each
-/// late event gets its own dead letter, a repeat has no result, and the letter of the range stays.
+/// Events of a skipped range arrive late: first an event in the middle of the range, then the first event of the range.
+/// Each late event gets its own dead letter, a repeat has no result, and the letter of the range stays.
 #[test]
 fn late_original_of_a_skipped_range_gets_its_own_letter() -> Result<()> {
     let mut rig = Rig::new(WIDE_GAP_SETTINGS)?;
@@ -500,7 +500,7 @@ fn key_begins_at_the_first_event_that_arrives() -> Result<()> {
     Ok(())
 }
 
-/// Before the key has executed an event, a lower sequence becomes the beginning.
+/// If a lower sequence arrives before the key has executed an event, the key begins at this lower sequence.
 #[test]
 fn lower_sequence_becomes_the_beginning_before_the_first_execution() -> Result<()> {
     let mut rig = Rig::new(ANYWHERE_SETTINGS)?;
@@ -543,7 +543,7 @@ fn sequence_far_below_a_held_event_does_not_become_the_beginning() -> Result<()>
     Ok(())
 }
 
-/// An early event does not let a key begin, because the source may deliver a lower sequence before it.
+/// An early event does not let a key begin, because the source may first deliver an event with a lower sequence.
 #[test]
 fn early_event_does_not_begin_a_key() -> Result<()> {
     let mut rig = Rig::new(ANYWHERE_SETTINGS)?;

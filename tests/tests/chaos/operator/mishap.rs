@@ -1,4 +1,4 @@
-//! The mistakes of the broker's operator from which a round draws.
+//! The possible mistakes of the broker's operator. A round draws some of them at random.
 
 use anyhow::{Context as _, Result};
 use ordain_servers::Rabbit;
@@ -76,7 +76,7 @@ const MISHAPS: [Mishap; 20] = [
     Mishap::ConnectionsClosed,
     Mishap::MessagesDropped(r#"{"max-length":10}"#),
     Mishap::MessagesDropped(r#"{"max-length-bytes":2000}"#),
-    // With this policy, the queues refuse further messages instead of dropping earlier messages.
+    // With this policy, the queues refuse new messages instead of dropping earlier messages.
     Mishap::MessagesDropped(r#"{"max-length":10,"overflow":"reject-publish"}"#),
     Mishap::MessagesDropped(r#"{"message-ttl":50}"#),
     Mishap::RedeliveriesLimited,

@@ -92,7 +92,7 @@ fn files_of_large_values_survive_power_cuts() -> Result<()> {
 }
 
 /// A first start creates the store's folder and the missing parents of the folder. The power fails after the first
-/// accepted event. The folder must survive, also if its path is relative and consists of a single name.
+/// accepted event. The folder must survive, even if its path is relative and consists of a single name.
 #[test]
 fn new_folder_of_store_survives_power_cut() -> Result<()> {
     for path in ["ordain-data", "new/inner/ordain-data"] {
