@@ -388,8 +388,8 @@ fn run_once_skips_no_event_that_a_full_key_rejected() -> Result<()> {
     Ok(())
 }
 
-/// A key that is parked at a wide gap continues when an event arrives that makes the gap narrow enough. The key then
-/// continues even if the gap before other events is still too wide.
+/// A key is parked at a wide gap. When an event arrives that makes the gap narrow enough, the key must continue, even
+/// if other events of the key are still too far ahead.
 #[test]
 fn nearer_event_lets_a_skipping_key_continue() -> Result<()> {
     let gap =

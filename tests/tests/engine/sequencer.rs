@@ -331,7 +331,7 @@ fn late_original_of_a_skipped_range_gets_its_own_letter() -> Result<()> {
         let range = LetterId::of_skipped(&"a".into(), 2, 20_000_000);
         assert!(!write.removed_letters.contains(&range), "the letter of the range must stay");
         assert_eq!(write.record.skipped.ranges(), ranges);
-        // A repeat has no further result.
+        // A repeat of the late event causes no commit.
         let commits = rig.batches.len();
         rig.deliver(5_000, late);
         assert_eq!(rig.batches.len(), commits);
@@ -948,8 +948,8 @@ fn range_begins_with_the_next_letter() -> Result<()> {
     Ok(())
 }
 
-/// An event has a letter `far-ahead` and a letter `overflow`. When another event takes its sequence, it becomes one
-/// dead letter `conflict`, and the statistics must count one.
+/// An event has a letter `far-ahead` and a letter `overflow`. When another event settles the sequence of this event,
+/// the two letters must become one dead letter `conflict`. The statistics must count one conflict.
 #[test]
 fn event_with_two_early_letters_becomes_one_conflict() -> Result<()> {
     let mut rig = Rig::new(NARROW_GAP_SETTING)?;

@@ -49,7 +49,7 @@ pub(super) fn assigner(
 }
 
 /// Returns the ids of all events that wait in the queue of a partition in a shard, in the order of the queue. If the
-/// queue has several entries of an event, returns the id of each entry.
+/// queue has several entries of an event, the id occurs once for each entry.
 pub(super) async fn ids(store: &RedisStore, partition: &Partition, shard: u32) -> Vec<u32> {
     let mut ids = Vec::new();
     let mut after = QueuePosition::default();

@@ -147,8 +147,8 @@ async fn record_of_silent_writer_expires() {
     assert!(calls(&dedicated, WRITER).await.expect("no record").is_empty());
     let stored = calls(&dedicated, OTHER_WRITER).await.expect("a record");
     assert!((1..next).all(|call| stored.contains(call)));
-    // The list of records that will expire must not grow. The list may have at most the last two renewals of the other
-    // writer's record.
+    // The list of records that will expire must not grow. The list may have at most the newest two renewals of the
+    // other writer's record.
     let fields = dedicated.command(&["HKEYS", &dedicated.name(SHARD, LOG)]);
     let blocks = fields.parts().iter().filter_map(|field| field.text());
     let blocks: Vec<&str> = blocks.filter(|field| field.starts_with('d')).collect();

@@ -304,8 +304,8 @@ async fn wrong_clock_expires_nothing() {
         );
     }
     assert_eq!(owner.write(rig.store(), first_write("b")).await.time, time + 1_000);
-    // If the clock stays ahead, the store must accept the clock's time. The life of data that was written before then
-    // counts from the clock's time too.
+    // If the clock stays ahead, the store must accept the clock's time. Data that was written during the confirmation
+    // must then expire by the clock's time too.
     rig.set_clock(time + 8 * DAY_MS);
     assert!(owner.load(rig.store(), "a").await.is_some());
     let write = KeyWrite { expire_in: Some(HOUR_MS), ..first_write("c") };
