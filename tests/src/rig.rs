@@ -109,7 +109,7 @@ impl Rig {
     }
 
     /// Receives as many different messages as `lines` has lines, and checks that they are the messages for the events
-    /// in these lines. No event may be in two lines.
+    /// in these lines. The lines must have different events.
     pub fn check(&self, lines: &[String]) -> Result<()> {
         let mut out = Vec::new();
         self.take(&mut out, lines.len())?;

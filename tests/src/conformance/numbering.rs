@@ -669,8 +669,8 @@ pub async fn lost_numbers_are_given_again_to_the_same_events(fixture: &mut impl 
     let restoring = Sender { reuses_lost_numbers: true, ..producer.clone() };
     let mut owner = Owner::claim(store, "cases", 0).await;
     assert_eq!(producer.assign(store, 0, &[message(&a, "1")]).await, [New(1)]);
-    // The store has lost the numbers 2 and 3 of key `a`, and both numbers of key `b`. The record of key `b` no longer
-    // has the digest of event 1.
+    // The store has lost the numbers 2 and 3 of key `a`, and the numbers 1 and 2 of key `b`. The record of key `b` no
+    // longer has the digest of event 1.
     for (key, digests, next) in [(&a, ["2", "3"].as_slice(), 4), (&b, &["2"], 3)] {
         let mut record = key_record(next);
         record.digests = digests_of(key, digests);
@@ -838,9 +838,9 @@ fn digests_of(key: &str, data: &[&str]) -> EventDigests {
     data.iter().map(|data| EventDigests::short(message(key, data).content())).collect()
 }
 
-/// The last event of a key is committed some time after it was published, so the store forgets the numbers of the key
-/// before the record of the ended key expires. Until the record expires, the store answers messages of the key with
-/// `KeyEnded`.
+/// The last event of a key is committed some time after it was published. The store therefore forgets the numbers of
+/// the key before the record of the ended key expires. Until the record expires, the store answers messages of the key
+/// with `KeyEnded`.
 pub async fn ended_key_gets_no_number_until_its_record_expires(fixture: &mut impl Fixture) {
     use AssignItemReply::{AfterConflict, KeyEnded, New};
     let store = fixture.store();

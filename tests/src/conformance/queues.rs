@@ -269,8 +269,8 @@ pub async fn lost_calls_of_a_writer_are_reported(fixture: &mut impl Fixture) {
 }
 
 /// In random histories with many losses, the store accepts all queue positions of the present history. The store
-/// refuses the queue positions of lost entries, except positions before the last removed entry, because the store no
-/// longer has the history digests of the removed entries.
+/// refuses the queue positions of lost entries. It cannot refuse positions before the last removed entry, because it no
+/// longer has their history digests.
 pub async fn only_positions_of_the_present_history_are_accepted(fixture: &mut impl Fixture) {
     for seed in 0..3_u64 {
         let queue = Queue::new(fixture.store(), &format!("next-{seed}")).await;

@@ -26,7 +26,7 @@ fn spilling(condition: WriteCondition, new: &[u64], all: &[u64]) -> KeyWrite {
     write
 }
 
-/// If a write spills an event, but the store already has a spilled event with the same sequence, the store keeps the
+/// A write spills an event, but the store already has a spilled event with the same sequence. The store keeps the
 /// stored event, and reports whether the two events are equal.
 pub async fn spilled_event_is_not_overwritten(fixture: &mut impl Fixture) {
     let store = fixture.store();

@@ -250,7 +250,7 @@ impl Producer {
 
     /// If the servers may lose events in this phase, waits until the phase is over. So only one run of `ordain publish`
     /// can lose events. A run keeps only its own events in memory. A second run in the phase could therefore publish
-    /// the lost events of the first run after new events of its own, and so break the order within keys.
+    /// new events before the lost events of the first run, and so break the order within keys.
     fn until_calm(&self, phase: u32) {
         while !is_calm(phase)
             && self.phase.load(Ordering::SeqCst) == phase

@@ -114,8 +114,8 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     let settings = Settings {
         route,
         // With a `sequenced` stream, the test sends all events again. If the first stage of a chain no longer knows an
-        // event, this stage executes the repeat of the event, and the repeat takes effect in the second stage too. The
-        // streams of a chain are therefore `fifo`. Restarts may change the order in which RabbitMQ delivers events; a
+        // event, it executes the repeat of the event. The repeat then takes effect in the second stage too. The streams
+        // of a chain are therefore `fifo`. Restarts may change the order in which RabbitMQ delivers events; a
         // `sequenced` stream restores this order.
         is_fifo: route == CHAIN || !route.uses_broker() && random.random_bool(0.6),
         backlog: match random.random_range(0..3) {
@@ -393,9 +393,9 @@ impl Round {
         }
     }
 
-    /// Waits until each accepted event of a `sequenced` stream has taken effect, waits in the store because an earlier
-    /// event of its key is missing, or is reported as lost. Returns immediately if the reports cannot be compared any
-    /// more: after a reset of a key, after the end of a host, and after the events were sent again.
+    /// Waits until each accepted event of a `sequenced` stream is explained: the event has taken effect, waits in the
+    /// store for a missing event of its key, or is reported as lost. Returns immediately if the reports cannot be
+    /// compared any more: after a reset of a key, after the end of a host, and after the events were sent again.
     fn until_explained(&mut self) -> Result<()> {
         let started = Instant::now();
         loop {

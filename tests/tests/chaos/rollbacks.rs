@@ -7,9 +7,9 @@
 //! of the round, as their producer would, and then all of them must have taken effect.
 //!
 //! `ordain publish` publishes lost events again: a run from its memory, and the next run by reading the file again. On
-//! its two routes, the hosts and the runs of `ordain publish` must therefore report no lost event (except for a file
-//! that is too large for the memory of a run). At the end, each event of the file must have exactly one effect in the
-//! store.
+//! its two routes, the hosts and the runs of `ordain publish` must therefore report no lost event. The only exception
+//! is a file that is too large for the memory of a run. At the end, each event of the file must have exactly one effect
+//! in the store.
 //!
 //! On all other routes, the test compares the reports of all processes of all hosts with the events of each shard
 //! (`losses.rs`):
@@ -20,9 +20,9 @@
 //!   such an event.
 //! - If there is one host, it must not report an event that has an effect or waits. If this host never ends, its
 //!   reports are therefore exact.
-//! - If there are several hosts, a host may report an event that another host had read before the loss. But if no
-//!   partition can move to another host (in `split.rs`, and in some rounds with several hosts), a host must not report
-//!   such an event of a partition that it reads itself.
+//! - If there are several hosts, a host may report an event that another host had read before the loss. But in
+//!   `split.rs`, and in some of the other rounds with several hosts, no partition can move to another host. In these
+//!   rounds, a host must not report such an event of a partition that it reads itself.
 //! - The inbox with a `sequenced` stream is an exception: a host may report an event as lost, and then fetch it by
 //!   replay.
 //! - With a `sequenced` stream, each safe event must have an effect or wait before the test sends the events again.

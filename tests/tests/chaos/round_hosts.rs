@@ -242,8 +242,9 @@ impl RoundHosts {
         Ok(())
     }
 
-    /// Waits until each accepted event of a `sequenced` stream has taken effect, waits in the store because an earlier
-    /// event of its key is missing, or is reported as lost. Events that were sent before a host ended need no report.
+    /// Waits until each accepted event of a `sequenced` stream is explained: the event has taken effect, waits in the
+    /// store for a missing event of its key, or is reported as lost. Events that were sent before a host ended need no
+    /// report.
     fn until_explained(&mut self, sent: &SentEvents) -> Result<()> {
         let mut last = None;
         let explained = wait_for_command("events with an effect, lost or held", || {

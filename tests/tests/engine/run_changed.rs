@@ -73,8 +73,8 @@ fn changed_numbering_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// Returns a home whose events are committed, but whose messages are not published: the file of the sink has reached
-/// the size limit, so the host cannot append to the file.
+/// Returns a home whose events are committed, but whose messages are not published. The host cannot append to the file
+/// of the sink, because the file has reached the size limit.
 fn unpublished(events: &[String]) -> Result<Home> {
     let home = home(events)?;
     File::create(home.path("out.ndjson"))?.set_len(FILE_LIMIT)?;

@@ -245,9 +245,9 @@ fn other_form_of_json_is_a_repeat() -> Result<()> {
     Ok(())
 }
 
-/// The answer to a read of the due index has one key more than the sequencer has free lanes, as if another key had
-/// taken a lane in the meantime. The sequencer must read the due index again soon and load the remaining key, and must
-/// not wait for the next regular read.
+/// A read of the due index returns one key more than the sequencer has free lanes, as if another key had taken a lane
+/// in the meantime. The sequencer must read the due index again soon and load the remaining key, and must not wait for
+/// the next regular read.
 #[test]
 fn due_key_without_a_lane_is_read_again_soon() -> Result<()> {
     let lanes = 2;
@@ -645,7 +645,7 @@ fn round_with_a_busy_source_does_not_count_for_event_zero() -> Result<()> {
     Ok(())
 }
 
-/// If the due index lists a key whose lane waits for no timeout, the sequencer must load the key again, because a
+/// The due index lists a key whose lane waits for no timeout. The sequencer must then load the key again, because a
 /// previous owner may have written the entry of the index.
 #[test]
 fn due_key_without_a_pending_timeout_is_loaded_again() -> Result<()> {
@@ -764,8 +764,8 @@ fn letter_whose_sequence_is_taken_becomes_a_conflict() -> Result<()> {
     Ok(())
 }
 
-/// The letter of an event must not disappear if the sequencer cannot compare the event with the settled event, because
-/// neither the record nor the memory has the digest any more.
+/// The sequencer cannot compare the event of a letter with the settled event, because neither the record nor the memory
+/// has the digest any more. The letter must not disappear.
 #[test]
 fn letter_without_a_digest_becomes_a_conflict() -> Result<()> {
     let stream = format!("{NARROW_GAP_SETTING}\ndigests = 0");
@@ -805,8 +805,8 @@ fn letter_beyond_the_end_of_its_key_gets_the_cause_after_end() -> Result<()> {
     Ok(())
 }
 
-/// Returns a rig whose store has the record of a key that has passed event 30, but whose owner ended before it decided
-/// about the dead letters of event 30. `next` is the next sequence of the key.
+/// Returns a rig whose store has the record of a key that has passed event 30. The previous owner of the key ended
+/// before it decided about the dead letters of event 30. `next` is the next sequence of the key.
 fn rig_with_a_passed_range(stream: &str, next: u64) -> Result<Rig> {
     let mut rig = Rig::new(stream)?;
     rig.deliver(0, 1);

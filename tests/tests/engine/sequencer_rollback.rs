@@ -397,8 +397,8 @@ fn other_event_with_a_lost_sequence_is_a_conflict() {
 }
 
 /// The sequencer no longer has the digest of a settled event. If another event with the same sequence is
-/// store-numbered, the sequencer must count and report this event: the store may have given it the number of a lost
-/// event. An event that is not store-numbered, or that the sequencer can compare, must not count.
+/// store-numbered, the sequencer must count and report this event. The store may have given this event the number of a
+/// lost event. An event that is not store-numbered, or that the sequencer can compare, must not count.
 #[test]
 fn store_numbered_event_without_a_comparison_is_reported() {
     const UNVERIFIED: u64 = 40;

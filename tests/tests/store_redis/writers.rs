@@ -103,8 +103,8 @@ async fn oldest_missing_calls_count_as_processed_above_the_limit() {
 
 /// A refused call, for which the queue is full, must not be in the record, because the writer uses the number of this
 /// call again. If the number were in the record, the store could lose the later call with this number and not notice
-/// the loss. If the answer to a call was lost, the store must not refuse the repeated call, although the queue is full:
-/// the number of the call is already in the record.
+/// the loss. If the answer to a call was lost, the number of the call is already in the record. The store must then
+/// accept the repeated call, although the queue is full.
 #[tokio::test]
 async fn refused_calls_are_not_in_the_record() {
     let dedicated = DedicatedStore::start().await;

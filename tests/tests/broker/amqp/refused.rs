@@ -244,7 +244,7 @@ fn delete_exchange(rig: &Rig, _user: &str) -> Result<()> {
     rig.client.delete_exchange("cases")
 }
 
-/// The broker refuses a stream at a start. The store has data of this stream, so the process must not end: the other
+/// The broker refuses a stream at a start. The store has data of this stream, so the process must not end. The other
 /// stream must run, and the refused stream must continue as soon as the broker accepts it again.
 #[test]
 fn known_stream_that_is_refused_delays_no_other_stream() -> Result<()> {
@@ -565,7 +565,7 @@ impl QueueFault {
 }
 
 /// The broker responds at a start, but the queue of one stream cannot be used. The store has data of this stream, so
-/// the process must not end: the other stream must run, and the stream must continue as soon as its queue can be used.
+/// the process must not end. The other stream must run, and the stream must continue as soon as its queue can be used.
 #[test]
 fn known_stream_whose_queue_cannot_be_used_delays_no_other_stream() -> Result<()> {
     for (fault, ordering) in

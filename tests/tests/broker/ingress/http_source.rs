@@ -97,8 +97,9 @@ fn unreachable_sequence_of_a_new_key_is_refused_over_redis() -> Result<()> {
     ))
 }
 
-/// A key that skips missing events reaches 100 times `gap.max_width`. If a replay server may have the earlier events,
-/// or the store has a key record although no event of the key arrived over HTTP, every sequence can be valid.
+/// If a key skips missing events, its first sequence may be up to 100 times `gap.max_width`. In two other cases, every
+/// sequence can be valid: a replay server may have the earlier events, or the store has a key record although no event
+/// of the key arrived over HTTP.
 #[test]
 fn reachable_sequence_of_a_new_key_is_accepted() -> Result<()> {
     for (gap, sequence, status) in [

@@ -1,7 +1,7 @@
-//! Tests of events over HTTP while Redis refuses requests. In these tests, a script of another client runs, the server
-//! suddenly requires a password, the disk of the server is full, or all nodes of a Cluster were killed. The host must
-//! report the words of the server, must not be ready meanwhile, and must continue by itself. Each accepted event must
-//! take effect once.
+//! Tests of events over HTTP while Redis refuses requests. Each test has another reason: a script of another client
+//! runs, the server suddenly requires a password, the disk of the server is full, or all nodes of a Cluster were
+//! killed. The host must report the words of the server, must not be ready meanwhile, and must continue by itself. Each
+//! accepted event must take effect once.
 
 use std::net::SocketAddr;
 

@@ -412,8 +412,8 @@ async fn missing_database_stops_store() {
     assert_eq!(Owner::claim(&store, "s", 0).await.numbers, [2]);
 }
 
-/// Opens a store whose folder may still be in use. Retries, because a failed store releases its folder only a moment
-/// after it is dropped.
+/// Opens a store whose folder may still be in use. Repeats a failed attempt, because a failed store releases its folder
+/// only a moment after it is dropped.
 async fn open_released(path: &Path) -> Result<EmbeddedStore, StoreError> {
     for _ in 0..100 {
         match EmbeddedStore::open(EmbeddedOptions::new(path)) {
