@@ -3,7 +3,7 @@
 //!
 //! The ports are outside the range from which the system chooses the local ports of connections. If the port of a
 //! server were in that range, the system could give the port to a client as the client's local port while the server is
-//! down. Even a client that tries to connect to this server could get the port.
+//! down. Even a client that tries to connect to this server could get the port, and would then connect to itself.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};

@@ -152,8 +152,8 @@ impl Sentinel {
     }
 
     /// Kills the master, and waits until the other server is the master and the Sentinel names this other server.
-    /// Returns the duration of the failover, which is usually between a fraction of a second and 3 seconds. Then sets
-    /// the limit for a silent master to 20 seconds.
+    /// Returns the duration of the failover, which is usually at most 3 seconds. Then sets the limit for a silent
+    /// master to 20 seconds.
     pub fn failover(&self) -> Result<Duration> {
         let started = Instant::now();
         self.master().kill()?;

@@ -224,8 +224,8 @@ async fn early_letters(
     read.expect("an answer").expect("letters")
 }
 
-/// The search for missing events ends when the events that it has found are large. The result names the first sequence
-/// for which the store has not searched, so that no event after this end counts as missing.
+/// The search for missing events ends when the events that it has found reach a limit of bytes. The result names the
+/// first sequence for which the store has not searched, so that no event from this sequence on counts as missing.
 pub async fn search_for_large_events_names_its_end(fixture: &mut impl Fixture) {
     const LAST_SEQUENCE: u64 = 25;
     let store = fixture.store();

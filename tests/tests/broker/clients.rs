@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 struct Producer<'a> {
     /// The first cell of the client's row in the table.
     name: &'static str,
-    /// The settings of the source for the queue and the exchange, as the first part of its settings.
+    /// The settings of the queue and the exchange, with which the settings of the source begin.
     declaration: &'static str,
     kind: &'static str,
     content_type: &'static str,

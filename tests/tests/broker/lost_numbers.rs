@@ -247,9 +247,9 @@ fn lost_events_are_refused_after_another_event_took_a_lost_number() -> Result<()
     numbering.rig.until_empty()
 }
 
-/// Redis loses the numbers of events that wait in the broker, and another event gets the number of one of them. The two
-/// events have the same type and data, but different ids. The other event must become a dead letter: it must not count
-/// as a repeat of the lost event.
+/// Redis loses the numbers of events that wait in the broker, and another event gets the number of one of these events.
+/// The two events have the same type and data, but different ids. The other event must become a dead letter: it must
+/// not count as a repeat of the lost event.
 #[test]
 fn equal_event_with_a_lost_number_becomes_a_dead_letter() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;
@@ -268,9 +268,9 @@ fn equal_event_with_a_lost_number_becomes_a_dead_letter() -> Result<()> {
     numbering.rig.until_empty()
 }
 
-/// Redis loses the numbers of events that wait in the broker, and another event gets the number of one of them. The
-/// stream keeps no digests, so it cannot compare the other event, and counts it as a repeat. A metric must count the
-/// other event, and the log must name its key, its sequence and its id.
+/// Redis loses the numbers of events that wait in the broker, and another event gets the number of one of these events.
+/// The stream keeps no digests, so it cannot compare the other event, and counts it as a repeat. A metric must count
+/// the other event, and the log must name its key, its sequence and its id.
 #[test]
 fn event_counted_as_a_repeat_without_a_comparison_is_named() -> Result<()> {
     let admin = "[admin]\nlisten = \"127.0.0.1:0\"\n";

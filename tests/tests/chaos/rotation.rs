@@ -3,10 +3,10 @@
 //! killed and paused, so the host often reads old files. At the end, each event must have one message in the files of
 //! the sink, in order within its key.
 //!
-//! The stream is `sequenced` or `fifo`. In a `fifo` stream, no number shows that a line is missing, so only the reading
-//! of the files provides order and completeness. A line that is written between the copy and the truncation of a file
-//! is lost, and so are the unread lines of a removed file. So the program writes no line between these two steps, and
-//! the test removes no file.
+//! The stream is `sequenced` or `fifo`. In a `fifo` stream, no number shows that a line is missing, so the order and
+//! the completeness of the events depend only on the reading of the files. A line that is written between the copy and
+//! the truncation of a file is lost, and so are the unread lines of a removed file. So the program writes no line
+//! between these two steps, and the test removes no file.
 
 use std::fs::{self, File};
 use std::io::Write as _;

@@ -208,9 +208,9 @@ impl RoundHosts {
     }
 
     /// Checks that no event took effect a second time, in a round in which no host ends. The store then has every
-    /// effect whose message was published, also of the second stream of a chain. The highest count in the messages of
-    /// a key is therefore the number of the key's effects, and must equal the number of its events that took effect.
-    /// `taken` contains this number for each key.
+    /// effect whose message was published, including the effects in the second stream of a chain. The highest count in
+    /// the messages of a key is therefore the number of the key's effects, and must equal the number of its events that
+    /// took effect. `taken` contains this number for each key.
     fn check_newest(&self, taken: &EffectCounts) -> Result<()> {
         if self.setup.may_end() {
             return Ok(());

@@ -46,8 +46,8 @@ impl Terminal {
         Ok(())
     }
 
-    /// Sends Ctrl-C, and waits until the host has ended. The terminal is not only closed, because a process that
-    /// ignores SIGHUP, as under `nohup`, would not end.
+    /// Sends Ctrl-C, and waits until the host has ended. A closed terminal alone would not end a process that ignores
+    /// SIGHUP, as under `nohup`.
     fn end(&mut self) -> Result<()> {
         self.keyboard.write_all(b"\x03")?;
         wait_until("the end of the process", || Ok(self.script.try_wait()?.is_some()))
@@ -56,7 +56,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // Only a failed test has not ended the tool. A second Ctrl-C ends a host that cannot end cleanly.
+        // Only after a failed test is the tool still running. A second Ctrl-C ends a host that cannot end cleanly.
         if matches!(self.script.try_wait(), Ok(None)) {
             let _ = self.signal("CONT");
             let _ = self.keyboard.write_all(b"\x03");

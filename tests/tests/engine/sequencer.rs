@@ -291,8 +291,8 @@ fn skipped(rig: &Rig) -> Vec<(u64, u64)> {
 const WIDE_GAP_SETTINGS: &str = "gap = { timeout = \"1s\", attempts = 2, backoff = \"1s..1s\", \
                     max_width = 1000000000, on_exhausted = \"skip\" }\nspill_after = \"10m\"\n";
 
-/// The producer jumps by 20 million numbers. The key skips them in one commit, with one dead letter, after the rounds
-/// of a single gap.
+/// The producer jumps by 20 million numbers. After the replay rounds of one gap, the key skips these numbers in one
+/// commit, with one dead letter.
 #[test]
 fn wide_gap_is_skipped_in_one_step() -> Result<()> {
     let mut rig = Rig::new(WIDE_GAP_SETTINGS)?;
@@ -312,7 +312,7 @@ fn wide_gap_is_skipped_in_one_step() -> Result<()> {
 }
 
 /// Events of a skipped range arrive late: first an event in the middle of the range, then the first event of the range.
-/// Each late event gets its own dead letter, a repeat has no result, and the letter of the range stays.
+/// Each late event gets its own dead letter, a repeat of the event causes no commit, and the letter of the range stays.
 #[test]
 fn late_original_of_a_skipped_range_gets_its_own_letter() -> Result<()> {
     let mut rig = Rig::new(WIDE_GAP_SETTINGS)?;

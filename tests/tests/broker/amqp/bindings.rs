@@ -33,7 +33,7 @@ fn failed_check(home: &Home) -> Result<String> {
     Ok(errors)
 }
 
-/// Sends the request of the first command in `text` that removes a binding, as `curl` does.
+/// Finds the first command in `text` that removes a binding, and sends the same request as this `curl` command.
 fn run_unbind_command(text: &str) -> Result<()> {
     let (_, rest) = text.split_once("curl -u USER -X DELETE 'http://").context("a command")?;
     let (url, _) = rest.split_once('\'').context("the end of the command")?;

@@ -186,8 +186,8 @@ fn foreign_messages_stay_in_the_queue_until_the_settings_fit() -> Result<()> {
 }
 
 /// A new stream receives a few unreadable messages and nothing else. The stream must report these messages without
-/// waiting for more, and must hold them until it has read a message. The held messages then become dead letters. From
-/// then on, also after a restart, such messages become dead letters immediately.
+/// waiting for more messages, and must hold them until it has read a message. The held messages then become dead
+/// letters. From then on, also after a restart, such messages become dead letters immediately.
 #[test]
 fn first_messages_are_held_until_a_message_is_read() -> Result<()> {
     let rig = Rig::with(ADMIN, "", "")?;

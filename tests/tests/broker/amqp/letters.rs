@@ -99,8 +99,9 @@ fn dead_letters_are_published_with_reason() -> Result<()> {
 ///
 /// The host repeatedly publishes the message of the first stream, at intervals of at most 10 seconds. One of these
 /// attempts must come after the end of the first stream and before the end of the second stream. A stream that is
-/// ending waits 5 seconds for the publication of its messages. A looping event keeps the second stream busy until
-/// `plugins.timeout` (20 seconds), so the time between the ends of both streams is longer than the longest interval.
+/// ending waits 5 seconds for the publication of its messages. A looping event keeps the second stream busy until the
+/// time limit `plugins.timeout` (20 seconds) ends the event, so the time between the ends of both streams is longer
+/// than the longest interval.
 #[test]
 fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
     let rig = Rig::with("", "dead_letter = \"dead\"", "partitions = 1")?;

@@ -189,8 +189,8 @@ fn unresponsive_queue_delays_only_its_keys() -> Result<()> {
         if held_at.is_none() && log.contains("neither accepted nor refused") {
             held_at = Some(Instant::now());
         }
-        // The test continues for 8 seconds after this log line. Within this time, the host begins to retry a message
-        // for the queue `a` over a separate connection.
+        // The test continues for 8 seconds after this log line. Within this time, the host begins to publish a message
+        // for the queue `a` again, over a separate connection.
         held_at.is_some_and(|at| at.elapsed() > Duration::from_secs(8))
             || started.elapsed() > Duration::from_mins(2)
     })?;
@@ -439,7 +439,7 @@ fn effects(address: SocketAddr) -> Result<usize> {
     Ok(line.rsplit(' ').next().context("a number")?.parse()?)
 }
 
-/// Restarts must not increase the number of messages that wait for a queue beyond the limit of the outbox. A shutdown
+/// After restarts, the number of messages that wait for a queue must not exceed the limit of the outbox. A shutdown
 /// must not wait for these messages.
 #[test]
 fn restarts_do_not_fill_outbox() -> Result<()> {

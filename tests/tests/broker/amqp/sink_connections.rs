@@ -19,8 +19,8 @@ const SINK: &str = "ordain sink tally";
 /// The beginning of the log line about a sink that cannot publish.
 const NOT_PUBLISHED: &str = "messages not published";
 /// Parts of log lines that the host must not write in these tests. The first two texts are errors of the client
-/// library, which would hide the reason of the broker. The third text belongs to a report that the broker is unusable,
-/// which would be wrong, because the host still consumes its queue.
+/// library, which would hide the reason of the broker. The third text belongs to a report that the broker is unusable.
+/// This report would be wrong, because the host still consumes its queue.
 const MISLEADING_WORDS: [&str; 3] =
     ["invalid channel state", "invalid connection state", "longer than the lease"];
 

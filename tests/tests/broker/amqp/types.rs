@@ -13,7 +13,7 @@ use ordain_tests::service::Service;
 use ordain_tests::tally;
 
 /// Returns the message of a line. Every second event of a key is a payment with the property `expiration`. The host
-/// must not pass this property on, because the message would expire in the sink.
+/// must not copy this property into the message of the sink, because the message would then expire.
 fn outgoing(line: &str) -> Result<Outgoing> {
     let mut outgoing = from_line(line)?;
     let properties = outgoing.properties.clone();

@@ -108,8 +108,8 @@ impl Rig {
     }
 }
 
-/// Another client runs `script`, which does not end, for longer than a lease lasts, and for longer than the host waits
-/// before it refuses a request. `end` ends the script.
+/// Another client runs `script`, which does not end by itself. The script runs for longer than a lease, and for longer
+/// than the host waits before it refuses a request. `end` ends the script.
 fn check_busy_server(script: &str, end: impl FnOnce(&Redis) -> Result<()>) -> Result<()> {
     let redis = Redis::with(&Options::new().line("busy-reply-threshold 100"))?;
     let mut rig = Rig::start(&redis.url())?;

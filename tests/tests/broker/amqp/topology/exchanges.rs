@@ -180,7 +180,7 @@ fn exchange_removed_before_a_start_is_reported() -> Result<()> {
 }
 
 /// The user of the host has no right to declare markers. The log must report that the broker refused the marker of the
-/// exchange, and must name the rights that the marker needs.
+/// exchange, and must name the rights that the host needs for the marker.
 #[test]
 fn refused_marker_of_the_exchange_is_reported() -> Result<()> {
     let rig = Rig::new()?;
