@@ -213,7 +213,7 @@ pub async fn early_letters_of_a_range_are_read(fixture: &mut impl Fixture) {
     assert_eq!(found, (11..=30).collect::<Vec<u64>>());
 }
 
-/// Reads the early letters of key `a` in a range of sequences, without letters older than `within` ms.
+/// Reads the early letters of key `a` in a range of sequences. Ignores letters older than `within` ms.
 async fn early_letters(
     store: &dyn Store,
     owner: &Owner,
@@ -256,7 +256,7 @@ pub async fn search_for_large_events_names_its_end(fixture: &mut impl Fixture) {
     }
 }
 
-/// Searches for events of key `a` in the ranges `missing`, without events in letters older than `within` ms.
+/// Searches for events of key `a` in the ranges `missing`. Ignores letters older than `within` ms.
 async fn search(
     store: &dyn Store,
     owner: &Owner,

@@ -209,7 +209,7 @@ async fn late_message_delays_no_removal() {
     }
 }
 
-/// While the clock is behind, the store must not give new data an early end.
+/// While the clock is behind, the store must not let new data expire too early.
 #[tokio::test]
 async fn data_of_a_time_with_a_clock_that_is_behind_is_kept() {
     let rig = Rig::start().await;

@@ -33,8 +33,8 @@ async fn commit_with_several_hosts(ports: &[u16], path: &str) {
     }
 }
 
-/// The URL names all nodes of a Cluster. The store must use the Cluster, even if no server listens at the first of
-/// several hosts.
+/// The URL names all nodes of a Cluster. The store must use the Cluster, even if no server listens at the first host of
+/// the URL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_hosts_of_a_cluster_are_used() {
     let cluster = Cluster::start(3).expect("a Cluster");
@@ -43,7 +43,7 @@ async fn several_hosts_of_a_cluster_are_used() {
     commit_with_several_hosts(&[&[CLOSED_PORT], &ports[1..]].concat(), "").await;
 }
 
-/// The URL names several Sentinels, with and without the name of the master. The store must use the master, even if
+/// The URL names several Sentinels, and may also contain the name of the master. The store must use the master, even if
 /// only one of the Sentinels runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_hosts_of_sentinels_are_used() {
