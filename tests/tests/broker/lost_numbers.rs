@@ -346,7 +346,8 @@ fn number_of_another_producer_is_not_reused() -> Result<()> {
 }
 
 /// Redis loses the numbers of the last events of a key, and the host then executes these events. With the option,
-/// `ordain publish` must publish the lost events to the end of the file, but the ended key must not start again.
+/// `ordain publish` must count the lost events as known up to the end of the file, but the ended key must not start
+/// again.
 #[test]
 fn ended_key_does_not_start_again_after_lost_numbers() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;
@@ -405,7 +406,7 @@ fn running_publisher_gets_lost_numbers_of_executed_events_again() -> Result<()> 
 
 /// Redis loses the events of two running publishers, which publish events of the same key in turn. The publisher of the
 /// later event detects the loss first. It waits until the other publisher has written the earlier event again, so that
-/// each event gets its number again.
+/// each event gets its earlier number.
 #[test]
 fn publishers_of_a_key_get_their_lost_numbers_again() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;

@@ -236,8 +236,8 @@ impl Round {
         producer.phase.fetch_add(1, Ordering::SeqCst);
         let [store, copy] = [STORE, "copy"].map(|name| self.host.home.path(name));
         self.host.service.pause()?;
-        // Makes two copies. The first becomes the folder of the store, and no process opens it before the host. The
-        // command `ordain keys list` opens the second.
+        // Makes two copies. The first copy becomes the folder of the store, and no process opens it before the host.
+        // The command `ordain keys list` opens the second copy.
         let copied = copy_folder(&store, &copy)
             .and_then(|()| copy_folder(&store, &self.host.home.path(LISTED_STORE)));
         let lines = self.host.home.lines(SINK_FILE);

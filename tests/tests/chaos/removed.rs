@@ -278,8 +278,8 @@ impl Round {
                 continue;
             }
             let kind = name.split(':').nth(2).context("a kind")?;
-            // With a slow handler, many keys have spilled events that could run at once. After the removal of the due
-            // index, these keys would wait for their next event (docs/internals/storage.md).
+            // With a slow handler, many keys have spilled events that could be executed immediately. After the removal
+            // of the due index, these keys would wait for their next event (docs/internals/storage.md).
             if is_slow && kind == "due" {
                 continue;
             }

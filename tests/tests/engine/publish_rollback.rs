@@ -96,8 +96,8 @@ fn next_run_publishes_events_lost_by_a_shard() -> Result<()> {
 }
 
 /// An earlier copy replaces the folder of an embedded store. The store then lacks the events of the last run of `ordain
-/// publish`, and has the checkpoint of the run before. The next run must publish the lost events again, and each event
-/// must take effect once.
+/// publish`, and has the checkpoint of the previous run. The next run must publish the lost events again, and each
+/// event must take effect once.
 #[test]
 fn next_run_publishes_events_lost_with_a_restored_folder() -> Result<()> {
     const KEYS: usize = 10;

@@ -449,8 +449,8 @@ fn events_cut_from_a_full_answer_are_not_skipped() -> Result<()> {
     Ok(())
 }
 
-/// If replay found an event outside the range of the dead letters, at most one dead letter of this event must be
-/// removed.
+/// Replay found an event that cannot have an early dead letter. The commit must then remove only one dead letter of
+/// this event.
 #[test]
 fn replayed_event_removes_no_letters_that_cannot_exist() -> Result<()> {
     let mut rig = Rig::new("gap = { timeout = \"1s\" }\nspill_after = \"10m\"\n")?;
@@ -518,7 +518,7 @@ fn lower_sequence_becomes_the_beginning_before_the_first_execution() -> Result<(
     Ok(())
 }
 
-/// A lower sequence does not become the beginning if a held event would then be more than `gap.max_width` beyond it.
+/// If a held event is more than `gap.max_width` beyond a lower sequence, the key must not begin at the lower sequence.
 #[test]
 fn sequence_far_below_a_held_event_does_not_become_the_beginning() -> Result<()> {
     let high = (1 << 51) - 1;
@@ -824,7 +824,7 @@ fn gap_after_a_load_waits_for_its_whole_timeout() -> Result<()> {
     let stream = "gap = { timeout = \"10s\", attempts = 1, max_width = 10, on_exhausted = \"skip\" }\n\
                   spill_after = \"10m\"\n";
     // The event that causes the load shows the gap, or a later event shows it. The key may also have spilled events
-    // that it can execute at once.
+    // that it can execute immediately.
     for (next, spilled, delivered) in
         [(33, 0, &[34][..]), (32, 0, &[32, 34][..]), (31, 2, &[34][..])]
     {

@@ -387,7 +387,7 @@ async fn damaged_records_hide_no_other_due_key() {
 }
 
 /// An entry of the due index that is not valid text cannot be a key. The store must report such an entry, instead of
-/// reading it again and again.
+/// reading it repeatedly.
 #[tokio::test]
 async fn due_entry_that_is_not_text_is_named() {
     let dedicated = DedicatedStore::start().await;

@@ -119,7 +119,7 @@ fn topology_changes(service: &mut Service) -> Result<u64> {
 /// If another program declares a deleted exchange of `bind` again, the new exchange has no bindings, and the broker
 /// does not report this to the host. The host must bind the exchange again, and report the loss. Without the broker's
 /// management API, the host cannot detect the removal of a single binding. It must nevertheless restore a removed
-/// binding, because it declares all bindings again from time to time.
+/// binding, because from time to time, it declares all bindings again.
 #[test]
 fn replaced_exchange_of_bind_is_bound_again_and_reported() -> Result<()> {
     let rig = rig_with_feed()?;

@@ -108,8 +108,8 @@ fn deleted_queue_is_declared_again() -> Result<()> {
     service.end()
 }
 
-/// An operator may delete a queue because the broker was upgraded. The host must therefore find out the features of the
-/// broker again before it declares the missing queue.
+/// An operator may delete a queue because the broker was upgraded. Before the host declares the missing queue, it must
+/// therefore test the version of the broker once more.
 #[test]
 fn version_is_tested_again_before_a_missing_queue_is_declared() -> Result<()> {
     for stream in ["", FIFO] {

@@ -148,7 +148,7 @@ fn emits(key: &str, sequences: std::ops::RangeInclusive<u64>) -> Result<Vec<Outg
 
 /// Publishes events of a key, from the sequence `from`, until `is_over` returns true. Receives from `queue` the
 /// messages that the handler emits for these events. The queue gets no other messages. The messages must arrive in
-/// order and exactly once, and each message must arrive within a minute after the previous one.
+/// order and exactly once, and each message must arrive within a minute after the previous message.
 fn check_prompt_delivery(
     rig: &Rig,
     (key, queue): (&str, &str),

@@ -1,5 +1,5 @@
-//! Tests of refusals at a start. A refused stream or sink waits, and delays no other stream. A refusal that concerns
-//! the whole process ends the start with the exit code for this kind of cause.
+//! Tests of refusals at a start. A refused stream or sink waits, and delays no other stream. If a refusal concerns the
+//! whole process, the start fails with an exit code that depends on the cause.
 
 use std::net::SocketAddr;
 
@@ -222,7 +222,8 @@ fn new_stream_waits_for_objects_of_other_programs() -> Result<()> {
     Ok(())
 }
 
-/// A change after which the broker refuses the stream `cases` of a user, or accepts the stream again.
+/// A change in the broker. After the change, the broker refuses the stream `cases` to a host that logs in as this user,
+/// or accepts the stream again.
 type Change = fn(&Rig, &str) -> Result<()>;
 
 /// Leaves the user only the rights to the queues and exchanges of the stream `other` and of the sink.

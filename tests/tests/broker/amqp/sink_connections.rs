@@ -87,7 +87,7 @@ fn sink_reports_each_reason_in_the_words_of_the_broker() -> Result<()> {
     service.end()
 }
 
-/// The broker closes the connection of the sink again and again while many messages wait for their confirms.
+/// The broker repeatedly closes the connection of the sink while many messages wait for their confirms.
 #[test]
 fn busy_sink_reports_the_reason_in_the_words_of_the_broker() -> Result<()> {
     let rig = Rig::new()?;

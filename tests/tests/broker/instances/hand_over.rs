@@ -89,7 +89,7 @@ fn without_sequences(lines: &[String]) -> Result<Vec<String>> {
     lines.iter().map(without_sequence).collect()
 }
 
-/// Closes the connections through which the hosts consume their queues, again and again. Each time, some deliveries are
+/// Repeatedly closes the connections through which the hosts consume their queues. Each time, some deliveries are
 /// unacknowledged, and RabbitMQ returns them to their queues.
 fn break_connections(fleet: &Fleet) -> Result<()> {
     for _ in 0..BREAK_COUNT {
@@ -101,7 +101,7 @@ fn break_connections(fleet: &Fleet) -> Result<()> {
     Ok(())
 }
 
-/// The broker closes the connections of all hosts again and again, while partitions of a `fifo` stream change owners.
+/// The broker repeatedly closes the connections of all hosts, while partitions of a `fifo` stream change owners.
 /// RabbitMQ redelivers the unacknowledged events in their order, so the hosts must execute the events in the order of
 /// the queues.
 #[test]

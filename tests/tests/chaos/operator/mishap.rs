@@ -39,7 +39,7 @@ pub(super) enum Mishap {
     /// For a while, a policy with this definition makes the queues of the stream drop messages.
     MessagesDropped(&'static str),
     /// For a while, a policy (`delivery-limit`) makes the queues drop each message that has been delivered several
-    /// times, and the operator closes all connections again and again.
+    /// times, and the operator repeatedly closes all connections.
     RedeliveriesLimited,
     /// For a while, the broker accepts no messages, because it has too little memory.
     MemoryExhausted,

@@ -243,8 +243,8 @@ fn metrics_count_the_events_of_a_run() -> Result<()> {
     let took = now.iter().find(|(name, _)| name.starts_with("ordain_handler_seconds_count{"));
     let (name, events) = took.context("the handler's time")?;
     ensure!(name.contains(r#"handler="faulty",version="faulty+"#), "{name}");
-    // Besides the good events, the handler executed the event of the key `ODD_KEY`, the rejected event, and twice the
-    // event at which it traps.
+    // Besides the good events, the handler made four executions: the event of the key `ODD_KEY`, the rejected event,
+    // and two tries of the event at which it traps.
     assert_eq!(*events as u64, good as u64 + 4);
     Ok(())
 }

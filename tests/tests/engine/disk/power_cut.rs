@@ -27,7 +27,8 @@ const SEEDS: u64 = 3;
 const CUTS: usize = 4;
 /// The upper limit of the random delay from the first accepted events after a start to the power cut.
 const CUT_DELAY_LIMIT_MS: u64 = 400;
-/// The distance between two opens or two reads that fail in two consecutive starts.
+/// The distance between the calls that fail in two consecutive starts: in each start, the test makes another open or
+/// another read fail.
 const FAILED_CALL_STEP: usize = 5;
 /// The minimum number of starts that end because of a failed open or a failed read. A start makes more than a hundred
 /// opens, and more than a hundred reads.

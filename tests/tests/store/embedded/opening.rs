@@ -34,8 +34,8 @@ fn refusal(options: EmbeddedOptions) -> String {
     }
 }
 
-/// Returns the names of a folder's entries, with the content of each file that this process can read. The content of a
-/// folder is empty.
+/// Returns the names of a folder's entries, with the content of each file that this process can read. For a folder, the
+/// returned content is empty.
 fn listing(path: &Path) -> Vec<(String, Vec<u8>)> {
     let entries = fs::read_dir(path).into_iter().flatten();
     let mut listed: Vec<(String, Vec<u8>)> = entries
