@@ -114,7 +114,7 @@ fn live_line_tears_no_log_line() -> Result<()> {
     terminal.end()?;
     let output = seen(&home);
     let mut found = BTreeSet::new();
-    // A line of the terminal begins after the row of the live line is erased.
+    // A line of the terminal begins after the host has erased the row of the live line.
     for shown in output.split("\r\n").filter_map(|shown| shown.rsplit("\r\x1b[2K").next()) {
         if let Some((time, rest)) = shown.split_once("  WARN warning-") {
             ensure!(time.starts_with("20") && time.ends_with('Z'), "{shown:?}");

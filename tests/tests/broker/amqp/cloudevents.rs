@@ -122,8 +122,8 @@ fn events_of_batches_take_effect_in_order() -> Result<()> {
     service.end()
 }
 
-/// The host acknowledges a message only when it needs no event of the message from the broker any more. After a crash,
-/// the broker delivers the whole batch again, and the stream recognises the events that have taken effect.
+/// The host acknowledges a batch only after each event of the batch is settled or spilled. After a crash, the broker
+/// delivers the whole batch again, and the stream recognises the events that have taken effect.
 #[test]
 fn partly_finished_batch_is_delivered_again() -> Result<()> {
     let stream = "spill_after = \"10m\"\ngap = { timeout = \"10m\" }";

@@ -1,6 +1,6 @@
-//! Tests of a broker that sends each login and each request for a right to a server over HTTP (the plugin
-//! `rabbitmq_auth_backend_http`), while this server is down. The broker then refuses each login and each right. The
-//! refusal is temporary: a running stream must wait, and a start must wait too.
+//! Tests of a broker that checks each login and each right with a server over HTTP (the plugin
+//! `rabbitmq_auth_backend_http`). In the tests, this server is down for a while. The broker then refuses each login and
+//! each right. The refusal is temporary: a running stream must wait, and a start must wait too.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

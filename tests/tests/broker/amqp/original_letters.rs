@@ -243,7 +243,7 @@ fn large_headers_are_published_as_a_document() -> Result<()> {
 }
 
 /// A queue of type stream cannot store a header with a decimal number: RabbitMQ closes the channel. The host must
-/// publish the letter as a JSON document, and the later letter must not wait forever.
+/// publish the letter as a JSON document, and must then publish the later letter.
 #[test]
 fn letter_that_a_stream_queue_cannot_store_is_published_as_a_document() -> Result<()> {
     let (rig, mut service) = start_with_letters_and(&RUN_WITH_SHORT_WAITS)?;

@@ -622,7 +622,7 @@ fn wrong_login_and_unreachable_broker_are_refused() -> Result<()> {
 }
 
 /// The host can run as a user who may declare only the objects of the stream. On RabbitMQ 4.0 and later, the user may
-/// also declare an exchange from whose type the host recognises the version.
+/// also declare an exchange whose type shows the host the version of the broker.
 #[test]
 fn user_with_narrow_rights_can_run() -> Result<()> {
     let rig = Rig::new()?;

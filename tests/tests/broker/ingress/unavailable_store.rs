@@ -154,7 +154,8 @@ fn password_without_notice_delays_events() -> Result<()> {
     let refused = rig.post_refused()?;
     operator.command(&["CONFIG", "SET", "requirepass", ""])?;
     rig.check_recovery(&refused)?;
-    // The server reports a protocol error for a large request of a client without a login.
+    // The server would report a protocol error for a large request of a client without a login, so the host must not
+    // send such a request.
     let log = rig.service.stderr();
     ensure!(!log.contains("Protocol error"), "{log}");
     Ok(())
