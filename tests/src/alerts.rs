@@ -51,8 +51,9 @@ impl<'a> Condition<'a> {
         page.lines().filter_map(sample).collect()
     }
 
-    /// Returns whether the condition holds for a sample of the page `now`. A counter increases only from a sample that
-    /// the page `earlier` contains: Prometheus cannot compute an increase without an earlier sample.
+    /// Returns whether the condition holds for a sample of the page `now`. The condition on an increase can hold only
+    /// if the page `earlier` contains a sample of the counter: Prometheus cannot compute an increase without an earlier
+    /// sample.
     fn holds(&self, earlier: &str, now: &str) -> bool {
         let before = self.samples(earlier);
         let compared = self.samples(now).into_iter().filter_map(|(sample, value)| {

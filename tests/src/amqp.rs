@@ -217,7 +217,7 @@ impl Client {
         self.take_counted(queue, count, |_| Ok(true))
     }
 
-    /// Receives messages as [`Self::take`] does, until `is_counted` has returned `true` for `count` of them. Do not
+    /// Receives messages as [`Self::take`] does, until `is_counted` has returned `true` for `count` messages. Do not
     /// call [`Self::take`] several times instead: the end of each call requeues messages, and the next call could
     /// receive later messages before the requeued messages.
     pub fn take_counted(
@@ -321,7 +321,7 @@ impl Client {
         self.hold_up_to(queue, 1)
     }
 
-    /// Consumes a queue with this prefetch: receives at most as many messages, and does not acknowledge them.
+    /// Consumes a queue with this prefetch: receives at most `prefetch` messages, and does not acknowledge them.
     pub fn hold_up_to(&self, queue: &str, prefetch: u16) -> Result<(Channel, Consumer)> {
         self.runtime.block_on(self.consume(queue, Some(prefetch)))
     }

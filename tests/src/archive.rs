@@ -1,4 +1,4 @@
-//! An HTTP server that serves events for replay, like the servers that users of Ordain run. A given share of the
+//! An HTTP server that serves events for replay, like the servers that users of Ordain run. A given proportion of the
 //! requests fails.
 
 use std::collections::BTreeMap;

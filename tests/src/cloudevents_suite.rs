@@ -58,8 +58,8 @@ impl SuiteEvent {
         Ok(self.data.as_str().into())
     }
 
-    /// Checks that `event`, from a listing of dead letters, has the attributes and the data of this event. The texts of
-    /// the two times may differ.
+    /// Checks that `event`, from a listing of dead letters, has the attributes and the data of this event. The times of
+    /// the two events must be equal, but may have different texts.
     pub fn check(&self, event: &Value) -> Result<()> {
         for name in ["id", "type", "source"] {
             ensure!(event[name] == self.attribute(name), "{name}: {event}\n{self:?}");

@@ -102,7 +102,7 @@ fn lines_of(text: &str) -> Vec<String> {
     text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
-/// The requirements on a real log, for an error message. The tests can only compute their expected results from a log
+/// The requirements on a real log, for an error message. The tests can compute their expected results only from a log
 /// that meets these requirements.
 const LOG_REQUIREMENTS: &str = "must contain CloudEvents in JSON, one per line, each with a `subject`; each \
                      subject must have the `sequence`s 1, 2, 3 and so on, each once and without \

@@ -1,4 +1,4 @@
-//! Redis servers that lose their last writes.
+//! Redis servers that lose their newest writes.
 
 use anyhow::Result;
 use ordain_servers::{Cluster, Redis, Sentinel, Snapshot, Takeover};

@@ -22,7 +22,7 @@ pub struct Rig {
 
 /// Returns the configuration of a stream that consumes the queue `cases` and publishes to the exchange `out`.
 /// `sections` are sections that precede the stream, for example the section of a store. `stream` and `source` are
-/// further settings of the stream and of its source.
+/// additional settings of the stream and of its source.
 pub fn config(url: &str, sections: &str, stream: &str, source: &str) -> String {
     format!(
         "{sections}\n[broker]\nurl = \"{url}\"\n\
@@ -109,7 +109,7 @@ impl Rig {
     }
 
     /// Receives as many different messages as `lines` has lines, and checks that they are the messages for the events
-    /// in these lines. No event may be in two lines.
+    /// in these lines. The lines must have different events.
     pub fn check(&self, lines: &[String]) -> Result<()> {
         let mut out = Vec::new();
         self.take(&mut out, lines.len())?;

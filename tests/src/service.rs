@@ -45,7 +45,7 @@ impl Service {
     }
 
     /// Starts the host through another program. `by` contains the program and its first arguments. The path of the host
-    /// and `args` are the further arguments. If `by` is empty, starts the host directly.
+    /// and `args` follow as arguments. If `by` is empty, starts the host directly.
     pub fn start_by(home: &Home, by: &[String], args: &[&str]) -> Result<Self> {
         let Some((program, own)) = by.split_first() else { return Self::start(home, args) };
         let mut command = Command::new(program);

@@ -4,13 +4,13 @@
 //! the store. The counting code is independent of the code of the host. Its only inputs are the output, the list of the
 //! sent events, and the store, which the test reads by the commands `ordain keys list` and `ordain dead list`.
 //!
-//! In other rounds, Redis loses the writes of its last seconds while one to four hosts run (`rollbacks.rs`). In some of
-//! these rounds, the test also kills hosts. Each round draws at random how its events reach the hosts: over HTTP,
-//! through the inbox, through a chain of two streams, from a file by `ordain publish`, or from RabbitMQ (`routes.rs`).
-//! The test compares the losses that the hosts report with the events of each shard (`losses.rs`). On the routes of
-//! `ordain publish`, no event may be lost, and no loss may be reported.
+//! In other rounds, Redis loses its newest writes while one to four hosts run (`rollbacks.rs`). In some of these
+//! rounds, the test also kills hosts. Each round draws at random how its events reach the hosts: over HTTP, through the
+//! inbox, through a chain of two streams, from a file by `ordain publish`, or from RabbitMQ (`routes.rs`). The test
+//! compares the losses that the hosts report with the events of each shard (`losses.rs`). On the routes of `ordain
+//! publish`, no event may be lost, and no loss may be reported.
 //!
-//! Six files hold further rounds. In `split.rs`, a network split separates a master from the Sentinel. The events
+//! Six more files contain other rounds. In `split.rs`, a network split separates a master from the Sentinel. The events
 //! arrive on all routes of `routes.rs`, and the test compares the reported losses as in `rollbacks.rs`. In
 //! `removed.rs`, single keys or all keys of Redis are removed. In `folder.rs`, the folder of an embedded store is moved
 //! away and restored. In `names.rs`, the host name of the servers does not resolve. In the rounds of `removed.rs`,
@@ -139,7 +139,7 @@ mod chaos {
         rounds_of(|random| rollbacks::play(LossyServers::single()?, random))
     }
 
-    /// A Sentinel promotes a replica that lacks the writes of the last seconds. `rollbacks.rs` states the requirements.
+    /// A Sentinel promotes a replica that lacks the newest writes. `rollbacks.rs` states the requirements.
     #[test]
     fn on_sentinel_with_a_replica_that_lags() -> Result<()> {
         rounds_of(|random| rollbacks::play(LossyServers::watched()?, random))
@@ -151,8 +151,7 @@ mod chaos {
         rounds_of(split::play)
     }
 
-    /// In a Cluster, replicas that lack the writes of the last seconds become masters. `rollbacks.rs` states the
-    /// requirements.
+    /// In a Cluster, replicas that lack the newest writes become masters. `rollbacks.rs` states the requirements.
     #[test]
     fn on_a_cluster_with_replicas_that_lag() -> Result<()> {
         rounds_of(|random| rollbacks::play(LossyServers::shared()?, random))

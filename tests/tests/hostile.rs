@@ -245,7 +245,7 @@ fn loaded() -> Result<Vec<Row>> {
     let address = http::ready(&mut service)?;
     let mut rows = Vec::new();
     let tiny = |functions| module(functions, &[]);
-    // 100 functions of 1 MB each. The code only pushes a constant and drops it, again and again.
+    // 100 functions of 1 MB each. The code only repeats two steps: it pushes a constant, and drops it.
     let large = module(100, &[0x41, 0, 0x1a].repeat(1_000_000 / 3));
     for (number, (what, bytes)) in [
         ("never finishes its start", guest("endless-start")?),

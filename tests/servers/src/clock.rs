@@ -1,4 +1,4 @@
-//! A wall clock for servers, which a test can set forward and back. A library (`clock.c`), which the server loads
+//! A wall clock for servers. A test can set the clock forward and back. A library (`clock.c`), which the server loads
 //! before libc, adds an offset to the time of the system.
 
 use std::fs;

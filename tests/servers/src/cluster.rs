@@ -1,5 +1,5 @@
-//! A real Redis Cluster of masters that share all slots. The Cluster never fails over by itself: until a killed master
-//! is restarted, no node serves its slots. A master may have a replica, which a test can make the master.
+//! A real Redis Cluster of masters that share all slots. The Cluster never fails over by itself: while a killed master
+//! is down, no node serves the slots of this master. A master may have a replica, which a test can make the master.
 
 mod migration;
 mod replicas;
@@ -82,7 +82,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Returns the nodes, by number.
+    /// Returns the nodes in the order of their numbers.
     pub fn nodes(&self) -> &[Redis] {
         &self.nodes
     }

@@ -3,7 +3,7 @@
 //!
 //! The ports are outside the range from which the system chooses the local ports of connections. If the port of a
 //! server were in that range, the system could give the port to a client as the client's local port while the server is
-//! down. Even a client that tries to connect to this server could get the port.
+//! down. Even a client that tries to connect to this server could get the port, and would then connect to itself.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -32,8 +32,8 @@ impl Port {
     /// Reserves a port on which no process listens.
     pub fn take() -> Result<Self> {
         static TAKEN_COUNT: AtomicU16 = AtomicU16::new(0);
-        // Each process begins at a port that depends on its process id, and continues after the last port that it
-        // tried, so that a released port is not used again at once.
+        // Each process begins at a port that depends on its process id. It continues after the last port that it tried,
+        // so that it does not reuse a released port immediately.
         let begin = (std::process::id() % u32::from(PORT_COUNT)) as u16;
         let begin = begin.wrapping_mul(37) % PORT_COUNT;
         let mut tries = (0..PORT_COUNT).map(|_| {

@@ -17,8 +17,8 @@ use crate::wait::wait_for;
 
 /// A script that starts the program, prints the program's process id, and ends when the program ends. A line on
 /// standard input makes the script kill the program. The end of standard input means that the test's process has ended:
-/// the script then kills the program and removes the folder. The program ignores the signal SIGXFSZ, which would end it
-/// at a limit on the size of files.
+/// the script then kills the program and removes the folder. The program ignores the signal SIGXFSZ. Otherwise, this
+/// signal would end the program when a file reaches its size limit.
 const SHELL: &str = r#"
 trap '' XFSZ
 exec 3<&0
@@ -96,7 +96,7 @@ impl Process {
         wait_for("the end of the process", || self.ended())
     }
 
-    /// Ends the program at once, as `kill -9` does, and waits for its end.
+    /// Ends the program immediately, as `kill -9` does, and waits for its end.
     pub(crate) fn kill(&mut self) -> Result<()> {
         if let Some(mut hold) = self.hold.take() {
             // The write fails if the program has ended by itself.

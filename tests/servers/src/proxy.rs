@@ -103,9 +103,9 @@ impl Proxy {
         })
     }
 
-    /// Silences the open connections on which the first 4 KiB of the client, as far as they have passed, contain the
-    /// given bytes. No more bytes pass on these connections, as if a network dropped only their packets. Does not
-    /// affect new connections. Returns the number of silenced connections.
+    /// Silences each open connection whose client has sent the given bytes. The proxy searches only the first 4 KiB
+    /// that it has passed for each client. No more bytes pass on these connections, as if a network dropped only their
+    /// packets. Does not affect new connections. Returns the number of silenced connections.
     pub fn silence(&self, containing: impl AsRef<[u8]>) -> usize {
         self.state.change(|inner| inner.silence(containing.as_ref()))
     }
@@ -117,23 +117,24 @@ impl Proxy {
 
     /// Loses the replies to the next `count` Redis requests that contain the bytes `containing`. If `containing` is
     /// empty, the proxy counts every request. The server executes each request. When the reply arrives, the proxy
-    /// closes the connection instead of passing the reply. Replies to earlier requests pass first. A further call of
-    /// this method replaces the previous call. The method does not work for connections that subscribe, because the
-    /// proxy cannot match their replies with requests.
+    /// closes the connection instead of passing the reply. Replies to earlier requests pass first. A later call of this
+    /// method replaces the order of an earlier call. The method does not work for connections that subscribe, because
+    /// the proxy cannot match their replies with requests.
     pub fn lose_replies(&self, count: u64, containing: impl AsRef<[u8]>) {
         self.state.change(|inner| inner.lose_replies(count, containing.as_ref()));
     }
 
     /// Loses the next `count` Redis requests that contain the bytes `containing`. If `containing` is empty, every
-    /// request counts. The proxy closes the connection instead of passing the request. A further call of this method
-    /// replaces the previous call.
+    /// request counts. The proxy closes the connection instead of passing the request. A later call of this method
+    /// replaces the order of an earlier call.
     pub fn lose_requests(&self, count: u64, containing: impl AsRef<[u8]>) {
         self.state.change(|inner| inner.lose_requests(count, containing.as_ref()));
     }
 
     /// Holds back the next Redis request that contains the given bytes, and everything that the client sends after this
     /// request on the same connection. The held bytes never reach the server: the proxy drops them when the connection
-    /// ends. Earlier requests and their replies pass. A further call of this method replaces the previous call.
+    /// ends. Earlier requests and their replies pass. A later call of this method replaces the order of an earlier
+    /// call.
     pub fn hold_request(&self, containing: impl AsRef<[u8]>) {
         self.state.change(|inner| inner.hold_request(containing.as_ref()));
     }

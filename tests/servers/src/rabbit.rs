@@ -114,7 +114,7 @@ impl Rabbit {
         self.server.tls.as_ref().map(|(_, certificates)| certificates)
     }
 
-    /// Ends the broker at once by SIGKILL. Does nothing if the broker is not running.
+    /// Ends the broker immediately by SIGKILL. Does nothing if the broker is not running.
     pub fn kill(&self) -> Result<()> {
         self.private_server()?.process.kill()
     }
@@ -506,8 +506,8 @@ impl Rabbit {
         self.server.log_tail()
     }
 
-    /// Returns the number of connections to the virtual host, according to the broker's log, that clients have opened
-    /// with a name that contains `name`.
+    /// Returns how many connections to the virtual host clients have opened, according to the broker's log. Counts only
+    /// connections whose names contain `name`.
     pub fn opened_connections(&self, name: &str) -> usize {
         self.opened_connections_since("", name)
     }

@@ -24,8 +24,8 @@ use crate::running::ServerProcess;
 use crate::tls::Certificates;
 use crate::wait::wait_until;
 
-/// The maximum number of attempts to start a server. Another attempt follows only if another process took the port at
-/// the last moment.
+/// The maximum number of attempts to start a server. Another attempt follows only if another process took the port just
+/// before the server could use it.
 const START_LIMIT: u32 = 5;
 /// The name of the configuration file in the folder of a server.
 pub(crate) const CONFIG: &str = "redis.conf";

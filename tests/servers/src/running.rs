@@ -42,7 +42,7 @@ impl ServerProcess {
         self.state().process.as_ref().map(Process::id)
     }
 
-    /// Ends the process at once by SIGKILL. Does nothing if the process is not running.
+    /// Ends the process immediately by SIGKILL. Does nothing if the process is not running.
     pub(crate) fn kill(&self) -> Result<()> {
         let mut state = self.state();
         state.paused = false;

@@ -117,8 +117,8 @@ impl Sentinel {
     }
 
     /// Returns the master. Only [`failover`](Self::failover), [`until_replaced`](Self::until_replaced) and
-    /// [`replace_master`](Self::replace_master) change the result: after a failover without these methods, the method
-    /// still returns the old master.
+    /// [`replace_master`](Self::replace_master) change the result: after a failover without them, `master` still
+    /// returns the old master.
     pub fn master(&self) -> &Redis {
         &self.servers[self.number()]
     }
@@ -128,7 +128,7 @@ impl Sentinel {
         &self.servers[1 - self.number()]
     }
 
-    /// Returns the port of the master that the Sentinel announces now.
+    /// Returns the port that the Sentinel announces for the master now.
     pub fn named(&self) -> Result<u16> {
         let reply = self.watcher.command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME])?;
         let port =
@@ -145,15 +145,15 @@ impl Sentinel {
     }
 
     /// Makes the replica lag: from now on, the replica receives no write of the master. [`failover`](Self::failover)
-    /// ends the lag. The test must call that method within 4 seconds, because the Sentinel does not choose a replica
-    /// that has lagged for longer as the new master.
+    /// ends the lag. The test must call that method within 4 seconds. If the replica lags for longer, the Sentinel does
+    /// not make it the new master.
     pub fn let_replica_lag(&self) -> Result<()> {
         self.replica().fall_behind(self.master())
     }
 
     /// Kills the master, and waits until the other server is the master and the Sentinel names this other server.
-    /// Returns the duration of the failover, which is usually between a fraction of a second and 3 seconds. Afterwards,
-    /// the limit for a silent master is 20 seconds again.
+    /// Returns the duration of the failover, which is usually at most 3 seconds. Then sets the limit for a silent
+    /// master to 20 seconds.
     pub fn failover(&self) -> Result<Duration> {
         let started = Instant::now();
         self.master().kill()?;
@@ -163,8 +163,8 @@ impl Sentinel {
         Ok(started.elapsed())
     }
 
-    /// Waits until the Sentinel has replaced a master that the Sentinel does not reach: the other server is the master,
-    /// and the Sentinel names this other server. Afterwards, the limit for a silent master is 20 seconds again.
+    /// Waits until the Sentinel has replaced a master that it cannot reach: the other server is the master, and the
+    /// Sentinel names this other server. Then sets the limit for a silent master to 20 seconds.
     pub fn until_replaced(&self) -> Result<()> {
         // The limit becomes short only now, after the Sentinel has lost the master. With a short limit from the start,
         // the Sentinel could replace a master that is only slow on a busy machine.
@@ -173,8 +173,8 @@ impl Sentinel {
     }
 
     /// Requests a failover by a command, and waits for its end as [`until_replaced`](Self::until_replaced) does. The
-    /// call need not follow soon after a split. The replica may be without its link to the master for up to ten times
-    /// the limit of [`down_after`](Self::down_after): the Sentinel then still chooses it as the new master.
+    /// test need not call this method soon after a split. The Sentinel still chooses a replica that has had no link to
+    /// the master for up to ten times the limit of [`down_after`](Self::down_after).
     pub fn replace_master(&self) -> Result<()> {
         self.watcher.command(&["SENTINEL", "FAILOVER", NAME])?;
         self.until_promoted()

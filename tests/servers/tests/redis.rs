@@ -1,4 +1,5 @@
-//! Tests of separate Redis servers: side by side, killed, stopped, paused, and returned to an earlier time.
+//! Tests of Redis servers that run side by side, and of a server that a test kills, stops, pauses or returns to an
+//! earlier time.
 
 use std::env;
 use std::io::{BufRead, BufReader};
@@ -200,8 +201,8 @@ const HOLDER_VARIABLE: &str = "ORDAIN_TEST_HOLDS_A_SERVER";
 #[test]
 fn killed_process_leaves_no_server_and_no_data() -> Result<()> {
     if env::var_os(HOLDER_VARIABLE).is_some() {
-        // Start the server on a thread that ends at once, as the threads of tests do. The server must not end with this
-        // thread.
+        // Start the server on a thread that ends immediately, as the threads of tests do. The server must not end with
+        // this thread.
         let redis = std::thread::spawn(|| Redis::start(&[])).join().expect("no panic")?;
         println!("server {} {}", redis.port(), redis.data().display());
         std::thread::sleep(Duration::from_mins(1));

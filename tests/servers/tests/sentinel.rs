@@ -1,4 +1,5 @@
-//! Tests of a Sentinel whose failovers make the replica the master, and later the first master again.
+//! Tests of a Sentinel. A failover makes the replica the master, and a second failover makes the first master the
+//! master again.
 
 use std::time::Duration;
 

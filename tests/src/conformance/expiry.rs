@@ -76,7 +76,7 @@ pub async fn ended_key_starts_again_under_another_incarnation(fixture: &mut impl
     assert_eq!(owner.load(fixture.store(), "a").await.expect("a key record").record.next, 2);
 }
 
-/// The last write determines when a key record expires, even if an earlier write named a later or an earlier time.
+/// The newest write of a key determines when the key record expires, even if an earlier write named another time.
 pub async fn last_write_determines_the_expiry(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     for key in ["kept", "renewed", "shortened"] {

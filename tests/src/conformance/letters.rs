@@ -156,9 +156,9 @@ pub async fn events_in_early_letters_are_found(fixture: &mut impl Fixture) {
     assert_eq!(find_missing(store, &owner, &[2..=3], DEAD_TTL * 3 / 4).await.len(), 2);
 }
 
-/// The read of early letters returns all letters `FarAhead`, `Overflow` and `Corrupt` in the range, also several
-/// letters of one sequence. The read ignores other letters, spilled events and other keys. If the events are large, the
-/// answer names the sequence at which it ends.
+/// The read of early letters returns all letters `FarAhead`, `Overflow` and `Corrupt` in the range, even if several of
+/// them have the same sequence. The read ignores other letters, spilled events and other keys. If the events are large,
+/// the answer names the sequence at which it ends.
 pub async fn early_letters_of_a_range_are_read(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;
@@ -213,7 +213,7 @@ pub async fn early_letters_of_a_range_are_read(fixture: &mut impl Fixture) {
     assert_eq!(found, (11..=30).collect::<Vec<u64>>());
 }
 
-/// Reads the early letters of key `a` in a range of sequences, without letters older than `within` ms.
+/// Reads the early letters of key `a` in a range of sequences. Ignores letters older than `within` ms.
 async fn early_letters(
     store: &dyn Store,
     owner: &Owner,
@@ -224,8 +224,8 @@ async fn early_letters(
     read.expect("an answer").expect("letters")
 }
 
-/// The search for missing events ends when the events that it has found are large. The result names the first sequence
-/// for which the store has not searched, so that no event after this end counts as missing.
+/// The search for missing events ends when the events that it has found reach a limit of bytes. The result names the
+/// first sequence for which the store has not searched, so that no event from this sequence on counts as missing.
 pub async fn search_for_large_events_names_its_end(fixture: &mut impl Fixture) {
     const LAST_SEQUENCE: u64 = 25;
     let store = fixture.store();
@@ -256,7 +256,7 @@ pub async fn search_for_large_events_names_its_end(fixture: &mut impl Fixture) {
     }
 }
 
-/// Searches for events of key `a` in the ranges `missing`, without events in letters older than `within` ms.
+/// Searches for events of key `a` in the ranges `missing`. Ignores letters older than `within` ms.
 async fn search(
     store: &dyn Store,
     owner: &Owner,

@@ -111,7 +111,7 @@ pub async fn message_keeps_its_number_in_repeated_calls(fixture: &mut impl Fixtu
     fixture.reopen().await;
     let store = fixture.store();
 
-    // A new owner assigns the same messages again, divided into calls in another way.
+    // A new owner assigns the same messages again, but divides them into calls in another way.
     let second = Sender::exchange(store, 2);
     assert_eq!(second.assign(store, 1, &two).await, [Known(1), Known(2)]);
     let second =
@@ -375,8 +375,8 @@ pub async fn each_group_of_a_call_has_its_own_reply(fixture: &mut impl Fixture) 
     assert_eq!(second.assign(store, 2, &[message(&a, "5")]).await, [New(5)]);
 }
 
-/// For a limited time after the end of a key, later messages of the key get the following numbers. After this time, the
-/// numbers of the key start again at the first number.
+/// For a limited time after the end of a key, later messages of the key continue its numbering. After this time, the
+/// numbering starts again at the first number.
 pub async fn numbering_starts_again_after_a_key_ended(fixture: &mut impl Fixture) {
     use AssignItemReply::New;
     let store = fixture.store();
@@ -492,7 +492,7 @@ pub async fn json_of_a_producer_is_compared_as_json(fixture: &mut impl Fixture) 
     assert_eq!(producer.assign(store, 0, &items).await, [Known(1), Known(1), Known(7)]);
     assert_eq!(producer.assign(store, 0, &[json(&a, OTHER_JSON)]).await, [Conflict(1)]);
     assert_eq!(producer.assign(store, 0, &[numbered(OTHER_JSON)]).await, [Conflict(7)]);
-    // The store has lost the number 1 of key `b`, whose event is settled.
+    // The store has lost the number 1 of key `b`. The event with this number is settled.
     let mut owner = Owner::claim(store, "cases", 0).await;
     let mut record = key_record(2);
     record.digests.push(json(&b, COMPACT_JSON).repeat_digest(), 4);
@@ -537,8 +537,8 @@ pub async fn source_and_id_identify_a_message(fixture: &mut impl Fixture) {
     assert_eq!(producer.assign(store, 0, &[from("", "1", "z")]).await, [New(5)]);
 }
 
-/// The store gives a producer's message no number that another producer may already have given to a message itself,
-/// without the store. The store finds such numbers in the key records of the streams that read the destination.
+/// A producer may number its messages itself, without the store. The store gives none of these numbers to a message of
+/// another producer. The store finds such numbers in the key records of the streams that read the destination.
 pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fixture) {
     use AssignItemReply::{AfterConflict, KeyEnded, Known, New, NumberedElsewhere};
     let store = fixture.store();
@@ -591,9 +591,9 @@ pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fi
 }
 
 /// The record of a key contains the range of the dead letters that wait for earlier events (`far-ahead`, `overflow`).
-/// The numbers of these letters come from another producer, so the numbers below them may belong to this producer too.
-/// The store gives the key no number. If the call publishes lost events again, the store ignores the letters: the
-/// numbers may be its own, and it cannot compare an event with a letter.
+/// The numbers of these letters come from another producer, so the numbers below them may belong to that producer too.
+/// The store gives the key no number. If the call publishes lost events again, the store ignores the letters: it may
+/// have given their numbers itself, and it cannot compare an event with a letter.
 pub async fn number_below_a_waiting_dead_letter_is_not_given(fixture: &mut impl Fixture) {
     use AssignItemReply::{New, NumberedElsewhere};
     let store = fixture.store();
@@ -643,7 +643,7 @@ pub async fn number_below_a_waiting_dead_letter_is_not_given(fixture: &mut impl 
     assert!(matches!(&replies[..], [NumberedElsewhere(next)] if *next >= 1 << 63), "{replies:?}");
     assert_eq!(producer.retained(store, &a, 2, 301).await, []);
     assert_eq!(restoring.assign(store, 0, &[message(&a, "2")]).await, [New(2)]);
-    // The highest spilled event, or the highest dead letter: the higher number counts.
+    // The record names the highest spilled event and the highest dead letter. The higher of the two numbers counts.
     let spill = vec![(350, owner::event(&a, 350, ""))];
     let mut record = full;
     record.spilled.add(350);
@@ -669,8 +669,8 @@ pub async fn lost_numbers_are_given_again_to_the_same_events(fixture: &mut impl 
     let restoring = Sender { reuses_lost_numbers: true, ..producer.clone() };
     let mut owner = Owner::claim(store, "cases", 0).await;
     assert_eq!(producer.assign(store, 0, &[message(&a, "1")]).await, [New(1)]);
-    // The store has lost the numbers 2 and 3 of key `a`, and both numbers of key `b`. The record of key `b` no longer
-    // has the digest of event 1.
+    // The store has lost the numbers 2 and 3 of key `a`, and the numbers 1 and 2 of key `b`. The record of key `b` no
+    // longer has the digest of event 1.
     for (key, digests, next) in [(&a, ["2", "3"].as_slice(), 4), (&b, &["2"], 3)] {
         let mut record = key_record(next);
         record.digests = digests_of(key, digests);
@@ -757,8 +757,8 @@ pub async fn equal_event_with_another_id_gets_no_lost_number(fixture: &mut impl 
     let marks: Vec<bool> = kept.iter().map(|(_, event)| event.is_store_numbered()).collect();
     assert_eq!(marks, [true, false]);
 
-    // The store has lost the number 3 of key `a`, whose event is settled, and the number 1 of key `b`, whose event
-    // waits in the store for another event.
+    // The store has lost the number 3 of key `a` and the number 1 of key `b`. The event of key `a` is settled, and the
+    // event of key `b` waits in the store for another event.
     let mut owner = Owner::claim(store, "cases", 0).await;
     let marked = |key: &str, data: &str| message(key, data).numbered_by_store();
     let mut record = key_record(4);
@@ -777,7 +777,7 @@ pub async fn equal_event_with_another_id_gets_no_lost_number(fixture: &mut impl 
 }
 
 /// A producer that writes a lost event again may name the number that the event had. The store then gives the event
-/// this number or none.
+/// this number or no number.
 pub async fn lost_event_of_a_producer_gets_its_earlier_number_or_none(fixture: &mut impl Fixture) {
     use AssignItemReply::{AfterConflict, Known, New, OtherNumber};
     let store = fixture.store();
@@ -838,9 +838,9 @@ fn digests_of(key: &str, data: &[&str]) -> EventDigests {
     data.iter().map(|data| EventDigests::short(message(key, data).content())).collect()
 }
 
-/// The last event of a key is committed some time after it was published, so the store forgets the numbers of the key
-/// before the record of the ended key expires. Until the record expires, the store answers messages of the key with
-/// `KeyEnded`.
+/// The last event of a key is committed some time after it was published. The store therefore forgets the numbers of
+/// the key before the record of the ended key expires. Until the record expires, the store answers messages of the key
+/// with `KeyEnded`.
 pub async fn ended_key_gets_no_number_until_its_record_expires(fixture: &mut impl Fixture) {
     use AssignItemReply::{AfterConflict, KeyEnded, New};
     let store = fixture.store();

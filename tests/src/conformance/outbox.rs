@@ -185,7 +185,7 @@ pub async fn marks_are_written_and_read(fixture: &mut impl Fixture) {
 }
 
 /// The store replaces a mark only if the mark still has the value that the caller has read. If two callers have read
-/// the same value, only the first of them replaces the mark.
+/// the same value, only the first caller replaces the mark.
 pub async fn mark_is_replaced_only_if_unchanged(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let replace = async |before: Option<&'static str>, value: &'static str| {

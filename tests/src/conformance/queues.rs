@@ -269,8 +269,8 @@ pub async fn lost_calls_of_a_writer_are_reported(fixture: &mut impl Fixture) {
 }
 
 /// In random histories with many losses, the store accepts all queue positions of the present history. The store
-/// refuses the queue positions of lost entries, except positions before the last removed entry, because the store no
-/// longer has the history digests of the removed entries.
+/// refuses the queue positions of lost entries. It cannot refuse positions before the last removed entry, because it no
+/// longer has their history digests.
 pub async fn only_positions_of_the_present_history_are_accepted(fixture: &mut impl Fixture) {
     for seed in 0..3_u64 {
         let queue = Queue::new(fixture.store(), &format!("next-{seed}")).await;
@@ -285,8 +285,8 @@ pub async fn only_positions_of_the_present_history_are_accepted(fixture: &mut im
         for step in 0..60 {
             let position = positions[random.random_range(0..positions.len())];
             let (first, all) = &mut now;
-            // The store accepts the positions of waiting entries and of the entry before them. The store also accepts
-            // all lower positions, because it keeps the history digest of no removed entry except the last one.
+            // The store accepts the positions of waiting entries, and the position of the entry before them, which was
+            // removed last. The store also accepts all lower positions, because it has no history digests for them.
             let is_accepted = position.number == 0
                 || position.number + 1 < *first
                 || all.get(position.number as usize).is_some_and(|entry| entry.0 == position);

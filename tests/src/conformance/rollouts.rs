@@ -14,7 +14,7 @@ fn rollout(number: u64, version: &str) -> Rollout {
     Rollout { number, build: Build { version: version.into(), digest } }
 }
 
-/// Starts the rollout `next` if `last` is the last rollout of the stream. Returns whether `next` is now the last
+/// Starts the rollout `next` if `last` is the newest rollout of the stream. Returns whether `next` is now the newest
 /// rollout of the stream.
 async fn start_rollout(
     store: &dyn Store,
@@ -25,8 +25,8 @@ async fn start_rollout(
     store.start_rollout(stream, last, next).await.expect("an answer")
 }
 
-/// An instance that starts a rollout names the last rollout that it has read. The store refuses the new rollout if the
-/// stream has another last rollout.
+/// An instance that starts a rollout names the newest rollout that it has read. The store refuses the new rollout if
+/// this rollout is not the newest rollout of the stream.
 pub async fn rollout_based_on_an_outdated_one_is_refused(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let first = rollout(1, "orders@1.0.0");

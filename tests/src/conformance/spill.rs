@@ -26,7 +26,7 @@ fn spilling(condition: WriteCondition, new: &[u64], all: &[u64]) -> KeyWrite {
     write
 }
 
-/// If a write spills an event, but the store already has a spilled event with the same sequence, the store keeps the
+/// A write spills an event, but the store already has a spilled event with the same sequence. The store keeps the
 /// stored event, and reports whether the two events are equal.
 pub async fn spilled_event_is_not_overwritten(fixture: &mut impl Fixture) {
     let store = fixture.store();
@@ -91,8 +91,8 @@ pub async fn spilled_json_is_compared_as_json(fixture: &mut impl Fixture) {
     check_repeats(fixture.store(), cases).await;
 }
 
-/// Spills two events under the same sequence of a key, for each case under another key. Checks that the store reports
-/// whether the second event is the same event.
+/// In each case, spills two events under the same sequence of a key. Each case has another key. Checks that the store
+/// reports whether the second event is the same event.
 async fn check_repeats(store: &dyn Store, cases: impl IntoIterator<Item = (Event, Event, bool)>) {
     let mut owner = Owner::claim(store, "s", 0).await;
     for (number, (stored, again, same)) in cases.into_iter().enumerate() {

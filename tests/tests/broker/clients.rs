@@ -20,12 +20,12 @@ use serde_json::{Value, json};
 struct Producer<'a> {
     /// The first cell of the client's row in the table.
     name: &'static str,
-    /// The beginning of the settings of the source that concern the queue and the exchange.
+    /// The settings of the queue and the exchange, with which the settings of the source begin.
     declaration: &'static str,
     kind: &'static str,
     content_type: &'static str,
     data: Value,
-    /// Some of the headers.
+    /// Some of the headers that the handler sees.
     headers: Vec<(&'static str, &'a str)>,
 }
 
@@ -194,7 +194,7 @@ fn check_replies(rig: &Rig, mode: &str, names: [&str; 2]) -> Result<()> {
     Ok(())
 }
 
-/// The client receives replies from an exclusive queue, and direct replies. The queue that other requests name does not
+/// The client receives replies from an exclusive queue, and direct replies. Other requests name a queue that does not
 /// exist. The replies to these requests must not delay other replies of the same key, and must not be published later.
 #[test]
 fn requests_are_answered_over_the_default_exchange() -> Result<()> {

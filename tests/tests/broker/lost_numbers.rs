@@ -247,9 +247,9 @@ fn lost_events_are_refused_after_another_event_took_a_lost_number() -> Result<()
     numbering.rig.until_empty()
 }
 
-/// Redis loses the numbers of events that wait in the broker, and another event gets the number of one of them. The two
-/// events have the same type and data, but different ids. The other event must become a dead letter: it must not count
-/// as a repeat of the lost event.
+/// Redis loses the numbers of events that wait in the broker, and another event gets the number of one of these events.
+/// The two events have the same type and data, but different ids. The other event must become a dead letter: it must
+/// not count as a repeat of the lost event.
 #[test]
 fn equal_event_with_a_lost_number_becomes_a_dead_letter() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;
@@ -268,9 +268,9 @@ fn equal_event_with_a_lost_number_becomes_a_dead_letter() -> Result<()> {
     numbering.rig.until_empty()
 }
 
-/// Redis loses the numbers of events that wait in the broker, and another event gets the number of one of them. The
-/// stream keeps no digests, so it cannot compare the other event, and counts it as a repeat. A metric must count the
-/// other event, and the log must name its key, its sequence and its id.
+/// Redis loses the numbers of events that wait in the broker, and another event gets the number of one of these events.
+/// The stream keeps no digests, so it cannot compare the other event, and counts it as a repeat. A metric must count
+/// the other event, and the log must name its key, its sequence and its id.
 #[test]
 fn event_counted_as_a_repeat_without_a_comparison_is_named() -> Result<()> {
     let admin = "[admin]\nlisten = \"127.0.0.1:0\"\n";
@@ -301,8 +301,8 @@ fn event_counted_as_a_repeat_without_a_comparison_is_named() -> Result<()> {
 }
 
 /// The stream has executed more lost events of a key than its record of the key has digests. The lost events cannot be
-/// published again. The first new event must be accepted with the sequence that the stream expects next, and the events
-/// after it without a sequence.
+/// published again. `ordain publish` must accept the first new event with the sequence that the stream expects next,
+/// and the later events without a sequence.
 #[test]
 fn new_events_follow_more_lost_events_than_the_stream_has_digests() -> Result<()> {
     const LOST_SEQUENCES: RangeInclusive<u64> = 3..=102;
@@ -346,7 +346,8 @@ fn number_of_another_producer_is_not_reused() -> Result<()> {
 }
 
 /// Redis loses the numbers of the last events of a key, and the host then executes these events. With the option,
-/// `ordain publish` must publish the lost events to the end of the file, but the ended key must not start again.
+/// `ordain publish` must count the lost events as known up to the end of the file, but the ended key must not start
+/// again.
 #[test]
 fn ended_key_does_not_start_again_after_lost_numbers() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;
@@ -376,7 +377,7 @@ fn ended_key_does_not_start_again_after_lost_numbers() -> Result<()> {
 
 /// Redis loses the numbers of events of a running publisher, and a host then executes these events. The publisher
 /// detects the loss and writes the lost events again. They must get their numbers again, so that the publisher can
-/// publish further events.
+/// publish later events.
 #[test]
 fn running_publisher_gets_lost_numbers_of_executed_events_again() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;
@@ -405,7 +406,7 @@ fn running_publisher_gets_lost_numbers_of_executed_events_again() -> Result<()> 
 
 /// Redis loses the events of two running publishers, which publish events of the same key in turn. The publisher of the
 /// later event detects the loss first. It waits until the other publisher has written the earlier event again, so that
-/// each event gets its number again.
+/// each event gets its earlier number.
 #[test]
 fn publishers_of_a_key_get_their_lost_numbers_again() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;

@@ -204,7 +204,8 @@ fn unnumbered_event_of_a_key_with_numbers_of_a_producer_is_refused() -> Result<(
 
 /// A stream executes events that a producer has numbered in a file. Then the source of the stream becomes its queue in
 /// the store. The command must refuse an event without a number, because the store would give it the number of an
-/// executed event. It must continue after a number that the user gives.
+/// executed event. If the user numbers the first event, the command must publish this event and number the later
+/// events.
 #[test]
 fn unnumbered_event_after_a_change_of_the_source_is_refused() -> Result<()> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
@@ -233,8 +234,8 @@ fn unnumbered_event_after_a_change_of_the_source_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// For a while, a proxy closes each connection instead of passing a reply of the broker. A publisher that opens must
-/// wait, and must publish when the proxy passes replies again.
+/// For a while, a proxy closes each connection instead of passing a reply of the broker. A publisher that starts
+/// meanwhile must wait, and must publish when the proxy passes replies again.
 #[test]
 fn publisher_waits_for_its_broker() -> Result<()> {
     let (_redis, rig) = rig("")?;
@@ -302,7 +303,7 @@ fn invalid_line_stops_command_until_corrected() -> Result<()> {
 }
 
 /// A stream with `key_ttl` can forget a key whose numbers the store would continue. The command must refuse an event
-/// without a number, and must accept the event with a number, or without `key_ttl`.
+/// without a number, and must accept the event if it has a number, or if the stream has no `key_ttl`.
 #[test]
 fn unnumbered_event_of_a_stream_that_forgets_keys_is_refused() -> Result<()> {
     let config = |key_ttl: &str| {
@@ -348,7 +349,7 @@ fn fifo_events_need_ids_but_no_sequences() -> Result<()> {
 }
 
 /// The events of the stream wait in a queue in the store. The command must publish events until the queue is full, and
-/// must publish further events after the stream has executed some.
+/// must publish the other events after the stream has executed events of the queue.
 #[test]
 fn full_queue_accepts_rest_after_run() -> Result<()> {
     let source = "source = { kind = \"file\", path = \"events.ndjson\" }";
@@ -378,9 +379,9 @@ fn full_queue_accepts_rest_after_run() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
-/// The queue of a stream is full and rejects further messages (`reject-publish`). An operator then removes the limit of
-/// the queue, and no process reads the queue. RabbitMQ continues to reject the messages of the present channel. The
-/// command must nevertheless publish all events.
+/// The queue of a stream is full and rejects new messages (`reject-publish`). An operator then removes the limit of the
+/// queue, and no process reads the queue. RabbitMQ continues to reject the messages of the present channel. The command
+/// must nevertheless publish all events.
 #[test]
 fn events_for_a_queue_whose_limit_is_removed_are_published() -> Result<()> {
     let rig = Rig::new()?;
@@ -448,7 +449,7 @@ fn check_signal(name: &str, number: u32) -> Result<()> {
     let mut publishing = command.spawn()?;
     let mut input = publishing.stdin.take().context("standard input is no pipe")?;
     input.write_all(text(&numbered[..60]).as_bytes())?;
-    // The input stays open, so the command waits for further lines. Bit 0 of the mask stands for signal 1. The command
+    // The input stays open, so the command waits for more lines. Bit 0 of the mask stands for signal 1. The command
     // handles the signal as soon as its bit is set.
     let status = format!("/proc/{}/status", publishing.id());
     wait_until("a handler of the signal", || {

@@ -59,8 +59,8 @@ pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
     world.until_shared()?;
     world.stop_hosts()?;
     repeats += take(world, &mut out)?;
-    // The host publishes a message again if the broker rejected it, so the order in which the messages arrive may
-    // differ from the order in which the handler emitted them. The check therefore sorts the messages by sequence. The
+    // If the broker rejected a message, the host publishes the message again. So the messages may arrive in another
+    // order than the order in which the handler emitted them. The check therefore sorts the messages by sequence. The
     // hash in each message depends on the hash in the message before it, and so shows that the handler executed the
     // events in order.
     let mut lines: Vec<(u64, &String)> =

@@ -209,7 +209,7 @@ impl EffectsWait {
     }
 
     /// Returns whether the wait is over. The caller passes the present counts every [`RECOUNT_INTERVAL`]. The wait
-    /// continues while the counts change. When the counts are the same as at the last call, `compare` compares them
+    /// continues while the counts change. When the counts are the same as at the previous call, `compare` compares them
     /// with the reports of the hosts. If `compare` fails, events may still wait, so the wait continues. Returns the
     /// error of `compare` if the counts have not changed for [`LATE_EFFECTS_TIMEOUT`].
     pub(crate) fn is_over(

@@ -73,7 +73,7 @@ impl EventTarget {
         }
     }
 
-    /// If the target consists of hosts, sends all further events to the first host only.
+    /// If the target consists of hosts, sends all later events to the first host only.
     pub(crate) fn use_first_host(&mut self) {
         if let Self::Hosts(addresses, _) = self {
             addresses.truncate(1);
@@ -149,7 +149,7 @@ impl DisturbedExchange {
         let connected = client.take().map_or_else(|| self.rig.connect(), Ok);
         let Ok(connected) = connected else { return Ok(false) };
         let is_accepted = connected.try_publish("cases", &messages).unwrap_or_default();
-        // If a full queue has refused a message, RabbitMQ refuses the further messages of the channel, even after the
+        // If a full queue has refused a message, RabbitMQ refuses all later messages of the channel, even after the
         // removal of the queue's limit. The next attempt therefore opens another connection.
         if is_accepted {
             *client = Some(connected);
@@ -169,8 +169,8 @@ pub(crate) fn post(address: SocketAddr, body: &str) -> Result<Answer> {
 ///
 /// The store may have lost the numbers of events that the hosts executed only after the loss. The command then refuses
 /// the first of these events. This function follows the advice of the refusal: it publishes the file once more, with
-/// the option that the refusal names. If the store also refuses an event with the option, the stream may not have
-/// executed its event yet. This function then returns false, so that the caller tries again.
+/// the option that the refusal names. If the store refuses an event despite the option, the stream may not have
+/// executed this event yet. This function then returns false, so that the caller tries again.
 ///
 /// A run must report no lost event, because it publishes each lost event again: from memory, or by reading the file
 /// again. `lines` is the number of lines of the file. This rule does not apply to a file of more than [`KEPT_EVENTS`]

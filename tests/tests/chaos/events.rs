@@ -27,7 +27,7 @@ const REQUEST_EVENTS_LIMIT: usize = 60;
 const FILE_LINES_LIMIT: usize = 8_000;
 /// The upper limit of the random delay before the run of `ordain publish` that a loss may interrupt, in milliseconds.
 const RUN_DELAY_MS: u64 = 1_500;
-/// How long a producer retries to send the same events.
+/// How long a producer repeats its attempts to send the same events.
 const SEND_TIMEOUT: Duration = Duration::from_mins(1);
 /// The delay between two attempts to send the same events.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
@@ -250,7 +250,7 @@ impl Producer {
 
     /// If the servers may lose events in this phase, waits until the phase is over. So only one run of `ordain publish`
     /// can lose events. A run keeps only its own events in memory. A second run in the phase could therefore publish
-    /// the lost events of the first run after new events of its own, and so break the order within keys.
+    /// new events before the lost events of the first run, and so break the order within keys.
     fn until_calm(&self, phase: u32) {
         while !is_calm(phase)
             && self.phase.load(Ordering::SeqCst) == phase

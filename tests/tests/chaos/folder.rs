@@ -11,7 +11,7 @@
 //! The test makes the copy while the host is paused, and puts it in place of the folder after the host has ended.
 //! Events that were accepted between these two moments may be lost, because the copy returns the store to an earlier
 //! time. All other events take effect once and in order. The host never removes a line from the file of its sink. At
-//! each start, the host must log how many lines of this file have a message that the store lacks.
+//! each start, the host must log how many lines of this file contain a message that the store lacks.
 //!
 //! RabbitMQ does not deliver an acknowledged event again. If the events pass through RabbitMQ, all of them must
 //! therefore have taken effect before the test makes the copy. In these rounds, the folder is never absent at a start.
@@ -236,8 +236,8 @@ impl Round {
         producer.phase.fetch_add(1, Ordering::SeqCst);
         let [store, copy] = [STORE, "copy"].map(|name| self.host.home.path(name));
         self.host.service.pause()?;
-        // Makes two copies. The first becomes the folder of the store, and no process opens it before the host. The
-        // command `ordain keys list` opens the second.
+        // Makes two copies. The first copy becomes the folder of the store, and no process opens it before the host.
+        // The command `ordain keys list` opens the second copy.
         let copied = copy_folder(&store, &copy)
             .and_then(|()| copy_folder(&store, &self.host.home.path(LISTED_STORE)));
         let lines = self.host.home.lines(SINK_FILE);

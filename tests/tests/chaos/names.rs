@@ -29,8 +29,8 @@ const NAME: &str = "store.test";
 const OUTAGE_TIME: Duration = Duration::from_secs(10);
 /// How long a host may take to accept events over HTTP again. The host repeats a failed request within one second of
 /// the failure (`RETRY_BACKOFF` in `runtime/store-redis/src/call.rs`). Each request opens a new connection if the
-/// previous connection is broken. Only an attempt to connect that began during the outage can delay the request
-/// further. Such an attempt ends after at most 3.2 seconds (`OWNERS_TIMEOUT` in
+/// previous connection is broken. Only a connection attempt that began during the outage can delay the request for
+/// longer. Such an attempt ends after at most 3.2 seconds (`OWNERS_TIMEOUT` in
 /// `runtime/store-redis/src/connection/cluster.rs`). The rest of the limit allows for a busy machine.
 const RETURN_LIMIT: Duration = Duration::from_secs(10);
 /// How long a host may take to become ready again. After the host has reconnected, it takes its partitions again.
@@ -95,8 +95,8 @@ impl Servers {
         Ok(())
     }
 
-    /// Returns whether a host has connected to the second address of a master. With a Sentinel, returns true at once:
-    /// the Sentinel reports the first address of the master, so the hosts never use the second address.
+    /// Returns whether a host has connected to the second address of a master. With a Sentinel, returns true
+    /// immediately: the Sentinel reports the first address of the master, so the hosts never use the second address.
     fn are_reached_elsewhere(&self) -> Result<bool> {
         if matches!(self, Self::Watched(_)) {
             return Ok(true);

@@ -5,10 +5,10 @@
 //! The producer publishes with confirms and with the flag `mandatory`, which makes the broker return an event that no
 //! queue receives. An event counts as accepted only if the broker has confirmed the event and has not returned it.
 //!
-//! - Some mishaps destroy accepted events that wait in the broker: the removal of a queue or of the virtual host, a
-//!   policy that makes queues expire, and a policy that makes queues drop messages. Shortly before such a mishap, the
-//!   producer pauses until the hosts have acknowledged all events, so that all earlier events are safe. The events that
-//!   the producer then publishes until the end of the remedy are at risk.
+//! - Some mishaps destroy accepted events that wait in the broker: the operator removes a queue or the virtual host, or
+//!   sets a policy that makes queues expire or drop messages. Shortly before such a mishap, the producer pauses until
+//!   the hosts have acknowledged all events, so that all earlier events are safe. The events that the producer then
+//!   publishes until the end of the remedy are at risk.
 //! - All other mishaps must lose nothing, so the events that are accepted meanwhile are safe. The hosts must not report
 //!   the loss of a queue.
 //!

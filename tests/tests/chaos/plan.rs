@@ -13,7 +13,7 @@ use serde_json::json;
 const KEY_COUNT: Range<usize> = 20..300;
 /// The number of events of a key, including events that are never sent.
 const EVENTS_PER_KEY: Range<u64> = 1..60;
-/// The probability that an event is sent after all others.
+/// The probability that an event is sent after all other events.
 const LATE_PROBABILITY: f64 = 0.02;
 /// The probability that a key has an event that is never sent.
 const LOST_PROBABILITY: f64 = 0.03;

@@ -182,8 +182,9 @@ impl Receiver {
         Ok(counted)
     }
 
-    /// Checks that the counter of lost events equals the number of lost events in the records that the host has logged
-    /// since its last start, and that the metrics show each shard in these records.
+    /// Compares the metrics of the host with the records that it has logged since its last start. The counter of lost
+    /// events must equal the number of lost events in the records. The metrics must show each shard that the records
+    /// name.
     pub(crate) fn check_counters(&mut self) -> Result<()> {
         self.lost_and_logged()?;
         self.check_rollbacks()

@@ -55,7 +55,7 @@ const EVERYTHING_PROBABILITY: f64 = 0.15;
 /// The beginning of the log line of a start that found no data.
 const NEW_STORE: &str = "created a new store at ";
 /// The time within which hosts must stop accepting events over HTTP after the removal of all Redis keys. The documented
-/// limit is one second. The test allows two further seconds for a busy machine.
+/// limit is one second. The test allows two more seconds for a busy machine.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(3);
 /// How long the effects of the sent events may take. With a slow handler, the events of the last removal may wait for
 /// half a minute.
@@ -114,8 +114,8 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     let settings = Settings {
         route,
         // With a `sequenced` stream, the test sends all events again. If the first stage of a chain no longer knows an
-        // event, this stage executes the repeat of the event, and the repeat takes effect in the second stage too. The
-        // streams of a chain are therefore `fifo`. Restarts may change the order in which RabbitMQ delivers events; a
+        // event, it executes the repeat of the event. The repeat then takes effect in the second stage too. The streams
+        // of a chain are therefore `fifo`. Restarts may change the order in which RabbitMQ delivers events; a
         // `sequenced` stream restores this order.
         is_fifo: route == CHAIN || !route.uses_broker() && random.random_bool(0.6),
         backlog: match random.random_range(0..3) {
@@ -169,7 +169,7 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
 }
 
 impl Round {
-    /// Sends events, removes a Redis key, and sends further events.
+    /// Sends events, removes a Redis key, and sends more events.
     fn remove_one(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
         let calm = Duration::from_millis(random.random_range(100..1_500));
         self.produce(0, random.random(), |round, _| round.watch(calm))?;
@@ -278,8 +278,8 @@ impl Round {
                 continue;
             }
             let kind = name.split(':').nth(2).context("a kind")?;
-            // With a slow handler, many keys have spilled events that could run at once. After the removal of the due
-            // index, these keys would wait for their next event (docs/internals/storage.md).
+            // With a slow handler, many keys have spilled events that could be executed immediately. After the removal
+            // of the due index, these keys would wait for their next event (docs/internals/storage.md).
             if is_slow && kind == "due" {
                 continue;
             }
@@ -393,9 +393,9 @@ impl Round {
         }
     }
 
-    /// Waits until each accepted event of a `sequenced` stream has taken effect, waits in the store because an earlier
-    /// event of its key is missing, or is reported as lost. Returns at once if the reports cannot be compared any more:
-    /// after a reset of a key, after the end of a host, and after the events were sent again.
+    /// Waits until each accepted event of a `sequenced` stream is explained: the event has taken effect, waits in the
+    /// store for a missing event of its key, or is reported as lost. Returns immediately if the reports cannot be
+    /// compared any more: after a reset of a key, after the end of a host, and after the events were sent again.
     fn until_explained(&mut self) -> Result<()> {
         let started = Instant::now();
         loop {

@@ -1,5 +1,4 @@
-//! A round in which the servers repeatedly lose the writes of their last seconds, while events arrive on one of several
-//! routes.
+//! A round in which the servers repeatedly lose their newest writes, while events arrive on one of several routes.
 //!
 //! Each event that was accepted while the servers could not lose writes (a safe event) must take effect once, and in
 //! the order of its key. An event that was accepted while the servers could lose writes may have no effect. If an event
@@ -8,9 +7,9 @@
 //! of the round, as their producer would, and then all of them must have taken effect.
 //!
 //! `ordain publish` publishes lost events again: a run from its memory, and the next run by reading the file again. On
-//! its two routes, the hosts and the runs of `ordain publish` must therefore report no lost event (except for a file
-//! that is too large for the memory of a run). At the end, each event of the file must have exactly one effect in the
-//! store.
+//! its two routes, the hosts and the runs of `ordain publish` must therefore report no lost event. The only exception
+//! is a file that is too large for the memory of a run. At the end, each event of the file must have exactly one effect
+//! in the store.
 //!
 //! On all other routes, the test compares the reports of all processes of all hosts with the events of each shard
 //! (`losses.rs`):
@@ -21,9 +20,9 @@
 //!   such an event.
 //! - If there is one host, it must not report an event that has an effect or waits. If this host never ends, its
 //!   reports are therefore exact.
-//! - If there are several hosts, a host may report an event that another host had read before the loss. But if no
-//!   partition can move to another host (in `split.rs`, and in some rounds with several hosts), a host must not report
-//!   such an event of a partition that it reads itself.
+//! - If there are several hosts, a host may report an event that another host had read before the loss. But in
+//!   `split.rs`, and in some of the other rounds with several hosts, no partition can move to another host. In these
+//!   rounds, a host must not report such an event of a partition that it reads itself.
 //! - The inbox with a `sequenced` stream is an exception: a host may report an event as lost, and then fetch it by
 //!   replay.
 //! - With a `sequenced` stream, each safe event must have an effect or wait before the test sends the events again.
@@ -46,7 +45,7 @@ use super::receiver::explain;
 use super::round_hosts::{RoundHosts, Setup, pause};
 use super::routes::Route;
 
-/// A lease that is longer than a host can be without its store in a round.
+/// A lease that is longer than the longest time for which a host can be without its store in a round.
 const LONG_LEASE: &str = "30s";
 
 struct Round {

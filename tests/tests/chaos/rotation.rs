@@ -3,10 +3,10 @@
 //! killed and paused, so the host often reads old files. At the end, each event must have one message in the files of
 //! the sink, in order within its key.
 //!
-//! The stream is `sequenced` or `fifo`. In a `fifo` stream, no number shows that a line is missing, so only the reading
-//! of the files provides order and completeness. A line that is written between the copy and the truncation of a file
-//! is lost, and so are the unread lines of a removed file. So the program writes no line between these two steps, and
-//! the test removes no file.
+//! The stream is `sequenced` or `fifo`. In a `fifo` stream, no number shows that a line is missing, so the order and
+//! the completeness of the events depend only on the reading of the files. A line that is written between the copy and
+//! the truncation of a file is lost, and so are the unread lines of a removed file. So the program writes no line
+//! between these two steps, and the test removes no file.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -32,7 +32,7 @@ const KEYS: usize = 20;
 const EVENTS_PER_KEY: u64 = 500;
 /// The highest number of an old file for which the test searches. A round has fewer rotations.
 const FILES_LIMIT: u32 = 10_000;
-/// The largest number of lines that the program writes at once.
+/// The largest number of lines that the program writes in one step.
 const MAX_LINES_AT_ONCE: usize = 150;
 
 /// A step of a round. A step changes the files or the host, or only waits.
@@ -255,7 +255,8 @@ impl Round {
         let mut service = self.service.take().context("a host")?;
         let all = self.lines.len();
         let lines = || self.output().map_or(0, |output| output.lines().count());
-        // The time limit is that of one message: with a prefetch of 1, each event needs a sync of its own.
+        // The time limit applies to each message, and not to all messages together: with a prefetch of 1, each event
+        // needs a sync of its own.
         let mut present = lines();
         while present < all {
             let waited = service.until("another message", || lines() > present);

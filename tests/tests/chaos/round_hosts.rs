@@ -1,4 +1,4 @@
-//! The common parts of the rounds in which a store loses its last writes: the hosts, the route on which events reach
+//! The common parts of the rounds in which a store loses its newest writes: the hosts, the route on which events reach
 //! them, and the requirements on the events.
 
 use std::collections::BTreeMap;
@@ -208,9 +208,9 @@ impl RoundHosts {
     }
 
     /// Checks that no event took effect a second time, in a round in which no host ends. The store then has every
-    /// effect whose message was published, also of the second stream of a chain. The highest count in the messages of
-    /// a key is therefore the number of the key's effects, and must equal the number of its events that took effect.
-    /// `taken` contains this number for each key.
+    /// effect whose message was published, including the effects in the second stream of a chain. The highest count in
+    /// the messages of a key is therefore the number of the key's effects, and must equal the number of its events that
+    /// took effect. `taken` contains this number for each key.
     fn check_newest(&self, taken: &EffectCounts) -> Result<()> {
         if self.setup.may_end() {
             return Ok(());
@@ -242,8 +242,9 @@ impl RoundHosts {
         Ok(())
     }
 
-    /// Waits until each accepted event of a `sequenced` stream has taken effect, waits in the store because an earlier
-    /// event of its key is missing, or is reported as lost. Events that were sent before a host ended need no report.
+    /// Waits until each accepted event of a `sequenced` stream is explained: the event has taken effect, waits in the
+    /// store for a missing event of its key, or is reported as lost. Events that were sent before a host ended need no
+    /// report.
     fn until_explained(&mut self, sent: &SentEvents) -> Result<()> {
         let mut last = None;
         let explained = wait_for_command("events with an effect, lost or held", || {

@@ -94,8 +94,8 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     let lease = (!is_killed).then_some("30s");
     let (hosts, mut producer) = RoundHosts::start(settings.setup, &group.url(), lease)?;
     if settings.setup.is_fifo {
-        // While the hosts use different masters, a key's events that different hosts accept have no common order
-        // (docs/guide/redis.md).
+        // While the hosts use different masters, the events of a key have no common order if different hosts accept
+        // them (docs/guide/redis.md).
         producer.target.use_first_host();
     }
     let mut round = Round { group, settings, hosts, done: SplitResults::default() };
@@ -179,7 +179,7 @@ impl Round {
     /// Splits off a master that refuses writes without its replica, and returns when the master refuses writes. If
     /// `is_silent` is true, the replica first stops answering. The master then accepts writes until it notices the
     /// silence, and these writes are lost. If `is_silent` is false, the master notices the closed connection of the
-    /// replica at once.
+    /// replica immediately.
     fn cut_off_after_refusal(&self, is_silent: bool) -> Result<CutOff> {
         if !is_silent {
             let mut cut_off = self.group.cut_off()?;

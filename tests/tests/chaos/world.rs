@@ -321,7 +321,7 @@ impl World {
     }
 }
 
-/// Publishes each burst until the broker confirms it. Returns the number of retries.
+/// Publishes each burst repeatedly until the broker confirms it. Returns the number of repetitions.
 fn produce(url: &str, plan: &Plan) -> Result<u32> {
     let mut client = Client::connect(url);
     let mut again = 0;

@@ -44,7 +44,7 @@ fn row(home: &Home, key: &str) -> Result<Value> {
 }
 
 /// Two keys begin at the first events that arrive. After a restart, the keys continue. An event with a lower sequence
-/// becomes a dead letter `late`, and its repeat produces no further dead letter. A missing event after the beginning is
+/// becomes a dead letter `late`, and its repeat produces no second dead letter. A missing event after the beginning is
 /// a gap as usual. If the configuration later names a first sequence, the keys in the store continue, and new keys
 /// begin at this sequence.
 fn expect_keys_to_begin_anywhere(store: &str) -> Result<()> {

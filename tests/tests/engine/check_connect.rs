@@ -212,8 +212,8 @@ fn password_in_place_of_the_port_is_not_printed() -> Result<()> {
     Ok(())
 }
 
-/// If the server has ended, its port refuses connections, and the check fails at once. If the server does not answer,
-/// the check fails after a time limit.
+/// If the server has ended, its port refuses connections, and the check fails immediately. If the server does not
+/// answer, the check fails after a time limit.
 #[test]
 fn silent_or_stopped_server_is_unavailable() -> Result<()> {
     let redis = Redis::start(&[])?;

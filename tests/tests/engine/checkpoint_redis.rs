@@ -204,8 +204,8 @@ fn owner_that_lost_one_shard_starts_again() -> Result<()> {
     rig.expect_all_effects_once()
 }
 
-/// The server is reset to a snapshot while the stream is idle, and the test ends the host at once. During its shutdown,
-/// the host must detect the loss and repeat the lost commits from memory.
+/// The server is reset to a snapshot while the stream is idle, and the test immediately ends the host. During its
+/// shutdown, the host must detect the loss and repeat the lost commits from memory.
 #[test]
 fn shutdown_repeats_lost_commits() -> Result<()> {
     let rig = Rig::new()?;

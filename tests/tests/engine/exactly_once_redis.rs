@@ -198,8 +198,8 @@ fn kills_of_runs_and_server_lose_and_repeat_nothing() -> Result<()> {
     rig.check()
 }
 
-/// The server loses its last commits while no event arrives. The host must detect the loss, and repeat the lost commits
-/// from memory.
+/// The server loses its newest commits while no event arrives. The host must detect the loss, and repeat the lost
+/// commits from memory.
 #[test]
 fn idle_run_repeats_lost_commits() -> Result<()> {
     let mut rig = Rig::new(real_or_generated()?, 100, 10, 5)?;

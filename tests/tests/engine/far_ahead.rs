@@ -347,8 +347,8 @@ fn wide_skip_writes_one_letter_over_redis() -> Result<()> {
     ))
 }
 
-/// All events are in the file at the start. At the end of the file, the host skips missing events at once. But the host
-/// must not skip an event that has arrived too far ahead and whose dead letter is not durable yet.
+/// All events are in the file at the start. At the end of the file, the host skips missing events immediately. But the
+/// host must not skip an event that has arrived too far ahead and whose dead letter is not durable yet.
 #[test]
 fn skipping_run_once_reaches_events_far_ahead() -> Result<()> {
     let gap =
@@ -388,8 +388,8 @@ fn run_once_skips_no_event_that_a_full_key_rejected() -> Result<()> {
     Ok(())
 }
 
-/// A key that is parked at a wide gap continues when an event arrives that makes the gap narrow enough, also if other
-/// events lie further ahead.
+/// A key is parked at a wide gap. When an event arrives that makes the gap narrow enough, the key must continue, even
+/// if other events of the key are still too far ahead.
 #[test]
 fn nearer_event_lets_a_skipping_key_continue() -> Result<()> {
     let gap =
@@ -409,8 +409,8 @@ fn nearer_event_lets_a_skipping_key_continue() -> Result<()> {
     expect_effects(&home, &sequences.into_iter().map(event).collect::<Vec<_>>())
 }
 
-/// If a key holds the maximum number of events, Ordain writes further events of the key into dead letters. When the key
-/// holds fewer events, Ordain takes the later events out of the dead letters.
+/// If a key holds the maximum number of events, Ordain writes each new event of the key into a dead letter. When the
+/// key holds fewer events, Ordain takes these events out of the dead letters.
 #[test]
 fn events_of_a_full_key_take_effect_after_the_gap() -> Result<()> {
     let home = home("gap = { timeout = \"20ms\" }\nspill_limit = 10\noverflow = \"dead-letter\"")?;

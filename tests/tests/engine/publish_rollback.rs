@@ -96,8 +96,8 @@ fn next_run_publishes_events_lost_by_a_shard() -> Result<()> {
 }
 
 /// An earlier copy replaces the folder of an embedded store. The store then lacks the events of the last run of `ordain
-/// publish`, and has the checkpoint of the run before. The next run must publish the lost events again, and each event
-/// must take effect once.
+/// publish`, and has the checkpoint of the previous run. The next run must publish the lost events again, and each
+/// event must take effect once.
 #[test]
 fn next_run_publishes_events_lost_with_a_restored_folder() -> Result<()> {
     const KEYS: usize = 10;
@@ -151,7 +151,7 @@ fn events_with_reused_numbers_have_new_message_ids() -> Result<()> {
     Ok(())
 }
 
-/// One master loses the last events of a run that still publishes. The run must detect the loss, and publish the file
+/// One master loses the newest events of a run that still publishes. The run must detect the loss, and publish the file
 /// again from the oldest checkpoint of all shards.
 #[test]
 fn running_publisher_publishes_events_lost_by_a_shard() -> Result<()> {

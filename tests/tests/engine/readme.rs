@@ -64,7 +64,7 @@ fn own_handler_of_the_readme_works() -> Result<()> {
         let sdk = root().join("sdk/rust").display().to_string();
         fs::write(home.path().join(name), text.replace("../ordain/sdk/rust", &sdk))?;
     }
-    // The build uses the locked versions of this repository, and the build output of earlier runs of this test.
+    // The build uses the versions in this repository's `Cargo.lock`, and the build output of earlier runs of this test.
     fs::copy(root().join("Cargo.lock"), home.path().join("Cargo.lock"))?;
     let cache = target_dir()?.join("readme");
     fs::create_dir_all(&cache)?;

@@ -73,8 +73,8 @@ impl LossRig {
         Ok(file)
     }
 
-    /// Publishes new events. The store must give numbers to the first `given` of these events, and must refuse the next
-    /// event, because it would get the number of one of the first `2 * EVENTS` events.
+    /// Publishes new events. The store must number the first `given` of these events. It must refuse the next event,
+    /// which would get the number of one of the first `2 * EVENTS` events.
     fn check_refused(&mut self, given: usize) -> Result<()> {
         let file = self.write_next(NEW_EVENTS)?;
         let output = self.home.output(&["publish", "cases", &file, "--json"])?;
@@ -205,8 +205,8 @@ fn lost_events_are_recognised_when_published_again() -> Result<()> {
 
 /// The test publishes other events after the host has repeated its lost commits. The record of the key lacks the
 /// digests of the first lost events, so the store gives their numbers to other events. Each of these other events must
-/// become a dead letter; none may count as a repeat of an executed event. The store must not give the number of an
-/// executed event whose digest the record has.
+/// become a dead letter; none may count as a repeat of an executed event. If the record has the digest of an executed
+/// event, the store must not give the number of this event to another event.
 #[test]
 fn other_event_gets_no_number_of_a_known_executed_event() -> Result<()> {
     let mut rig = LossRig::start()?;

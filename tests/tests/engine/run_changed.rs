@@ -73,8 +73,8 @@ fn changed_numbering_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// Returns a home whose events are committed, but whose messages are not published: the file of the sink has reached
-/// the size limit, so the host cannot append to the file.
+/// Returns a home whose events are committed, but whose messages are not published. The host cannot append to the file
+/// of the sink, because the file has reached the size limit.
 fn unpublished(events: &[String]) -> Result<Home> {
     let home = home(events)?;
     File::create(home.path("out.ndjson"))?.set_len(FILE_LIMIT)?;
@@ -146,7 +146,7 @@ fn published(home: &Home, events: &[String]) -> Result<()> {
 }
 
 /// The host must recognise a file regardless of the working directory, of the spelling of the path, and of links in the
-/// path. A run must resume where the last run ended, and an invalid line must have one dead letter.
+/// path. A run must resume where the previous run ended, and an invalid line must have one dead letter.
 #[test]
 fn spelling_of_paths_does_not_matter() -> Result<()> {
     let fifo = CONFIG.replace("sequenced", "fifo").replace("first = 1\n", "");

@@ -127,9 +127,9 @@ fn end_of_a_block_is_logged() -> Result<()> {
     service.end()
 }
 
-/// The stopped key `a` has reached `spill_limit`. Its further events over HTTP wait until the queue of the stream is
-/// full too, so Ordain cannot accept event 1 of `a`. The answer must name the key, and `keys why` must name a remedy
-/// that helps.
+/// The stopped key `a` has reached `spill_limit`. Its later events over HTTP wait until the queue of the stream is full
+/// too, so Ordain cannot accept event 1 of `a`. The answer must name the key, and `keys why` must name a remedy that
+/// helps.
 #[test]
 fn full_key_over_http_has_a_remedy() -> Result<()> {
     let config = |rest: &str| {
@@ -163,7 +163,7 @@ fn full_key_over_http_has_a_remedy() -> Result<()> {
         })?;
         let answer = post(events, LINES_TYPE, &(event(1) + "\n"))?;
         ensure!(answer.status == 429 && answer.problem()?.contains(words), "{answer:?}");
-        // A client that sends its whole request before it reads must receive the answer too.
+        // A client that sends its whole request before it reads the answer must receive the answer too.
         let large = (1..=7).map(|n| line("large", n, &json!({ "n": "x".repeat(1_000_000) })));
         let large = text(&large.collect::<Vec<_>>());
         let request = format!(

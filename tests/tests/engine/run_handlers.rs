@@ -147,8 +147,7 @@ fn failing_key_does_not_block_others() -> Result<()> {
         service.until("the message", || messages(&home, "fine") == round as usize)?;
     }
     service.end()?;
-    // The signal may have interrupted any attempt of the handler. The next run completes the attempts and parks the
-    // key.
+    // The signal may have interrupted any try of the event. The next run makes the remaining tries, and parks the key.
     home.run_once()?;
     ensure!(
         why(&home, "loop")?.starts_with("key loop: parked at event 1"),

@@ -82,7 +82,7 @@ fn events_over_http_are_spread_by_the_located_key() -> Result<()> {
     Ok(())
 }
 
-/// A location that does not exist in the events of the source is refused before the start.
+/// A start must refuse a location that the events of the source cannot have.
 #[test]
 fn foreign_location_ends_the_start_with_the_right_form() -> Result<()> {
     let source = "kind = \"file\", path = \"events.ndjson\", key = \"header:order\"";

@@ -114,8 +114,9 @@ fn check(home: &Home, name: &str) -> Result<()> {
     check_after(home, name, "")
 }
 
-/// The file of a sink contains data of another program, which does not end with a line end. The test kills the process
-/// as soon as the process has written to the file. Each message must have a line of its own, once and in order.
+/// The file of a sink contains data of another program. This data does not end with a line end. The test kills the
+/// process as soon as the process has written to the file. Each message must be in the file once, in order, and on a
+/// line of its own.
 #[test]
 fn kills_after_data_without_a_line_end_lose_and_repeat_nothing() -> Result<()> {
     const OTHER_DATA: &str = "data of another program";

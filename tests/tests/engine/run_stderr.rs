@@ -169,8 +169,8 @@ fn check_paused_reader(home: &Home, child: &mut Child) -> Result<()> {
     Ok(())
 }
 
-/// Returns the number of lines of a flood in the rest of the log. Sends the number of dropped lines of each line that
-/// reports dropped lines.
+/// Returns the number of lines of a flood in the rest of the log. For each line that reports dropped lines, sends the
+/// number of the dropped lines to `reports`.
 fn count_flood_lines(log: BufReader<ChildStderr>, reports: &mpsc::Sender<u64>) -> Result<u64> {
     let flood_line = flood_line();
     let mut count = 0;
@@ -189,8 +189,8 @@ fn count_flood_lines(log: BufReader<ChildStderr>, reports: &mpsc::Sender<u64>) -
 const SLOW_READ_BYTES: u64 = 800 << 10;
 const SLOW_READ_PAUSE: Duration = Duration::from_millis(50);
 
-/// The reader is slower than the handler logs, and never stops for long. The host must wait for this reader and lose no
-/// line.
+/// The reader reads more slowly than the handler logs, and never stops for long. The host must wait for this reader and
+/// lose no line.
 #[test]
 fn slow_reader_loses_no_log_line() -> Result<()> {
     let home = Home::new(&["faulty"], &flood_config())?;

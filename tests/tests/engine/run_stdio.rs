@@ -98,8 +98,8 @@ fn closed_stdout_ends_the_run_and_loses_nothing() -> Result<()> {
     Ok(())
 }
 
-/// If standard output is closed or open only for reading at the start, the messages would be lost. The start must fail,
-/// and a later start must print all messages. A user may still discard the messages with `/dev/null`.
+/// At a start, standard output is closed, or is open only for reading. The messages would be lost, so the start must
+/// fail. A later start must print all messages. A user may still discard the messages with `/dev/null`.
 #[test]
 fn start_without_standard_output_is_refused() -> Result<()> {
     let lines = in_turn(2, 3);

@@ -46,8 +46,8 @@ impl Terminal {
         Ok(())
     }
 
-    /// Sends Ctrl-C, and waits until the host has ended. The terminal is not only closed, because a process that
-    /// ignores SIGHUP, as under `nohup`, would not end.
+    /// Sends Ctrl-C, and waits until the host has ended. A closed terminal alone would not end a process that ignores
+    /// SIGHUP, as under `nohup`.
     fn end(&mut self) -> Result<()> {
         self.keyboard.write_all(b"\x03")?;
         wait_until("the end of the process", || Ok(self.script.try_wait()?.is_some()))
@@ -56,7 +56,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // Only a failed test has not ended the tool. A second Ctrl-C ends a host that cannot end cleanly.
+        // Only after a failed test is the tool still running. A second Ctrl-C ends a host that cannot end cleanly.
         if matches!(self.script.try_wait(), Ok(None)) {
             let _ = self.signal("CONT");
             let _ = self.keyboard.write_all(b"\x03");
@@ -114,7 +114,7 @@ fn live_line_tears_no_log_line() -> Result<()> {
     terminal.end()?;
     let output = seen(&home);
     let mut found = BTreeSet::new();
-    // A line of the terminal begins after the row of the live line is erased.
+    // A line of the terminal begins after the host has erased the row of the live line.
     for shown in output.split("\r\n").filter_map(|shown| shown.rsplit("\r\x1b[2K").next()) {
         if let Some((time, rest)) = shown.split_once("  WARN warning-") {
             ensure!(time.starts_with("20") && time.ends_with('Z'), "{shown:?}");

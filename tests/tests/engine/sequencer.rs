@@ -33,7 +33,7 @@ struct Rig {
     letters: BTreeMap<LetterId, DeadLetter>,
     /// The sequences of the spilled events in the store.
     spilled: BTreeSet<u64>,
-    /// The number of further requests for which the replay source is too busy to search.
+    /// The number of requests from now on for which the replay source is too busy to search.
     busy: usize,
     /// The entries that the next read of the due index returns.
     due: Vec<(u64, ordain_core::Key)>,
@@ -245,9 +245,9 @@ fn other_form_of_json_is_a_repeat() -> Result<()> {
     Ok(())
 }
 
-/// The answer to a read of the due index has one key more than the sequencer has free lanes, as if another key had
-/// taken a lane in the meantime. The sequencer must read the due index again soon and load the remaining key, and must
-/// not wait for the next regular read.
+/// A read of the due index returns one key more than the sequencer has free lanes, as if another key had taken a lane
+/// in the meantime. The sequencer must read the due index again soon and load the remaining key, and must not wait for
+/// the next regular read.
 #[test]
 fn due_key_without_a_lane_is_read_again_soon() -> Result<()> {
     let lanes = 2;
@@ -291,8 +291,8 @@ fn skipped(rig: &Rig) -> Vec<(u64, u64)> {
 const WIDE_GAP_SETTINGS: &str = "gap = { timeout = \"1s\", attempts = 2, backoff = \"1s..1s\", \
                     max_width = 1000000000, on_exhausted = \"skip\" }\nspill_after = \"10m\"\n";
 
-/// The producer jumps by 20 million numbers. The key skips them in one commit, with one dead letter, after the rounds
-/// of a single gap.
+/// The producer jumps by 20 million numbers. After the replay rounds of one gap, the key skips these numbers in one
+/// commit, with one dead letter.
 #[test]
 fn wide_gap_is_skipped_in_one_step() -> Result<()> {
     let mut rig = Rig::new(WIDE_GAP_SETTINGS)?;
@@ -311,8 +311,8 @@ fn wide_gap_is_skipped_in_one_step() -> Result<()> {
     Ok(())
 }
 
-/// Events of a skipped range arrive late: first one in the middle of the range, then the first one of the range. Each
-/// late event gets its own dead letter, a repeat has no result, and the letter of the range stays.
+/// Events of a skipped range arrive late: first an event in the middle of the range, then the first event of the range.
+/// Each late event gets its own dead letter, a repeat of the event causes no commit, and the letter of the range stays.
 #[test]
 fn late_original_of_a_skipped_range_gets_its_own_letter() -> Result<()> {
     let mut rig = Rig::new(WIDE_GAP_SETTINGS)?;
@@ -331,7 +331,7 @@ fn late_original_of_a_skipped_range_gets_its_own_letter() -> Result<()> {
         let range = LetterId::of_skipped(&"a".into(), 2, 20_000_000);
         assert!(!write.removed_letters.contains(&range), "the letter of the range must stay");
         assert_eq!(write.record.skipped.ranges(), ranges);
-        // A repeat has no further result.
+        // A repeat of the late event causes no commit.
         let commits = rig.batches.len();
         rig.deliver(5_000, late);
         assert_eq!(rig.batches.len(), commits);
@@ -449,8 +449,8 @@ fn events_cut_from_a_full_answer_are_not_skipped() -> Result<()> {
     Ok(())
 }
 
-/// If replay found an event outside the range of the dead letters, at most one dead letter of this event must be
-/// removed.
+/// Replay found an event that cannot have an early dead letter. The commit must then remove only one dead letter of
+/// this event.
 #[test]
 fn replayed_event_removes_no_letters_that_cannot_exist() -> Result<()> {
     let mut rig = Rig::new("gap = { timeout = \"1s\" }\nspill_after = \"10m\"\n")?;
@@ -500,7 +500,7 @@ fn key_begins_at_the_first_event_that_arrives() -> Result<()> {
     Ok(())
 }
 
-/// Before the key has executed an event, a lower sequence becomes the beginning.
+/// If a lower sequence arrives before the key has executed an event, the key begins at this lower sequence.
 #[test]
 fn lower_sequence_becomes_the_beginning_before_the_first_execution() -> Result<()> {
     let mut rig = Rig::new(ANYWHERE_SETTINGS)?;
@@ -518,7 +518,7 @@ fn lower_sequence_becomes_the_beginning_before_the_first_execution() -> Result<(
     Ok(())
 }
 
-/// A lower sequence does not become the beginning if a held event would then be more than `gap.max_width` beyond it.
+/// If a held event is more than `gap.max_width` beyond a lower sequence, the key must not begin at the lower sequence.
 #[test]
 fn sequence_far_below_a_held_event_does_not_become_the_beginning() -> Result<()> {
     let high = (1 << 51) - 1;
@@ -543,7 +543,7 @@ fn sequence_far_below_a_held_event_does_not_become_the_beginning() -> Result<()>
     Ok(())
 }
 
-/// An early event does not let a key begin, because the source may deliver a lower sequence before it.
+/// An early event does not let a key begin, because the source may first deliver an event with a lower sequence.
 #[test]
 fn early_event_does_not_begin_a_key() -> Result<()> {
     let mut rig = Rig::new(ANYWHERE_SETTINGS)?;
@@ -645,7 +645,7 @@ fn round_with_a_busy_source_does_not_count_for_event_zero() -> Result<()> {
     Ok(())
 }
 
-/// If the due index lists a key whose lane waits for no timeout, the sequencer must load the key again, because a
+/// The due index lists a key whose lane waits for no timeout. The sequencer must then load the key again, because a
 /// previous owner may have written the entry of the index.
 #[test]
 fn due_key_without_a_pending_timeout_is_loaded_again() -> Result<()> {
@@ -764,8 +764,8 @@ fn letter_whose_sequence_is_taken_becomes_a_conflict() -> Result<()> {
     Ok(())
 }
 
-/// The letter of an event must not disappear if the sequencer cannot compare the event with the settled event, because
-/// neither the record nor the memory has the digest any more.
+/// The sequencer cannot compare the event of a letter with the settled event, because neither the record nor the memory
+/// has the digest any more. The letter must not disappear.
 #[test]
 fn letter_without_a_digest_becomes_a_conflict() -> Result<()> {
     let stream = format!("{NARROW_GAP_SETTING}\ndigests = 0");
@@ -805,8 +805,8 @@ fn letter_beyond_the_end_of_its_key_gets_the_cause_after_end() -> Result<()> {
     Ok(())
 }
 
-/// Returns a rig whose store has the record of a key that has passed event 30, but whose owner ended before it decided
-/// about the dead letters of event 30. `next` is the next sequence of the key.
+/// Returns a rig whose store has the record of a key that has passed event 30. The previous owner of the key ended
+/// before it decided about the dead letters of event 30. `next` is the next sequence of the key.
 fn rig_with_a_passed_range(stream: &str, next: u64) -> Result<Rig> {
     let mut rig = Rig::new(stream)?;
     rig.deliver(0, 1);
@@ -824,7 +824,7 @@ fn gap_after_a_load_waits_for_its_whole_timeout() -> Result<()> {
     let stream = "gap = { timeout = \"10s\", attempts = 1, max_width = 10, on_exhausted = \"skip\" }\n\
                   spill_after = \"10m\"\n";
     // The event that causes the load shows the gap, or a later event shows it. The key may also have spilled events
-    // that it can execute at once.
+    // that it can execute immediately.
     for (next, spilled, delivered) in
         [(33, 0, &[34][..]), (32, 0, &[32, 34][..]), (31, 2, &[34][..])]
     {
@@ -948,8 +948,8 @@ fn range_begins_with_the_next_letter() -> Result<()> {
     Ok(())
 }
 
-/// An event has a letter `far-ahead` and a letter `overflow`. When another event takes its sequence, it becomes one
-/// dead letter `conflict`, and the statistics must count one.
+/// An event has a letter `far-ahead` and a letter `overflow`. When another event settles the sequence of this event,
+/// the two letters must become one dead letter `conflict`. The statistics must count one conflict.
 #[test]
 fn event_with_two_early_letters_becomes_one_conflict() -> Result<()> {
     let mut rig = Rig::new(NARROW_GAP_SETTING)?;

@@ -1,4 +1,4 @@
-//! Tests of a store that loses its last commits, while the sequencer of the owner may still have them in memory.
+//! Tests of a store that loses its newest commits, while the sequencer of the owner may still have them in memory.
 
 mod rig;
 
@@ -290,7 +290,7 @@ fn spilled_event_is_not_acknowledged_before_its_commit() {
     assert_eq!(rig.acked, 3, "the store has event 4, but has not confirmed it");
     rig.stored.truncate(2);
     rig.loses_replies = false;
-    // Waits several times, because the delay before each further attempt to send an unanswered batch increases.
+    // Waits several times, because the delay increases with each attempt to send an unanswered batch.
     (0..10).for_each(|_| rig.wait());
     assert_eq!((rig.next(), rig.acked, rig.stopped), (Some(5), 4, None));
 }
@@ -318,8 +318,8 @@ fn event_too_far_ahead_only_by_a_lost_record_takes_effect() {
 }
 
 /// Memory is always full, so the lane evicts its state after each commit. When a spilled event arrives again, the
-/// record at first counts the repeat as a further spilled event. After the store has compared the repeat with the
-/// spilled event, the record must count the event once.
+/// record at first counts the repeat as another spilled event. After the store has compared the repeat with the spilled
+/// event, the record must count the event once.
 #[test]
 fn repeated_spilled_event_is_counted_once() {
     let settings = settings(0);
@@ -397,8 +397,8 @@ fn other_event_with_a_lost_sequence_is_a_conflict() {
 }
 
 /// The sequencer no longer has the digest of a settled event. If another event with the same sequence is
-/// store-numbered, the sequencer must count and report this event: the store may have given it the number of a lost
-/// event. An event that is not store-numbered, or that the sequencer can compare, must not count.
+/// store-numbered, the sequencer must count and report this event. The store may have given this event the number of a
+/// lost event. An event that is not store-numbered, or that the sequencer can compare, must not count.
 #[test]
 fn store_numbered_event_without_a_comparison_is_reported() {
     const UNVERIFIED: u64 = 40;

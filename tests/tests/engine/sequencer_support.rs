@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use ordain_config::{LoadedConfig, PartitionParams};
 use ordain_core::{EventParts, FileDigest, HandlerOutcome, Rollout, SequencerSettings};
 
-/// Returns the settings of a stream that reads a file. `stream` are further settings of the stream, and may be followed
-/// by sections of the configuration.
+/// Returns the settings of a stream that reads a file. `stream` contains additional settings of the stream. Sections of
+/// the configuration may follow these settings.
 pub(super) fn settings(stream: &str) -> Result<SequencerSettings> {
     let text = format!(
         "[streams.cases]\nhandler = \"tally\"\n\

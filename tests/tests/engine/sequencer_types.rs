@@ -52,7 +52,7 @@ impl Rig {
         self.perform();
     }
 
-    /// Delivers an event, without the effects of the delivery.
+    /// Delivers an event, but does not perform the sequencer effects of the delivery.
     fn deliver_with(&mut self, sequence: u64, kind: &str, end: bool) {
         self.delivery += 1;
         let id = sequence.to_string();

@@ -8,7 +8,7 @@ use ordain_tests::host::Home;
 use ordain_tests::log::line;
 use serde_json::{Value, json};
 
-/// The handler's version never changes. A new version would also cause no retry, because `on_new_version` is false.
+/// The handler's version never changes, and `on_new_version` is false, so only a changed limit can cause a retry.
 const CONFIG: &str = r#"
 [runtime]
 event_size = "64KiB"
@@ -92,8 +92,8 @@ fn key_is_retried_when_its_limit_has_changed() -> Result<()> {
     Ok(())
 }
 
-/// The event exceeds the changed limit too. The host retries the event and parks the key again. Without a further
-/// change, the key stays parked.
+/// The event exceeds the changed limit too. The host retries the event and parks the key again. Without another change,
+/// the key stays parked.
 #[test]
 fn changed_limit_that_is_still_exceeded_parks_the_key_again() -> Result<()> {
     let home = home()?;

@@ -49,7 +49,7 @@ pub(super) fn assigner(
 }
 
 /// Returns the ids of all events that wait in the queue of a partition in a shard, in the order of the queue. If the
-/// queue has several entries of an event, returns the id of each entry.
+/// queue has several entries of an event, the id occurs once for each entry.
 pub(super) async fn ids(store: &RedisStore, partition: &Partition, shard: u32) -> Vec<u32> {
     let mut ids = Vec::new();
     let mut after = QueuePosition::default();
@@ -71,9 +71,9 @@ fn distinct(mut ids: Vec<u32>) -> Vec<u32> {
     ids
 }
 
-/// The server loses the events of some calls of a request after it has answered these calls. The later calls of the
-/// request must wait until the lost events are written again, because a stream without sequences executes its events in
-/// the order of the queue.
+/// The server loses the events of some calls of a request after it has answered these calls. A stream without sequences
+/// executes its events in the order of the queue. The later calls of the request must therefore wait until the lost
+/// events are written again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_of_many_calls_keeps_its_order_over_a_loss() {
     let dedicated = DedicatedStore::start().await;
@@ -222,8 +222,9 @@ async fn call_with_numbers_during_a_split_loses_no_event() {
 }
 
 /// In the new master, events of another process get the queue numbers of the lost events. These other events leave the
-/// queue before the call checks for its own events, so the store no longer has the history digests by which it
-/// distinguishes entries with the same number. The call must not conclude that the removed events were its own.
+/// queue before the call checks for its own events, so the store no longer has their history digests. Only by these
+/// digests can it distinguish entries with the same number. The call must not conclude that the removed events were its
+/// own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_during_a_split_does_not_trust_removed_numbers() {
     let watched = SplitWriter::start().await;

@@ -128,8 +128,8 @@ async fn wrong_clock_expires_nothing() {
     }
 }
 
-/// A clock that stays ahead is right: the store was not used for a while. The next start, a certain time later, must
-/// accept its time. A command that only reads must not accept it.
+/// A clock that stays ahead is right: the store was not used for a while. A start after a certain time must accept the
+/// time of the clock. A command that only reads must not accept this time.
 #[tokio::test]
 async fn data_expires_when_a_jump_has_lasted() {
     let rig = Rig::start().await;
@@ -173,7 +173,7 @@ async fn running_process_follows_the_jump_of_another_process() {
     assert_eq!(publish(earlier).await, AssignItemReply::Known(2));
 }
 
-/// A small step of the clock counts at once.
+/// The store follows a small step of the clock immediately.
 #[tokio::test]
 async fn data_expires_after_a_small_step() {
     let rig = Rig::start().await;
@@ -209,7 +209,7 @@ async fn late_message_delays_no_removal() {
     }
 }
 
-/// While the clock is behind, the store must not give new data an early end.
+/// While the clock is behind, the store must not let new data expire too early.
 #[tokio::test]
 async fn data_of_a_time_with_a_clock_that_is_behind_is_kept() {
     let rig = Rig::start().await;

@@ -9,8 +9,8 @@ use rand_chacha::ChaCha8Rng;
 
 use super::dedicated::{DedicatedStore, numbers, step};
 
-/// Minimum size of a stored key record, in bytes: the envelope, the fields with fixed offsets, seven numbers, and four
-/// other parts. Each number and each part has at least one byte.
+/// The minimum size of a stored key record, in bytes: the envelope, the fields with fixed offsets, seven numbers, and
+/// four other parts. Each number and each part has at least one byte.
 const SHORTEST_BYTES: usize = 30 + 50 + 7 + 4;
 
 /// Returns damaged forms of `right`, of four kinds. The first two kinds are `right` truncated at each length, and

@@ -43,8 +43,8 @@ async fn damaged_spilled_events_and_ids_are_reported() {
             "{bytes:?}: {loaded:?}"
         );
     }
-    // The store accepts further commits of the shard. The store also accepts a commit of the key, because the key's
-    // next record refers to none of the damaged ids.
+    // The store accepts later commits of the shard. The store also accepts a commit of the key, because the key's next
+    // record refers to none of the damaged ids.
     dedicated.put_field(&ids, b"a\0\0\0\0\0\0\0\0", b"cut off");
     owner.write(store, step("b", 1)).await;
     let mut write = step("a", 2);

@@ -206,8 +206,8 @@ async fn wrong_entries_of_one_key_affect_no_other() {
     assert_eq!(store.letters("s", None, None, 10).await.expect("letters").rows.len(), 1);
 }
 
-/// The first 64 bytes of a record are valid. The 60 million bytes after them make all further numbers of the record
-/// enormous: no number of variable width ends. The store must reject the record, and must not keep the server busy.
+/// The first 64 bytes of a record are valid. Each of the 60 million bytes after them continues a number of variable
+/// width, so this number never ends. The store must reject the record, and must not keep the server busy.
 #[tokio::test]
 async fn record_with_an_endless_number_is_rejected_quickly() {
     let dedicated = DedicatedStore::start().await;
@@ -387,7 +387,7 @@ async fn damaged_records_hide_no_other_due_key() {
 }
 
 /// An entry of the due index that is not valid text cannot be a key. The store must report such an entry, instead of
-/// reading it again and again.
+/// reading it repeatedly.
 #[tokio::test]
 async fn due_entry_that_is_not_text_is_named() {
     let dedicated = DedicatedStore::start().await;

@@ -33,8 +33,8 @@ async fn commit_with_several_hosts(ports: &[u16], path: &str) {
     }
 }
 
-/// The URL names all nodes of a Cluster. The store must use the Cluster, even if no server listens at the first of
-/// several hosts.
+/// The URL names all nodes of a Cluster. The store must use the Cluster, even if no server listens at the first host of
+/// the URL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_hosts_of_a_cluster_are_used() {
     let cluster = Cluster::start(3).expect("a Cluster");
@@ -43,7 +43,7 @@ async fn several_hosts_of_a_cluster_are_used() {
     commit_with_several_hosts(&[&[CLOSED_PORT], &ports[1..]].concat(), "").await;
 }
 
-/// The URL names several Sentinels, with and without the name of the master. The store must use the master, even if
+/// The URL names several Sentinels, and may also contain the name of the master. The store must use the master, even if
 /// only one of the Sentinels runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_hosts_of_sentinels_are_used() {
@@ -142,8 +142,8 @@ async fn calls_for_a_silent_node_end_together() {
     assert!(put(&store, "after").await);
 }
 
-/// All nodes of a Cluster move to other addresses at once. The store must find them again through the configured
-/// address.
+/// All nodes of a Cluster move to other addresses at the same time. The store must find them again through the
+/// configured address.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn moved_cluster_is_found_again() {
     let cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");
@@ -161,8 +161,9 @@ async fn moved_cluster_is_found_again() {
     assert_eq!(store.mark("m").await.expect("a mark"), Some("after".into()));
 }
 
-/// No address that the nodes announced answers when the store fetches the masters of the slots. The store must query
-/// the configured address, even after all nodes have announced new addresses and the old addresses refuse connections.
+/// When the store fetches the masters of the slots, no node answers at the address that the node announced. The store
+/// must query the configured address, even after all nodes have announced new addresses and the old addresses refuse
+/// connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn masters_are_found_through_the_configured_address() {
     let cluster = Cluster::behind_proxies(3, &Options::new()).expect("a Cluster");

@@ -9,8 +9,8 @@ use ordain_tests::conformance::{Owner, first_write};
 use super::dedicated::Server;
 use super::support::options;
 
-/// The number of shards. All shards except the last are empty, so the store increases the number of fields that it
-/// requests, until it requests the whole last shard.
+/// The number of shards. All shards except the last shard are empty, so the store increases the number of fields that
+/// it requests, until it requests the whole last shard.
 const SHARDS: u32 = 16;
 /// The number of keys in the last shard.
 const KEYS: usize = 60;

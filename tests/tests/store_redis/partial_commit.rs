@@ -302,9 +302,9 @@ async fn log_cut_within_commit_is_recovered() {
     }
 }
 
-/// A commit may be too large for one command. The store may then write the commit's new dead letters before the command
-/// that makes the commit, because no reader sees these dead letters until the commit is made. The store must write no
-/// other data before this command.
+/// A commit may be too large for one command. No reader sees the new dead letters of a commit before the commit is
+/// made. The store may therefore write them before the command that makes the commit, and must write no other data
+/// before this command.
 #[tokio::test]
 async fn commit_too_large_for_one_call_is_atomic() {
     let dedicated = DedicatedStore::start().await;

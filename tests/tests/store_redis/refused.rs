@@ -1,5 +1,5 @@
-//! Tests of stores that cannot be opened: the error must come at once, and must state a reason. The module also tests
-//! servers for which a start waits.
+//! Tests of stores that cannot be opened: the error must come immediately, and must state a reason. The module also
+//! tests servers for which a start waits.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use super::support::options;
 /// The time limit for a refusal. The limit is shorter than the time for which a start waits for a server.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Tries to open a store. The attempt must fail at once. Returns the reason.
+/// Tries to open a store. The attempt must fail immediately. Returns the reason.
 async fn refused(options: &RedisOptions) -> String {
     let started = Instant::now();
     let opened = RedisStore::open(options.clone()).await;
@@ -120,7 +120,7 @@ async fn start_waits_for_a_corrected_login() {
     Owner::claim(&store, "s", 0).await.write(&store, step("a", 1)).await;
 }
 
-/// A server that has reached its limit of clients sends its reason and closes the connection at once. The error
+/// A server that has reached its limit of clients sends its reason, and immediately closes the connection. The error
 /// contains the reason each time, with and without a login, although the end of the connection may arrive first.
 #[tokio::test]
 async fn server_with_too_many_clients_is_unavailable() {

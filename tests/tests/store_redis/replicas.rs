@@ -221,7 +221,7 @@ async fn links_use_the_same_master_during_a_split() {
     let all_queries_hang_at = Instant::now() + SENTINEL_QUERY_TIME;
     let _split = tokio::task::block_in_place(|| {
         let cut_off = group.cut_off().expect("a split");
-        // A command starts the failover at once, so that it ends while the queries of the store hang.
+        // A command starts the failover immediately, so that it ends while the queries of the store hang.
         let failover = ["SENTINEL", "FAILOVER", group.name()];
         group.sentinel().command(&failover).expect("a failover");
         group.until_replaced().expect("another master");

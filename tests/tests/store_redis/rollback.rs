@@ -192,7 +192,7 @@ async fn lost_number_is_given_again_after_commits_were_repeated() {
 }
 
 /// The server loses the numbers of events and the commits that settled the events, and the owner repeats the commits.
-/// An event that the record of the key shows to be another event gets no lost number.
+/// The record of the key has the digests of the settled events. An event with another digest gets no lost number.
 #[tokio::test]
 async fn other_event_gets_no_lost_number_after_commits_were_repeated() {
     let dedicated = DedicatedStore::start().await;

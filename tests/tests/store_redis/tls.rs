@@ -128,7 +128,7 @@ fn wrong_scheme_is_explained() {
     assert!(refused.starts_with("refused ") && refused.ends_with("use rediss://"), "{refused}");
 }
 
-/// Commits one event in each shard of a Cluster for each line of the standard input, and then prints the number of the
+/// For each line of the standard input, commits one event in each shard of a Cluster, and then prints the number of the
 /// line. Does nothing in the parent process, where the variable [`CLUSTER_URL`] is not set.
 #[tokio::test]
 async fn commits_in_cluster_over_tls() {

@@ -13,7 +13,7 @@ use super::dedicated::step;
 use super::support::options;
 use super::work::ShardWorkers;
 
-/// The limit for the time that a commit in a shard of a working master takes, on a busy machine.
+/// The longest time that a commit in a shard of a working master may take on a busy machine.
 const COMMIT_TIME_LIMIT: Duration = Duration::from_secs(2);
 /// The time for which a store retries a request while no master replies: long enough to query all known nodes.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(8);

@@ -103,8 +103,8 @@ async fn oldest_missing_calls_count_as_processed_above_the_limit() {
 
 /// A refused call, for which the queue is full, must not be in the record, because the writer uses the number of this
 /// call again. If the number were in the record, the store could lose the later call with this number and not notice
-/// the loss. If the answer to a call was lost, the store must not refuse the repeated call, although the queue is full:
-/// the number of the call is already in the record.
+/// the loss. If the answer to a call was lost, the number of the call is already in the record. The store must then
+/// accept the repeated call, although the queue is full.
 #[tokio::test]
 async fn refused_calls_are_not_in_the_record() {
     let dedicated = DedicatedStore::start().await;
@@ -147,8 +147,8 @@ async fn record_of_silent_writer_expires() {
     assert!(calls(&dedicated, WRITER).await.expect("no record").is_empty());
     let stored = calls(&dedicated, OTHER_WRITER).await.expect("a record");
     assert!((1..next).all(|call| stored.contains(call)));
-    // The list of records that will expire must not grow. The list may have at most the last two renewals of the other
-    // writer's record.
+    // The list of records that will expire must not grow. The list may have at most the newest two renewals of the
+    // other writer's record.
     let fields = dedicated.command(&["HKEYS", &dedicated.name(SHARD, LOG)]);
     let blocks = fields.parts().iter().filter_map(|field| field.text());
     let blocks: Vec<&str> = blocks.filter(|field| field.starts_with('d')).collect();

@@ -28,7 +28,7 @@ pub enum Takeover {
 
 impl Cluster {
     /// Gives each node a replica. Waits until all replicas are in step with their masters ([`Redis::until_in_step`]),
-    /// and all nodes know them.
+    /// and all nodes know the replicas.
     pub fn add_replicas(&mut self) -> Result<()> {
         let mut options = Options::new().cluster();
         if let Some((_, certificates)) = self.nodes.first().and_then(Redis::tls) {
@@ -67,7 +67,7 @@ impl Cluster {
         })
     }
 
-    /// Waits until a client has queried each master for the masters of the slots.
+    /// Waits until a client has requested the list of slots and their masters (`CLUSTER SLOTS`) from each master.
     pub fn until_queried(&self) -> Result<()> {
         let before = self.slots_queries()?;
         wait_until("a query of each master", || {

@@ -42,7 +42,7 @@ impl LossOrder {
     }
 }
 
-/// The maximum number of a client's passed bytes that the proxy keeps for each connection.
+/// The maximum number of bytes that the proxy keeps for each connection: the first bytes of the client that passed.
 const HEAD_BYTES: usize = 4 << 10;
 
 /// An open connection.
@@ -166,7 +166,7 @@ impl StateInner {
         self.counts.accepted
     }
 
-    /// Keeps bytes of a client that pass now, up to [`HEAD_BYTES`] bytes for each connection.
+    /// Keeps a copy of a client's bytes that pass now, up to [`HEAD_BYTES`] bytes for each connection.
     pub(crate) fn remember(&mut self, connection: u64, bytes: &[u8]) {
         if let Some(open) = self.connections.get_mut(&connection) {
             let room = HEAD_BYTES.saturating_sub(open.head.len());

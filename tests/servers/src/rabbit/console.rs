@@ -19,8 +19,9 @@ use crate::port::Port;
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The Erlang program that accepts connections at the console port, and replies to requests. A request is the text of
-/// Erlang expressions. A reply is a byte (0, or 1 for an error) and the value of the last expression. A binary is sent
-/// unchanged, and any other term in Erlang's notation. Four bytes with the length precede each request and each reply.
+/// Erlang expressions. A reply is a byte (0, or 1 for an error) and the value of the last expression. The reply
+/// contains a binary unchanged, and any other value in Erlang's notation. Four bytes with the length precede each
+/// request and each reply.
 const SCRIPT: &str = r#"
 Evaluate = fun(Text) ->
     try

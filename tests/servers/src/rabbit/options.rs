@@ -46,7 +46,7 @@ impl RabbitOptions {
         self
     }
 
-    /// Enables a further plugin.
+    /// Enables an additional plugin.
     #[must_use]
     pub fn plugin(mut self, name: &str) -> Self {
         self.plugins.push(name.to_owned());

@@ -39,7 +39,7 @@ impl Redis {
         self.process.is_running()
     }
 
-    /// Ends the process at once by SIGKILL. Does nothing if the process is not running.
+    /// Ends the process immediately by SIGKILL. Does nothing if the process is not running.
     pub fn kill(&self) -> Result<()> {
         self.process.kill()
     }
@@ -59,7 +59,8 @@ impl Redis {
     }
 
     /// Makes the next writes of the server to its append-only file fail, like writes to a full disk. Other files of the
-    /// server are smaller, and can grow to the present size of that file. A restart also ends the effect.
+    /// server are smaller, and can grow to the present size of that file. [`Self::free_disk`] or a restart ends the
+    /// effect.
     pub fn fill_disk(&self) -> Result<()> {
         let files = fs::read_dir(self.data().join("appendonlydir"))?;
         let sizes = files.map(|file| Ok(file?.metadata()?.len()));

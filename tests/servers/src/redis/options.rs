@@ -84,8 +84,8 @@ impl Options {
         self.line(&format!("user {name} on >{password} {rules}"))
     }
 
-    /// Adds a port with TLS; the plain port stays, for the commands of tests. The nodes of a Cluster also use TLS among
-    /// themselves.
+    /// Adds a port with TLS, and keeps the plain port for the commands of tests. The nodes of a Cluster also use TLS
+    /// among themselves.
     #[must_use]
     pub fn tls(mut self) -> Self {
         self.tls = true;
@@ -106,8 +106,8 @@ impl Options {
         self
     }
 
-    /// Makes the server a replica of another server. If that server has a password, the replica uses it.
-    /// [`Redis::with`] waits until the replica is in step with its master.
+    /// Makes the server a replica of another server. If that server has a password, the replica logs in with this
+    /// password. [`Redis::with`] waits until the replica is in step with its master.
     #[must_use]
     pub fn replica_of(mut self, master: &Redis) -> Self {
         self.follower = true;

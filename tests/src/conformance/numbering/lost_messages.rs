@@ -12,7 +12,7 @@ use super::sender::{Sender, chunk, keys, message, refused, results};
 
 /// The store loses messages of two outboxes. It then refuses the next call of each owner, because the call names a
 /// later outbox position than the store has. Each owner assigns its lost messages again and names their earlier
-/// numbers. The messages get these numbers, although the owner with the higher number is the first to assign again.
+/// numbers. The messages get these numbers, although the owner of the higher number assigns its messages first.
 pub async fn lost_messages_are_noticed_and_get_their_earlier_numbers(fixture: &mut impl Fixture) {
     use AssignItemReply::New;
     let position = |commit| Some(OutboxPosition { commit, chunk: 0 });

@@ -96,8 +96,8 @@ impl Sender {
         store.assign(Arc::new(self.request(groups))).await.expect("an answer")
     }
 
-    /// Assigns messages in a call that names a witness. Returns the result for each message; `None` if the store
-    /// refuses the call because it lacks the witness.
+    /// Assigns messages in a call that names a witness. Returns the result for each message; `None` if the store lacks
+    /// the witness and therefore refuses the call.
     pub(in crate::conformance) async fn assign_after(
         &self,
         store: &dyn Store,

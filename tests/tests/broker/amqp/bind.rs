@@ -119,7 +119,7 @@ fn topology_changes(service: &mut Service) -> Result<u64> {
 /// If another program declares a deleted exchange of `bind` again, the new exchange has no bindings, and the broker
 /// does not report this to the host. The host must bind the exchange again, and report the loss. Without the broker's
 /// management API, the host cannot detect the removal of a single binding. It must nevertheless restore a removed
-/// binding, because it declares all bindings again from time to time.
+/// binding, because from time to time, it declares all bindings again.
 #[test]
 fn replaced_exchange_of_bind_is_bound_again_and_reported() -> Result<()> {
     let rig = rig_with_feed()?;
@@ -143,7 +143,7 @@ fn replaced_exchange_of_bind_is_bound_again_and_reported() -> Result<()> {
     rig.until_marked("feed")?;
     service.end()?;
 
-    // The exchange is replaced again, this time while no host runs.
+    // This time, the exchange is replaced while no host runs.
     replace_feed(&rig)?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     service.until_says("declared it again while no process of Ordain checked it")?;
@@ -160,7 +160,7 @@ fn replaced_exchange_of_bind_is_bound_again_and_reported() -> Result<()> {
     service.end()
 }
 
-/// An error of a host whose exchange of `bind` is missing.
+/// Parts of the error that a host reports if the exchange of `bind` is missing.
 const FEED_MISSING: [&str; 3] = [
     "topology not as configured",
     "no exchange 'feed'",

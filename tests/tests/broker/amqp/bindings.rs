@@ -17,7 +17,7 @@ use super::policies::{check, rig};
 const RUN_ARGUMENTS: [&str; 2] = ["--wait-divisor=50", "run"];
 /// The arguments of a host that checks the topology of its streams every three seconds.
 const RUN_WITH_FREQUENT_CHECKS: [&str; 2] = ["--wait-divisor=20", "run"];
-/// The words about a further queue at the exchange of a stream with several partitions.
+/// Words of the report about an additional queue that is bound to the exchange of a stream with several partitions.
 const DIVIDED_WORDS: &str =
     "the exchange \"cases\" divides its messages among the queues of stream cases, and the queue";
 
@@ -33,7 +33,7 @@ fn failed_check(home: &Home) -> Result<String> {
     Ok(errors)
 }
 
-/// Sends the request of the first command in `text` that removes a binding, as `curl` does.
+/// Finds the first command in `text` that removes a binding, and sends the same request as this `curl` command.
 fn run_unbind_command(text: &str) -> Result<()> {
     let (_, rest) = text.split_once("curl -u USER -X DELETE 'http://").context("a command")?;
     let (url, _) = rest.split_once('\'').context("the end of the command")?;
@@ -123,7 +123,7 @@ fn second_binding_of_a_queue_is_reported() -> Result<()> {
 }
 
 /// With `declare = false`, a stream with several partitions can use an exchange of any type. A topic exchange sends a
-/// copy of each message to each queue whose binding matches, so a further queue takes no events from the stream.
+/// copy of each message to each queue whose binding matches, so an additional queue takes no events from the stream.
 #[test]
 fn queue_that_receives_copies_is_no_error() -> Result<()> {
     let rig = rig("", "partitions = 2, declare = false", None)?;
@@ -188,8 +188,8 @@ impl NeededBinding {
     }
 }
 
-/// Another program removes a binding that the host has declared, while the host runs and while no host runs. The host
-/// must report and count the missing binding before it declares the binding again.
+/// Another program removes a binding that the host has declared: first while the host runs, and then while no host
+/// runs. The host must report and count the missing binding before it declares the binding again.
 #[test]
 fn removed_binding_is_reported_and_restored() -> Result<()> {
     for needed in NEEDED_BINDINGS {

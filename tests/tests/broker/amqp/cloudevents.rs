@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 const GZIP: &[u8] = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\x03\xab\x56\x4a\xc9\x57\xb2\x52\
     \x2a\x4a\xcd\x4a\x4d\x2e\x51\xaa\x05\x00\xdd\xfc\xf0\x86\x0f\x00\x00\x00";
 
-/// Returns the body and the content type of an event in structured mode. The message has no id, and all messages have
-/// the same routing key.
+/// Returns a message with an event in structured mode. The message has the body `body` and no `message_id`. All such
+/// messages have the same routing key.
 fn structured(body: &str) -> Outgoing {
     Outgoing {
         routing_key: "events".to_owned(),
@@ -65,7 +65,7 @@ fn structured_cloud_events_take_effect_in_order() -> Result<()> {
     service.end()
 }
 
-/// The headers and properties that CloudEvents libraries read.
+/// A published message must have the headers and properties that CloudEvents libraries read.
 #[test]
 fn published_message_is_a_cloud_event_in_binary_mode() -> Result<()> {
     let rig = Rig::new()?;
@@ -122,8 +122,8 @@ fn events_of_batches_take_effect_in_order() -> Result<()> {
     service.end()
 }
 
-/// A message is acknowledged when all its events are finished. After a crash, the broker delivers the whole batch
-/// again, and the stream recognises the events that have taken effect.
+/// The host acknowledges a batch only after each event of the batch is settled or spilled. After a crash, the broker
+/// delivers the whole batch again, and the stream recognises the events that have taken effect.
 #[test]
 fn partly_finished_batch_is_delivered_again() -> Result<()> {
     let stream = "spill_after = \"10m\"\ngap = { timeout = \"10m\" }";
@@ -147,7 +147,7 @@ fn partly_finished_batch_is_delivered_again() -> Result<()> {
 }
 
 /// If an event of a batch cannot be read, the other events of the batch must take effect. A `fifo` stream must remember
-/// the ids of all events in `prefetch` messages.
+/// the ids of the events of `prefetch` messages, so the host refuses a batch with too many events.
 #[test]
 fn unreadable_event_of_a_batch_becomes_a_dead_letter() -> Result<()> {
     let rig = Rig::with("", "ordering = \"fifo\"", "prefetch = 2000")?;
@@ -178,7 +178,8 @@ fn unreadable_event_of_a_batch_becomes_a_dead_letter() -> Result<()> {
     Ok(())
 }
 
-/// A message in structured mode can have headers of binary mode too, with other values.
+/// A message in structured mode can also have the headers of binary mode, with values that differ from the values in
+/// the body.
 #[test]
 fn structured_event_keeps_its_attributes_and_headers() -> Result<()> {
     let rig = rejecting()?;
@@ -240,8 +241,8 @@ fn times_of_all_types_are_read() -> Result<()> {
     Ok(())
 }
 
-/// A compressed body becomes plain data. The properties become headers of the event, and properties of its dead letter
-/// in an exchange.
+/// A compressed body becomes plain data. The properties become headers of the event. A dead letter that the host
+/// publishes to an exchange has these properties again.
 #[test]
 fn properties_reach_the_handler_and_the_dead_letter() -> Result<()> {
     let rig = Rig::with("", "ordering = \"fifo\"\ndead_letter = \"dead\"", "")?;

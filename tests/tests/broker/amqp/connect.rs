@@ -96,7 +96,7 @@ fn new_and_declared_topologies_are_reported_and_unchanged() -> Result<()> {
 }
 
 /// The broker has a queue and an exchange whose form differs from the configuration, and two exchanges of the
-/// configuration are missing, so a host could not start. The check must report all these problems at once, and must
+/// configuration are missing, so a host could not start. One run of the check must report all these problems, and must
 /// report a difference in form in the words of the broker.
 #[test]
 fn objects_in_another_form_are_errors() -> Result<()> {

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::support::{ADMIN, FIFO};
 
-/// The number of foreign messages: far more than the limit.
+/// The number of messages of foreign producers. It is far above the default of `unreadable_limit` (100).
 const FOREIGN_COUNT: usize = 10_000;
 
 /// The beginning of the log line of a stream that stops because of its default limit.
@@ -70,7 +70,7 @@ fn reports(service: &Service) -> usize {
     service.stderr().lines().filter(|line| line.contains("cannot be read (")).count()
 }
 
-/// Starts a host, which must execute events, and ends it again. The store then has data of the stream.
+/// Starts a host, which must execute events, and then ends the host. The store then has data of the stream.
 fn establish(rig: &Rig) -> Result<()> {
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
@@ -102,7 +102,7 @@ fn until_stopped(rig: &Rig, service: &mut Service, parts: &[&str]) -> Result<Str
 
 /// By mistake, a stream with default settings reads a queue of foreign producers. The operator then makes the stream a
 /// `fifo` stream, which is not sufficient. Each time, no message may be lost, and exactly one log line must contain the
-/// next step. The other stream of the process must continue. After a further correction of the settings, each message
+/// next step. The other stream of the process must continue. After a second correction of the settings, each message
 /// takes effect once.
 #[test]
 fn foreign_messages_stay_in_the_queue_until_the_settings_fit() -> Result<()> {
@@ -186,8 +186,8 @@ fn foreign_messages_stay_in_the_queue_until_the_settings_fit() -> Result<()> {
 }
 
 /// A new stream receives a few unreadable messages and nothing else. The stream must report these messages without
-/// waiting for more, and must hold them until it has read a message. The held messages then become dead letters. From
-/// then on, also after a restart, such messages become dead letters at once.
+/// waiting for more messages, and must hold them until it has read a message. The held messages then become dead
+/// letters. From then on, also after a restart, such messages become dead letters immediately.
 #[test]
 fn first_messages_are_held_until_a_message_is_read() -> Result<()> {
     let rig = Rig::with(ADMIN, "", "")?;
@@ -247,8 +247,8 @@ fn run_of_unreadable_messages_stops_a_stream_with_data() -> Result<()> {
 }
 
 /// If readable messages arrive between unreadable messages, the unreadable messages never reach the limit, even if
-/// their total number is higher. Each unreadable message becomes a dead letter, and no event is lost. With a prefetch
-/// of 1, the consumer cannot hold a message back while it receives the next message.
+/// their total number is above the limit. Each unreadable message becomes a dead letter, and no event is lost. With a
+/// prefetch of 1, the consumer cannot hold a message back while it receives the next message.
 #[test]
 fn unreadable_messages_among_readable_ones_become_letters() -> Result<()> {
     for source in ["unreadable_limit = 5", "unreadable_limit = 5, prefetch = 1"] {
@@ -273,7 +273,7 @@ fn unreadable_messages_among_readable_ones_become_letters() -> Result<()> {
     Ok(())
 }
 
-/// Each partition counts its own messages. The other partitions continue when one stops.
+/// Each partition counts its own unreadable messages. If one partition stops, the other partitions continue.
 #[test]
 fn partition_with_unreadable_messages_stops_alone() -> Result<()> {
     let rig = Rig::with("", "", "partitions = 4, unreadable_limit = 10")?;
@@ -328,12 +328,12 @@ fn unreadable_batch(number: usize, size: usize) -> Outgoing {
     batch(&events)
 }
 
-/// A batch without a readable event counts as one unreadable message, and the stream must hold all events of this batch
-/// back. A single readable event makes the batch readable. When the stream stops, the events before the unreadable
+/// A batch without a readable event counts as one unreadable message, and the stream must hold back all events of this
+/// batch. A single readable event makes the batch readable. When the stream stops, the events before the unreadable
 /// batches must be settled.
 #[test]
 fn batch_without_a_readable_event_counts_as_one_message() -> Result<()> {
-    // With a lower `prefetch`, a batch may have several events.
+    // With this low `prefetch`, a `fifo` stream accepts a batch of several events.
     let rig = Rig::with(ADMIN, FIFO, "prefetch = 40, unreadable_limit = 4")?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
@@ -383,7 +383,7 @@ fn resumed_stream_continues_without_the_unreadable_messages() -> Result<()> {
 fn resume_with_printed_command(store: &str) -> Result<()> {
     const CONFIG_FILE: &str = "an operator's.toml";
     let rig = Rig::with(&format!("{ADMIN}{store}"), FIFO, "unreadable_limit = 5")?;
-    // A command without the name of the file fails.
+    // A command that does not name the configuration file fails.
     std::fs::rename(rig.home.path("ordain.toml"), rig.home.path(CONFIG_FILE))?;
     let mut service = Service::start(&rig.home, &["run", CONFIG_FILE])?;
     rig.until_declared()?;
@@ -446,7 +446,7 @@ fn check_samples_messages_without_taking_them() -> Result<()> {
 
     rig.client.publish("cases", &[from_line(&in_turn(1, 1)[0])?, foreign(0)])?;
     let mut report = Value::Null;
-    // The broker may count the consumer of the ended host for a moment.
+    // For a moment after the end of the host, the broker may still count its consumer.
     wait_until("the samples", || {
         report = check(0)?;
         Ok(report["samples"] != json!([]))

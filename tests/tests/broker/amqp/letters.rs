@@ -97,10 +97,11 @@ fn dead_letters_are_published_with_reason() -> Result<()> {
 /// any later line of the file as published, even if the line belongs to the second stream. After the next start, the
 /// file must have each line once.
 ///
-/// The host retries the message of the first stream at intervals of at most 10 seconds. One of these retries must come
-/// after the end of the first stream and before the end of the second stream. A stream that is ending waits 5 seconds
-/// for the publication of its messages. A looping event keeps the second stream busy until `plugins.timeout` (20
-/// seconds), so the time between the ends of both streams is longer than the longest interval.
+/// The host repeatedly publishes the message of the first stream, at intervals of at most 10 seconds. One of these
+/// attempts must come after the end of the first stream and before the end of the second stream. A stream that is
+/// ending waits 5 seconds for the publication of its messages. A looping event keeps the second stream busy until the
+/// time limit `plugins.timeout` (20 seconds) ends the event, so the time between the ends of both streams is longer
+/// than the longest interval.
 #[test]
 fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
     let rig = Rig::with("", "dead_letter = \"dead\"", "partitions = 1")?;
@@ -154,8 +155,9 @@ fn shared_file_has_each_letter_once_while_one_stream_waits() -> Result<()> {
 }
 
 /// An operator binds the queue of a `fifo` stream to the exchange for the stream's dead letters. This binding is not in
-/// the configuration. The host must accept the dead letter of an event as an event once, because an operator can send a
-/// dead letter again after a correction of the handler. If this event fails too, its dead letter must not return again.
+/// the configuration. An operator can send a dead letter again after a correction of the handler. The host must
+/// therefore accept a returned dead letter once as an event. If this event fails too, its dead letter must not return
+/// again.
 #[test]
 fn returned_dead_letters_do_not_circulate() -> Result<()> {
     // The dead letter of the rejected event returns as an event, and the handler rejects this event too (`rejected`

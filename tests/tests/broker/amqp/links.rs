@@ -31,8 +31,8 @@ const FILE_STREAM: &str = "[streams.lines]\nhandler = \"tally\"\n\
 const NO_ANSWER: &str = "does not answer within 5s";
 /// The name of the thread that the client library starts for each connection.
 const LIBRARY_THREAD: &str = "lapin-io-loop";
-/// The largest number of connections that a host with one queue and one sink may have open or attempt at one time. The
-/// host uses connections for the queue, the sink, the retries of the sink, and the check of the broker.
+/// The largest number of connections that a host with one queue and one sink may have at one time, including connection
+/// attempts. The host uses connections for the queue, the sink, the retries of the sink, and the check of the broker.
 const CONNECTION_LIMIT: usize = 8;
 
 /// Returns a configuration with the broker at `url`. The first text of the array has additional sections, and the
@@ -219,8 +219,8 @@ fn broker_that_moves_to_another_address_is_found() -> Result<()> {
     service.end()
 }
 
-/// A server accepts connections but never answers a login. A starting host must retry, and must end after the time
-/// limit for a start. Each attempt has a time limit too, which the log states.
+/// A server accepts connections but never answers a login. A starting host must try to log in repeatedly, and must end
+/// after the time limit for a start. Each attempt has a time limit too, which the log states.
 #[test]
 fn start_ends_if_logins_stay_unanswered() -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;

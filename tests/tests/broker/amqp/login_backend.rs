@@ -1,6 +1,6 @@
-//! Tests of a broker that queries a server over HTTP whether a user may log in (the plugin
-//! `rabbitmq_auth_backend_http`), while this server is down. The broker then refuses each login and each right. The
-//! refusal is temporary: a running stream must wait, and a start must wait too.
+//! Tests of a broker that checks each login and each right with a server over HTTP (the plugin
+//! `rabbitmq_auth_backend_http`). In the tests, this server is down for a while. The broker then refuses each login and
+//! each right. The refusal is temporary: a running stream must wait, and a start must wait too.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -17,7 +17,7 @@ use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 
-/// The time limit for a request of the broker. The broker sends its requests at once.
+/// The time limit for a request of the broker. After it has connected, the broker sends its request immediately.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// A part of the text with which the broker refuses a login.
 const REFUSAL: &str = "ACCESS_REFUSED - Login was refused";

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::support::{ADMIN, FIFO, Halves, declare_exchange_and_queue, declare_queue, rig_of_user};
 
-/// Publishes events, disturbs the broker, publishes more, and checks that each event takes effect once.
+/// Publishes events, disturbs the broker, publishes more events, and checks that each event takes effect once.
 fn disturbance_loses_nothing(mut rig: Rig, disturb: impl Fn(&mut Rig) -> Result<()>) -> Result<()> {
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
@@ -80,7 +80,7 @@ fn paused_broker_loses_nothing() -> Result<()> {
     })
 }
 
-/// The broker accepts no messages because of its memory limit. Messages wait, and none is lost.
+/// The broker accepts no messages because of its memory limit. The messages must wait, and no message may be lost.
 #[test]
 fn blocked_publishing_loses_nothing() -> Result<()> {
     disturbance_loses_nothing(Rig::with_private_broker("", "", "")?, |rig| {
@@ -108,8 +108,8 @@ fn deleted_queue_is_declared_again() -> Result<()> {
     service.end()
 }
 
-/// An operator may delete a queue because the broker was upgraded. The host must therefore find out the features of the
-/// broker again before it declares the missing queue.
+/// An operator may delete a queue because the broker was upgraded. Before the host declares the missing queue, it must
+/// therefore test the version of the broker once more.
 #[test]
 fn version_is_tested_again_before_a_missing_queue_is_declared() -> Result<()> {
     for stream in ["", FIFO] {
@@ -118,16 +118,16 @@ fn version_is_tested_again_before_a_missing_queue_is_declared() -> Result<()> {
         rig.until_bound("cases.marker", &["cases"])?;
         let opened = || rig.rabbit.opened_connections("ordain: which version");
         let line = in_turn(1, 1);
-        // The test must not delete the queue before the host has consumed it. The host would then declare the queue
-        // again without a further test of the version, because its last test of the version would be recent.
+        // The test must not delete the queue before the host has subscribed to it. The host would then declare the
+        // queue again without another test of the version, because its last test of the version would be recent.
         rig.publish(&line)?;
         rig.until_empty()?;
         for _ in 0..2 {
             let tests = opened();
-            // If the host has tested the version just before the deletion, it declares the queue without a further test
+            // If the host has tested the version just before the deletion, it declares the queue without another test
             // of the version. In this case, delete the queue again. Delete only a queue that is declared and bound: if
-            // RabbitMQ 3.10 deletes a quorum queue during its declaration, it may refuse all further declarations of
-            // the queue.
+            // RabbitMQ 3.10 deletes a quorum queue during its declaration, it may refuse all later declarations of the
+            // queue.
             let tested = wait_until("a further test of the version", || {
                 if rig.rabbit.bound("cases")?.iter().any(|name| name == "cases") {
                     rig.client.delete_queue("cases")?;
@@ -147,7 +147,7 @@ fn version_is_tested_again_before_a_missing_queue_is_declared() -> Result<()> {
     Ok(())
 }
 
-/// Another program repeatedly deletes the queue, and declares it again at once. RabbitMQ may then move the host's
+/// Another program repeatedly deletes the queue, and immediately declares it again. RabbitMQ may then move the host's
 /// consumer to the new queue.
 #[test]
 fn replaced_queue_is_consumed() -> Result<()> {
@@ -221,7 +221,7 @@ fn replaced_queue_is_consumed_without_the_right_to_a_marker() -> Result<()> {
 }
 
 /// The queue is deleted, and the host has lost the right to declare it again. No subscription succeeds, so the host
-/// must report the loss at its end: the next owner of the partition may find a queue, and cannot detect the loss.
+/// must report the loss when it ends: the next owner of the partition may find a queue, and cannot detect the loss.
 #[test]
 fn loss_is_reported_at_the_end_of_the_host() -> Result<()> {
     let (rig, mut service) = start_as("undeclaring")?;
@@ -229,7 +229,8 @@ fn loss_is_reported_at_the_end_of_the_host() -> Result<()> {
     let opened = || rig.rabbit.opened_connections("ordain cases 0");
     let before = opened();
     rig.client.delete_queue("cases")?;
-    // Each subscription opens a connection, so the second connection follows the end of a failed subscription.
+    // Each subscription opens a connection, so a second new connection shows that the first of the two subscriptions
+    // has failed.
     wait_until("two further connections", || Ok(opened() >= before + 2))?;
     service.end()?;
     let log = service.stderr();
@@ -458,8 +459,8 @@ fn changing_sizes_keep_order() -> Result<()> {
     service.end()
 }
 
-/// After a kill the broker delivers all unacknowledged events again in their order, regardless of the
-/// prefetch of the next process. A `fifo` stream numbers events by this order.
+/// After a kill, the broker delivers all unacknowledged events again in their order, regardless of the prefetch of the
+/// next process. A `fifo` stream numbers events by this order.
 #[test]
 fn fifo_stream_keeps_order_after_kills() -> Result<()> {
     let rig = Rig::with("", FIFO, "prefetch = 2000")?;

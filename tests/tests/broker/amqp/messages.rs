@@ -137,9 +137,9 @@ fn unroutable_message_is_dropped_if_the_sink_drops_them() -> Result<()> {
 }
 
 /// The commits contain both messages for an exchange and dead letters for a file. While the messages wait for a queue,
-/// the host writes the dead letters to the file. But the next start publishes these commits again, so the host must not
-/// advance the position to which the next start truncates the file. After a kill, the file must contain each dead
-/// letter once.
+/// the host writes the dead letters to the file. But the next start publishes the messages of these commits again, so
+/// the host must not advance the position to which the next start truncates the file. After a kill, the file must
+/// contain each dead letter once.
 #[test]
 fn file_stays_exact_while_messages_wait_for_queue() -> Result<()> {
     let rig = Rig::with("", "dead_letter = \"dead\"", "")?;

@@ -119,7 +119,7 @@ fn without_added(letter: &Delivery) -> BasicProperties {
     letter.properties.clone().with_headers(kept)
 }
 
-/// Returns, for each key, the number of messages in `out`, and the data of such a message.
+/// Returns for each key how many of the messages have this key, and the data of one of them.
 fn reports(messages: &[Delivery]) -> Result<BTreeMap<String, (usize, Value)>> {
     let mut reports: BTreeMap<String, (usize, Value)> = BTreeMap::new();
     for message in messages {
@@ -243,7 +243,7 @@ fn large_headers_are_published_as_a_document() -> Result<()> {
 }
 
 /// A queue of type stream cannot store a header with a decimal number: RabbitMQ closes the channel. The host must
-/// publish the letter as a JSON document, and the later letter must not wait forever.
+/// publish the letter as a JSON document, and must then publish the later letter.
 #[test]
 fn letter_that_a_stream_queue_cannot_store_is_published_as_a_document() -> Result<()> {
     let (rig, mut service) = start_with_letters_and(&RUN_WITH_SHORT_WAITS)?;
@@ -259,7 +259,7 @@ fn letter_that_a_stream_queue_cannot_store_is_published_as_a_document() -> Resul
     let sent = [message(table(&[("price", decimal)]), b"1"), message(FieldTable::default(), b"2")];
     rig.client.publish("cases", &sent)?;
     service.until_says("dead letter in its original form refused by the broker")?;
-    // The other queue may receive each attempt of the host.
+    // The other queue may receive a copy of the letter at each attempt of the host to publish it.
     let mut letters = Vec::new();
     wait_until("both letters", || {
         letters.extend(rig.client.take_all("letters")?);

@@ -35,8 +35,8 @@ pub(super) fn check(home: &Home) -> Result<String> {
     home.printed(&["check", "--connect"])
 }
 
-/// An operator sets a policy before the start, and another policy while the host runs. The host must log each setting
-/// that loses events once, with the queue, the value and the name of the policy.
+/// An operator sets a policy before the start, and another policy while the host runs. For each setting that loses
+/// events, the host must log one line with the queue, the value and the name of the policy.
 #[test]
 fn policies_that_lose_events_are_logged() -> Result<()> {
     let rig = rig("spill_after = \"10s\"", "partitions = 2", None)?;
@@ -59,7 +59,7 @@ fn policies_that_lose_events_are_logged() -> Result<()> {
     let printed = check(&rig.home)?;
     ensure!(printed.matches("warning: broker: the queue \"cases.").count() == 5, "{printed}");
     rig.rabbit.clear_policy()?;
-    // The broker removes a policy from its queues after it has replied.
+    // The broker replies before it has removed the policy from its queues.
     wait_until("only the operator policy", || {
         Ok(check(&rig.home)?.matches("warning: broker: the queue \"cases.").count() == 2)
     })?;

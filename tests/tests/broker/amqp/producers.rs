@@ -36,13 +36,13 @@ struct Case {
     time: Option<&'static str>,
     /// The data; `None` if the data is the body.
     data: Option<Value>,
-    /// The headers of the event that the table of the page describes.
+    /// The headers that the event must have, according to the table of the page.
     headers: Vec<(&'static str, &'static str)>,
 }
 
 impl Case {
-    /// Returns a message with the body `{"orderId":17,"cents":1200}` that results in an event with the key 17, an id
-    /// from the content, and neither a type nor a time.
+    /// Returns the case of a message with the body `{"orderId":17,"cents":1200}`. Its event has the key 17, an id from
+    /// the content, and neither a type nor a time.
     fn new(producer: &'static str, properties: BasicProperties) -> Self {
         Self {
             producer,
@@ -295,7 +295,8 @@ fn other_cases() -> Vec<Case> {
         .with_message_id("m-1".into())
         .with_timestamp(SECONDS)
         .with_headers(headers([("tenant", text("blue"))]));
-    // RabbitMQ passes an AMQP value of type string on with this type, and with its encoding as the body.
+    // If a client publishes an AMQP 1.0 value of type string, RabbitMQ delivers a message with the type `amqp-1.0`. The
+    // body is the encoded value.
     let mut value =
         Case::new("AMQP 1.0", amqp_1_0.clone().with_type("amqp-1.0".into())).with_id("m-1");
     let data = value.body.to_string();

@@ -148,7 +148,7 @@ fn emits(key: &str, sequences: std::ops::RangeInclusive<u64>) -> Result<Vec<Outg
 
 /// Publishes events of a key, from the sequence `from`, until `is_over` returns true. Receives from `queue` the
 /// messages that the handler emits for these events. The queue gets no other messages. The messages must arrive in
-/// order and exactly once, and each message must arrive within a minute after the previous one.
+/// order and exactly once, and each message must arrive within a minute after the previous message.
 fn check_prompt_delivery(
     rig: &Rig,
     (key, queue): (&str, &str),
@@ -189,8 +189,8 @@ fn unresponsive_queue_delays_only_its_keys() -> Result<()> {
         if held_at.is_none() && log.contains("neither accepted nor refused") {
             held_at = Some(Instant::now());
         }
-        // The test continues for 8 seconds after this log line. Within this time, the host begins to retry a message
-        // for the queue `a` over a separate connection.
+        // The test continues for 8 seconds after this log line. Within this time, the host begins to publish a message
+        // for the queue `a` again, over a separate connection.
         held_at.is_some_and(|at| at.elapsed() > Duration::from_secs(8))
             || started.elapsed() > Duration::from_mins(2)
     })?;
@@ -322,9 +322,9 @@ fn refused_message_delays_only_its_key() -> Result<()> {
     service.end()
 }
 
-/// The queue of a sink is full and rejects further messages (`reject-publish`). The host must keep the rejected message
-/// and the later messages of its key, and must not delay other keys. As soon as the queue has room, the host must
-/// publish each kept message once, in order.
+/// The queue of a sink is full and rejects new messages (`reject-publish`). The host must keep the rejected message and
+/// the later messages of its key, and must not delay other keys. As soon as the queue has room, the host must publish
+/// each kept message once, in order.
 #[test]
 fn message_for_a_full_queue_is_published_once() -> Result<()> {
     let rig = rig(Rabbit::shared()?, "", "", "")?;
@@ -352,15 +352,15 @@ fn message_for_a_full_queue_is_published_once() -> Result<()> {
     ensure!(taken == [1, 2, 3, 4, 5, 6], "{taken:?}");
     rig.until_empty()?;
     service.end()?;
-    // A further message would be a repeat.
+    // Any other message would be a repeat.
     ensure!(rig.client.take_all("a")?.is_empty());
     let listed = rig.home.rows(&["dead", "list", "cases", "--json"])?;
     ensure!(listed.is_empty(), "{listed:?}");
     Ok(())
 }
 
-/// The queue of a sink is full and rejects further messages (`reject-publish`). An operator then removes the limit of
-/// the queue, and no program reads the queue. RabbitMQ continues to reject the messages of the present channel. The host
+/// The queue of a sink is full and rejects new messages (`reject-publish`). An operator then removes the limit of the
+/// queue, and no program reads the queue. RabbitMQ continues to reject the messages of the present channel. The host
 /// must nevertheless publish each kept message once, in order.
 #[test]
 fn message_for_a_queue_whose_limit_is_removed_is_published_once() -> Result<()> {
@@ -371,7 +371,7 @@ fn message_for_a_queue_whose_limit_is_removed_is_published_once() -> Result<()> 
     rig.rabbit.set_policy("^a$", r#"{"max-length": 2, "overflow": "reject-publish"}"#)?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     rig.until_declared()?;
-    // RabbitMQ informs a channel of the full queue a moment after it has accepted a message too many.
+    // RabbitMQ informs a channel of the full queue only a moment after it has accepted one message beyond the limit.
     for number in 1..=6 {
         rig.client.publish("cases", &emits("a", number..=number)?)?;
         rig.until_empty()?;
@@ -439,7 +439,7 @@ fn effects(address: SocketAddr) -> Result<usize> {
     Ok(line.rsplit(' ').next().context("a number")?.parse()?)
 }
 
-/// Restarts must not increase the number of messages that wait for a queue beyond the limit of the outbox. A shutdown
+/// After restarts, the number of messages that wait for a queue must not exceed the limit of the outbox. A shutdown
 /// must not wait for these messages.
 #[test]
 fn restarts_do_not_fill_outbox() -> Result<()> {

@@ -11,7 +11,8 @@ use super::support::{FIFO, log_in};
 
 /// The name of the record in the store that lists the exchanges of the stream that have a marker.
 const MARKER_RECORD: &str = "amqp-exchange/cases";
-/// The part of a Redis request that records that the exchange has no marker: the record's name, and an empty value.
+/// A part of the Redis request with which the host records that the exchange has no marker: the record's name, and an
+/// empty value.
 const MARKER_REMOVAL: &str = "amqp-exchange/cases\r\n$0\r\n";
 
 /// Returns the sections of a configuration with a store in Redis. With the section `[ingress]`, a start waits for the

@@ -1,5 +1,5 @@
-//! Tests of refusals at a start. A refused stream or sink waits, and delays no other stream. A refusal that concerns
-//! the whole process ends the start with the exit code for this kind of cause.
+//! Tests of refusals at a start. A refused stream or sink waits, and delays no other stream. If a refusal concerns the
+//! whole process, the start fails with an exit code that depends on the cause.
 
 use std::net::SocketAddr;
 
@@ -222,7 +222,8 @@ fn new_stream_waits_for_objects_of_other_programs() -> Result<()> {
     Ok(())
 }
 
-/// A change after which the broker refuses the stream `cases` of a user, or accepts the stream again.
+/// A change in the broker. After the change, the broker refuses the stream `cases` to a host that logs in as this user,
+/// or accepts the stream again.
 type Change = fn(&Rig, &str) -> Result<()>;
 
 /// Leaves the user only the rights to the queues and exchanges of the stream `other` and of the sink.
@@ -244,7 +245,7 @@ fn delete_exchange(rig: &Rig, _user: &str) -> Result<()> {
     rig.client.delete_exchange("cases")
 }
 
-/// The broker refuses a stream at a start. The store has data of this stream, so the process must not end: the other
+/// The broker refuses a stream at a start. The store has data of this stream, so the process must not end. The other
 /// stream must run, and the refused stream must continue as soon as the broker accepts it again.
 #[test]
 fn known_stream_that_is_refused_delays_no_other_stream() -> Result<()> {
@@ -398,8 +399,8 @@ fn binding_of_another_program_is_no_former_binding() -> Result<()> {
     Ok(())
 }
 
-/// A process of which the broker refuses a sink or a new stream starts while another process runs. The new process must
-/// end without taking partitions: it could not publish the messages of these partitions.
+/// While one process runs, a second process starts. The broker refuses a sink or a new stream of the second process.
+/// The second process must end without taking partitions: it could not publish the messages of these partitions.
 #[test]
 fn refused_process_takes_no_partitions_from_others() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -565,7 +566,7 @@ impl QueueFault {
 }
 
 /// The broker responds at a start, but the queue of one stream cannot be used. The store has data of this stream, so
-/// the process must not end: the other stream must run, and the stream must continue as soon as its queue can be used.
+/// the process must not end. The other stream must run, and the stream must continue as soon as its queue can be used.
 #[test]
 fn known_stream_whose_queue_cannot_be_used_delays_no_other_stream() -> Result<()> {
     for (fault, ordering) in
@@ -621,7 +622,7 @@ fn wrong_login_and_unreachable_broker_are_refused() -> Result<()> {
 }
 
 /// The host can run as a user who may declare only the objects of the stream. On RabbitMQ 4.0 and later, the user may
-/// also declare an exchange from whose type the host recognises the version.
+/// also declare an exchange whose type shows the host the version of the broker.
 #[test]
 fn user_with_narrow_rights_can_run() -> Result<()> {
     let rig = Rig::new()?;

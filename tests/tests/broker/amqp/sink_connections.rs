@@ -19,8 +19,8 @@ const SINK: &str = "ordain sink tally";
 /// The beginning of the log line about a sink that cannot publish.
 const NOT_PUBLISHED: &str = "messages not published";
 /// Parts of log lines that the host must not write in these tests. The first two texts are errors of the client
-/// library, which would hide the reason of the broker. The third text belongs to a report that the broker is unusable,
-/// which would be wrong, because the host still consumes its queue.
+/// library, which would hide the reason of the broker. The third text belongs to a report that the broker is unusable.
+/// This report would be wrong, because the host still consumes its queue.
 const MISLEADING_WORDS: [&str; 3] =
     ["invalid channel state", "invalid connection state", "longer than the lease"];
 
@@ -68,7 +68,7 @@ fn sink_reports_each_reason_in_the_words_of_the_broker() -> Result<()> {
     service.until_lines(1, &[NOT_PUBLISHED, "CONNECTION_FORCED"])?;
     wait_until("a new connection of the sink", || is_open(&rig, SINK))?;
 
-    // The consumer keeps its connection. The limit allows no further connection. The test waits until the host has
+    // The consumer keeps its connection. The limit allows no additional connection. The test waits until the host has
     // logged the refusal twice. The two log lines are more than ten seconds apart, so the health check has then failed
     // for longer than the lease.
     rig.rabbit.limit_connections("sinker", Some(1))?;
@@ -87,7 +87,7 @@ fn sink_reports_each_reason_in_the_words_of_the_broker() -> Result<()> {
     service.end()
 }
 
-/// The broker closes the connection of the sink again and again while many messages wait for their confirms.
+/// The broker repeatedly closes the connection of the sink while many messages wait for their confirms.
 #[test]
 fn busy_sink_reports_the_reason_in_the_words_of_the_broker() -> Result<()> {
     let rig = Rig::new()?;
@@ -108,7 +108,7 @@ fn busy_sink_reports_the_reason_in_the_words_of_the_broker() -> Result<()> {
         publishing.join().expect("a producer that does not panic")
     })?;
     rig.check(&lines)?;
-    // A lost connection that the sink replaces at once is no error.
+    // A lost connection that the sink replaces immediately is no error.
     service.until_lines(1, &["WARN", NOT_PUBLISHED, "CONNECTION_FORCED"])?;
     ensure_not_misleading(&service)?;
     service.end()

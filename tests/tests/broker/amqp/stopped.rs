@@ -333,7 +333,7 @@ fn connection_limit_stops_no_stream() -> Result<()> {
 
 /// A connection limit allows only some of the connections that a start opens. This condition is temporary too: the
 /// start of a new stream with a limit of one connection must wait and then end with exit code 75. In the other cases,
-/// the host must start, retry, and consume the queue after the removal of the limit.
+/// the host must start, repeat its failed connection attempts, and consume the queue after the removal of the limit.
 #[test]
 fn connection_limit_reached_during_a_start_is_temporary() -> Result<()> {
     for (user, ordering, limit) in [

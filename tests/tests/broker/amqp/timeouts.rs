@@ -59,8 +59,8 @@ fn channel_closed_by_consumer_timeout_loses_nothing() -> Result<()> {
     service.end()
 }
 
-/// A timeout must not stop a `fifo` stream either. After the timeout, the broker redelivers events to which the host
-/// has already assigned numbers.
+/// A timeout must not stop a `fifo` stream. After the timeout, the broker redelivers events to which the host has
+/// already assigned numbers.
 #[test]
 fn fifo_stream_continues_after_consumer_timeout() -> Result<()> {
     let stream = "ordering = \"fifo\"\nspill_after = \"10m\"\n\

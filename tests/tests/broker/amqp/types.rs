@@ -13,7 +13,7 @@ use ordain_tests::service::Service;
 use ordain_tests::tally;
 
 /// Returns the message of a line. Every second event of a key is a payment with the property `expiration`. The host
-/// must not pass this property on, because the message would expire in the sink.
+/// must not copy this property into the message of the sink, because the message would then expire.
 fn outgoing(line: &str) -> Result<Outgoing> {
     let mut outgoing = from_line(line)?;
     let properties = outgoing.properties.clone();
@@ -56,8 +56,8 @@ fn payment(delivery: &Delivery) -> Result<(String, u64)> {
     Ok((key, data["n"].as_u64().context("a number")?))
 }
 
-/// The handler executes the orders of a queue, and an exchange receives the payments: each once, and in the order of
-/// its key, although the test kills the host.
+/// The handler executes the orders of a queue, and an exchange receives the payments. Although the test kills the host,
+/// the exchange must receive each payment once, in the order of its key.
 #[test]
 fn exchange_receives_the_events_of_other_types() -> Result<()> {
     let sections = "[sinks.others]\nkind = \"amqp\"\nexchange = \"others\"\n\

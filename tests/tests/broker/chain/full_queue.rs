@@ -32,8 +32,8 @@ sequenced = true
 /// The setting `run_ahead` in [`BLOCKED_CHAIN_CONFIG`]: the maximum number of executed events of the first stage that
 /// wait for their commits.
 const RUN_AHEAD: u64 = 8;
-/// The number of unpublished messages at which the first stage of [`BLOCKED_CHAIN_CONFIG`] executes no further event:
-/// 16 times `run_ahead`.
+/// The number of unpublished messages at which the first stage of [`BLOCKED_CHAIN_CONFIG`] executes no more events: 16
+/// times `run_ahead`.
 const OUTBOX: u64 = 16 * RUN_AHEAD;
 /// The settings `queue` and `spill_limit` in [`BLOCKED_CHAIN_CONFIG`].
 const QUEUE: u64 = 100;

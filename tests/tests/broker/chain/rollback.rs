@@ -74,8 +74,8 @@ fn statements(service: &Service) -> Result<Vec<Value>> {
 /// Waits until all statements are published, and checks the statements. Ends the host, and checks the state of each
 /// stage.
 fn finish(home: &Home, ledger: &Ledger, mut service: Service) -> Result<()> {
-    // The time limit is that of one statement: the second stage commits two events at a time, and each commit waits for
-    // the server's disk.
+    // The time limit applies to each statement, and not to all statements together. The second stage is slow: it
+    // commits two events at a time, and each commit waits for the server's disk.
     let mut published = 0;
     while published < ledger.statements() {
         let another = wait_until("another statement", || {

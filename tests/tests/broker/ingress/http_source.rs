@@ -37,9 +37,9 @@ fn post_number(address: SocketAddr, key: &str, sequence: u64) -> Result<(u16, St
     Ok((answer.status, details))
 }
 
-/// A producer numbers its events by time. Ordain must refuse the first event of a key whose sequence the key could
-/// never reach, and must name the sequence, the limit, and the right form. Ordain stores nothing of such a request.
-/// `store` contains the section `[store]` of the configuration.
+/// A producer numbers its events by time. If a key could never reach the sequence of its first event, Ordain must
+/// refuse this event, and must name the sequence, the limit, and the right form. Ordain stores nothing of such a
+/// request. `store` contains the section `[store]` of the configuration.
 fn expect_refusal_of_unreachable_sequences(store: &str) -> Result<()> {
     let home = Home::new(&["tally"], &config(store, SOURCE).replace("out.ndjson", "-"))?;
     let mut service = Service::start(&home, &["run"])?;
@@ -64,7 +64,7 @@ fn expect_refusal_of_unreachable_sequences(store: &str) -> Result<()> {
     ensure!(errors[0]["line"] == 2 && errors[0]["key"] == "wrong", "{errors}");
     ensure!(errors[0]["sequence"] == 10_002, "{errors}");
     ensure!(post(address, EVENT_TYPE, &event("right", 1, 2))?.status == 202);
-    // The limit itself is right, and so is each sequence of a key that has events.
+    // A sequence that equals the limit is valid. For a key that has events, every sequence is valid.
     ensure!(post_number(address, "limit", 10_001)?.0 == 202);
     ensure!(post_number(address, "limit", 30_000)?.0 == 202);
     let both = text(&[event("both", 40_000, 1), event("both", 1, 1)]);
@@ -97,8 +97,9 @@ fn unreachable_sequence_of_a_new_key_is_refused_over_redis() -> Result<()> {
     ))
 }
 
-/// A key that skips missing events reaches 100 times `gap.max_width`. If a replay server may have the earlier events,
-/// or the store has a key record although no event of the key arrived over HTTP, each sequence can be right.
+/// If a key skips missing events, its first sequence may be up to 100 times `gap.max_width`. In two other cases, every
+/// sequence can be valid: a replay server may have the earlier events, or the store has a key record although no event
+/// of the key arrived over HTTP.
 #[test]
 fn reachable_sequence_of_a_new_key_is_accepted() -> Result<()> {
     for (gap, sequence, status) in [
@@ -118,7 +119,7 @@ fn reachable_sequence_of_a_new_key_is_accepted() -> Result<()> {
 }
 
 /// A stream first reads a file, and then receives events over HTTP. Its keys have key records, so high sequences can be
-/// right.
+/// valid.
 #[test]
 fn high_sequence_of_a_key_from_a_file_is_accepted() -> Result<()> {
     let file = "source = { kind = \"file\", path = \"events.ndjson\" }";

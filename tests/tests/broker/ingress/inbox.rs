@@ -89,8 +89,8 @@ fn blocked_publishing_keeps_no_http_event_waiting() -> Result<()> {
 }
 
 /// The test silences the connection on which the inbox publishes events. The host must replace this connection within
-/// the time limits of the waits below (a minute each), although the client library would detect the silence only after
-/// ten minutes.
+/// the time limits of the waits below (a minute each). The client library alone would detect the silence only after ten
+/// minutes.
 #[test]
 fn silent_connection_of_the_inbox_is_replaced() -> Result<()> {
     let rig = Rig::new()?;

@@ -61,7 +61,7 @@ impl Rig {
         text(&self.lines[self.accepted..self.accepted + EVENTS_PER_REQUEST])
     }
 
-    /// Posts the next events again and again, until the host accepts them.
+    /// Posts the next events repeatedly, until the host accepts them.
     fn post_until_accepted(&mut self) -> Result<()> {
         let events = self.next_events();
         wait_until("an accepted request", || {
@@ -102,8 +102,8 @@ impl Rig {
         Ok(())
     }
 
-    /// Closes the connections of the host until the host is not ready. Then checks that the host rejects events. The
-    /// rejected request waits ten seconds for the store, so the outage lasts at least ten seconds.
+    /// Closes the connections of the host repeatedly, until the host is not ready. Then checks that the host rejects
+    /// events. The rejected request waits ten seconds for the store, so the outage lasts at least ten seconds.
     fn until_away(&self) -> Result<()> {
         wait_for_command("a host that is not ready", || {
             self.cut()?;

@@ -23,12 +23,11 @@ use super::support::{
 /// The number of events that a test posts together. This number is larger than the prefetch of the host, so some of the
 /// events wait in the store.
 const EVENTS: usize = 3_000;
-/// The number of events that a test posts together for an inbox. This number is larger than the number of events that a
-/// host processes while the broker is down (see [`EARLY_EVENTS`]), plus the number of events that the host reads in
-/// advance.
+/// The number of events that a test posts together for an inbox. While the broker is down, a host processes some of
+/// these events (see [`EARLY_EVENTS`]), and reads more of them in advance. The rest of the events waits in the store.
 const INBOX_EVENTS: usize = 8_000;
 /// While the broker is down, a host with `prefetch = 100` processes at least this number of events from the inbox of
-/// its partition (the overtaking limit in docs/guide/http.md, "Order in a `fifo` stream").
+/// its partition. This number is the overtaking limit in docs/guide/http.md, "Order in a `fifo` stream".
 const EARLY_EVENTS: usize = 5_000;
 /// The number of shards in the tests that read the queues in Redis.
 const SHARDS: u32 = 4;
@@ -219,7 +218,7 @@ fn unread_inbox_events_that_a_failover_loses_are_counted() -> Result<()> {
     lose_unread_events(LossyServers::watched()?, Some(&rig))
 }
 
-/// The host accepts an event over HTTP for a stream whose source is RabbitMQ: it first retains a copy of the event for
+/// The host accepts an event over HTTP for a stream whose source is RabbitMQ. It first retains a copy of the event for
 /// replay, and then puts the event into the inbox. The server loses the retained copy between the two writes. Before
 /// the host answers 202, it must retain the event again.
 #[test]
@@ -245,8 +244,8 @@ fn copy_lost_during_a_request_is_retained_again() -> Result<()> {
         let texts = fields.parts().iter().filter_map(Reply::text);
         Ok(texts.filter(|text| text.contains("marker-of-the-event")).count())
     };
-    // The proxy delays each request of the host by at least a second, so that the server can lose the first write of
-    // the request before the server receives the second write.
+    // The proxy delays each write of the host by at least a second. The server can therefore lose the first write
+    // before it receives the second write.
     proxy.set(Mode::Delay(Duration::from_secs(1)))?;
     let event = line("a", 1, &json!({ "text": "marker-of-the-event" }));
     let answer = std::thread::scope(|scope| -> Result<Answer> {

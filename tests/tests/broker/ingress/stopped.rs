@@ -92,8 +92,8 @@ fn check_new_ids(home: &Home, late: &[String], before: &BTreeMap<String, u64>) -
 }
 
 /// The server loses two executed events of each key while the host is stopped. After the next start, other events get
-/// the sequences of the lost events. First, these are events with other ids, then events with the same ids from another
-/// source, and then the lost events in another order.
+/// the sequences of the lost events. The test has three cases: events with other ids, events with the same ids from
+/// another source, and the lost events in another order.
 #[test]
 fn events_with_reused_numbers_have_new_message_ids() -> Result<()> {
     let redis = Redis::start(&[])?;

@@ -1,4 +1,4 @@
-//! Tests of a Redis Cluster in which replicas that lack the last accepted events become masters.
+//! Tests of a Redis Cluster in which replicas that lack the newest accepted events become masters.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,8 +22,8 @@ const MASTERS: usize = 3;
 /// The number of events that a test posts in each of three periods: before the replicas lag, while they lag, and after
 /// the takeover.
 const EVENTS: usize = 1_560;
-/// The pause between two requests of a producer. The pause limits the number of events, because an election may take
-/// seconds.
+/// The pause between two requests of a producer. An election may take seconds, so the pause limits the number of
+/// events.
 const REQUEST_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A host, and a Cluster in which each master has a replica.

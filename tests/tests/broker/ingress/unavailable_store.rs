@@ -1,7 +1,7 @@
-//! Tests of events over HTTP while Redis refuses requests. In these tests, a script of another client runs, the server
-//! suddenly requires a password, the disk of the server is full, or all nodes of a Cluster were killed. The host must
-//! report the words of the server, must not be ready meanwhile, and must continue by itself. Each accepted event must
-//! take effect once.
+//! Tests of events over HTTP while Redis refuses requests. Each test has another reason: a script of another client
+//! runs, the server suddenly requires a password, the disk of the server is full, or all nodes of a Cluster were
+//! killed. The host must report the words of the server, must not be ready meanwhile, and must continue by itself. Each
+//! accepted event must take effect once.
 
 use std::net::SocketAddr;
 
@@ -90,8 +90,8 @@ impl Rig {
         self.service.until_says("not ready: the store does not answer")
     }
 
-    /// Waits until the host is ready again. Sends `refused` again, and posts further events. Checks that each event
-    /// took effect once, and ends the host.
+    /// Waits until the host is ready again. Sends `refused` again, and posts more events. Checks that each event took
+    /// effect once, and ends the host.
     fn check_recovery(&mut self, refused: &[String]) -> Result<()> {
         ready(&mut self.service)?;
         post_all(self.address()?, refused)?;
@@ -108,8 +108,8 @@ impl Rig {
     }
 }
 
-/// Another client runs `script`, which does not end, for longer than a lease lasts, and for longer than the host waits
-/// before it refuses a request. `end` ends the script.
+/// Another client runs `script`, which does not end by itself. The script runs for longer than a lease, and for longer
+/// than the host waits before it refuses a request. `end` ends the script.
 fn check_busy_server(script: &str, end: impl FnOnce(&Redis) -> Result<()>) -> Result<()> {
     let redis = Redis::with(&Options::new().line("busy-reply-threshold 100"))?;
     let mut rig = Rig::start(&redis.url())?;
@@ -154,13 +154,14 @@ fn password_without_notice_delays_events() -> Result<()> {
     let refused = rig.post_refused()?;
     operator.command(&["CONFIG", "SET", "requirepass", ""])?;
     rig.check_recovery(&refused)?;
-    // The server reports a protocol error for a large request of a client without a login.
+    // The server would report a protocol error for a large request of a client without a login, so the host must not
+    // send such a request.
     let log = rig.service.stderr();
     ensure!(!log.contains("Protocol error"), "{log}");
     Ok(())
 }
 
-/// All nodes of the Cluster are killed and started again, twice, while the host has accepted events.
+/// Twice, the host accepts events, and then all nodes of the Cluster are killed and started again.
 #[test]
 fn killed_nodes_of_a_cluster_delay_events() -> Result<()> {
     let cluster = Cluster::start(3)?;

@@ -10,7 +10,7 @@ use super::support::{Fleet, PARTITIONS, while_published};
 
 /// The pause between two batches of published events.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
-/// Number of times that a test breaks the connections of all hosts before the next change of the hosts.
+/// The number of times that a test breaks the connections of all hosts before the next change of the hosts.
 const BREAK_COUNT: usize = 5;
 /// The pause after the test has broken the connections of all hosts. The pause is longer than most reconnections.
 const BREAK_INTERVAL: Duration = Duration::from_millis(200);
@@ -38,8 +38,8 @@ fn events_take_effect_once_while_instances_change() -> Result<()> {
         fleet.until_shared(&[&first, &second, &third])?;
         first.service.end()?;
         fleet.until_shared(&[&second, &third])?;
-        // A process that started on the same machine after the kill would detect the death of the host at once. But no
-        // process starts after this kill, so the partitions change owners only after the lease has expired.
+        // A process that started on the same machine after the kill would detect the death of the host immediately. But
+        // no process starts after this kill, so the partitions change owners only after the lease has expired.
         second.service.kill()?;
         fleet.until_shared(&[&third])?;
         let owner = format!("/{}\"", second.service.id());
@@ -89,7 +89,7 @@ fn without_sequences(lines: &[String]) -> Result<Vec<String>> {
     lines.iter().map(without_sequence).collect()
 }
 
-/// Closes the connections through which the hosts consume their queues, again and again. Each time, some deliveries are
+/// Repeatedly closes the connections through which the hosts consume their queues. Each time, some deliveries are
 /// unacknowledged, and RabbitMQ returns them to their queues.
 fn break_connections(fleet: &Fleet) -> Result<()> {
     for _ in 0..BREAK_COUNT {
@@ -101,7 +101,7 @@ fn break_connections(fleet: &Fleet) -> Result<()> {
     Ok(())
 }
 
-/// The broker closes the connections of all hosts again and again, while partitions of a `fifo` stream change owners.
+/// The broker repeatedly closes the connections of all hosts, while partitions of a `fifo` stream change owners.
 /// RabbitMQ redelivers the unacknowledged events in their order, so the hosts must execute the events in the order of
 /// the queues.
 #[test]

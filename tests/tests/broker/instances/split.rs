@@ -191,10 +191,10 @@ fn events_of_old_master() -> Vec<String> {
 }
 
 /// During the split, each host accepts events and takes over all partitions in its own master. After the split, the
-/// host of the replaced master ends and is started again. All events that the hosts accept before and after the split,
-/// and all events that the connected host accepts during the split, must take effect once and in the order of their
-/// keys. The events that the separated host accepts during the split must take effect once, but the new master does not
-/// contain their effects.
+/// host of the replaced master ends and is started again. All events that the hosts accept before and after the split
+/// must take effect once and in the order of their keys. The same applies to the events that the connected host accepts
+/// during the split. The events that the separated host accepts during the split must take effect once, but the new
+/// master does not contain their effects.
 #[test]
 fn owners_of_two_masters_lose_no_event_of_the_new_master() -> Result<()> {
     let group = Sentinel::start()?;

@@ -160,7 +160,7 @@ fn host_runs_without_writable_cache_folder() -> Result<()> {
 }
 
 /// If an error of the machine prevents the host from reading the file of the active version, the host must not roll
-/// back. The host must retry until it can read the file.
+/// back. The host must try again until it can read the file.
 #[test]
 fn unreadable_file_of_active_version_is_waited_for() -> Result<()> {
     let home = Home::new(&[], CONFIG)?;

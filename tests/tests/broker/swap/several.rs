@@ -193,7 +193,7 @@ fn once_run_ends_without_active_version() -> Result<()> {
     for (home, version) in homes.iter().zip(["1.0.0", "2.0.0"]) {
         let name = format!("plugins/faulty@{version}.wasm");
         home.write(&name, plugin_with_note("faulty", version)?)?;
-        // The handler retries this event for longer than the test lasts, so `run --once` does not end by itself.
+        // The host retries this event for longer than the test lasts, so `run --once` does not end by itself.
         home.write("events.ndjson", line("a", 1, &json!({ "do": "retry" })))?;
     }
     let mut once = Service::start(&homes[0], &["run", "--once"])?;

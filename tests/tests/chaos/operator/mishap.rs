@@ -1,4 +1,4 @@
-//! The mistakes of the broker's operator from which a round draws.
+//! The possible mistakes of the broker's operator. A round draws some of them at random.
 
 use anyhow::{Context as _, Result};
 use ordain_servers::Rabbit;
@@ -39,7 +39,7 @@ pub(super) enum Mishap {
     /// For a while, a policy with this definition makes the queues of the stream drop messages.
     MessagesDropped(&'static str),
     /// For a while, a policy (`delivery-limit`) makes the queues drop each message that has been delivered several
-    /// times, and the operator closes all connections again and again.
+    /// times, and the operator repeatedly closes all connections.
     RedeliveriesLimited,
     /// For a while, the broker accepts no messages, because it has too little memory.
     MemoryExhausted,
@@ -76,7 +76,7 @@ const MISHAPS: [Mishap; 20] = [
     Mishap::ConnectionsClosed,
     Mishap::MessagesDropped(r#"{"max-length":10}"#),
     Mishap::MessagesDropped(r#"{"max-length-bytes":2000}"#),
-    // With this policy, the queues refuse further messages instead of dropping earlier messages.
+    // With this policy, the queues refuse new messages instead of dropping earlier messages.
     Mishap::MessagesDropped(r#"{"max-length":10,"overflow":"reject-publish"}"#),
     Mishap::MessagesDropped(r#"{"message-ttl":50}"#),
     Mishap::RedeliveriesLimited,

@@ -110,8 +110,8 @@ fn alerting_rules_are_accepted_by_prometheus() -> Result<()> {
     Ok(())
 }
 
-/// The stream has parked keys, so one alerting rule must fire. After a further dead letter, a second rule must fire.
-/// The tests of the failures themselves check most other rules.
+/// The stream has parked keys, so one alerting rule must fire. After one more dead letter, a second rule must fire. The
+/// tests of the failures themselves check most other rules.
 #[test]
 fn alerting_rules_fire() -> Result<()> {
     let home = home()?;
@@ -243,8 +243,8 @@ fn metrics_count_the_events_of_a_run() -> Result<()> {
     let took = now.iter().find(|(name, _)| name.starts_with("ordain_handler_seconds_count{"));
     let (name, events) = took.context("the handler's time")?;
     ensure!(name.contains(r#"handler="faulty",version="faulty+"#), "{name}");
-    // Besides the good events, the handler executed the event of the key `ODD_KEY`, the rejected event, and twice the
-    // event at which it traps.
+    // Besides the good events, the handler made four executions: the event of the key `ODD_KEY`, the rejected event,
+    // and two tries of the event at which it traps.
     assert_eq!(*events as u64, good as u64 + 4);
     Ok(())
 }
@@ -271,8 +271,8 @@ fn process_metrics_show_the_host() -> Result<()> {
     Ok(())
 }
 
-/// A source that waits for further events can deliver them. The metric `ordain_stream_consuming` must therefore be 1
-/// while the source waits. The host must also print the description of the metric.
+/// A source that waits for new events can deliver them. The metric `ordain_stream_consuming` must therefore be 1 while
+/// the source waits. The host must also print the description of the metric.
 #[test]
 fn idle_source_counts_as_consuming() -> Result<()> {
     let home = home()?;

@@ -27,7 +27,8 @@ const SEEDS: u64 = 3;
 const CUTS: usize = 4;
 /// The upper limit of the random delay from the first accepted events after a start to the power cut.
 const CUT_DELAY_LIMIT_MS: u64 = 400;
-/// The distance between two opens or two reads that fail in two consecutive starts.
+/// The distance between the calls that fail in two consecutive starts: in each start, the test makes another open or
+/// another read fail.
 const FAILED_CALL_STEP: usize = 5;
 /// The minimum number of starts that end because of a failed open or a failed read. A start makes more than a hundred
 /// opens, and more than a hundred reads.
@@ -92,7 +93,7 @@ fn files_of_large_values_survive_power_cuts() -> Result<()> {
 }
 
 /// A first start creates the store's folder and the missing parents of the folder. The power fails after the first
-/// accepted event. The folder must survive, also if its path is relative and consists of a single name.
+/// accepted event. The folder must survive, even if its path is relative and consists of a single name.
 #[test]
 fn new_folder_of_store_survives_power_cut() -> Result<()> {
     for path in ["ordain-data", "new/inner/ordain-data"] {

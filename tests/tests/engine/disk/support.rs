@@ -105,7 +105,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Waits until the host has accepted this number of further events.
+    /// Waits until the host has accepted this number of new events.
     pub(super) fn until_accepted(&mut self, producer: &Producer, more: usize) -> Result<()> {
         let wanted = producer.accepted() + more;
         self.service.until("accepted events", || producer.accepted() >= wanted)

@@ -8,10 +8,10 @@
  *   INODE.file      a second name of the file, so that its inode is not used again when the file is removed
  *   INODE.dirty     the ranges that were written since the last sync, as pairs of position and length
  *   INODE.durable   the content that the disk holds
- *   INODE.names     the entries that the disk holds of a folder, one a line: `d` (folder) or `f`, inode, name
+ *   INODE.names     the entries of a folder that the disk holds, one per line: `d` (folder) or `f`, inode, name
  *   fail            written by the test: the ending of a path; the next sync of a file or folder with such a path fails
- *   fail-open       written by the test: a number and a part of a path; of the opens of existing files with such a
- *                   path, the one with this number in the process fails, counted from 1 while this file exists
+ *   fail-open       written by the test: a number N and a part of a path. While this file exists, each process counts
+ *                   its opens of existing files with such a path. The Nth of these opens fails
  *   fail-read       the same for reads
  *   read-only       written by the test: a part of a path; all writes to files with such a path fail, as on a file
  *                   system that the system has made read-only after an error of the disk

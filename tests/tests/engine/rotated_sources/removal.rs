@@ -60,8 +60,8 @@ fn returned_file_is_not_read_again() -> Result<()> {
     writer.check()
 }
 
-/// Files that were rotated before the first start leave the folder, and return: uncompressed, moved back or copied.
-/// More files return than the host remembers of the files that it has read.
+/// Files that were rotated before the first start leave the folder, and return: uncompressed, moved back or copied. The
+/// number of returned files is higher than the number of read files that the host remembers.
 #[test]
 fn ignored_file_that_returns_is_not_read() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 40)?;

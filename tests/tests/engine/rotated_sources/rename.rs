@@ -83,7 +83,7 @@ fn rotation_ends_no_stream() -> Result<()> {
     writer.home.write("idle.ndjson", "")?;
     writer.rotate()?;
     writer.create(EVENTS, 1_000)?;
-    // The next rotation follows at once.
+    // The next rotation follows immediately.
     writer.rotate()?;
     writer.create(EVENTS, 0)?;
     writer.rotate()?;
@@ -168,8 +168,8 @@ fn rotation_disturbs_no_stream_over_http() -> Result<()> {
     writer.home.write("ordain.toml", config(EVENTS) + web)?;
     writer.create(EVENTS, 20)?;
     let mut service = writer.start()?;
-    // The first start does not read files that were rotated before it, so the test waits until the host has read the
-    // file.
+    // The first start does not read files that were rotated before this start, so the test waits until the host has
+    // read the file.
     writer.until_all(&mut service)?;
     let address = ingress(&mut service)?;
     let posted: Vec<String> = (1..=200).map(|n| line("web", n, &json!({ "n": n }))).collect();

@@ -1,4 +1,4 @@
-//! A sequencer, and a store that can lose its last commits.
+//! A sequencer, and a store that can lose its newest commits.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -26,7 +26,7 @@ pub(crate) struct Rig {
     pub(crate) commits: Option<VecDeque<Arc<Batch>>>,
     /// The errors in the published dead letters.
     pub(crate) published: Vec<String>,
-    /// The number of further commits that the store neither applies nor answers.
+    /// The number of commits from now on that the store neither applies nor answers.
     pub(crate) ignored_commits: u32,
     /// True if the store applies commits but does not answer them.
     pub(crate) loses_replies: bool,

@@ -7,7 +7,7 @@ use ordain_tests::conformance::{DEAD_TTL, Fixture, Owner, first_write};
 
 use super::support::Rig;
 
-/// The number of large dead letters. Without the last large dead letter, these dead letters together fill a page.
+/// The number of large dead letters. All of them except the last large dead letter fill a page.
 const LARGE_LETTERS: usize = 9;
 
 fn letter(key: &str, sequence: u64, bytes: usize) -> DeadLetter {

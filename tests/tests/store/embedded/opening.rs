@@ -34,8 +34,8 @@ fn refusal(options: EmbeddedOptions) -> String {
     }
 }
 
-/// Returns the names of a folder's entries, with the content of each file that this process can read. The content of a
-/// folder is empty.
+/// Returns the names of a folder's entries, with the content of each file that this process can read. For a folder, the
+/// returned content is empty.
 fn listing(path: &Path) -> Vec<(String, Vec<u8>)> {
     let entries = fs::read_dir(path).into_iter().flatten();
     let mut listed: Vec<(String, Vec<u8>)> = entries
@@ -304,8 +304,8 @@ async fn wrong_clock_expires_nothing() {
         );
     }
     assert_eq!(owner.write(rig.store(), first_write("b")).await.time, time + 1_000);
-    // If the clock stays ahead, the store must accept the clock's time. The life of data that was written before then
-    // counts from the clock's time too.
+    // If the clock stays ahead, the store must accept the clock's time. Data that was written during the confirmation
+    // must then expire by the clock's time too.
     rig.set_clock(time + 8 * DAY_MS);
     assert!(owner.load(rig.store(), "a").await.is_some());
     let write = KeyWrite { expire_in: Some(HOUR_MS), ..first_write("c") };
@@ -412,8 +412,8 @@ async fn missing_database_stops_store() {
     assert_eq!(Owner::claim(&store, "s", 0).await.numbers, [2]);
 }
 
-/// Opens a store whose folder may still be in use. Retries, because a failed store releases its folder only a moment
-/// after it is dropped.
+/// Opens a store whose folder may still be in use. Repeats a failed attempt, because a failed store releases its folder
+/// only a moment after it is dropped.
 async fn open_released(path: &Path) -> Result<EmbeddedStore, StoreError> {
     for _ in 0..100 {
         match EmbeddedStore::open(EmbeddedOptions::new(path)) {

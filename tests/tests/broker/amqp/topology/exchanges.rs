@@ -51,7 +51,7 @@ fn bindings_of_a_replaced_exchange_are_declared_again() -> Result<()> {
 
 /// The host is killed as soon as the new exchange has its marker. When the new marker exists, no check can detect the
 /// replacement any more. The host must therefore log the replacement before it declares the new marker. The link to the
-/// broker is slow, so each further step of the check takes longer than the test needs to kill the host.
+/// broker is slow, so each later step of the check takes longer than the test needs to kill the host.
 #[test]
 fn replaced_exchange_is_logged_before_it_gets_a_marker() -> Result<()> {
     let rig = Rig::new()?;
@@ -88,7 +88,7 @@ fn replaced_exchange_is_reported() -> Result<()> {
     wait_until("a counted change", || Ok(changes(&mut service)? > 0))?;
     rig.until_marked("cases")?;
     service.end()?;
-    // The exchange is replaced again, this time while no host runs.
+    // This time, the exchange is replaced while no host runs.
     rig.client.delete_exchange("cases")?;
     rig.client.exchange("cases", ExchangeKind::Fanout)?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
@@ -180,7 +180,7 @@ fn exchange_removed_before_a_start_is_reported() -> Result<()> {
 }
 
 /// The user of the host has no right to declare markers. The log must report that the broker refused the marker of the
-/// exchange, and must name the rights that the marker needs.
+/// exchange, and must name the rights that the host needs for the marker.
 #[test]
 fn refused_marker_of_the_exchange_is_reported() -> Result<()> {
     let rig = Rig::new()?;
@@ -197,7 +197,7 @@ fn refused_marker_of_the_exchange_is_reported() -> Result<()> {
     service.end()
 }
 
-/// If the exchange has another type than the configured one, it routes events of all partitions wrongly. Only the
+/// If the exchange has another type than the configured type, it routes events of all partitions wrongly. Only the
 /// consumer of partition 0 checks the exchange. Nevertheless, no partition may count as consuming, and no partition may
 /// give up a missing event.
 #[test]
@@ -228,7 +228,8 @@ fn exchange_of_another_type_concerns_all_partitions() -> Result<()> {
     rig.publish(&of_keys(2))?;
     // The events wait in the store.
     rig.until_empty()?;
-    // Between two checks of the topology, a key could give up its first event many times.
+    // The test waits for two more checks of the topology. During this time, a key could give up its first event many
+    // times.
     let reported = service.stderr().matches(DIFFERENCE).count();
     service.until_lines(reported + 2, &["topology not as configured", DIFFERENCE])?;
     ensure!(metric(address, "ordain_dead_letters_total")?.unwrap_or(0) == 0);

@@ -42,7 +42,8 @@ fn missing_queue_is_reported_without_a_declaration() -> Result<()> {
     let opened = || rig.rabbit.opened_connections("ordain cases 0");
     let before = opened();
     rig.client.delete_queue("cases")?;
-    // Each subscription opens a connection, so the second connection follows a subscription that has found no queue.
+    // Each subscription opens a connection, so a second new connection shows that the first of the two subscriptions
+    // has found no queue.
     wait_until("two further connections", || Ok(opened() >= before + 2))?;
     declare_queue(&rig, FieldTable::default())?;
     service.until_says("queue was missing, and exists again: Ordain did not declare it")?;
@@ -83,9 +84,9 @@ impl ForeignRig {
     }
 }
 
-/// With `declare = false`, another program deletes the queue and declares it again at once. The queue has no marker, so
-/// the host cannot detect the replacement. But the broker has ended the subscription, so the host must report that the
-/// events of the old queue may be lost.
+/// With `declare = false`, another program deletes the queue and immediately declares it again. The queue has no
+/// marker, so the host cannot detect the replacement. But the broker has ended the subscription, so the host must
+/// report that the events of the old queue may be lost.
 #[test]
 fn replaced_queue_is_reported_without_a_declaration() -> Result<()> {
     for ordering in ["", FIFO] {

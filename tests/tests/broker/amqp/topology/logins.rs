@@ -87,8 +87,8 @@ fn refused_subscription_is_reported_repeatedly() -> Result<()> {
     Ok(())
 }
 
-/// The host checks the topology over a further connection, which the broker refuses because the user has reached the
-/// limit of connections. The topology itself is as configured, so the host must not report a wrong topology.
+/// The host checks the topology over an additional connection, which the broker refuses because the user has reached
+/// the limit of connections. The topology itself is as configured, so the host must not report a wrong topology.
 #[test]
 fn refused_connection_is_no_difference_of_the_topology() -> Result<()> {
     for (user, ordering) in [("three-links", ""), ("three-links-fifo", FIFO)] {

@@ -80,8 +80,8 @@ fn priority_is_reported_once_for_each_subscription() -> Result<()> {
 }
 
 /// An exchange divides its messages among four queues. It sends most keys to another queue if another program binds a
-/// fifth queue, or if the messages have further routing keys in the header `CC`. The host must report that keys change
-/// their partition.
+/// fifth queue, or if the messages have additional routing keys in the header `CC`. The host must report that keys
+/// change their partition.
 #[test]
 fn keys_that_change_their_partition_are_reported() -> Result<()> {
     for has_further_keys in [false, true] {

@@ -25,7 +25,7 @@ fn queue_in_another_form_is_reported() -> Result<()> {
     rig.until_declared()?;
     let halves = Halves::begin(&rig, in_turn(3, 20))?;
     rig.until_empty()?;
-    // The test pauses the host, because a running host would declare the queue at once after the deletion.
+    // The test pauses the host, because a running host would declare the queue immediately after the deletion.
     service.pause()?;
     for queue in ["cases", "cases.dropped"] {
         rig.client.delete_queue(queue)?;
@@ -34,7 +34,7 @@ fn queue_in_another_form_is_reported() -> Result<()> {
     service.resume()?;
     service.until_says("topology not as configured")?;
     service.until_says("inequivalent arg")?;
-    // Each check counts two differences but logs only one error. The replacement of the queue counts as one further
+    // Each check counts two differences but logs only one error. The replacement of the queue counts as one more
     // change.
     wait_until("a counted change", || {
         let counted = changes(&mut service)?;
