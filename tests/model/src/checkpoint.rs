@@ -2,7 +2,7 @@
 //! has two shards with the effects of events, the checkpoint in the first shard, and the owner that reads the file.
 //! Some events become dead letters, and the owner may take such an event from its dead letter and execute it again. A
 //! checker explores all runs of the model in small scopes (a scope limits the size of the model), and the simulator
-//! executes long random runs. The model is written from the protocol alone.
+//! executes long random runs. The model implements the protocol independently of the product.
 
 mod world;
 

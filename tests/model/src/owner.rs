@@ -159,7 +159,7 @@ impl Owner {
         }
     }
 
-    /// Begins to repeat the commits after the shard's last commit, whose number is `stored`.
+    /// Begins to repeat the lost commits. `stored` is the number of the last commit that the shard has.
     pub(crate) fn begin_repetition(&mut self, scope: &Scope, shard: usize, stored: u8) {
         self.shards[shard].next_to_repeat = Some(stored + 1);
         if scope.is(Fault::ReadsDiscardedEarly) {
@@ -199,8 +199,8 @@ impl Owner {
         }
     }
 
-    /// Removes the lanes of a shard without held events from memory. The other lanes keep their held events, drop all
-    /// results, and load their key records again.
+    /// Removes from memory all lanes of a shard that hold no events. The other lanes of the shard keep their held
+    /// events, drop all results, and load their key records again.
     fn discard_reads(&mut self, scope: &Scope, shard: usize) {
         let lanes = (0..).zip(&mut self.lanes).filter(|(key, _)| scope.shard_of(*key) == shard);
         for (_, lane) in lanes {
@@ -231,8 +231,8 @@ impl Owner {
         positions
     }
 
-    /// Returns whether the owner may remove a lane from memory: the store has all of the lane's state, and the owner
-    /// waits for no answer to a commit of the shard.
+    /// Returns whether the owner may remove a lane from memory. It may do so if the store has all of the lane's state,
+    /// and the owner waits for no answer to a commit of the shard.
     pub(crate) fn may_evict(&self, scope: &Scope, key: u8) -> bool {
         let lane = |lane: &Lane| lane.is_stored() || scope.is(Fault::EvictTooEarly);
         self.shards[scope.shard_of(key)].in_flight.is_none() && self.lane(key).is_some_and(lane)

@@ -165,8 +165,8 @@ impl World {
     }
 
     /// Returns whether the newest owner of a partition has work, but no possible step makes progress. An owner with
-    /// work must be able to make progress by a step of its own: the owner must not depend on another owner, or on an
-    /// event that does not exist.
+    /// work must be able to make progress by a step of its own. It must depend neither on another owner nor on an event
+    /// that does not exist.
     fn is_stuck(&self, scope: &Scope, partition: u8) -> bool {
         let started =
             |id: &usize| scope.leases[*id] == partition && self.owners[*id].phase != Phase::Waiting;

@@ -69,8 +69,8 @@ pub fn check_faults<F: Debug + PartialEq, M: CheckedModel>(
 
 /// Returns the shortest run that shows a property. For a property that must always hold, returns the shortest run that
 /// breaks the property. Returns `None` if no such run exists. The first run that the checker finds need not be the
-/// shortest. Therefore the function searches again, each time only among shorter runs, until the checker finds no
-/// further run.
+/// shortest. The function therefore repeats the search, each time only among shorter runs, until the checker finds no
+/// run.
 fn shortest<M: CheckedModel>(model: &M, property: &'static str) -> Option<Vec<M::Action>> {
     let mut found: Option<Vec<M::Action>> = None;
     loop {

@@ -1,5 +1,5 @@
-//! Writes the script of a run: the queue of each partition with the order and the times of its entries, the events of
-//! the remote replay source, and the imported key records.
+//! Writes the script of a run. The script contains the queue of each partition, with the order and the times of its
+//! entries. It also contains the events of the remote replay source, and the imported key records.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
