@@ -27,7 +27,7 @@ pub(crate) enum Phase {
 pub(crate) struct Owner {
     pub(crate) phase: Phase,
     pub(crate) claim: Claim,
-    /// True if the connection to the broker is lost, and the owner has not noticed.
+    /// True if the connection to the broker is lost, and the owner has not noticed the loss.
     pub(crate) is_disconnected: bool,
     /// The owner's state for each shard.
     pub(crate) shards: Vec<OwnerShard>,

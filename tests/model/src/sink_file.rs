@@ -1,5 +1,5 @@
-//! A model of a file sink with an embedded store. The store keeps the mark of the file: the record of how far the
-//! messages in the file are published. An operator restores older copies of the store. The state consists of the store
+//! A model of a file sink with an embedded store. The store keeps the mark of the file, which describes the part of the
+//! file whose messages are published. An operator restores older copies of the store. The state consists of the store
 //! (with commits, outbox and mark), the file, and the process that writes the file. A checker explores all runs of the
 //! model in small scopes (a scope limits the size of the model), and the simulator executes long random runs. The model
 //! implements the protocol independently of the product. A *kept line* is a line that an earlier process wrote, and

@@ -329,7 +329,7 @@ impl CheckpointWorld {
         owner.commits[at].push(commit);
     }
 
-    /// Takes an event from its dead letter to execute it again. An owner that has not read the checkpoint yet takes
+    /// Takes an event from its dead letter, to execute the event. An owner that has not read the checkpoint yet takes
     /// nothing, because it must not commit yet.
     fn take_letter(&mut self) {
         let is_removed_early = self.is(CheckpointFault::LettersAreRemovedEarly);

@@ -21,8 +21,8 @@ pub(super) struct OwnerModel {
     loads: BTreeMap<AttemptToken, Key>,
     /// By key, the range (first, one past the last) of events that are dispatched but not yet durable.
     ahead: BTreeMap<Key, (u64, u64)>,
-    /// The keys whose first event the owner executes again, because it has not loaded the key record. The store refuses
-    /// the results of all turns of such a key until the lane of the key starts again.
+    /// The keys whose first event the owner executes a second time, because it has not loaded the key record. The store
+    /// refuses the results of all turns of such a key until the lane of the key starts again.
     guesses: BTreeSet<Key>,
     /// By key, the highest result of [`Self::reach`] before the lane of the key started again.
     reached: BTreeMap<Key, u64>,

@@ -268,8 +268,8 @@ impl Checker {
                 format!("{} follows no end, but its key is completed", at(key, write.record.next)),
             );
         }
-        // An ended key gets its expiry late. Before that, the events that it holds beyond its end must become dead
-        // letters, and its owner must decide again about its early dead letters.
+        // An ended key gets its expiry only when two things have happened: the events that it holds beyond its end have
+        // become dead letters, and its owner has decided again about its early dead letters.
         let ttl = self.plan.settings.complete_ttl;
         let expires = write.expire_in.is_some_and(|wait| wait <= ttl);
         let holds = write.record.spilled.count > 0 || write.record.ahead.is_some();
