@@ -31,7 +31,7 @@ pub enum Action {
     /// The owner's commit of a shard arrives at the store, for the first time or once more. The owner receives the
     /// answer.
     Answer(usize, usize),
-    /// The owner checks whether a shard has all of its commits, and finds that the shard lacks commits.
+    /// The owner checks whether a shard has all of the owner's commits, and finds that the shard lacks commits.
     Check(usize, usize),
     /// The owner repeats the next lost commit of a shard.
     Repeat(usize, usize),

@@ -182,8 +182,8 @@ impl Owner {
         Some(batch)
     }
 
-    /// Records that the store has the commit with this number again. After the last lost commit, discards what the
-    /// owner has read from the shard, and its unanswered commit, which depends on these reads.
+    /// Records that the store has the commit with this number again. If this is the last lost commit, discards the
+    /// owner's reads from the shard, and the owner's unanswered commit, which depends on these reads.
     pub(crate) fn repeated(&mut self, scope: &Scope, shard: usize, number: u8) {
         let shard_state = &mut self.shards[shard];
         if number < shard_state.number {

@@ -150,7 +150,8 @@ impl World {
             && !(scope.repeats_commits && self.owners.iter().zip(&scope.leases).all(is_whole))
     }
 
-    /// Returns whether a shard has the owner's claim, and all commits of which the owner knows that they were applied.
+    /// Returns whether a shard has the owner's claim, and all commits that the store has applied as far as the owner
+    /// knows.
     pub(crate) fn has_commits(&self, partition: u8, owner: &Owner, shard: usize) -> bool {
         let fence = &self.store.shards[shard].fences[usize::from(partition)];
         let known = &owner.shards[shard];

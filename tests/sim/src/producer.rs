@@ -128,7 +128,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Adds a few late events whose sequences are in the range of a jump, each at its earliest at the time of the jump.
+    /// Adds a few late events whose sequences are in the range of a jump. None of them arrives before the time of the
+    /// jump.
     fn late_between(&mut self, key: &Key, route: &Route, between: Range<u64>, base: u64) {
         for _ in 0..self.rng.below(4) {
             let sequence = self.rng.between(between.start, between.end - 1);

@@ -156,8 +156,8 @@ struct State {
     file: u8,
     /// True if the producer is a program with the library, which has no file and no checkpoints.
     is_library: bool,
-    /// For each shard, the events that the broker has received, by number, in the order of their arrival. Shards that
-    /// go back do not change the broker. `None` if no stream reads the events from a broker.
+    /// For each shard and each number, the events that the broker has received, in the order of their arrival. Shards
+    /// that go back do not change the broker. `None` if no stream reads the events from a broker.
     sent: Option<Vec<BTreeMap<u64, Vec<u8>>>>,
     /// True if the producer has ended with an error, because the store cannot give a lost event its earlier number.
     is_stopped: bool,

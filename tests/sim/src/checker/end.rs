@@ -122,10 +122,10 @@ impl Checker {
         }
     }
 
-    /// Checks that no key has passed the event of a dead letter whose cause states that the event still waits. If keys
-    /// can move to another partition, or the store can go back, an owner may write such a letter after another owner
-    /// has passed the event. If the record of a key was unreadable or has expired, the letter may be older than the
-    /// record.
+    /// The causes of some dead letters state that the event still waits. Checks that no key has passed the event of
+    /// such a dead letter. If keys can move to another partition, or the store can go back, an owner may write such a
+    /// letter after another owner has passed the event. If the record of a key was unreadable or has expired, the
+    /// letter may be older than the record.
     fn check_passed_letters(&mut self, store: &Store) {
         let unsure = self.plan.partitions > 1 || self.rollback_count > 0;
         if unsure || self.plan.settings.ordering != OrderingMode::Sequenced {

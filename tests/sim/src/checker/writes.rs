@@ -89,7 +89,7 @@ impl Checker {
     }
 
     /// Advances the next sequence of a key. Checks that the write settles all sequences from the old value up to the
-    /// new value, and that the handler returns the written state and messages for their events.
+    /// new value, and that the handler returns the written state and messages for the events of these sequences.
     fn settle(&mut self, write: &KeyWrite) {
         let key = &write.key;
         if self.plan.settings.begins_anywhere && !self.model(key).live {
@@ -384,7 +384,7 @@ impl Checker {
         (self.deaths > 0 || self.plan.partitions > 1) && near.count() > 1
     }
 
-    /// Returns whether the event may follow sequences that its owner has skipped, in a write that waits for its commit.
+    /// Returns whether the event may follow skipped sequences whose skip is in a write that is not committed yet.
     fn follows_skip(&self, key: &Key, sequence: u64) -> bool {
         let gap = &self.plan.settings.gap;
         let missing = self.first_unknown(key);
