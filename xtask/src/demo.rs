@@ -32,8 +32,9 @@ const OPEN_ORDERS: u64 = 2_000;
 const REORDER: u64 = 2_000;
 /// Size of the output file (`receipts.ndjson`), in bytes, at which the demo kills the host.
 const KILL_AFTER_BYTES: u64 = 2 << 20;
-/// Time limit for the run until the kill. After the restart, this is the longest time in which the receipts may not
-/// grow, because the length of that run depends on the number of events. If a run hangs, the demo reports an error.
+/// Time limit for the run until the kill. After the restart, this is the time limit for the next growth of the
+/// receipts, because the length of the second run depends on the number of events. If a run hangs, the demo reports an
+/// error.
 const STEP_TIMEOUT: Duration = Duration::from_mins(5);
 /// Interval between two checks of a run.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);

@@ -73,8 +73,8 @@ pub(crate) fn fuzz(args: &FuzzArgs) -> Result<()> {
 fn fuzz_command(command: &str) -> Command {
     let mut fuzz = cargo("fuzz");
     fuzz.args([command, "--sanitizer", "none"]);
-    // By default, the workspace in the folder `fuzz` has a target folder of its own. The variable would make both
-    // workspaces share a folder, and cargo would let one build wait for the other.
+    // By default, the workspace in the folder `fuzz` has a target folder of its own. With the variable
+    // `CARGO_TARGET_DIR`, both workspaces would share a folder, and one build would wait for the other.
     if std::env::var_os("CARGO_TARGET_DIR").is_some() {
         fuzz.env("CARGO_TARGET_DIR", target_dir().join("fuzz-build"));
     }

@@ -122,8 +122,8 @@ fn count_locals(common: &Script, scripts: &[Script]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the largest number of locals that the main chunk has at one time. To find this number, the function searches
-/// the largest number of additional locals with which Redis still compiles the script.
+/// Returns the largest number of locals that the main chunk has at one time. The function adds locals to the script,
+/// and searches for the largest number of added locals with which Redis still compiles the script.
 fn locals(server: &Redis, text: &str) -> Result<usize> {
     server.command(&["SCRIPT", "LOAD", text])?;
     let mut fits = 0;

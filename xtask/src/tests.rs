@@ -165,7 +165,7 @@ fn chaos(minutes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Number of lines that are printed again for each failed test.
+/// Number of lines that the command prints once more for each failed test.
 const REPEATED_LINES: usize = 60;
 
 /// Runs a command with tests, and returns the number of passed tests. Fails if a test failed.
@@ -206,8 +206,9 @@ impl Outcome {
         self.failed_commands.extend(other.failed_commands);
     }
 
-    /// Returns the number of passed tests. If a command failed, prints the end of the output of each failed test again,
-    /// and returns an error: a failure lies thousands of lines above the end of the whole output.
+    /// Returns the number of passed tests. If a command failed, prints the end of the output of each failed test once
+    /// more, and returns an error. The first print of a failure is thousands of lines above the end of the whole
+    /// output.
     fn into_passed(self) -> Result<u64> {
         if self.failed_commands.is_empty() {
             return Ok(self.passed);

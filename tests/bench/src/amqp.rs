@@ -107,10 +107,10 @@ const RATE_RATIOS: [(&str, &str); 10] = [
 /// Interval between two requests for the state of the queues: a hundredth of the duration of the shortest measurement.
 /// A request costs the broker a hundredth of a millisecond.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Time without any progress after which a side has failed.
+/// Time without any progress after which the benchmark fails.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pause after the publication of a load, and again after the last event of the load. The broker is still busy at these
-/// times.
+/// The length of two pauses: after the publication of a load, and after the last event of the load. The broker is still
+/// busy at these times.
 pub(crate) const SETTLE_DELAY: Duration = Duration::from_secs(1);
 /// Maximum number of events that the benchmark publishes per second while it measures latency. The rate is limited
 /// because the broker, which accepts and delivers the events, uses the same processors as the side.

@@ -1,6 +1,6 @@
-//! `core`: measures the sequencer alone. The benchmark replaces the store and the workers: it answers each request at
-//! once, and keeps only the next sequence of each key. The sides of the comparison differ in the number of keys and in
-//! the order of the events. The benchmark also measures the call of a handler, and the creation of an event.
+//! `core`: measures the sequencer alone. The benchmark replaces the store and the workers: it answers each request
+//! immediately, and keeps only the next sequence of each key. The sides of the comparison differ in the number of keys
+//! and in the order of the events. The benchmark also measures the call of a handler, and the creation of an event.
 
 use std::collections::VecDeque;
 use std::process::{Command, Stdio};

@@ -1,5 +1,5 @@
-//! Measures the crossing from the host into WebAssembly and back. One handler call does nothing. The other handler call
-//! parses 1 KB of JSON and returns it as the state.
+//! Measures the crossing from the host into WebAssembly and back. There are two kinds of calls: a call of the first
+//! kind does nothing; a call of the second kind parses 1 KB of JSON and returns this JSON as the state.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -4,9 +4,9 @@
 //! Each producer has keys of its own, and posts its next request after the answer to its previous request. A producer
 //! that gets the status 429 waits for the time that the answer names, opens a new connection, and sends the same
 //! request again. The clock runs from the first request until all events have taken effect. The handler rejects an
-//! event that does not follow the previous event of its key. So a run in which all events take effect, and none is
-//! rejected, proves that no event was lost, repeated or swapped. If the source of the stream is a queue of RabbitMQ,
-//! the host writes each event into the store, publishes the event to the broker, and consumes the event from the queue.
+//! event that does not follow the previous event of its key. If all events take effect and none is rejected, no event
+//! was lost, repeated or swapped. The source of the stream may be a queue of RabbitMQ. The host then writes each event
+//! into the store, publishes the event to the broker, and consumes the event from the queue.
 
 mod producer;
 

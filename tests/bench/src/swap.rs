@@ -3,8 +3,8 @@
 //!
 //! One version of the handler stays in the folder. The benchmark adds another version, which is new each time and slow
 //! to compile. As soon as the other version executes the events, the benchmark removes this version. An addition and
-//! the following removal are two swaps. The benchmark measures the age of each event when the message of the event
-//! arrives, and compares these ages with the ages in a run without swaps under the same load.
+//! the following removal are two swaps. When the message of an event arrives, the benchmark measures the age of the
+//! event. It compares these ages with the ages in a run without swaps under the same load.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -26,11 +26,12 @@ pub enum Action {
     Commit(usize, usize),
     /// The owner sends a commit of a shard that also spills the held events.
     Spill(usize, usize),
-    /// The owner's commit of a shard arrives, for the first time or again, and the answer is lost.
+    /// The owner's commit of a shard arrives at the store, for the first time or once more. The answer is lost.
     Arrive(usize, usize),
-    /// The owner's commit of a shard arrives, for the first time or again, and the owner receives the answer.
+    /// The owner's commit of a shard arrives at the store, for the first time or once more. The owner receives the
+    /// answer.
     Answer(usize, usize),
-    /// The owner checks whether a shard has all of its commits, and finds that the shard lacks commits.
+    /// The owner checks whether a shard has all of the owner's commits, and finds that the shard lacks commits.
     Check(usize, usize),
     /// The owner repeats the next lost commit of a shard.
     Repeat(usize, usize),
@@ -207,8 +208,8 @@ impl World {
     }
 
     /// Returns whether a step is progress for its owner. A load is progress only if it creates or changes the lane.
-    /// Some steps are never progress: the owner removes a lane, releases its partition, loses its deliveries, or sends
-    /// a commit again, or the answer to a commit is lost.
+    /// Five kinds of steps are never progress: the owner removes a lane, releases its partition, loses its deliveries,
+    /// or sends a commit again; or the answer to a commit is lost.
     pub(crate) fn makes_progress(&self, scope: &Scope, action: Action) -> bool {
         match action {
             Action::Load(id, key) => {

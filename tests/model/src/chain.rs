@@ -2,8 +2,8 @@
 //! contains an outbox. The owner of the outbox sends its messages to a shard of the destination, which numbers the
 //! messages. A checker explores all runs of the model in small scopes (a scope limits the size of the model), and the
 //! simulator executes long random runs. The product's own code remembers the messages that the owner has sent, and
-//! chooses the messages to send again ([`PublishHistory`](ordain_core::PublishHistory)). All other code is written from
-//! the protocol alone. A *chunk* is the message at one outbox position.
+//! chooses the messages to send again ([`PublishHistory`](ordain_core::PublishHistory)). All other code of the model
+//! implements the protocol independently of the product. A *chunk* is the message at one outbox position.
 
 mod destination;
 mod outcome;
@@ -18,8 +18,8 @@ pub use world::ChainWorld;
 /// The limits of a run: the number of steps of each kind, and the fault.
 #[derive(Debug, Clone, Default)]
 pub struct ChainScope {
-    /// The owner makes no further commit when it knows this number of commits. Each commit puts one or two messages
-    /// into the outbox.
+    /// Maximum number of commits: an owner that knows this number of commits makes no more. Each commit puts one or two
+    /// messages into the outbox.
     pub commits: u64,
     /// Maximum number of new messages of the other producer.
     pub other_messages: usize,
@@ -79,8 +79,8 @@ pub enum ChainFault {
     LaterNumbersGoBack,
     /// The destination does not remember the messages that it has numbered.
     NothingIsRemembered,
-    /// The owner treats the removal of sent messages from the outbox as durable at once. In fact, a later commit makes
-    /// the removal durable.
+    /// The owner treats the removal of sent messages from the outbox as durable immediately. In fact, a later commit
+    /// makes the removal durable.
     DoneBeforeDurable,
     /// An owner reports to the destination that messages are done (removed from the outbox for good), although the
     /// owner still has to send these messages again. The destination then forgets these messages.

@@ -1,8 +1,8 @@
 //! A model of a file source whose checkpoint is in a store that goes back in time (loses its newest writes). The state
 //! has two shards with the effects of events, the checkpoint in the first shard, and the owner that reads the file.
-//! Some events become dead letters, and the owner may take such an event from its dead letter and execute it again. A
+//! Some events become dead letters, and the owner may take such an event from its dead letter and execute the event. A
 //! checker explores all runs of the model in small scopes (a scope limits the size of the model), and the simulator
-//! executes long random runs. The model is written from the protocol alone.
+//! executes long random runs. The model implements the protocol independently of the product.
 
 mod world;
 
@@ -43,7 +43,7 @@ pub enum CheckpointFault {
     LostCommitsAreDropped,
     /// An owner does not end although the store has lost its claim.
     LostClaimIsKept,
-    /// An owner that reads a settled event again executes the event again.
+    /// If an owner reads a settled event a second time, it also executes the event a second time.
     SettledEventsAreExecuted,
     /// A repeated commit neither writes nor removes dead letters.
     LettersAreNotRepeated,

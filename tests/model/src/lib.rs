@@ -1,7 +1,6 @@
 //! A model of the protocol between the owners of partitions and their common store, with a few owners, keys and events.
-//! A checker walks through all runs of the model. `docs/internals/protocol.md` states the rules of the protocol, and
-//! lists the behaviour that the model leaves out. Separate models, such as [`ChainScope`], cover other parts of the
-//! protocol.
+//! A checker explores all runs of the model. `docs/internals/protocol.md` states the rules of the protocol, and lists
+//! the behaviour that the model leaves out. Separate models, such as [`ChainScope`], cover other parts of the protocol.
 //!
 //! A killed process is an owner that takes no more steps. An owner may pause for any length of time, and its requests
 //! may arrive at the store during the pause. Therefore killed processes, paused processes and slow networks need no
@@ -107,8 +106,9 @@ pub struct Scope {
     pub evicts_lanes: bool,
     /// True if settled events have messages to publish.
     pub publishes: bool,
-    /// True if an owner repeats its lost commits from memory. An owner ends nevertheless if a shard has lost its claim.
-    /// Each partition then has one lease, because a later owner would not know the lost commits of the earlier owner.
+    /// True if an owner repeats its lost commits from memory. If a shard has lost the owner's claim, the owner ends
+    /// nevertheless. Each partition then has one lease, because a later owner would not know the lost commits of the
+    /// earlier owner.
     pub repeats_commits: bool,
     /// The rule that is broken on purpose; `None` in a correct model.
     pub fault: Option<Fault>,
@@ -163,11 +163,11 @@ pub enum Fault {
     SpilledNotRepeated,
     /// A repeated commit adds no key to the due index.
     DueNotRepeated,
-    /// After an owner has repeated lost commits, its lanes keep the data that they read before.
+    /// When an owner has repeated lost commits, its lanes keep the data that they had read before the repetition.
     OldReadsKept,
-    /// An owner discards what it has read when it finds lost commits, instead of after it has repeated them.
+    /// When an owner finds lost commits, it discards its reads immediately. A correct owner first repeats the commits.
     ReadsDiscardedEarly,
-    /// After an owner has repeated lost commits, it sends its unanswered commit again without a change.
+    /// When an owner has repeated lost commits, it sends its unanswered commit again without a change.
     OldCommitKept,
 }
 

@@ -27,7 +27,7 @@ pub(crate) enum Phase {
 pub(crate) struct Owner {
     pub(crate) phase: Phase,
     pub(crate) claim: Claim,
-    /// True if the connection to the broker is lost, and the owner has not noticed.
+    /// True if the connection to the broker is lost, and the owner has not noticed the loss.
     pub(crate) is_disconnected: bool,
     /// The owner's state for each shard.
     pub(crate) shards: Vec<OwnerShard>,
@@ -159,7 +159,7 @@ impl Owner {
         }
     }
 
-    /// Begins to repeat the commits after the shard's last commit, whose number is `stored`.
+    /// Begins to repeat the lost commits. `stored` is the number of the last commit that the shard has.
     pub(crate) fn begin_repetition(&mut self, scope: &Scope, shard: usize, stored: u8) {
         self.shards[shard].next_to_repeat = Some(stored + 1);
         if scope.is(Fault::ReadsDiscardedEarly) {
@@ -182,8 +182,8 @@ impl Owner {
         Some(batch)
     }
 
-    /// Records that the store has the commit with this number again. After the last lost commit, discards what the
-    /// owner has read from the shard, and its unanswered commit, which depends on these reads.
+    /// Records that the store has the commit with this number again. If this is the last lost commit, discards the
+    /// owner's reads from the shard, and the owner's unanswered commit, which depends on these reads.
     pub(crate) fn repeated(&mut self, scope: &Scope, shard: usize, number: u8) {
         let shard_state = &mut self.shards[shard];
         if number < shard_state.number {
@@ -199,8 +199,8 @@ impl Owner {
         }
     }
 
-    /// Removes the lanes of a shard without held events from memory. The other lanes keep their held events, drop all
-    /// results, and load their key records again.
+    /// Removes from memory all lanes of a shard that hold no events. The other lanes of the shard keep their held
+    /// events, drop all results, and load their key records again.
     fn discard_reads(&mut self, scope: &Scope, shard: usize) {
         let lanes = (0..).zip(&mut self.lanes).filter(|(key, _)| scope.shard_of(*key) == shard);
         for (_, lane) in lanes {
@@ -231,8 +231,8 @@ impl Owner {
         positions
     }
 
-    /// Returns whether the owner may remove a lane from memory: the store has all of the lane's state, and the owner
-    /// waits for no answer to a commit of the shard.
+    /// Returns whether the owner may remove a lane from memory. It may do so if the store has all of the lane's state,
+    /// and the owner waits for no answer to a commit of the shard.
     pub(crate) fn may_evict(&self, scope: &Scope, key: u8) -> bool {
         let lane = |lane: &Lane| lane.is_stored() || scope.is(Fault::EvictTooEarly);
         self.shards[scope.shard_of(key)].in_flight.is_none() && self.lane(key).is_some_and(lane)

@@ -4,7 +4,8 @@
 //! a broker that never goes back, and a stream reads the events from the broker. A checker explores all runs of the
 //! model in small scopes (a scope limits the size of the model), and the simulator executes long random runs. The
 //! product's own code remembers the calls of the producer of the file
-//! ([`ProducerHistory`](ordain_core::ProducerHistory)). All other code is written from the protocol alone.
+//! ([`ProducerHistory`](ordain_core::ProducerHistory)). All other code of the model implements the protocol
+//! independently of the product.
 
 mod world;
 
@@ -62,10 +63,11 @@ pub enum ProducerFault {
     FileIsNotReadAgain,
     /// The store does not compare the id of a new event with the ids of the events that the store already has.
     NothingIsRemembered,
-    /// If the producer writes a lost event again that the reader already has, the store refuses to number the event.
+    /// The producer writes a lost event again, and the reader already has this event. The store refuses to number the
+    /// event.
     RepeatsAreRefused,
-    /// If the reader has higher numbers than the store has given, the store gives a new event the next higher number,
-    /// instead of refusing the event.
+    /// The reader has higher numbers than the store has given. The store gives a new event the number after the
+    /// reader's highest number, instead of refusing the event.
     NumbersFollowReader,
     /// When the producer writes a lost event again, the store gives the event another number than before, although the
     /// first copy of the event may be in the broker.
@@ -196,8 +198,8 @@ impl Model for ProducerScope {
     }
 }
 
-/// A property that only runs with a broker and a restart may show: after another event took a lost number, a later run
-/// publishes a lost event of the earlier run, and the event gets another number than before.
+/// A property that only runs with a broker and a restart may show. Another event takes a lost number. A later run then
+/// publishes a lost event of the earlier run, and this event gets another number than before.
 pub const RENUMBERED: &str = "a lost event of an earlier run gets another number";
 
 /// A property that at least one run of each scope must show; otherwise the scope is too small to test anything.

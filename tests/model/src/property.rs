@@ -150,7 +150,8 @@ impl World {
             && !(scope.repeats_commits && self.owners.iter().zip(&scope.leases).all(is_whole))
     }
 
-    /// Returns whether a shard has the owner's claim, and all commits of which the owner knows that they were applied.
+    /// Returns whether a shard has the owner's claim, and all commits that the store has applied as far as the owner
+    /// knows.
     pub(crate) fn has_commits(&self, partition: u8, owner: &Owner, shard: usize) -> bool {
         let fence = &self.store.shards[shard].fences[usize::from(partition)];
         let known = &owner.shards[shard];
@@ -165,8 +166,8 @@ impl World {
     }
 
     /// Returns whether the newest owner of a partition has work, but no possible step makes progress. An owner with
-    /// work must be able to make progress by a step of its own: the owner must not depend on another owner, or on an
-    /// event that does not exist.
+    /// work must be able to make progress by a step of its own. It must depend neither on another owner nor on an event
+    /// that does not exist.
     fn is_stuck(&self, scope: &Scope, partition: u8) -> bool {
         let started =
             |id: &usize| scope.leases[*id] == partition && self.owners[*id].phase != Phase::Waiting;

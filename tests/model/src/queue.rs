@@ -1,10 +1,10 @@
 //! A model of a queue in a store that goes back in time (loses its newest writes). The queue has writers, a reader, and
 //! an owner whose commits settle the entries that the reader has read. The queue may be an inbox. The reader of an
 //! inbox publishes the entries, and commits nothing. Some writers also write to another shard, in the same call. Other
-//! writers are in a process without a reader. A checker walks through all runs of the model, and the simulator plays
-//! long random runs. The product's own code makes the decisions of the reader
-//! ([`QueueCursor`](ordain_core::QueueCursor)) and of the process without a reader
-//! ([`UnreadRuns`](ordain_core::UnreadRuns)). All other code is written from the protocol alone.
+//! writers are in a process without a reader. A checker explores all runs of the model, and the simulator plays long
+//! random runs. The product's own code makes the decisions of the reader ([`QueueCursor`](ordain_core::QueueCursor))
+//! and of the process without a reader ([`UnreadRuns`](ordain_core::UnreadRuns)). All other code of the model
+//! implements the protocol independently of the product.
 
 mod outcome;
 mod store;

@@ -1,6 +1,6 @@
 //! A model of rollouts in a store that goes back in time (loses its newest writes). The state has the table of the
-//! store, the instances with their folders of handlers, the table that each instance has read from the store, and the
-//! record of one key. The product's own code makes the decisions of the instances
+//! store, the instances with their folders of handlers, and the record of one key. It also has, for each instance, the
+//! table that the instance has read from the store. The product's own code makes the decisions of the instances
 //! ([`ordain_core::rollout::RolloutMemory`]). A checker explores all runs of the model in small scopes (a scope limits
 //! the size of the model), and the simulator executes long random runs.
 
@@ -33,7 +33,7 @@ pub struct RolloutScope {
 pub enum RolloutFault {
     /// An instance forgets the highest rollout number that it has seen.
     NumberIsForgotten,
-    /// An instance that finds another build under the number of its own rollout keeps executing its own build.
+    /// An instance continues to execute its own build although it finds another build under the number of its rollout.
     BuildIsKept,
     /// The write of a rollout compares only the number of the rollout that it replaces, not the build.
     ReplacedByNumber,

@@ -1,6 +1,6 @@
-//! A model of instances that share partitions: membership, leases and the assignment of partitions. A checker walks
-//! through all runs of the model. An instance either drives a partition (has claimed the partition and processes its
-//! events) or does not. The steps of an owner within a partition are in the model of [`Scope`](crate::Scope).
+//! A model of instances that share partitions: membership, leases and the assignment of partitions. A checker explores
+//! all runs of the model. An instance either drives a partition (has claimed the partition and processes its events) or
+//! does not. The steps of an owner within a partition are in the model of [`Scope`](crate::Scope).
 //!
 //! A paused instance takes no steps, for any length of time. The model has no clock: a lease may expire at any moment
 //! that the limits of the [`Fleet`] allow.
@@ -88,8 +88,8 @@ impl Fleet {
 
     /// Returns the maximum number of leases that the store may give in a run without a fault. Each partition needs one
     /// lease at first. After each change of the membership, a partition needs at most two more leases: one for its new
-    /// owner, and one for an instance that acts on an older table. After a kill, one more lease is enough. Each time
-    /// that the members go back, each instance may have to join again.
+    /// owner, and one for an instance that acts on an older table. After a kill, one more lease is enough. After each
+    /// rollback of the members, each instance may have to join again.
     fn most_leases(&self) -> u8 {
         let joins = self.instances * (1 + self.rollbacks);
         let changes =

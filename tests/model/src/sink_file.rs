@@ -1,9 +1,9 @@
-//! A model of a file sink with an embedded store. The store keeps the mark of the file: the record of how far the
-//! messages in the file are published. An operator restores older copies of the store. The state consists of the store
+//! A model of a file sink with an embedded store. The store keeps the mark of the file, which describes the part of the
+//! file whose messages are published. An operator restores older copies of the store. The state consists of the store
 //! (with commits, outbox and mark), the file, and the process that writes the file. A checker explores all runs of the
 //! model in small scopes (a scope limits the size of the model), and the simulator executes long random runs. The model
-//! is written from the protocol alone. A *kept line* is a line that an earlier process wrote, and whose message is
-//! still in the outbox.
+//! implements the protocol independently of the product. A *kept line* is a line that an earlier process wrote, and
+//! whose message is still in the outbox.
 
 mod world;
 
@@ -86,15 +86,15 @@ pub enum SinkFileStep {
     Write,
     /// The process syncs the file, removes the written and skipped messages from the outbox, and writes a mark.
     Remove,
-    /// The process is killed. The store keeps this number of the first writes since its last sync, and loses the later
-    /// writes.
+    /// The process is killed. The store keeps the first writes since its last sync (this number of them), and loses the
+    /// later writes.
     Kill(usize),
-    /// The machine loses its power. The store keeps this number of the first writes since its last sync, and loses the
-    /// later writes. The file keeps only synced lines.
+    /// The machine loses its power. The store keeps the first writes since its last sync (this number of them), and
+    /// loses the later writes. The file keeps only synced lines.
     PowerLoss(usize),
-    /// The sync of the file fails, and the process ends. The store keeps this number of the first writes since its last
-    /// sync, and loses the later writes. The system counts the unsynced lines as written, so a second sync does not
-    /// write them.
+    /// The sync of the file fails, and the process ends. The store keeps the first writes since its last sync (this
+    /// number of them), and loses the later writes. The system counts the unsynced lines as written, so a second sync
+    /// does not write them.
     SyncFails(usize),
     /// The operator copies the store.
     Copy,

@@ -126,7 +126,7 @@ pub(crate) enum Reply<T> {
     RolledBack,
 }
 
-/// An entry of the outbox: the messages to publish for the events of one key that one commit settled.
+/// An entry of the outbox. A commit settled events of one key, and the entry contains the messages of these events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Entry {
     /// The number of the commit that settled the events.

@@ -43,8 +43,8 @@ pub fn walk<M: CheckedModel>(name: &str, model: &M, expected: &[&'static str]) {
 }
 
 /// Checks `cases`: each case consists of a fault, a model with this fault, and a property. Panics if no run of the
-/// model breaks the property. Also panics if `cases` leaves out a fault of `all`, or a property that must always hold:
-/// without a fault that breaks it, nothing shows that the property can fail.
+/// model breaks the property. Also panics if `cases` leaves out a fault of `all`, or a property that must always hold.
+/// Without a fault that breaks a property, nothing shows that this property can fail.
 pub fn check_faults<F: Debug + PartialEq, M: CheckedModel>(
     all: &[F],
     cases: impl IntoIterator<Item = (F, M, &'static str)>,
@@ -69,8 +69,8 @@ pub fn check_faults<F: Debug + PartialEq, M: CheckedModel>(
 
 /// Returns the shortest run that shows a property. For a property that must always hold, returns the shortest run that
 /// breaks the property. Returns `None` if no such run exists. The first run that the checker finds need not be the
-/// shortest. Therefore the function searches again, each time only among shorter runs, until the checker finds no
-/// further run.
+/// shortest. The function therefore repeats the search, each time only among shorter runs, until the checker finds no
+/// run.
 fn shortest<M: CheckedModel>(model: &M, property: &'static str) -> Option<Vec<M::Action>> {
     let mut found: Option<Vec<M::Action>> = None;
     loop {

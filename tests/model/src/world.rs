@@ -274,8 +274,8 @@ impl World {
         }
     }
 
-    /// Lets owners acknowledge their finished deliveries at once. A later acknowledgement would only make the broker
-    /// redeliver more events, so the model leaves it out.
+    /// Lets owners acknowledge their finished deliveries immediately. With a later acknowledgement, the broker would
+    /// only redeliver more events, so the model has no later acknowledgements.
     fn acknowledge(&mut self, scope: &Scope) {
         for owner in &mut self.owners {
             for position in owner.acknowledge(scope).iter() {

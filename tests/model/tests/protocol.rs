@@ -14,8 +14,8 @@ const OWNER_FENCED: &str = "an owner is fenced";
 const OWNER_STOPPED: &str = "an owner stops";
 const REPEATED: &str = "an owner repeats a lost commit";
 
-// The properties that must always hold. Each fault must break one of them, and each of them must be broken by a fault.
-// Without a fault, only `moved_outbox` breaks one of them: `PUBLISHED_IN_ORDER`.
+// The properties that must always hold. Each fault must break one of these properties, and at least one fault must
+// break each property. Without a fault, only `moved_outbox` breaks a property: `PUBLISHED_IN_ORDER`.
 const NOTHING_LOST: &str = "nothing is lost";
 const NOTHING_STUCK: &str = "nothing gets stuck";
 const SETTLED_IN_ORDER: &str = "events of a key settle in order, each once";
@@ -69,8 +69,8 @@ const TWO_PARTITIONS: &[Case] = &[
         &[ALL_DONE, EVENT_SPILLED, MOVED_BACK, WRITE_REFUSED, HANDED_OVER, OWNER_FENCED],
     ),
     ("two_keys", Scope::two_keys, &[ALL_DONE, EVENT_SPILLED, MOVED_BACK, WRITE_REFUSED]),
-    // A run of this scope breaks a property because of a limit of the protocol: messages of a key that moves to another
-    // partition may be published out of order (`docs/internals/protocol.md`).
+    // A run of this scope breaks a property because of a limit of the protocol (`docs/internals/protocol.md`). If a key
+    // moves to another partition, its messages may be published out of order.
     ("moved_outbox", Scope::moved_outbox, &[ALL_DONE, PUBLISHED_IN_ORDER]),
 ];
 

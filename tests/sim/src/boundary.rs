@@ -25,7 +25,7 @@ use early::EarlyAcks;
 pub(crate) struct FaultySequencer {
     sequencer: Sequencer,
     fault: Option<BoundaryFault>,
-    /// Effects after the fault, which the world has not received yet.
+    /// Effects that the fault has already changed, and that the world has not received yet.
     effects: VecDeque<Effect>,
     early_acks: EarlyAcks,
     /// By shard, the number that the fault adds to each commit number on its way to the store.

@@ -1,6 +1,6 @@
-//! A deterministic simulation of the world around sequencers, and a checker of their behaviour. The checker is written
-//! from the design alone, and uses nothing of the sequencer's implementation. Other modules play random runs of the
-//! models in `ordain_model`.
+//! A deterministic simulation of the world around sequencers, and a checker of their behaviour. The checker implements
+//! the documented rules independently, and uses no code of the sequencer. Other modules play random runs of the models
+//! in `ordain_model`.
 //!
 //! A seed determines a run: the profile, the producers' script, the settings, and every delay and choice. The profile
 //! contains the kinds and rates of failures. [`run`] plays a run, and reports the first broken invariant.

@@ -43,7 +43,7 @@ pub(crate) struct ProducerPlan {
     pub(crate) lost: u32,
     /// Rate of lost events that the remote replay source has.
     pub(crate) found: u32,
-    /// Rate of events that arrive again. The same rate applies to each further repeat.
+    /// Rate of events that arrive a second time. The same rate applies to each further arrival.
     pub(crate) repeated: u32,
     /// Rate of events for which another event with the same id and sequence, but other content, also arrives.
     pub(crate) corrupted: u32,
@@ -59,7 +59,8 @@ pub(crate) struct ProducerPlan {
     /// Rate of additional events whose sequence is far above the sequence of the last event of their key. Some of these
     /// events have the sequence of a later event of the key.
     pub(crate) far: u32,
-    /// Rate of keys whose sequences jump once by a large number. A few of the sequences in between arrive late.
+    /// Rate of keys whose sequences jump once by a large number. A few of the events with sequences in between arrive
+    /// late.
     pub(crate) jumps: u32,
     /// Rate of unusable deliveries: the key, the sequence or the id is missing or impossible, or the bytes are not an
     /// event.

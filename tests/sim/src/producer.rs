@@ -1,5 +1,5 @@
-//! Writes the script of a run: the queue of each partition with the order and the times of its entries, the events of
-//! the remote replay source, and the imported key records.
+//! Writes the script of a run. The script contains the queue of each partition, with the order and the times of its
+//! entries. It also contains the events of the remote replay source, and the imported key records.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -128,7 +128,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Adds a few late events whose sequences are in the range of a jump, each at its earliest at the time of the jump.
+    /// Adds a few late events whose sequences are in the range of a jump. None of them arrives before the time of the
+    /// jump.
     fn late_between(&mut self, key: &Key, route: &Route, between: Range<u64>, base: u64) {
         for _ in 0..self.rng.below(4) {
             let sequence = self.rng.between(between.start, between.end - 1);

@@ -210,10 +210,10 @@ fn paged(plan: &mut Plan, rng: &mut Rng) {
     disturbances(plan, rng, 2);
 }
 
-/// Plans events of types that the handler does not execute, and owners that crash. The version of the handler never
-/// changes, because the checker could not recognise each guess. A guess is a turn that runs before its key record is
-/// loaded. A guess may begin after events of other types, but the checker expects the guess at the first event of its
-/// key.
+/// Plans events of types that the handler does not execute, and owners that crash. A guess is a turn that runs before
+/// its key record is loaded. A guess may begin after events of other types, but the checker expects it at the first
+/// event of its key. The version of the handler never changes, because the checker could not recognise each guess after
+/// such a change.
 fn other_types(plan: &mut Plan, rng: &mut Rng) {
     failing(plan, rng);
     if rng.permille(300) {
@@ -375,7 +375,8 @@ fn skipping(plan: &mut Plan, rng: &mut Rng) {
 }
 
 /// Plans sequences that jump by a large number, and events in between that arrive before or after the key has skipped
-/// their sequences. Some jumps are too wide to skip. In some runs, a replay source has lost events.
+/// their sequences. Some jumps are too wide to skip. In some runs, events are lost, and a remote replay source has some
+/// of them.
 fn jumping(plan: &mut Plan, rng: &mut Rng) {
     skipping(plan, rng);
     plan.producer.jumps = 700;

@@ -48,7 +48,7 @@ enum Action {
     Wake(u64),
     /// A new owner of a partition starts.
     Start(u32),
-    /// The owner of a partition ends, at once or after some effects.
+    /// The owner of a partition ends, immediately or after some effects.
     Crash(u32),
     /// A new owner claims the partition while the present owner continues.
     Takeover(u32),

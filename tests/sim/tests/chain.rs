@@ -7,9 +7,10 @@ use ordain_sim::{find_fault, run_chain, seed_count};
 
 /// Number of seeds if `ORDAIN_SIM_SEEDS` is not set.
 const SEEDS: u64 = 100_000;
-/// Seeds whose runs once failed, for two reasons. First, if the commits of one call were not in ascending order, the
-/// destination kept messages of lost commits. Second, if a message of another key had not received its requested
-/// number, a message requested a number that was lower than the number of an earlier message of its own key.
+/// Seeds whose runs once failed, because of one of two faults. In the first fault, the commits of a call were not in
+/// ascending order, and the destination kept messages of lost commits. In the second fault, a message of another key
+/// had not received its requested number. A message then requested a number below the number of an earlier message of
+/// its own key.
 const ONCE_FAILED: [u64; 2] = [138_227, 427_022];
 
 #[test]

@@ -73,7 +73,7 @@ impl ServerRelease {
     /// Returns the basic tests, which `cargo xtask ci` runs: a part of the tests that `programs` returns.
     fn basic_programs(self) -> TestPrograms {
         const STORE: &[&str] = &["single_server::", "cluster::", "failover::", "rights::"];
-        // The results of the tests that are named singly depend on the version of RabbitMQ.
+        // A whole test name in this list stands for one test whose result depends on the version of RabbitMQ.
         const BROKER: &[&str] = &[
             "amqp::basic::",
             "amqp::connect::",

@@ -1,5 +1,5 @@
-//! Measures gaps in simulated time: a sequencer with one key, a store that answers at once, and a replay source that
-//! answers as the plan states.
+//! Measures gaps in simulated time: a sequencer with one key, a store that answers immediately, and a replay source
+//! that answers as the plan states.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! A shard of a destination: it numbers messages, and recognises messages that an owner sends a second time. The module
-//! is written from the protocol alone.
+//! implements the protocol independently of the product.
 
 use std::collections::BTreeMap;
 

@@ -102,7 +102,7 @@ struct Owner {
     epoch: u8,
     /// For each shard, the number of its last commit at the time of the owner's claim.
     commits_at_claim: Vec<usize>,
-    /// For each shard, the commits that the owner found at its claim, and its own commits.
+    /// For each shard, the commits that the owner found when it claimed the shard, and the owner's own commits.
     commits: Vec<Vec<Commit>>,
     /// The next event to read; `None` until the owner has read the checkpoint.
     next: Option<u8>,
@@ -177,7 +177,7 @@ impl Owner {
         commits.any(|commit| commit.effects.contains(&event) || commit.letters.contains(&event))
     }
 
-    /// Returns whether the owner knows an effect of the event, or is about to execute the event.
+    /// Returns whether the owner knows of an effect of the event, or is about to execute the event.
     fn executes(&self, event: u8) -> bool {
         let mut commits = self.commits[usize::from(event % SHARDS)].iter();
         self.from_letters.contains(&event) || commits.any(|commit| commit.effects.contains(&event))
@@ -329,7 +329,7 @@ impl CheckpointWorld {
         owner.commits[at].push(commit);
     }
 
-    /// Takes an event from its dead letter to execute it again. An owner that has not read the checkpoint yet takes
+    /// Takes an event from its dead letter, to execute the event. An owner that has not read the checkpoint yet takes
     /// nothing, because it must not commit yet.
     fn take_letter(&mut self) {
         let is_removed_early = self.is(CheckpointFault::LettersAreRemovedEarly);

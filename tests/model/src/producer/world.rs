@@ -33,8 +33,8 @@ pub struct ProducerCounts {
     pub changed: u64,
     /// Number of times that the producer started again.
     pub restarts: u64,
-    /// Number of times that the producer ended because the store could not give a lost event its earlier number, or
-    /// because the reader had executed a lost event of the other producer or of an earlier run.
+    /// Number of times that the producer ended for one of two reasons. The store could not give a lost event its
+    /// earlier number, or the reader had executed a lost event of the other producer or of an earlier run.
     pub stopped: u64,
     /// Number of lost events of an earlier run that a later run sent to the broker under another number, because
     /// another event had taken a lost number.
@@ -119,8 +119,8 @@ impl Shard {
     }
 
     /// Adds an event, unless the shard already has the event. With `forgets`, adds the event in any case. A new event
-    /// gets the number after the highest number in the shard and `at_least`. Returns the event with its number, and
-    /// true if the shard already had the event.
+    /// gets the number after the highest number in the shard, or after `at_least` if `at_least` is higher. Returns the
+    /// event with its number, and true if the shard already had the event.
     fn put(&mut self, event: u8, forgets: bool, at_least: u64) -> (NumberedEvent, bool) {
         let known = self.events.iter().find(|other| other.event == event && !forgets).copied();
         let number = self.last().max(at_least) + 1;
@@ -131,7 +131,7 @@ impl Shard {
         (numbered, known.is_some())
     }
 
-    /// Returns whether the shard has the witness, or whether there is no witness to check.
+    /// Returns true if the shard has the witness, or if `witness` is `None`.
     fn has(&self, witness: Option<&NumberedEvent>) -> bool {
         witness.is_none_or(|witness| self.events.contains(witness))
     }
@@ -156,8 +156,8 @@ struct State {
     file: u8,
     /// True if the producer is a program with the library, which has no file and no checkpoints.
     is_library: bool,
-    /// For each shard, the events that the broker has received, by number, in the order of their arrival. Shards that
-    /// go back do not change the broker. `None` if no stream reads the events from a broker.
+    /// For each shard and each number, the events that the broker has received, in the order of their arrival. Shards
+    /// that go back do not change the broker. `None` if no stream reads the events from a broker.
     sent: Option<Vec<BTreeMap<u64, Vec<u8>>>>,
     /// True if the producer has ended with an error, because the store cannot give a lost event its earlier number.
     is_stopped: bool,
@@ -335,9 +335,9 @@ impl ProducerWorld {
     /// Writes events to each shard that has its witness. Sends the written events to the broker, if there is a broker.
     /// A shard refuses a new event if the reader has higher numbers than the shard. `lost` contains the earlier numbers
     /// of lost events that the producer writes again. The shard accepts a lost event if the reader has this event under
-    /// the next number of the shard. The shard refuses a lost event that would get another number than before, because
-    /// the first copy may be in the broker. Returns the written events with their numbers, and true if the shard of an
-    /// event lacks its witness.
+    /// the next number of the shard. If a lost event would get another number than before, the shard refuses it,
+    /// because the first copy may be in the broker. Returns the written events with their numbers, and true if the
+    /// shard of an event lacks its witness.
     fn write(
         &mut self,
         events: &[u8],
@@ -697,7 +697,7 @@ impl ProducerWorld {
         answered.all(|(event, number)| numbers.insert((shard_of(*event), *number)))
     }
 
-    /// Publishes the rest of the file, checks for losses as at the close of the producer, and checks the result.
+    /// Publishes the rest of the file, checks for losses as a producer does when it closes, and checks the result.
     pub fn finish_and_check(&mut self) {
         // If a check finds a loss, the producer of a file continues at a checkpoint. The next round then publishes the
         // events after this checkpoint again.

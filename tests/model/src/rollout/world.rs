@@ -336,7 +336,7 @@ impl RolloutWorld {
         past.truncate(to + 1);
         store.clone_from(&past[to]);
         // The old table may list dead instances. The product removes a dead instance when its lease ends. The model
-        // does not wait for the end of the lease, and removes the instance at once.
+        // does not wait for the end of the lease, and removes the instance immediately.
         for (offer, instance) in store.offers.iter_mut().zip(instances) {
             *offer = offer.filter(|_| instance.is_some());
         }

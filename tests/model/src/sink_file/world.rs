@@ -383,7 +383,7 @@ impl State {
         }
     }
 
-    /// Ends the process. The store keeps `kept` of its writes since the last sync.
+    /// Ends the process. The store keeps the first `kept` writes since its last sync, and loses the later writes.
     fn end(&mut self, kept: usize) {
         self.process = None;
         self.store = self.unsynced[kept].clone();

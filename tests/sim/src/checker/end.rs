@@ -53,9 +53,9 @@ impl Checker {
         self.isolation(produced);
     }
 
-    /// Returns whether an owner may have stopped accepting deliveries. An owner may stop only if the record of the
-    /// event's key is unreadable, or if some key can accept no more events and holds events that the owner cannot
-    /// spill. In the second case, all outstanding deliveries may be events of the key that accepts no more events.
+    /// Returns whether an owner may have stopped accepting deliveries. An owner may stop only in two cases. In the
+    /// first case, the record of the event's key is unreadable. In the second case, some key can accept no more events,
+    /// and holds events that the owner cannot spill. All outstanding deliveries may then be events of this full key.
     fn may_stall(&self, item: &SourceItem, store: &Store) -> bool {
         let SourceItem::Event(event) = item else { return false };
         self.is_full(store) || self.corrupt.contains(event.key())
@@ -122,10 +122,10 @@ impl Checker {
         }
     }
 
-    /// Checks that no key has passed the event of a dead letter whose cause states that the event still waits. If keys
-    /// can move to another partition, or the store can go back, an owner may write such a letter after another owner
-    /// has passed the event. If the record of a key was unreadable or has expired, the letter may be older than the
-    /// record.
+    /// The causes of some dead letters state that the event still waits. Checks that no key has passed the event of
+    /// such a dead letter. If keys can move to another partition, or the store can go back, an owner may write such a
+    /// letter after another owner has passed the event. If the record of a key was unreadable or has expired, the
+    /// letter may be older than the record.
     fn check_passed_letters(&mut self, store: &Store) {
         let unsure = self.plan.partitions > 1 || self.rollback_count > 0;
         if unsure || self.plan.settings.ordering != OrderingMode::Sequenced {
@@ -259,8 +259,8 @@ impl Checker {
 
     /// Returns whether the event may have all of these results. If keys expire, all results are possible. If keys do
     /// not expire, an event may have a second result in these cases:
-    /// - The event got a dead letter, because it was too far ahead, its key was full, or its key record could not be
-    ///   read. Later, the event arrived again.
+    /// - The event got a dead letter, because it was too far ahead, its key was full, or its key record was unreadable.
+    ///   Later, the event arrived again.
     /// - The event got a dead letter, because the owner held another event with the same sequence. Then the owner ended
     ///   and lost the other event. Later, this event arrived again, before the other event.
     /// - The event got a dead letter, because the owner held another event with the same sequence. Later, this event

@@ -1,5 +1,5 @@
-//! Determines which events a write must have executed: the events from which the handler, in order, produces exactly
-//! the state and the messages of the write.
+//! Determines the events whose execution led to a write. If the handler executes these events in order, the result is
+//! exactly the state and the messages of the write.
 
 use std::sync::Arc;
 

@@ -21,8 +21,8 @@ pub(super) struct OwnerModel {
     loads: BTreeMap<AttemptToken, Key>,
     /// By key, the range (first, one past the last) of events that are dispatched but not yet durable.
     ahead: BTreeMap<Key, (u64, u64)>,
-    /// The keys whose first event the owner executes again, because it has not loaded the key record. The store refuses
-    /// the results of all turns of such a key until the lane of the key starts again.
+    /// The keys whose first event the owner executes a second time, because it has not loaded the key record. The store
+    /// refuses the results of all turns of such a key until the lane of the key starts again.
     guesses: BTreeSet<Key>,
     /// By key, the highest result of [`Self::reach`] before the lane of the key started again.
     reached: BTreeMap<Key, u64>,
@@ -43,8 +43,8 @@ pub(super) struct OwnerModel {
     requests: BTreeMap<(Key, u64, usize), u32>,
     /// By key, the number of loads whose key record contained a range of dead letters of later events.
     ahead_loads: BTreeMap<Key, u32>,
-    /// By key and sequence, the number of dead letters, committed during the life of this owner, of an event that waits
-    /// for earlier events.
+    /// By key and sequence of an event that waits for earlier events: the number of dead letters of this event that
+    /// were committed during the life of this owner.
     early_letters: BTreeMap<(Key, u64), u32>,
     /// True if the owner has received the request to start no more turns.
     draining: bool,
@@ -83,8 +83,8 @@ impl OwnerModel {
         self.version = rollout.map(|rollout| rollout.build.version.clone());
     }
 
-    /// Returns the sequence after the last event of a key that the owner has dispatched, or that a commit under way
-    /// settles.
+    /// Returns the sequence after the last event of a key. Only events count that the owner has dispatched, or that a
+    /// commit under way settles.
     pub(super) fn reach(&self, key: &Key) -> Option<u64> {
         let sent = self.commits.values().chain(self.unknown.values());
         let writes = sent.flat_map(|batch| &batch.writes).filter(|write| write.key == *key);

@@ -28,9 +28,10 @@ pub(super) struct CommittedOutput {
     counts: BTreeMap<(u32, Key), (usize, usize)>,
     /// Committed dead letters. The second value is true if the dead letter has been published.
     letters: BTreeMap<LetterId, Vec<(DeadLetter, bool)>>,
-    /// Messages that the store has lost. The owner must commit each published message among them again.
+    /// Messages that the store has lost. If such a message is already published, the owner must commit it again.
     lost: BTreeMap<Id, ExpectedMessage>,
-    /// Dead letters that the store has lost. The owner must commit each published dead letter among them again.
+    /// Dead letters that the store has lost. If such a dead letter is already published, the owner must commit it
+    /// again.
     lost_letters: Vec<(DeadLetter, bool)>,
 }
 

@@ -89,7 +89,7 @@ impl Checker {
     }
 
     /// Advances the next sequence of a key. Checks that the write settles all sequences from the old value up to the
-    /// new value, and that the handler returns the written state and messages for their events.
+    /// new value, and that the handler returns the written state and messages for the events of these sequences.
     fn settle(&mut self, write: &KeyWrite) {
         let key = &write.key;
         if self.plan.settings.begins_anywhere && !self.model(key).live {
@@ -268,8 +268,8 @@ impl Checker {
                 format!("{} follows no end, but its key is completed", at(key, write.record.next)),
             );
         }
-        // An ended key gets its expiry only after the events that it holds beyond its end have become dead letters, and
-        // after its owner has decided again about its early dead letters.
+        // An ended key gets its expiry only when two things have happened: the events that it holds beyond its end have
+        // become dead letters, and its owner has decided again about its early dead letters.
         let ttl = self.plan.settings.complete_ttl;
         let expires = write.expire_in.is_some_and(|wait| wait <= ttl);
         let holds = write.record.spilled.count > 0 || write.record.ahead.is_some();
@@ -384,7 +384,7 @@ impl Checker {
         (self.deaths > 0 || self.plan.partitions > 1) && near.count() > 1
     }
 
-    /// Returns whether the event may follow sequences that its owner has skipped, in a write that waits for its commit.
+    /// Returns whether the event may follow skipped sequences whose skip is in a write that is not committed yet.
     fn follows_skip(&self, key: &Key, sequence: u64) -> bool {
         let gap = &self.plan.settings.gap;
         let missing = self.first_unknown(key);

@@ -1,4 +1,4 @@
-//! Performs the effects of an owner. Most effects become actions on the agenda. Acknowledgements happen at once.
+//! Performs the effects of an owner. Most effects become actions on the agenda. Acknowledgements happen immediately.
 
 use std::sync::Arc;
 

@@ -51,8 +51,8 @@ impl World {
                 let wait = self.rng.below(SECOND_ROLLBACK_DELAY_MS);
                 self.schedule(wait, Action::GoBack);
             }
-            // The owner notices the loss at the latest when it connects again after some time. The answer to a commit
-            // may show the loss earlier.
+            // After some time, the owner connects again, and then notices the loss. The answer to a commit may show the
+            // loss earlier.
             let wait = self.rng.pick(&[0, 20, 500, 10_000]);
             self.schedule(wait, Action::Input(id, Input::StoreMayHaveRolledBack));
         }

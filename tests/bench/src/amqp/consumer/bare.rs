@@ -1,5 +1,6 @@
-//! Consumers that receive deliveries and acknowledge many of them at once. One of them does nothing else, so its rate
-//! is the upper limit for the sides without messages. The other one also publishes a message for each delivery.
+//! Consumers that receive deliveries, and acknowledge many of them with one acknowledgement. One of them does nothing
+//! else, so its rate is the upper limit for the sides without messages. The other one also publishes a message for each
+//! delivery.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use tokio::time::timeout;
 use super::Partition;
 use crate::amqp::case::OUT_NAME;
 
-/// Maximum number of deliveries that a consumer takes from its channel at once. Also the number of unacknowledged
+/// Maximum number of deliveries that a consumer takes from its channel in one step. Also the number of unacknowledged
 /// deliveries at which [`consume`] acknowledges.
 const BATCH_LIMIT: usize = 256;
 /// Time without another delivery after which [`consume`] acknowledges an incomplete batch.
@@ -81,7 +82,7 @@ pub(super) async fn consume_and_publish(
     while let Some(batch) = batches.next().await {
         let batch: Vec<Delivery> = batch.into_iter().collect::<Result<_, _>>()?;
         let Some(last) = batch.last().map(|delivery| delivery.delivery_tag) else { continue };
-        // The consumer sends all messages of a batch at once, in the order of their deliveries. If the consumer sent
+        // The consumer sends all messages of a batch together, in the order of their deliveries. If the consumer sent
         // each message alone, each message would wait for the thread that writes to the connection.
         let sent = batch.iter().map(|delivery| {
             let id = delivery.properties.message_id().clone().unwrap_or_default();

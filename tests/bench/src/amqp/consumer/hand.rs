@@ -1,7 +1,7 @@
-//! Consumers in the usual handwritten form. For each event, a consumer writes a Redis key which shows that the event
-//! was executed. It then computes the state of the event's key, writes the state into Redis, and acknowledges the
-//! event. A Rust function computes the state in place of the WebAssembly handler. If the mark already exists, the event
-//! is a repeat, and the consumer only acknowledges the event.
+//! Consumers in the usual handwritten form. For each event, a consumer writes a Redis key (the *mark* of the event),
+//! which shows that a consumer has executed the event. It then computes the state of the event's key, writes the state
+//! into Redis, and acknowledges the event. A Rust function computes the state in place of the WebAssembly handler. If
+//! the mark already exists, the event is a repeat, and the consumer only acknowledges the event.
 
 use std::sync::Arc;
 
