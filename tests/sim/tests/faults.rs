@@ -7,7 +7,7 @@ use ordain_core::SequencerFault;
 use ordain_sim::{BoundaryFault, Options, StoreFault, run};
 
 /// Number of seeds within which the checker must find every fault.
-const SEEDS: u64 = 5_000;
+const SEEDS: u64 = 20_000;
 /// Number of seeds for which the test counts the violations that a fault causes.
 const SAMPLE: u64 = 40;
 
