@@ -13,12 +13,12 @@ use ordain_util::wait::shortened;
 /// The time for which the broker must have refused messages of a channel before a probe, and the minimum time between
 /// two probes.
 const PROBE_DELAY: Duration = Duration::from_secs(30);
-/// If the broker has refused no message for this time, the refusals have ended. A sink retries a refused message after a
-/// shorter time.
+/// If the broker has refused no message for this time, the refusals have ended. A sink retries a refused message after
+/// a shorter time.
 const CALM_TIME_LIMIT: Duration = Duration::from_secs(20);
 /// The time for which the broker must have refused messages of a channel before the channel is outdated without an
-/// accepted probe. The probes may all be for a queue that is full, while the broker would accept the messages for another
-/// queue on another channel.
+/// accepted probe. The probes may all be for a queue that is full, while the broker would accept the messages for
+/// another queue on another channel.
 const REFUSAL_TIME_LIMIT: Duration = Duration::from_mins(5);
 
 /// The refusals of one channel. From time to time, a refused message is the *probe*: the sink retries this message in

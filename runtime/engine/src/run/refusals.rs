@@ -25,8 +25,8 @@ const REFUSED_LOG_INTERVAL: Duration = Duration::from_secs(30);
 /// Delays after a preparation that found no refusal, although the broker had refused a consumer of the stream. Without
 /// these delays, each refusal of a consumer would start a preparation, and each preparation makes many requests.
 const ACCEPTED_BACKOFF: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_mins(5));
-/// Time without a refused consumer after which `ACCEPTED_BACKOFF` begins again at its shortest delay. A consumer that the
-/// broker refuses subscribes again, and reports the next refusal, after a shorter time.
+/// Time without a refused consumer after which `ACCEPTED_BACKOFF` begins again at its shortest delay. A consumer that
+/// the broker refuses subscribes again, and reports the next refusal, after a shorter time.
 const CALM_TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// Returns the reason if the broker refuses a stream to this process. `error` is the error of the preparation. For a
