@@ -79,8 +79,8 @@ pub enum QueueFault {
     RecordsRefusedCalls,
     /// The store refuses a repeated call, although the record of the writer contains the call.
     RefusesRepeats,
-    /// A process without a reader also looks for its newest calls in a record that it requested before it made these
-    /// calls. These calls then seem to be lost.
+    /// A process without a reader requests the record of its calls, and makes further calls before it receives the
+    /// record. It then looks in this record for the further calls too, so that they seem to be lost.
     ComparesNewCalls,
     /// A process without a reader forgets calls whose entries still wait in the queue.
     ForgetsWaitingCalls,

@@ -57,8 +57,9 @@ end
 -- a producer repeats a lost message, which may get only the number that it had before the loss. The second flag is 1 if
 -- the message is the last message of its key. The other parts are: the partition; the content digest; the digest of the
 -- id (for a producer's message, of source and id); the first bytes of the event; the message's own number; the digest
--- of the id alone, which earlier versions stored; and the other digests under which a record may have the message.
--- These parts have the following offsets:
+-- of the id alone, which earlier versions stored; and a list of digests of 8 bytes each, up to the end. The record of a
+-- stream that reads the messages may have the same event under one of these digests, or under the content digest. The
+-- parts have the following offsets:
 local PARTITION_IN, CONTENT_IN, ID_IN, HEAD_IN, OWN_IN, EARLIER_ID_IN, DIGESTS_IN = 3, 7, 15, 23, 25, 33, 41
 -- A duration, in ms, that is longer than any retention time.
 local EXPIRY_DELAY_LIMIT_MS = 2 ^ 42

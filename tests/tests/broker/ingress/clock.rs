@@ -13,11 +13,11 @@ use super::support::{SECTIONS, ingress, metric, post_all, printed};
 
 /// An hour, in seconds.
 const HOUR_S: i64 = 3_600;
-/// The differences between the clock of the server and the clock of the system, in hours. The test sets one difference
-/// after the other.
+/// The differences between the clock of Redis and the clock of the machine, in hours. The test sets one difference after
+/// the other.
 const OFFSETS: [i64; 4] = [2, 0, -2, 0];
 
-/// Three hosts accept events while the clock of the server jumps forward and back. The first host owns the only
+/// Three hosts accept events while the clock of Redis jumps forward and back. The first host owns the only
 /// partition, and must keep it. Each event must take effect once and in order. At the end, the server loses some
 /// events, and the hosts must count exactly these events as lost.
 #[test]
