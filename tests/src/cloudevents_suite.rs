@@ -106,8 +106,8 @@ pub fn suite_events() -> Result<Vec<SuiteEvent>> {
                 for (name, value) in table.as_hash().into_iter().flatten() {
                     let name = name.as_str().context("a name")?.to_owned();
                     match value {
-                        // The suite's own client (in the repository `cloudevents/conformance`) trims the values, because
-                        // it sends them as headers. This function therefore trims the values too.
+                        // The suite's own client (in the repository `cloudevents/conformance`) trims the values,
+                        // because it sends them as headers. This function therefore trims the values too.
                         Yaml::String(text) | Yaml::Real(text) => {
                             attributes.push((name, text.trim().to_owned()));
                         }

@@ -365,9 +365,9 @@ fn published_messages_are_read_by_other_clients() -> Result<()> {
     Ok(())
 }
 
-/// Celery executes a message whose headers name a task and an id. The test publishes an event with these headers, and the
-/// stream passes the event on to the sink that the setting `other_types` names. Such a message has the same form as a
-/// message of a handler with these headers.
+/// Celery executes a message whose headers name a task and an id. The test publishes an event with these headers, and
+/// the stream passes the event on to the sink that the setting `other_types` names. Such a message has the same form as
+/// a message of a handler with these headers.
 #[test]
 fn published_message_is_executed_by_celery() -> Result<()> {
     let rig = Rig::with("", "types = [\"other\"]\nother_types = \"tally\"", "")?;

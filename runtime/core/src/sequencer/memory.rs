@@ -36,8 +36,8 @@ impl Sequencer {
 
     /// Returns whether a lane is ready to run, and its turn can start now or when a running turn has ended. The setting
     /// `run_ahead` limits the results that are not yet durable. A lane that loads its key record again keeps such
-    /// results until the load ends, even when all turns and commits have ended. If these results exhaust `run_ahead`, no
-    /// turn can start before such a load has ended.
+    /// results until the load ends, even when all turns and commits have ended. If these results exhaust `run_ahead`,
+    /// no turn can start before such a load has ended.
     fn ready_lanes_can_run(&self) -> bool {
         !self.ready.is_empty() && (self.turns > 0 || self.ahead < self.settings.run_ahead)
     }
