@@ -163,10 +163,14 @@ impl Client {
                         if !answer.is_ack() {
                             refused.push(*message);
                         }
-                        ensure!(
-                            answer.take_message().is_none(),
-                            "the broker returned a message that no queue receives"
-                        );
+                        if let Some(returned) = answer.take_message() {
+                            bail!(
+                                "the broker returned a message to the exchange {exchange:?} that no queue receives: \
+                                 {} {}",
+                                returned.reply_code,
+                                returned.reply_text
+                            );
+                        }
                     }
                 }
                 left = refused;

@@ -445,12 +445,20 @@ impl Rabbit {
         Ok(listed.lines().filter_map(row).collect())
     }
 
-    /// Returns the names of the queues and exchanges that are bound to an exchange.
+    /// Returns the names of the queues and exchanges that are bound to an exchange. The broker routes messages by each
+    /// of these bindings: it writes the rows of a binding to several tables one after the other, and this method waits
+    /// until all rows are written.
     pub fn bound(&self, exchange: &str) -> Result<Vec<String>> {
+        // A transaction keeps its lock on the table of the bindings until it has written all tables. Since RabbitMQ
+        // 4.3, another database (Khepri) replaces Mnesia.
         let listed = self.server.evaluate(&format!(
             "Source = rabbit_misc:r({}, exchange, {}), \
              Names = [element(4, element(4, Binding)) || \
                  Binding <- rabbit_binding:list_for_source(Source)], \
+             case mnesia:system_info(is_running) of \
+                 yes -> {{atomic, ok}} = mnesia:transaction( \
+                     fun() -> mnesia:read_lock_table(rabbit_route) end); \
+                 no -> ok end, \
              iolist_to_binary(lists:join(\"\\n\", Names)).",
             binary(&self.virtual_host),
             binary(exchange)
