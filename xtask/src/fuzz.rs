@@ -5,10 +5,10 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use clap::Args;
 
-use crate::setup::{announce, cargo, root, run};
+use crate::setup::{announce, cargo, cargo_fuzz, root, run, target_dir};
 
-/// The version of cargo-fuzz to install if cargo-fuzz is missing.
-const CARGO_FUZZ: &str = "0.13.2";
+/// The arguments of `cargo xtask` for the short run, which is a step of `cargo xtask ci`.
+pub(crate) const SHORT_RUN: [&str; 3] = ["fuzz", "--inputs", "20000"];
 /// Time limit for one input, in seconds: far more than any input needs.
 const INPUT_TIMEOUT_S: u64 = 10;
 /// Size limit of an input, in bytes. With longer inputs, the fuzzer would find the same faults more slowly. Only the
@@ -31,24 +31,12 @@ pub(crate) struct FuzzArgs {
     inputs: Option<u64>,
 }
 
-impl FuzzArgs {
-    /// Returns the arguments of the short run, which is a step of `cargo xtask ci`.
-    pub(crate) fn short() -> Self {
-        Self { targets: Vec::new(), seconds: 0, inputs: Some(20_000) }
-    }
-}
-
 pub(crate) fn fuzz(args: &FuzzArgs) -> Result<()> {
-    let version = Command::new("cargo-fuzz").arg("--version").output();
-    if !version.is_ok_and(|output| output.status.success()) {
-        announce("installing cargo-fuzz");
-        let package = ["cargo-fuzz", "--version", CARGO_FUZZ];
-        run(cargo("install").args(package))?;
-    }
+    cargo_fuzz()?;
     announce("building the targets with coverage counters");
     // The decoders of this project have no unsafe code, so they need no sanitizer. A sanitizer would need a nightly
     // compiler.
-    run(&mut cargo_fuzz("build"))?;
+    run(&mut fuzz_command("build"))?;
     let targets = if args.targets.is_empty() { all()? } else { args.targets.clone() };
     for target in targets {
         let limits = if let Some(inputs) = args.inputs {
@@ -70,7 +58,7 @@ pub(crate) fn fuzz(args: &FuzzArgs) -> Result<()> {
             "-verbosity=0".to_owned(),
             "-print_final_stats=1".to_owned(),
         ];
-        let mut command = cargo_fuzz("run");
+        let mut command = fuzz_command("run");
         command.arg(&target).arg(found).arg(root().join("fuzz/corpus").join(&target));
         run(command.arg("--").args(limits).args(options)).with_context(|| {
             format!(
@@ -82,9 +70,14 @@ pub(crate) fn fuzz(args: &FuzzArgs) -> Result<()> {
     Ok(())
 }
 
-fn cargo_fuzz(command: &str) -> Command {
+fn fuzz_command(command: &str) -> Command {
     let mut fuzz = cargo("fuzz");
     fuzz.args([command, "--sanitizer", "none"]);
+    // By default, the workspace in the folder `fuzz` has a target folder of its own. With the variable
+    // `CARGO_TARGET_DIR`, both workspaces would share a folder, and one build would wait for the other.
+    if std::env::var_os("CARGO_TARGET_DIR").is_some() {
+        fuzz.env("CARGO_TARGET_DIR", target_dir().join("fuzz-build"));
+    }
     fuzz
 }
 

@@ -10,6 +10,7 @@ mod links;
 mod lua;
 mod prose;
 mod setup;
+mod side_step;
 mod tests;
 
 use std::process::ExitCode;
@@ -47,6 +48,8 @@ enum Command {
     /// Run all checks for a change: format, lints, Redis scripts, prose, docs, links, crate graph, dependencies, tests,
     /// fuzzing.
     Ci,
+    /// Install the missing programs that `ci` needs: servers, clients, linters, the fuzzer.
+    Setup,
     /// Check the dependencies for security advisories.
     Advisories,
 }
@@ -78,6 +81,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Lua => lua::lua(),
         Command::Prose(args) => prose::prose(&args),
         Command::Ci => ci::ci(),
+        Command::Setup => ci::setup(),
         Command::Advisories => ci::advisories(),
     }
 }

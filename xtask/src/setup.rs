@@ -1,6 +1,7 @@
 //! Functions that several commands share. The functions start cargo, add the WebAssembly target, build the host (the
 //! program `ordain`) and the handlers, and find or install servers and clients.
 
+mod cargo_tools;
 mod clients;
 mod servers;
 
@@ -11,6 +12,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+pub(crate) use cargo_tools::{cargo_deny, cargo_fuzz};
 pub(crate) use clients::clients;
 pub(crate) use servers::{lua_programs, servers};
 
@@ -42,23 +44,27 @@ pub(crate) fn target_dir() -> PathBuf {
 /// Returns a cargo command that runs in the root of the workspace and uses the versions in `Cargo.lock`.
 pub(crate) fn cargo(command: &str) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // Remove the environment variables that cargo sets for the package `xtask`. A cargo command that a developer starts
-    // does not have these variables. Suppose that only the cargo commands of `xtask` had the variables. The build
-    // scripts that read the variables would then run again whenever a developer's cargo command follows a cargo command
-    // of `xtask`, or the other way round.
-    for (name, _) in std::env::vars_os() {
-        let name = name.to_string_lossy().into_owned();
-        let of_a_package = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
-        if of_a_package.iter().any(|prefix| name.starts_with(prefix)) {
-            cargo.env_remove(name);
-        }
-    }
+    // A cargo command that a developer starts does not have the variables of a package. If the cargo commands of
+    // `xtask` had these variables, cargo would see other values at each change between the two kinds of commands. It
+    // would then run all build scripts again that read the variables.
+    remove_package_variables(&mut cargo);
     cargo.current_dir(root()).arg(command);
     // `cargo fmt` and `cargo fuzz` have no option `--locked`.
     if !["fmt", "fuzz"].contains(&command) {
         cargo.arg("--locked");
     }
     cargo
+}
+
+/// Removes the environment variables that cargo sets for the package `xtask` from the environment of a command.
+pub(crate) fn remove_package_variables(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        let of_a_package = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
+        if of_a_package.iter().any(|prefix| name.starts_with(prefix)) {
+            command.env_remove(name);
+        }
+    }
 }
 
 /// Runs a command to its end. If the command fails, the error contains the command.

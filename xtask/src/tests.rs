@@ -1,5 +1,6 @@
 //! `cargo xtask test`: runs the tests.
 
+mod programs;
 mod release;
 
 use std::io::{BufRead, BufReader, Read};
@@ -9,8 +10,10 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use crate::setup::{announce, cargo, clients, host, plugins, run, servers, show};
+use crate::side_step::SideStep;
+use programs::{TestProgram, WORKSPACE};
 use release::ServerRelease;
-pub(crate) use release::test_basics;
+pub(crate) use release::{install_basics, test_basics};
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
@@ -26,12 +29,19 @@ pub(crate) struct TestArgs {
     /// conformance of the embedded store.
     #[arg(long, conflicts_with = "minutes")]
     quick: bool,
+    /// Only the simulator and the models.
+    #[arg(long, conflicts_with_all = ["minutes", "servers", "quick"])]
+    models: bool,
 }
 
 impl TestArgs {
     /// Returns the arguments for all tests.
     pub(crate) fn all() -> Self {
-        Self { filter: None, minutes: None, servers: None, quick: false }
+        Self { filter: None, minutes: None, servers: None, quick: false, models: false }
+    }
+
+    fn filter(&self) -> Option<&str> {
+        self.filter.as_deref()
     }
 }
 
@@ -39,36 +49,63 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
     if args.quick {
         return quick(args);
     }
+    if args.models {
+        return models(args.filter());
+    }
     servers()?;
     plugins()?;
     host()?;
     if let Some(release) = args.servers {
-        return release::test(release, args.filter.as_deref());
+        return release::test(release, args.filter());
     }
-    if args.filter.as_deref() == Some("chaos") {
+    if args.filter() == Some("chaos") {
         return chaos(args.minutes.unwrap_or(0));
     }
     clients()?;
     ensure!(args.minutes.is_none(), "--minutes applies to `cargo xtask test chaos` only");
-    let filter: Vec<&str> = args.filter.iter().map(String::as_str).collect();
-
-    let mut passed = simulation(&filter)?;
-
-    // The command builds the whole workspace, so that all cargo commands of this file except the simulator's share one
-    // build. After a failed test program, the command continues, and reports all failures at the end.
-    let workspace = ["--release", "--no-fail-fast", "--workspace", "--exclude", "ordain-sim"];
-    announce("building the other tests");
-    run(cargo("test").args(workspace).arg("--no-run"))?;
+    let programs = programs::build()?;
+    // Most of the other tests wait for servers most of the time, so the simulator and the models run beside them. This
+    // step begins after the builds, because cargo runs only one build at a time in a target folder.
+    let mut side_args = vec!["test", "--models"];
+    side_args.extend(args.filter());
+    let side_step = SideStep::start_with_low_priority("models", &side_args)?;
     announce("running the other tests");
-    let mut others = cargo("test");
-    others.args(workspace).env("RUST_TEST_THREADS", threads().to_string());
-    passed += counted(others.args(&filter))?;
-    finish(args.filter.as_deref(), "", passed)
+    let mut outcome = Outcome::default();
+    for program in programs.iter().filter(|program| !program.explores_models()) {
+        outcome.add(run_program(program, args.filter(), threads())?);
+    }
+    let mut examples = cargo("test");
+    examples.args(WORKSPACE).args(["--doc", "--no-fail-fast"]).args(args.filter());
+    outcome.add(run_tests(&mut examples)?);
+    let output = side_step.finish();
+    let passed = outcome.into_passed()?;
+    let of_models: u64 = output?.lines().filter_map(passed_in).sum();
+    finish(args.filter(), "", passed + of_models)
+}
+
+/// Runs the tests of the simulator and of the models. These tests need much processor time, and no server. A filter
+/// that selects none of these tests is no error, because it may select other tests.
+fn models(filter: Option<&str>) -> Result<()> {
+    let mut passed = simulation(filter)?;
+    let mut outcome = Outcome::default();
+    for program in programs::build()?.iter().filter(|program| program.explores_models()) {
+        outcome.add(run_program(program, filter, processors())?);
+    }
+    passed += outcome.into_passed()?;
+    announce(&format!("all {passed} tests of the simulator and of the models passed"));
+    Ok(())
+}
+
+/// Runs a test program with a number of threads. Each thread runs one test at a time.
+fn run_program(program: &TestProgram, filter: Option<&str>, threads: usize) -> Result<Outcome> {
+    announce(&format!("running {}", program.executable.display()));
+    let mut tests = program.command();
+    run_tests(tests.env("RUST_TEST_THREADS", threads.to_string()).args(filter))
 }
 
 /// Builds and runs the tests of the simulator. Only this build of the sequencer contains the deliberate faults, which
 /// the simulator must find. Returns the number of passed tests.
-fn simulation(filter: &[&str]) -> Result<u64> {
+fn simulation(filter: Option<&str>) -> Result<u64> {
     let simulator = ["--release", "--package", "ordain-sim", "--features", "faults"];
     announce("building the simulator");
     run(cargo("test").args(simulator).arg("--no-run"))?;
@@ -78,18 +115,18 @@ fn simulation(filter: &[&str]) -> Result<u64> {
 
 /// Runs the tests that need neither a server nor a built host.
 fn quick(args: &TestArgs) -> Result<()> {
-    let filter: Vec<&str> = args.filter.iter().map(String::as_str).collect();
-    let mut passed = simulation(&filter)?;
+    let filter = args.filter();
+    let mut passed = simulation(filter)?;
     announce("unit tests, and the models of owners, of shares and of queues");
     let mut units = cargo("test");
-    units.args(["--release", "--no-fail-fast", "--workspace", "--exclude", "ordain-sim"]);
+    units.args(WORKSPACE).arg("--no-fail-fast");
     units.args(["--lib", "--bins", "--test", "protocol", "--test", "sharing", "--test", "queue"]);
-    passed += counted(units.args(&filter))?;
+    passed += counted(units.args(filter))?;
     announce("conformance on the embedded store");
     let mut store = cargo("test");
     store.args(["--release", "--workspace", "--test", "store", "--"]);
-    passed += counted(store.arg(args.filter.as_deref().unwrap_or("embedded")))?;
-    finish(args.filter.as_deref(), "", passed)
+    passed += counted(store.arg(filter.unwrap_or("embedded")))?;
+    finish(filter, "", passed)
 }
 
 /// Announces the number of passed tests. Fails if no test ran, because the path of no test contains the filter. `place`
@@ -109,7 +146,11 @@ fn finish(filter: Option<&str>, place: &str, passed: u64) -> Result<()> {
 /// Returns the number of tests that run concurrently: three times the number of processors, because most tests wait for
 /// servers or leases most of the time.
 fn threads() -> usize {
-    3 * std::thread::available_parallelism().map_or(1, usize::from)
+    3 * processors()
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Runs the tests of the program `chaos`, whose rounds let hosts, servers and networks fail while events arrive. Each
@@ -124,48 +165,73 @@ fn chaos(minutes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Number of lines that are printed again for each failed test.
+/// Number of lines that the command prints once more for each failed test.
 const REPEATED_LINES: usize = 60;
 
-/// Runs `cargo test`, prints its output, and returns the number of passed tests. If tests failed, prints the end of the
-/// output of each failed test again: a failure lies thousands of lines above the end of the whole output.
+/// Runs a command with tests, and returns the number of passed tests. Fails if a test failed.
 fn counted(command: &mut Command) -> Result<u64> {
+    run_tests(command)?.into_passed()
+}
+
+/// Runs a command with tests, and prints its output.
+fn run_tests(command: &mut Command) -> Result<Outcome> {
     let shown = show(command);
     // The error of a test already shows its causes. A backtrace would only make the causes harder to find.
     command.env("RUST_LIB_BACKTRACE", "0");
     let started = command.stdout(Stdio::piped()).spawn();
     let mut child = started.with_context(|| format!("cannot start: {shown}"))?;
     let output = child.stdout.take().context("a piped output")?;
-    let Outcome { passed, failures } = read_output(output)?;
+    let mut outcome = read_output(output)?;
     let status = child.wait()?;
-    if status.success() {
-        return Ok(passed);
+    if !status.success() {
+        outcome.failed_commands.push(format!("failed ({status}): {shown}"));
     }
-    if !failures.is_empty() {
-        announce(&format!("failed tests: {}, with the end of their output", failures.len()));
-    }
-    for failure in failures {
-        let cut = failure.len().saturating_sub(REPEATED_LINES);
-        let omitted = (cut > 0).then(|| format!("[{cut} lines omitted]"));
-        for line in failure[..1].iter().chain(&omitted).chain(&failure[cut.max(1)..]) {
-            println!("{line}");
-        }
-    }
-    bail!("failed ({status}): {shown}");
+    Ok(outcome)
 }
 
-/// Results of a `cargo test` command.
-#[derive(Debug, PartialEq)]
+/// Results of commands with tests.
+#[derive(Debug, Default, PartialEq)]
 struct Outcome {
     passed: u64,
     /// The lines of the output of each failed test. The first line contains the name of the test.
     failures: Vec<Vec<String>>,
+    /// A description of each command that failed.
+    failed_commands: Vec<String>,
+}
+
+impl Outcome {
+    fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failures.extend(other.failures);
+        self.failed_commands.extend(other.failed_commands);
+    }
+
+    /// Returns the number of passed tests. If a command failed, prints the end of the output of each failed test once
+    /// more, and returns an error. The first print of a failure is thousands of lines above the end of the whole
+    /// output.
+    fn into_passed(self) -> Result<u64> {
+        if self.failed_commands.is_empty() {
+            return Ok(self.passed);
+        }
+        if !self.failures.is_empty() {
+            let count = self.failures.len();
+            announce(&format!("failed tests: {count}, with the end of their output"));
+        }
+        for failure in self.failures {
+            let cut = failure.len().saturating_sub(REPEATED_LINES);
+            let omitted = (cut > 0).then(|| format!("[{cut} lines omitted]"));
+            for line in failure[..1].iter().chain(&omitted).chain(&failure[cut.max(1)..]) {
+                println!("{line}");
+            }
+        }
+        bail!("{}", self.failed_commands.join("; "));
+    }
 }
 
 /// Prints the lines of an output. Adds up the counts of passed tests in lines of the form `test result: ok. 3 passed;
 /// …`. Collects the output of each failed test, which begins with a line of the form `---- NAME stdout ----`.
 fn read_output(output: impl Read) -> Result<Outcome> {
-    let mut outcome = Outcome { passed: 0, failures: Vec::new() };
+    let mut outcome = Outcome::default();
     let mut is_in_failure = false;
     for line in BufReader::new(output).lines() {
         let line = line?;
@@ -208,8 +274,18 @@ fn passed_tests_are_counted_and_failures_collected() -> Result<()> {
         vec!["---- b stdout ----".to_owned(), "Error: wrong".to_owned()],
         vec!["---- c stdout ----".to_owned()],
     ];
-    assert_eq!(read_output(output.as_bytes())?, Outcome { passed: 5, failures });
-    let nothing = Outcome { passed: 0, failures: Vec::new() };
-    assert_eq!(read_output(&b"running 0 tests\n"[..])?, nothing);
+    let mut outcome = read_output(output.as_bytes())?;
+    assert_eq!(outcome, Outcome { passed: 5, failures, ..Outcome::default() });
+    let nothing = read_output(&b"running 0 tests\n"[..])?;
+    assert_eq!(nothing, Outcome::default());
+
+    outcome.failed_commands.push("failed (exit status: 101): b".to_owned());
+    let mut whole = Outcome { passed: 1, ..Outcome::default() };
+    whole.add(nothing);
+    assert_eq!(Outcome { passed: 1, ..Outcome::default() }.into_passed()?, 1);
+    whole.add(outcome);
+    assert_eq!(whole.passed, 6);
+    let error = whole.into_passed().expect_err("an error").to_string();
+    assert_eq!(error, "failed (exit status: 101): b");
     Ok(())
 }

@@ -9,12 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::ValueEnum;
-use serde_json::Value;
 
-use super::{counted, finish, threads};
-use crate::setup::{announce, cargo, root, run, target_dir};
+use super::{counted, finish, programs, threads};
+use crate::setup::{announce, root, run, target_dir};
 
 /// Test programs, each with filters: only tests whose paths contain one of the filters run. If the list of filters is
 /// empty, all tests of the program run.
@@ -74,7 +73,7 @@ impl ServerRelease {
     /// Returns the basic tests, which `cargo xtask ci` runs: a part of the tests that `programs` returns.
     fn basic_programs(self) -> TestPrograms {
         const STORE: &[&str] = &["single_server::", "cluster::", "failover::", "rights::"];
-        // The results of the tests that are named singly depend on the version of RabbitMQ.
+        // A whole test name in this list stands for one test whose result depends on the version of RabbitMQ.
         const BROKER: &[&str] = &[
             "amqp::basic::",
             "amqp::connect::",
@@ -92,9 +91,22 @@ impl ServerRelease {
     }
 }
 
-/// Runs the basic tests with the servers of Debian 13: first with Redis, then with Valkey.
+/// The releases that the basic tests use: Debian 13, first with Redis, then with Valkey.
+const BASIC_RELEASES: [ServerRelease; 2] = [ServerRelease::Debian13, ServerRelease::Debian13Valkey];
+
+/// Installs the servers of the basic tests, if this user may install a release.
+pub(crate) fn install_basics() -> Result<()> {
+    if is_linux_root()? {
+        for release in BASIC_RELEASES {
+            install(release)?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs the basic tests with the servers of Debian 13.
 pub(crate) fn test_basics() -> Result<()> {
-    for release in [ServerRelease::Debian13, ServerRelease::Debian13Valkey] {
+    for release in BASIC_RELEASES {
         run_programs(release, release.basic_programs(), None)?;
     }
     Ok(())
@@ -114,13 +126,16 @@ fn run_programs(
     if folder.is_none() {
         announce("only root on Linux can install a release: testing with the servers in the PATH");
     }
+    let built = programs::build()?;
     let mut passed = 0;
     for (program, parts) in programs {
-        let executable = build(program)?;
+        let found = built.iter().find(|found| found.is_integration_test(program));
+        let executable =
+            &found.with_context(|| format!("cargo built no test {program}"))?.executable;
         announce(&format!("{program} with the servers of {}", release.name()));
         let mut tests = match &folder {
-            Some(folder) => inside(folder, &executable),
-            None => Command::new(&executable),
+            Some(folder) => inside(folder, executable),
+            None => Command::new(executable),
         };
         tests.current_dir(root().join("tests"));
         tests.env("RUST_TEST_THREADS", threads().to_string());
@@ -194,27 +209,6 @@ fn install(release: ServerRelease) -> Result<PathBuf> {
     }
     fs::write(complete, "")?;
     Ok(folder)
-}
-
-/// Builds a test program, and returns its path.
-fn build(program: &str) -> Result<PathBuf> {
-    announce(&format!("building {program}"));
-    let mut build = cargo("test");
-    // The arguments equal the arguments of the other test commands, so that all these commands share one build.
-    build.args(["--release", "--workspace", "--exclude", "ordain-sim", "--no-run"]);
-    build.arg("--message-format=json-render-diagnostics");
-    let output = build.stderr(Stdio::inherit()).output()?;
-    if !output.status.success() {
-        bail!("cargo cannot build the tests");
-    }
-    let is_program = |artifact: &Value| {
-        artifact["target"]["name"] == program && artifact["target"]["kind"][0] == "test"
-    };
-    let lines = output.stdout.split(|byte| *byte == b'\n');
-    let mut artifacts = lines.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
-    let found = artifacts.find(is_program);
-    let path = found.as_ref().and_then(|artifact| artifact["executable"].as_str());
-    Ok(path.with_context(|| format!("cargo built no test {program}"))?.into())
 }
 
 /// Returns a command that runs a program with the folder of another release as its root folder. The program finds the
