@@ -145,7 +145,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, LoadFailure> {
     std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, NONBLOCK_FLAG);
     let file = options.open(path).map_err(unreadable)?;
     if !file.metadata().map_err(unreadable)?.is_file() {
-        return Err("is no regular file".to_owned().into());
+        return Err("is not a regular file".to_owned().into());
     }
     let mut bytes = Vec::new();
     file.take(FILE_LIMIT_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;

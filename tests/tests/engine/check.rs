@@ -25,7 +25,7 @@ fn check_and_start_report_the_same_file_errors() -> Result<()> {
     ensure!(check == run && check.contains("events.ndjson cannot be read"), "{check}\n{run}");
     std::fs::create_dir(home.path("events.ndjson"))?;
     let [check, run] = refusals(&home, 78)?;
-    ensure!(check == run && check.contains("is no regular file"), "{check}\n{run}");
+    ensure!(check == run && check.contains("is not a regular file"), "{check}\n{run}");
 
     std::fs::remove_dir(home.path("events.ndjson"))?;
     home.write("events.ndjson", "")?;
