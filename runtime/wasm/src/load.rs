@@ -78,8 +78,9 @@ impl HandlerEngine {
             check_header(&bytes)?;
             let cache = self.cache().ok_or_else(|| {
                 LoadFailure::temporary(format!(
-                    "cannot be compiled: there is no folder for the result. Let this user own and write to \
-                     `.cache` in the folder of handlers, or let this user write to {}",
+                    "cannot be compiled: Ordain cannot use the cache folder or the temporary folder for the compiled \
+                     code. Let this user own and write to `.cache` in the folder of handlers, or let this user write \
+                     to {}",
                     std::env::temp_dir().display()
                 ))
             })?;

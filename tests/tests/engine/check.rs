@@ -209,7 +209,7 @@ fn invalid_handler_files_are_listed_as_broken() -> Result<()> {
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     let results: Vec<&str> = stdout.lines().collect();
     for (line, reason) in [
-        (0, "is no version"),
+        (0, "is not a valid version"),
         (1, "is empty"),
         (2, "\"reason\":null"),
         (3, "cannot be read"),
