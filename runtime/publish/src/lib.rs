@@ -571,7 +571,7 @@ async fn prepare_exchange(
         // Before the next attempt, the broker may be upgraded.
         broker.forget_version();
         if throttle.allow() {
-            tracing::warn!("broker unavailable: {reason}; waiting for it");
+            tracing::warn!("broker unavailable: {reason}; waiting for it to become available");
         }
         tokio::time::sleep(BROKER_RETRY_DELAY).await;
     }
