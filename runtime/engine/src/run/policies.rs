@@ -322,8 +322,8 @@ impl ConsumedQueue {
             ),
             RouteCheck::Unknown => (
                 None,
-                ". Ignore this warning if a policy names an alternate exchange that leads to the queue, or if a queue \
-                 moves its expired messages to the queue",
+                ". Ignore this warning if a policy names an alternate exchange that leads to the queue, or if another \
+                 queue dead-letters its expired messages to the queue",
             ),
         };
         let text = format!(
