@@ -19,8 +19,8 @@ pub(super) const EVENTS: &str = "\
     Events that ended durably: with effect, as a duplicate, as a dead letter, or without a call of the handler \
     because of their type";
 pub(super) const UNVERIFIED_DUPLICATES: &str = "\
-    Store-numbered events that ended as duplicates although Ordain no longer knew the event that it had settled with \
-    the same sequence";
+    Store-numbered events that counted as duplicates without a comparison, because Ordain no longer knew the event \
+    that it had settled with the same sequence";
 pub(super) const DEAD_LETTERS: &str = "Dead letters written";
 pub(super) const PUBLISHED_MESSAGES: &str =
     "Messages, and forwarded dead letters, that this process has published";
