@@ -62,8 +62,8 @@ impl ConfigChecker<'_> {
         let Some(format) = format.filter(|_| !self.lines.has(key_setting)) else { return };
         let message = format!(
             "format = \"{}\" needs the setting `key`, because {} has no fixed place for the key of your data: name the \
-             place of the key in your messages, such as key = \"{}\". Or write key = \"routing-key\", or key = \"*\" \
-             for one key of the whole stream",
+             place in your messages, such as key = \"{}\". Or write key = \"routing-key\", or key = \"*\" for one key \
+             of the whole stream",
             format.name(),
             format.library(),
             format.example_key()

@@ -95,8 +95,8 @@ pub enum PublisherError {
     },
     /// Standard output no longer has a reader.
     #[error(
-        "standard output, to which the sink {0} writes, has no reader any more; the next start publishes the committed \
-         messages that were not written"
+        "standard output, to which the sink {0} writes, has no reader any more; at the next start, Ordain publishes \
+         the committed messages that were not written"
     )]
     NoReader(String),
 }
