@@ -233,7 +233,7 @@ impl ExchangeProducer {
                 cause: RefusalCause::NotFound,
                 reason: format!(
                     "no queue takes messages of the exchange {exchange:?} with the routing key {:?}: bind a queue, or \
-                     start the stream once: the start declares the queues of the stream",
+                     start the stream once, so that it declares its queues",
                     key.as_str()
                 ),
             })

@@ -49,7 +49,7 @@ impl PublishWarnings {
             tracing::info!(
                 sink = self.exchange.sink,
                 seconds,
-                "publishing of messages works again"
+                "publishing of messages works again: the broker accepts all messages of the sink"
             );
         }
     }
@@ -155,8 +155,9 @@ impl PublishWarnings {
             sink = self.exchange.sink,
             exchange = self.exchange.name,
             id = &*escape_invisible(&id),
-            "dead letter in its original form refused by the broker: {reason}; Ordain publishes the dead letter with a \
-             JSON document instead. Its message cannot be moved back to the stream"
+            "dead letter in its original form refused by the broker: {reason}; Ordain publishes a JSON document \
+             instead, which contains the message. Unlike the original form, this document cannot be moved back to the \
+             stream"
         );
     }
 

@@ -73,9 +73,9 @@ impl fmt::Display for SampledMessage {
         line.push_str(": ");
         if let Some(cause) = self.cause {
             let part = |text: &Option<String>| text.clone().unwrap_or_default();
-            write!(line, "{cause}: {}; it has {}", part(&self.error), part(&self.values))?;
+            write!(line, "{cause}: {}; the message has {}", part(&self.error), part(&self.values))?;
             if let Some(proposal) = &self.proposal {
-                write!(line, "; with {proposal}, it could be read")?;
+                write!(line, "; with {proposal}, the stream could read the message")?;
             }
         } else {
             write!(line, "key {:?}", self.key.as_deref().unwrap_or_default())?;
@@ -303,7 +303,7 @@ mod tests {
             "{}",
             lines[1]
         );
-        let end = "; with `source = { …, id = \"content\" }`, it could be read";
+        let end = "; with `source = { …, id = \"content\" }`, the stream could read the message";
         assert!(lines[1].ends_with(end), "{}", lines[1]);
         let severity =
             |samples: &[SampledMessage]| summary("s", "q", samples.len(), samples).severity;

@@ -298,7 +298,10 @@ impl<'a> Subscription<'a> {
         if delivery.delivery_tag != self.received {
             let number = self.received;
             let tag = delivery.delivery_tag;
-            let reason = format!("the broker sent delivery {number} with the delivery tag {tag}");
+            let reason = format!(
+                "the broker sent delivery {number} of the channel with the delivery tag {tag}, but the tags must count \
+                 the deliveries"
+            );
             return Err(BrokerError::Unavailable(reason));
         }
         self.report_priority(&delivery);

@@ -191,7 +191,8 @@ impl UnreadableRun {
         let error = truncated(escape_invisible(error).into_owned(), ERROR_BYTES);
         let advice = match propose_settings(decoder, message) {
             Some(settings) => format!(
-                "With {settings}, the stream would read this message: if these settings name the right values, set them"
+                "With {settings}, the stream would read this message: if these settings name the right values, add \
+                 them to the configuration"
             ),
             None => "Correct the settings of the source or the producer, or remove the messages"
                 .to_owned(),

@@ -157,8 +157,8 @@ impl ConfigChecker<'_> {
             && let Some(sink) = self.numbering_sink(name)
         {
             let message = format!(
-                "must be 0 or 1, because sink \"{sink}\" numbers the events of this stream. Each key begins with the \
-                 first number of the sink, and with `any`, Ordain would not detect the loss of the first event"
+                "must be 0 or 1, because sink \"{sink}\" numbers the events of this stream, and gives the first event \
+                 of each key this number. With `any`, Ordain would not detect the loss of that event"
             );
             self.report(&at("first"), message);
         }

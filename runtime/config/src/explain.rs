@@ -42,7 +42,8 @@ fn write_row(out: &mut String, title: &str, place: &str, row: &ReferenceRow, dep
         let _ = writeln!(out, "{indent}    Why: {reason}.");
     }
     if let Some(feature) = unsupported_feature(place) {
-        let _ = writeln!(out, "{indent}    Not yet in this build: {feature}.");
+        let _ =
+            writeln!(out, "{indent}    Not yet supported by this version of Ordain: {feature}.");
     }
     for inside in row.rows {
         let name = inside.name.strip_prefix("kind = ").unwrap_or(inside.name).trim_matches('"');

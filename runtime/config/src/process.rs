@@ -80,7 +80,8 @@ section! {
         token: Option<Secret>;
         /// Maximum size of the body of a request.
         request_size: ByteSize ["1KiB" to "256MiB"] = "8MiB",
-            because "8 MiB hold several thousand events; larger requests gain nothing and take longer to send again";
+            because "8 MiB hold several thousand events; larger requests do not raise the throughput, and a producer \
+                     needs longer to send them again after a failure";
         /// Maximum total size of the requests in progress. Beyond this size, Ordain rejects new requests, and producers
         /// retry these requests after a moment.
         in_flight: ByteSize ["1MiB" to "16GiB"] = "64MiB",
@@ -252,7 +253,7 @@ section! {
             because "every commit of the key writes the whole state";
         /// Maximum number of messages in one outcome (the result of the handler for one event).
         messages: usize [1 to 100_000] = 1_000,
-            because "more messages point to a loop, not to a reaction to one event";
+            because "a handler that emits more messages for one event usually contains an endless loop";
         /// Maximum total size of the messages in one outcome.
         messages_size: ByteSize ["1KiB" to "256MiB"] = "4MiB",
             because "`runtime.batch_size` has the same default, so one commit holds such an outcome";

@@ -39,7 +39,7 @@ section! {
         /// A process also limits its requests to all servers together (to at most 128), and gives each server an equal
         /// share. If this share is lower than `concurrency`, the share applies.
         concurrency: usize [1 to 256] = 16,
-            because "many keys may miss events at once, and the server has other clients";
+            because "events of many keys can be missing at once, and the server must also respond to its other clients";
     }
 }
 

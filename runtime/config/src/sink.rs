@@ -47,7 +47,7 @@ section! {
                      missing queue is usually a mistake that an operator corrects";
         /// If true, each message gets a number within its key.
         sequenced: bool = false,
-            because "numbers and their replay log cost a write for each message";
+            because "for each message, the numbering and the copy for replay cost another write to the store";
     }
 }
 
@@ -85,7 +85,7 @@ section! {
         path: FileOrStdio;
         /// If true, each message gets a number within its key.
         sequenced: bool = false,
-            because "numbers and their replay log cost a write for each message";
+            because "for each message, the numbering and the copy for replay cost another write to the store";
     }
 }
 
@@ -96,6 +96,6 @@ section! {
         stream: ResourceName;
         /// If true, each message gets a number within its key.
         sequenced: bool = false,
-            because "numbers and their replay log cost a write for each message";
+            because "for each message, the numbering and the copy for replay cost another write to the store";
     }
 }

@@ -98,8 +98,8 @@ section! {
         /// earlier. With the value 0, the partition never stops, and each unreadable message immediately becomes a dead
         /// letter.
         unreadable_limit: usize [0 to 65_535] = 100,
-            because "100 such messages in a row usually mean that a producer has changed the form of its messages; if \
-                     the messages remain in the queue, no producer must send them again";
+            because "100 such messages in a row usually mean that a producer has changed the form of its messages; \
+                     because these messages remain in the queue, no producer needs to send them again";
         /// Approximate maximum number of events of a partition that came over HTTP and wait in the store. Beyond this
         /// number, Ordain rejects requests, and producers retry later.
         inbox: u64 [1 to 1_000_000_000] = 100_000,

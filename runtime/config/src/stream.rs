@@ -50,7 +50,8 @@ section! {
         /// (see `complete_ttl`), is not parked, and waits for neither a retry nor a missing event. The store must also
         /// have no event of the key that may still take effect.
         key_ttl: OffOrMillis ["1m" to "3650d"] = "off",
-            because "a forgotten key that receives another event would start again";
+            because "a key that Ordain has forgotten starts again, without its state, when another event of the key \
+                     arrives";
         /// Number of events that a blocked key may have in memory. If the key has more events, its events move to the
         /// store.
         lane_buffer: usize [1 to 100_000] = 256,
@@ -68,7 +69,8 @@ section! {
             because "an event should be dead-lettered only if the configuration requests it";
         /// Maximum number of events of a key in one turn. One worker executes the events of a turn back to back.
         quantum: usize [1 to 4_096] = 64,
-            because "64 events share the cost of a turn, and a fast handler delays other keys by only 1 ms";
+            because "64 events share the fixed cost of one turn, and a turn of a fast handler delays other keys by \
+                     only 1 ms";
         /// Number of ids that a `fifo` stream remembers for each key. If the configuration leaves out this setting,
         /// Ordain raises the default to the number of events that the source can deliver again after a crash.
         id_window: usize [1 to 1_000_000] = 4_000,
@@ -82,7 +84,7 @@ section! {
         /// - all ids within `id_window`, if the file has `[ingress]`, and the source is of kind `amqp` and has an
         ///   exchange.
         id_ttl: Millis ["1m" to "365d"] = "24h",
-            because "a producer that repeats an event does so within a day";
+            because "producers usually repeat an event within a day";
         /// Number of content digests that the store keeps for each key, to distinguish a repeat from a different event
         /// with the same sequence.
         digests: usize [0 to 4_096] = 64,

@@ -110,7 +110,8 @@ fn file_with_several_partitions_is_not_supported_yet() {
     assert_eq!(
         refused.problems.iter().map(ToString::to_string).collect::<Vec<_>>(),
         [
-            "streams.a.source: this build does not support a file in several partitions yet: remove the setting"
+            "streams.a.source: this version of Ordain does not support a file in several partitions yet: remove the \
+             setting"
         ]
     );
 }
@@ -162,7 +163,7 @@ fn every_setting_is_documented_and_every_default_is_valid() {
     check(text, &[]);
     let explained = explain();
     assert!(explained.contains("gap") && explained.contains("Why: "), "{explained}");
-    let notes = explained.matches("Not yet in this build: ").count();
+    let notes = explained.matches("Not yet supported by this version of Ordain: ").count();
     assert_eq!(notes, super::unsupported::places().count(), "{explained}");
 }
 

@@ -45,7 +45,9 @@ pub(super) fn find_unsupported(config: &Config, lines: &SettingLines) -> Vec<Con
         .map(|(feature, setting)| ConfigProblem {
             line: lines.line_of(&setting),
             setting,
-            message: format!("this build does not support {feature} yet: remove the setting"),
+            message: format!(
+                "this version of Ordain does not support {feature} yet: remove the setting"
+            ),
             is_temporary: false,
         })
         .collect();

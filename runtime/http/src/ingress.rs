@@ -338,8 +338,9 @@ async fn receive_events(
         return Err(app.too_large());
     }
     let (body, room) = timeout(BODY_TIMEOUT, app.body(body)).await.unwrap_or_else(|_| {
-        let words =
-            format!("the body took more than {BODY_TIMEOUT:?}: send fewer events at a time");
+        let words = format!(
+            "the body did not arrive within {BODY_TIMEOUT:?}: send fewer events in a request"
+        );
         Err(ProblemDetails::new(StatusCode::REQUEST_TIMEOUT, words))
     })?;
     let check = |event: &Event| intake.fault(event);
@@ -492,7 +493,7 @@ impl From<BodyError> for ProblemDetails {
             BodyError::Unreadable(detail) => Self::bad_request(detail),
             BodyError::TooMany { limit } => {
                 let detail = format!(
-                    "the request has more than {limit} events: send fewer events at a time"
+                    "the request has more than {limit} events: send at most {limit} events in a request"
                 );
                 Self::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
             }

@@ -355,9 +355,9 @@ fn refused_repeat(
     let mut pairs = items.iter().zip(assigned);
     let (item, words) = pairs.find_map(|pair| Some((pair.0, refusal(pair)?)))?;
     Some(AssignError::Refused(format!(
-        "the store went back in time and lost events of this publisher. The publisher cannot write the event with the \
-         id {:?} again: {words}. Until the store accepts the event, this publisher publishes no further event; another \
-         publisher can publish other events",
+        "the store went back in time and lost events of this publisher. The publisher cannot write the lost event with \
+         the id {:?} again: {words}. This publisher publishes no further events until the store accepts the lost \
+         event; meanwhile, another publisher can publish other events",
         item.event.id()
     )))
 }

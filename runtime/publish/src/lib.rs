@@ -448,32 +448,33 @@ fn refusal_message(stream: &str, event: &Event, reply: AssignItemReply, reuses: 
     let key = event.key();
     match reply {
         AssignItemReply::KeyEnded if reuses => format!(
-            "key {key:?} has ended, and the stream does not know this event (it keeps the digests of the last `digests` \
-             events of a key). If the event was published before the end of the key, the stream has \
-             settled it: publish the other lost events without it. If the event is new, publish it when \
-             `complete_ttl` has passed since the end of the key"
+            "key {key:?} has ended, and Ordain cannot check whether the stream has settled this event, because it \
+             keeps only the digests of the last `digests` (a setting) events of a key. If the event was published \
+             before the end of the key, the stream has settled it: publish the other lost events without this event. \
+             If the event is new, publish it when `complete_ttl` has passed since the end of the key"
         ),
         AssignItemReply::KeyEnded => format!(
             "key {key:?} has ended: if the event is new, publish it when `complete_ttl` has passed since the end of \
              the key. If the store has lost data (for example by a failover or a restored backup), {REUSE_ADVICE}"
         ),
         AssignItemReply::UnprovenRepeat(sequence) => format!(
-            "there are three possible reasons. The stream has executed another event as sequence {sequence} of key \
-             {key:?}. Or it has executed more than `digests` (a setting) later events of the key, and no longer knows \
-             that event. Or it has not executed the event yet. With `--reuse-lost-numbers`, publish only the lost \
-             events: all of them, in their order, from the first lost event of each key. If this event is one of them, \
-             wait until the stream has executed all waiting events, and publish this event again. For the other cases, \
-             see {LOST_NUMBERS_GUIDE}"
+            "the store cannot give this event the sequence {sequence} of key {key:?} again, for one of three reasons. \
+             The stream has executed another event with this sequence. Or the stream has executed more than `digests` \
+             (a setting) later events of the key, so it no longer knows which event had this sequence. Or it has not \
+             executed the event yet. With `--reuse-lost-numbers`, publish only the lost events: all of them, in their \
+             order, from the first lost event of each key. If this event is a lost event, wait until the stream has \
+             executed all waiting events, and publish this event again. For the other cases, see {LOST_NUMBERS_GUIDE}"
         ),
         AssignItemReply::NumberedElsewhere(next) => format!(
             "the stream has events of key {key:?} up to sequence {last}, with sequences that the store did not give, \
-             or gave and then lost. If the sequence {last} is a mistake (check with {why}), do not use the next \
-             sequence: give this event its right sequence. If the store has lost data (for example by a failover or a \
-             restored backup), {REUSE_ADVICE}. If this event is new, publish it afterwards and without the option. If \
-             the store has lost no data, another producer numbers the events of this key. Let this producer number \
-             this event too. Or, if no other event will ever get the sequence {next}, publish this event with the \
-             sequence {next}. After a loss, only a new event may get the sequence {next}, and only as described in \
-             {LOST_NUMBERS_GUIDE}: a lost event would take effect twice under this sequence",
+             or gave and then lost. Find out which of three cases applies. First case: the sequence {last} is a \
+             mistake (check with {why}). Then do not use the next sequence, but give this event its right sequence. \
+             Second case: the store has lost data (for example by a failover or a restored backup). Then \
+             {REUSE_ADVICE}. If this event is new, publish it afterwards and without the option. In this case, only a \
+             new event may get the sequence {next}, and only as described in {LOST_NUMBERS_GUIDE}: a lost event would \
+             take effect twice under this sequence. Third case: another producer numbers the events of this key. Then \
+             let this producer number this event too. Or, if no other event will ever get the sequence {next}, publish \
+             this event with the sequence {next}",
             last = next - 1,
             why = PrintedCommand::new("keys why").argument(stream).argument(key)
         ),
@@ -490,8 +491,8 @@ fn conflict_message(event: &Event, reply: AssignItemReply) -> String {
         None => (format!("the id {:?}", event.id()), "id"),
     };
     format!(
-        "{what} of key {key:?} was published before with other content (as sequence {sequence}): give the new \
-         event another {right}"
+        "{what} of key {key:?} already belongs to another event, with other content (sequence {sequence}): give the \
+         new event another {right}"
     )
 }
 
@@ -570,7 +571,7 @@ async fn prepare_exchange(
         // Before the next attempt, the broker may be upgraded.
         broker.forget_version();
         if throttle.allow() {
-            tracing::warn!("broker unavailable: {reason}; waiting for it");
+            tracing::warn!("broker unavailable: {reason}; waiting for it to become available");
         }
         tokio::time::sleep(BROKER_RETRY_DELAY).await;
     }

@@ -52,9 +52,9 @@ impl SharedStore {
     /// Disables this store, because its folder or the engine's folder is no longer at its path.
     pub(super) fn fail_without_folder(&self) {
         self.disable(&format!(
-            "the store's folder {}, or the folder data in it, is missing or was replaced: was it moved, \
-             removed or unmounted? Events acknowledged in the last second may be only in the old \
-             folder. Put the old folder back, then start again",
+            "the store's folder {}, or its subfolder data, is missing or was replaced by another folder. Was it moved, \
+             removed or unmounted? Events acknowledged in the last second may be only in the old folder. Put the old \
+             folder back at its path, then start again",
             self.folder.path().display()
         ));
     }

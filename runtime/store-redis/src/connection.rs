@@ -260,7 +260,8 @@ fn check_single(address: &RedisAddress) -> RedisResult<()> {
     }
     if address.path.parse::<u32>().is_err() && !address.path.is_empty() {
         return Err(config_error(format!(
-            "{address} is a single server, but {:?} is not the number of a database",
+            "{address} is a single server, so the path of the URL must be the number of a database, such as 0, or \
+             empty; found {:?}",
             address.path
         )));
     }

@@ -190,7 +190,7 @@ impl RedisStore {
             }
             if throttle.allow() {
                 tracing::warn!(
-                    "the store at {} is unavailable: {reason}; waiting for it",
+                    "the store at {} is unavailable: {reason}; waiting for it to become available",
                     options.address
                 );
             }

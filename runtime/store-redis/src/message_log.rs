@@ -233,7 +233,9 @@ impl MessageLog for RedisStore {
         let ends = bytes(ends).as_deref().map_or(EMPTY_QUEUE, parse_ends);
         let Some(record) = bytes(record) else { return Ok((WriterCalls::default(), ends)) };
         let calls = parse_calls(&record).ok_or_else(|| {
-            StoreError::Corrupt(format!("field {field} of {log} is no record of a writer"))
+            StoreError::Corrupt(format!(
+                "field {field} of {log} does not contain a valid record of a writer"
+            ))
         })?;
         Ok((calls, ends))
     }

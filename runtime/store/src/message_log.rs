@@ -479,13 +479,13 @@ pub trait MessageLog: Send + Sync {
     /// has expired counts until the store removes it.
     async fn has_counters(&self, to: &Destination, keys: &[&str]) -> Result<Vec<bool>, StoreError>;
 
-    /// Returns two things about a shard, read at one moment. The first result is about the calls of the writer to the
-    /// partition's stream: it contains the numbers of the calls that the shard still has. The second result contains
-    /// the ends of the partition's queue in the shard. A store that can go back in time writes the number of a call
-    /// together with the entries of the call. If the store loses the entries, it therefore loses the number too. The
-    /// store keeps the numbers for at least half an hour after the writer's last call. Afterwards, the store may report
-    /// that it has no call of the writer. A store that cannot go back in time while it is open reports that it has all
-    /// calls.
+    /// Reads two values from a shard at the same moment: the numbers of those calls of the writer to the partition's
+    /// stream that the shard still has, and the ends of the partition's queue in the shard.
+    ///
+    /// A store that can go back in time writes the number of a call together with the entries of the call. If the
+    /// store loses the entries, it therefore loses the number too. The store keeps the numbers for at least half an
+    /// hour after the writer's last call. Afterwards, the store may report that it has no call of the writer. A store
+    /// that cannot go back in time while it is open reports that it has all calls.
     async fn writer_calls(
         &self,
         partition: &Partition,

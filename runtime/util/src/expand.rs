@@ -93,7 +93,7 @@ fn file_content(path: &str) -> Result<String, ExpandError> {
     };
     // Opening a special file, such as a named pipe, may wait for ever.
     if !std::fs::metadata(path).map_err(failed)?.is_file() {
-        return invalid(format!("{path} is no regular file"));
+        return invalid(format!("{path} is not a regular file"));
     }
     let mut content = String::new();
     let file = File::open(path).map_err(failed)?;
@@ -168,8 +168,8 @@ mod tests {
             ("${file:secret}", "must name an absolute path", false),
             ("${file:/no/such/file}", "No such file", true),
             ("${file:/dev/null/file}", "Not a directory", true),
-            ("${file:/dev/zero}", "is no regular file", false),
-            ("${file:/tmp}", "is no regular file", false),
+            ("${file:/dev/zero}", "is not a regular file", false),
+            ("${file:/tmp}", "is not a regular file", false),
         ] {
             let error = expand(text, &env).expect_err(text);
             assert!(error.to_string().contains(words), "{error}");

@@ -110,8 +110,9 @@ pub(super) fn classify(
     let cause = error.root_cause().to_string();
     if cause.contains(LIFT_EXHAUSTED_TEXT) {
         let words = format!(
-            "the handler returned more than {} at once: the sum of `plugins.state_size` ({}), \
-             `plugins.messages_size` ({}) and 1 KiB for each of the {} messages that `plugins.messages` allows",
+            "the handler returned more than {} at once, as the outcome of one event. This limit is the sum of \
+             `plugins.state_size` ({}), `plugins.messages_size` ({}) and 1 KiB for each of the {} messages that \
+             `plugins.messages` allows",
             DisplaySize(limits.lift_limit()),
             DisplaySize(limits.state_size),
             DisplaySize(limits.messages_size),

@@ -171,13 +171,15 @@ const DIGEST_DIGITS: usize = 12;
 
 fn parse_version(text: &str) -> Result<semver::Version, String> {
     semver::Version::parse(text).map_err(|error| {
-        format!("`{text}` after the @ is no version ({error}); a version looks like 1.2.3")
+        format!(
+            "`{text}` after the @ is not a valid version ({error}); write a version such as 1.2.3"
+        )
     })
 }
 
 fn check_name(name: &str) -> Result<(), String> {
     // The name of the handler must be a valid `ResourceName`, because a stream's setting `handler` has this type.
-    let wrong = |right| format!("`{name}` is not {right}, as in orders@1.2.3.wasm");
+    let wrong = |right| format!("`{name}` is not {right}, such as `orders` in orders@1.2.3.wasm");
     ResourceName::new(name).map(|_| ()).map_err(wrong)
 }
 

@@ -78,8 +78,9 @@ impl HandlerEngine {
             check_header(&bytes)?;
             let cache = self.cache().ok_or_else(|| {
                 LoadFailure::temporary(format!(
-                    "cannot be compiled: there is no folder for the result. Let this user own and write to \
-                     `.cache` in the folder of handlers, or let this user write to {}",
+                    "cannot be compiled: Ordain cannot use the cache folder or the temporary folder for the compiled \
+                     code. Let this user own and write to `.cache` in the folder of handlers, or let this user write \
+                     to {}",
                     std::env::temp_dir().display()
                 ))
             })?;
@@ -145,7 +146,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, LoadFailure> {
     std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, NONBLOCK_FLAG);
     let file = options.open(path).map_err(unreadable)?;
     if !file.metadata().map_err(unreadable)?.is_file() {
-        return Err("is no regular file".to_owned().into());
+        return Err("is not a regular file".to_owned().into());
     }
     let mut bytes = Vec::new();
     file.take(FILE_LIMIT_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;

@@ -40,20 +40,21 @@ pub(crate) struct AmqpArgs {
     pub(crate) common: CommonArgs,
     #[command(flatten)]
     sides: Sides,
-    /// Number of queues that the events are spread over
+    /// Number of queues among which the broker divides the events
     #[arg(long, default_value_t = 1)]
     partitions: u32,
-    /// Maximum number of unacknowledged deliveries of the host (in place of its default), `B0`, `unordered` and
-    /// `B0_publish`
+    /// Maximum number of unacknowledged deliveries of the host and of the sides `B0`, `unordered` and `B0_publish`.
+    /// Default: the default of the host
     #[arg(long)]
     prefetch: Option<u16>,
-    /// The setting `appendfsync` of Redis on all sides: when Redis syncs its append-only file to the disk
+    /// Setting `appendfsync` of Redis, on all sides: when Redis syncs its append-only file to the disk
     #[arg(long, default_value = "everysec", value_parser = ["always", "everysec", "no"])]
     fsync: String,
-    /// Factor for the number of events in each throughput measurement, for example to record a longer profile
+    /// Factor by which the benchmark multiplies the number of events in each measurement of throughput, for example to
+    /// record a longer profile
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-    /// Leave out the measurements of latency
+    /// Do not measure the latency
     #[arg(long)]
     no_latency: bool,
 }

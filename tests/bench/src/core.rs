@@ -70,10 +70,13 @@ pub(crate) fn bench(common: &CommonArgs) -> Result<Report> {
 /// A side: the sequencer with a number of keys and of measured events, delivered in order or disturbed.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct Side {
+    /// Number of keys
     #[arg(long)]
     keys: u64,
+    /// Number of measured events
     #[arg(long)]
     events: u64,
+    /// Deliver the events out of order, and some events twice
     #[arg(long)]
     disturbed: bool,
 }

@@ -145,10 +145,13 @@ fn host(
 /// Decodes events, calls the handler and encodes messages on one thread, with the states in memory.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BareSide {
+    /// Folder that contains the handlers
     #[arg(long)]
     plugins: PathBuf,
+    /// File that contains the events
     #[arg(long)]
     events: PathBuf,
+    /// File to which the side writes the messages
     #[arg(long)]
     out: PathBuf,
 }

@@ -45,7 +45,7 @@ pub(crate) struct IngressArgs {
     pub(crate) common: CommonArgs,
     #[command(flatten)]
     sides: Sides,
-    /// Factor for the number of events
+    /// Factor by which the benchmark multiplies the number of events
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
 }

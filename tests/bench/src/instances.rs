@@ -51,7 +51,7 @@ pub(crate) struct InstancesArgs {
     pub(crate) common: CommonArgs,
     #[command(flatten)]
     sides: Sides,
-    /// Number of events per second
+    /// Number of events that the benchmark publishes per second
     #[arg(long, default_value_t = 4_000.0)]
     rate: f64,
 }

@@ -48,13 +48,13 @@ pub(crate) struct IsolationArgs {
     pub(crate) common: CommonArgs,
     #[command(flatten)]
     sides: Sides,
-    /// Number of events of the key that has a gap
+    /// Number of events of the key whose first event is missing
     #[arg(long, default_value_t = 100_000)]
     followers: usize,
-    /// Number of events of the 1,000 other keys
+    /// Number of events of the 1,000 other keys together
     #[arg(long, default_value_t = 200_000)]
     events: usize,
-    /// Number of events of all keys per second, while the benchmark measures the ages
+    /// Number of events of all keys per second, while the benchmark measures the ages of messages
     #[arg(long, default_value_t = 8_000.0)]
     rate: f64,
 }

@@ -45,29 +45,31 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// The sequencer alone, and the call of a handler
+    /// Measure the sequencer alone, and the call of a handler
     Core(CommonArgs),
-    /// The conversion of messages of RabbitMQ into events, with the key in the routing key and in the body
+    /// Measure the conversion of RabbitMQ messages into events, with the key in the routing key and in the body
     Decode(CommonArgs),
-    /// Events from file to file through the handler `orders`, on the embedded store
+    /// Measure the handler `orders` with events from a file and messages to a file, on the embedded store
     Embedded(CommonArgs),
-    /// Commits into each store, compared with plain writes of the same bytes
+    /// Measure commits to each store, compared with plain writes of the same bytes
     Store(CommonArgs),
-    /// Events from RabbitMQ through a handler, on Redis, compared with handwritten consumers
+    /// Measure a handler with events from RabbitMQ, on Redis, compared with handwritten consumers
     Amqp(amqp::AmqpArgs),
-    /// Events through streams that feed each other, on each store, and the cost of numbering the events
+    /// Measure a chain of streams, in which each stream sends events to the next stream, on each store, and the cost of
+    /// numbering these events
     Chain(chain::ChainArgs),
-    /// The cost of several hosts that share partitions, and the delay of events by a hand-over
+    /// Measure the cost of several hosts that share partitions, and the delay of events while a partition moves to
+    /// another host
     Instances(instances::InstancesArgs),
-    /// Events over HTTP, below and above the limits of the host
+    /// Measure events over HTTP, below and above the limits of the host
     Ingress(ingress::IngressArgs),
-    /// The effect of a key with a missing event and many later events on the other keys
+    /// Measure how a key with a missing event and many later events affects the other keys
     Isolation(isolation::IsolationArgs),
-    /// The duration of gaps, compared with the expected duration
+    /// Measure the time until a missing event arrives, compared with the expected time
     Recovery(recovery::RecoveryArgs),
-    /// The added delay of events while versions of their handler are swapped
+    /// Measure the additional delay of events while the host swaps versions of their handler
     Swap(swap::SwapArgs),
-    /// A single side, in this process
+    /// Run a single side in this process
     #[command(hide = true)]
     Side {
         #[command(subcommand)]
@@ -77,13 +79,13 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct CommonArgs {
-    /// The folder with the handlers
+    /// Folder that contains the handlers (WebAssembly components)
     #[arg(long)]
     plugins: PathBuf,
-    /// The host's program
+    /// Path of the program `ordain` (the host)
     #[arg(long)]
     ordain: PathBuf,
-    /// Number of runs of each side; the result is the median
+    /// Number of runs of each side (a program or configuration that the benchmark compares); the result is the median
     #[arg(long, default_value_t = 3)]
     runs: usize,
     /// Print one JSON object instead of a table
@@ -93,11 +95,11 @@ struct CommonArgs {
 
 #[derive(Debug, Subcommand)]
 enum Side {
-    /// The sequencer with a number of keys
+    /// Run the sequencer with a number of keys
     Core(core::Side),
-    /// The side `bare` of `embedded`: decodes events, calls the handler and encodes messages, on one thread
+    /// Run the side `bare` of `embedded`: decode events, call the handler and encode messages, on one thread
     Bare(embedded::BareSide),
-    /// A consumer of RabbitMQ
+    /// Run a consumer of RabbitMQ
     Amqp(amqp::Consumer),
 }
 

@@ -33,7 +33,7 @@ const TRIALS: u64 = 20_000;
 pub(crate) struct RecoveryArgs {
     #[command(flatten)]
     pub(crate) common: CommonArgs,
-    /// Number of gaps of the host
+    /// Number of gaps that the benchmark measures with the host; other gaps are simulated
     #[arg(long, default_value_t = 1_000)]
     gaps: usize,
 }

@@ -7,7 +7,7 @@ use crate::report::Row;
 
 #[derive(Debug, Args)]
 pub(crate) struct Sides {
-    /// Run only these sides, separated by commas
+    /// Run only these sides (programs or configurations that the benchmark compares), separated by commas
     #[arg(long, value_delimiter = ',')]
     sides: Vec<String>,
 }

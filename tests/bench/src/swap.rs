@@ -49,7 +49,7 @@ pub(crate) struct SwapArgs {
     /// Number of events per second; docs/internals/performance.md shows the results at the default rate
     #[arg(long, default_value_t = 4_000.0)]
     rate: f64,
-    /// Number of swaps in a run
+    /// Number of swaps of the handler version in a run
     #[arg(long, default_value_t = 50)]
     swaps: usize,
     /// Number of functions that the slow version contains but never calls; the host compiles each of them

@@ -25,7 +25,7 @@ fn check_and_start_report_the_same_file_errors() -> Result<()> {
     ensure!(check == run && check.contains("events.ndjson cannot be read"), "{check}\n{run}");
     std::fs::create_dir(home.path("events.ndjson"))?;
     let [check, run] = refusals(&home, 78)?;
-    ensure!(check == run && check.contains("is no regular file"), "{check}\n{run}");
+    ensure!(check == run && check.contains("is not a regular file"), "{check}\n{run}");
 
     std::fs::remove_dir(home.path("events.ndjson"))?;
     home.write("events.ndjson", "")?;
@@ -209,7 +209,7 @@ fn invalid_handler_files_are_listed_as_broken() -> Result<()> {
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     let results: Vec<&str> = stdout.lines().collect();
     for (line, reason) in [
-        (0, "is no version"),
+        (0, "is not a valid version"),
         (1, "is empty"),
         (2, "\"reason\":null"),
         (3, "cannot be read"),

@@ -101,7 +101,7 @@ fn missing_file_of_secret_is_temporary() -> Result<()> {
         &["redis-password: No such file", "store.shards: must be between"],
     )?;
     home.write("ordain.toml", config.replace("/redis-password", "/"))?;
-    check(&home, &["run"], CONFIG_CODE, &["is no regular file"])?;
+    check(&home, &["run"], CONFIG_CODE, &["is not a regular file"])?;
     home.write("ordain.toml", &config)?;
     home.write("redis-password", "secret\n")?;
     check(&home, &["check"], SUCCESS_CODE, &[])
@@ -222,7 +222,7 @@ fn file_that_is_no_handler_is_refused() -> Result<()> {
     }
     std::fs::remove_file(home.path("plugins/tally.wasm"))?;
     make_pipe(&home, "plugins/tally.wasm")?;
-    check(&home, RUN_ONCE, CONFIG_CODE, &["plugins/tally.wasm: is no regular file"])?;
+    check(&home, RUN_ONCE, CONFIG_CODE, &["plugins/tally.wasm: is not a regular file"])?;
     std::fs::remove_file(home.path("plugins/tally.wasm"))?;
     // None of the refused starts may have created a store or an output file.
     ensure!(
@@ -307,10 +307,10 @@ fn unusable_files_are_refused() -> Result<()> {
         &home,
         RUN_ONCE,
         CONFIG_CODE,
-        &[source, "events.ndjson is no regular file", "path = \"-\""],
+        &[source, "events.ndjson is not a regular file", "path = \"-\""],
     )?;
     home.write("ordain.toml", tally::CONFIG.replace("events.ndjson", "/dev/zero"))?;
-    check(&home, RUN_ONCE, CONFIG_CODE, &[source, "/dev/zero is no regular file"])?;
+    check(&home, RUN_ONCE, CONFIG_CODE, &[source, "/dev/zero is not a regular file"])?;
 
     std::fs::remove_dir(home.path("events.ndjson"))?;
     home.write("events.ndjson", in_turn(1, 1).join("\n"))?;
@@ -318,9 +318,9 @@ fn unusable_files_are_refused() -> Result<()> {
     for (sink, code, what) in [
         ("absent/out.ndjson", UNAVAILABLE_CODE, "cannot be written:"),
         ("ordain.toml/out", CONFIG_CODE, "cannot be written:"),
-        ("plugins", CONFIG_CODE, "is no regular file"),
-        ("pipe", CONFIG_CODE, "is no regular file"),
-        ("/dev/null", CONFIG_CODE, "is no regular file"),
+        ("plugins", CONFIG_CODE, "is not a regular file"),
+        ("pipe", CONFIG_CODE, "is not a regular file"),
+        ("/dev/null", CONFIG_CODE, "is not a regular file"),
     ] {
         home.write("ordain.toml", tally::CONFIG.replace("out.ndjson", sink))?;
         check(&home, RUN_ONCE, code, &["ordain.toml:8: sinks.tally.path:", what, "Use a "])?;
@@ -339,7 +339,7 @@ fn missing_files_of_a_service_are_unavailable() -> Result<()> {
     let service = &["--log", "warn", "run"];
     check(&home, service, UNAVAILABLE_CODE, &["events.ndjson cannot be read: No such file"])?;
     std::fs::create_dir(home.path("events.ndjson"))?;
-    check(&home, service, CONFIG_CODE, &["events.ndjson is no regular file"])?;
+    check(&home, service, CONFIG_CODE, &["events.ndjson is not a regular file"])?;
     std::fs::remove_dir(home.path("events.ndjson"))?;
     home.write("events.ndjson", "")?;
     for (sink, code) in [("absent/out.ndjson", UNAVAILABLE_CODE), ("ordain.toml/out", CONFIG_CODE)]

@@ -115,7 +115,7 @@ pub(super) fn plain_body(delivery: &Delivery, limit: usize) -> Result<PlainBody<
     let name = compression.name();
     let data = compression.decompress(body, limit).map_err(|error| {
         format!(
-            "the body is not in the form that the property content_encoding names, {name}: {error}"
+            "the property content_encoding names {name}, but the body is not encoded in this way: {error}"
         )
     })?;
     if data.len() > limit {

@@ -108,8 +108,8 @@ fn batch_remedy(limit: usize) -> String {
     let prefetch = MIN_REMEMBERED_IDS / events;
     format!(
         ", or lower `prefetch` in the source of the stream: with `prefetch = {prefetch}`, a message can have {events} \
-         events. A fifo stream must remember the ids of all events in `prefetch` messages, and is certain to remember \
-         only {MIN_REMEMBERED_IDS} ids of each key (or `id_window` ids, if `id_window` is lower)"
+         events. A fifo stream must remember the ids of all events in `prefetch` messages, but it may remember no more \
+         than the last {MIN_REMEMBERED_IDS} ids of each key (or the last `id_window` ids, if `id_window` is lower)"
     )
 }
 

@@ -61,9 +61,9 @@ impl ConfigChecker<'_> {
     ) {
         let Some(format) = format.filter(|_| !self.lines.has(key_setting)) else { return };
         let message = format!(
-            "format = \"{}\" needs the setting `key`, because {} writes the key of your data into no fixed place: name \
-             the place in your messages, such as key = \"{}\". Or write key = \"routing-key\", or key = \"*\" for one \
-             key of the whole stream",
+            "format = \"{}\" needs the setting `key`, because {} has no fixed place for the key of your data: name the \
+             place in your messages, such as key = \"{}\". Or write key = \"routing-key\", or key = \"*\" for one key \
+             of the whole stream",
             format.name(),
             format.library(),
             format.example_key()

@@ -33,9 +33,9 @@ pub enum DriverError {
     /// error ends a driver only in a run with `once`, or after the source has failed. Otherwise, the driver logs the
     /// text of the error as a warning.
     #[error(
-        "key {key:?} is stopped at event {event}, and the store holds as many later events of the key as `spill_limit` \
-         allows. With `overflow = \"pause\"`, the partition of the key accepts no further event. Fix the cause \
-         ({}), or raise `spill_limit` and start Ordain again",
+        "key {key:?} is stopped at event {event}, and its later events in the store have reached the limit \
+         `spill_limit`. With `overflow = \"pause\"`, the partition of the key then accepts no further events of any \
+         key. Remove the cause of the stop ({} shows it), or raise `spill_limit` and start Ordain again",
         why_command(.stream, .key)
     )]
     KeyFull {

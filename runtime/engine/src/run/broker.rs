@@ -353,7 +353,9 @@ impl StartRetries<'_> {
         match error {
             TopologyError::Broker(BrokerError::Unavailable(reason)) => {
                 if self.throttle.lock().unwrap_or_else(PoisonError::into_inner).allow() {
-                    tracing::warn!("broker unavailable: {reason}; waiting for it");
+                    tracing::warn!(
+                        "broker unavailable: {reason}; waiting for it to become available"
+                    );
                 }
             }
             TopologyError::Broker(

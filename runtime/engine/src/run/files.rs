@@ -206,7 +206,7 @@ impl ReadFiles {
                 metadata => metadata.map_err(|error| unreadable(&path, error))?,
             };
             if !metadata.is_file() && !pattern.is_glob() {
-                let what = "is no regular file; to read events from a pipe, use path = \"-\"";
+                let what = "is not a regular file; to read events from a pipe, use path = \"-\"";
                 return Err(refused(&path, what.to_owned()));
             }
             if metadata.is_file() {
@@ -341,9 +341,8 @@ impl FileSinkPath<'_> {
             Err(error) => return Err(self.unwritable(&error)),
         };
         if !metadata.is_file() {
-            return Err(
-                self.error("is no regular file. Use a regular file, or \"-\" for standard output")
-            );
+            return Err(self
+                .error("is not a regular file. Use a regular file, or \"-\" for standard output"));
         }
         let opened = File::options().write(true).open(self.path);
         opened.map_err(|error| self.unwritable(&error))?;

@@ -52,11 +52,12 @@ const LOSSY_SETTINGS: [(&str, &str); 5] = [
     ),
     (
         "max-length",
-        "while the queue has this number of events, RabbitMQ drops or refuses further events",
+        "when the queue has this number of events, RabbitMQ drops the oldest events or refuses new events",
     ),
     (
         "max-length-bytes",
-        "while the queue has this number of bytes, RabbitMQ drops or refuses further events",
+        "when the events in the queue have this number of bytes, RabbitMQ drops the oldest events or refuses new \
+         events",
     ),
     (
         "delivery-limit",
@@ -321,8 +322,8 @@ impl ConsumedQueue {
             ),
             RouteCheck::Unknown => (
                 None,
-                ". Ignore this warning if a policy names an alternate exchange that leads to the queue, or if a queue \
-                 moves its expired messages to the queue",
+                ". Ignore this warning if a policy names an alternate exchange that leads to the queue, or if another \
+                 queue dead-letters its expired messages to the queue",
             ),
         };
         let text = format!(
@@ -407,11 +408,11 @@ pub(super) fn report_unread_settings(loaded: &LoadedConfig) {
     };
     tracing::info!(
         streams = all.join(", "),
-        "policies and bindings not checked, because broker.management is not set. Ordain does not report a policy or a \
-         missing binding that loses events. It does not report a further queue that takes events from a stream with \
-         several partitions. Nor does it report another program that consumes a queue with a single active consumer. \
-         {further}Set broker.management to the URL of the broker's management API. Or check with `rabbitmqctl \
-         list_policies`, `rabbitmqctl list_bindings` and `rabbitmqctl list_consumers`"
+        "policies and bindings not checked, because broker.management is not set. Ordain therefore cannot detect three \
+         causes of lost events: a policy or a missing binding with which RabbitMQ loses events, a further queue that \
+         takes events from a stream with several partitions, and another program that consumes a queue with a single \
+         active consumer. {further}Set broker.management to the URL of the broker's management API. Or check with \
+         `rabbitmqctl list_policies`, `rabbitmqctl list_bindings` and `rabbitmqctl list_consumers`"
     );
 }
 

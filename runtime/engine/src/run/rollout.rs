@@ -325,9 +325,9 @@ impl<'a> RolloutController<'a> {
                 tracing::error!(
                     stream = &**stream,
                     rollout = memory.newest_number(),
-                    "handler version of the stream cannot change any more: the number of its rollout has reached the \
-                     limit. Ordain alone never reaches this limit: another program has written to the store. Restore \
-                     the store from a backup"
+                    "handler version of the stream can no longer change: the number of its rollout in the store has \
+                     reached the highest possible value. Ordain itself never counts to this value, so another program \
+                     has changed the number. Restore the store from a backup"
                 );
             }
             let is_replaced = new.is_some();

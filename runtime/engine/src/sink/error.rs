@@ -28,8 +28,9 @@ pub enum PublisherError {
     /// A dead letter was committed for forwarding, and the configuration no longer has a sink for the dead letters of
     /// the stream.
     #[error(
-        "stream {stream} must forward a committed dead letter of key {key:?}, event {sequence}, but its `dead_letter` \
-         is not set. Set it again, at least until the letter is published"
+        "stream {stream} must send a copy of a committed dead letter (key {key:?}, event {sequence}) to a sink, but \
+         the setting `dead_letter` of the stream, which names the sink, is missing. Set `dead_letter` again, at least \
+         until the copy is published"
     )]
     NoLetterSink {
         /// The stream that must forward the dead letter.
@@ -58,10 +59,11 @@ pub enum PublisherError {
     /// partition, and has not recorded these messages as published. A part of the store was therefore removed or
     /// restored.
     #[error(
-        "stream {stream}: shard {shard} of the store refuses messages to {to}. According to the shard, a later owner \
-         of the partition has sent messages, or these messages are already published. But this process owns the \
-         partition, and has not recorded these messages as published. A part of the store was therefore removed or \
-         restored: restore the rest as well, or give the stream another name"
+        "stream {stream}: shard {shard} of the store refuses to number messages to {to}: according to its data, a \
+         later owner of the partition has sent messages, or these messages are already published. Neither can be true, \
+         because this process owns the partition and has not recorded these messages as published. Therefore, only a \
+         part of the store was removed or restored. Restore the other parts to the same point in time, or give the \
+         stream another name"
     )]
     Fenced {
         /// The stream that sends messages to the destination.
@@ -93,8 +95,8 @@ pub enum PublisherError {
     },
     /// Standard output no longer has a reader.
     #[error(
-        "standard output, to which the sink {0} writes, has no reader any more; committed messages \
-         that were not written are published at the next start"
+        "standard output, to which the sink {0} writes, has no reader any more; at the next start, Ordain publishes \
+         the committed messages that were not written"
     )]
     NoReader(String),
 }

@@ -357,8 +357,8 @@ impl FileSink {
         }
         tracing::info!(
             path = %self.path.display(), inode_before = self.inode, inode = metadata.ino(),
-            "sink file was renamed, removed or replaced: Ordain writes further messages to the file that now has the \
-             path"
+            "sink file was renamed, removed or replaced: Ordain writes further messages to the file that is now at the \
+             path of the sink"
         );
         self.tail = TailFingerprint::read(&file, metadata.len())?;
         self.synced = self.tail.clone();

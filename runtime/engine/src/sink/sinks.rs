@@ -384,8 +384,8 @@ async fn retry_write<T>(
         if throttle.allow() {
             tracing::error!(
                 sink = name, path = sink.location(), %error, tries,
-                "sink not writable: free disk space, or make the file writable. Ordain keeps its messages and \
-                 tries again"
+                "sink not writable: free disk space, or make the file writable. Until then, Ordain keeps the messages \
+                 of the sink in the store, and tries again"
             );
         }
         failures.record_failure();

@@ -40,7 +40,7 @@ pub(super) async fn watch_wanted(app: &AdminState) {
                     let wanted = view::InstanceOverview::of(&app.loaded, &table).wanted();
                     *app.wanted.by_stream.lock().unwrap_or_else(PoisonError::into_inner) = wanted;
                 }
-                Err(error) => tracing::debug!(%error, "wanted instances not counted"),
+                Err(error) => tracing::debug!(%error, "number of wanted instances not updated"),
             }
         }
         tokio::time::sleep(READ_DELAY).await;

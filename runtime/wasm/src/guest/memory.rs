@@ -32,8 +32,8 @@ impl MemoryBudget {
         let used = self.used.saturating_add(bytes);
         if used > self.limit {
             return Err(limit_error(format!(
-                "the handler needs {} of memory, all memories and tables of an instance \
-                 together; `plugins.memory` allows {}",
+                "the handler needs {} of memory for all memories and tables of an instance together; `plugins.memory` \
+                 allows {}",
                 DisplaySize(used),
                 DisplaySize(self.limit),
             )));

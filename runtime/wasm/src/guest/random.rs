@@ -36,7 +36,7 @@ impl EventRandom {
     fn bytes(&mut self, len: u64) -> wasmtime::Result<Vec<u8>> {
         if len > REQUEST_LIMIT_BYTES {
             let words = format!(
-                "the handler requested {len} random bytes at once; at most {} bytes are allowed",
+                "the handler requested {len} random bytes at once; one call may request at most {}",
                 DisplaySize(REQUEST_LIMIT_BYTES as usize),
             );
             return Err(LimitExceeded { limit: None, message: words }.into());

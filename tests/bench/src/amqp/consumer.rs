@@ -46,17 +46,18 @@ const PIPELINE: &str = "the side `unordered` uses the host's own source";
 /// the measured events shows the time of publication.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Consumer {
+    /// Kind of the consumer
     kind: Kind,
-    /// The configuration of a host
+    /// Configuration file, as for the host
     #[arg(long)]
     config: PathBuf,
-    /// The address of Redis
+    /// Address of Redis
     #[arg(long)]
     redis: String,
-    /// The number of events
+    /// Number of events of the load
     #[arg(long)]
     events: u64,
-    /// Number of events at the start of the load that the percentiles leave out
+    /// Number of events at the start of the load that do not count towards the percentiles of the latency
     #[arg(long)]
     cold: usize,
 }

@@ -107,7 +107,7 @@ fn second_binding_of_a_queue_is_reported() -> Result<()> {
     rig.publish(second)?;
     rig.take(&mut out, lines.len())?;
     ensure!(metric(address, "ordain_keys_moved_total")? > Some(0), "{}", service.stderr());
-    let words = "the queue \"cases.1\" of stream cases has a further binding";
+    let words = "the queue \"cases.1\" of stream cases is bound to it more than once";
     service.until_lines(2, &["broker may reorder events: ", words, "stream=\"cases\""])?;
     wait_until("two counted changes", || Ok(changes(address)? >= 2))?;
     let errors = failed_check(&rig.home)?;

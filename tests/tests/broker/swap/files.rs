@@ -89,7 +89,7 @@ fn unusable_file_changes_nothing_and_is_reported() -> Result<()> {
 
     // The name of this file has no valid version.
     home.write("plugins/tally@nine.wasm", &good)?;
-    service.until_says("`nine` after the @ is no version")?;
+    service.until_says("`nine` after the @ is not a valid version")?;
     let refused = metric(&mut service, r#"ordain_handler_files_refused{handler=""}"#)?;
     ensure!(refused == Some(1), "{refused:?}");
 

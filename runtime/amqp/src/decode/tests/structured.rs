@@ -224,8 +224,8 @@ fn batch_beyond_a_limit_is_not_divided() {
     let error = count(&fifo().with_batch_limit(1), &three).expect_err("three events");
     let expected = "the batch has more than 1 event: send at most 1 event in a message, or lower `prefetch` in the \
                     source of the stream: with `prefetch = 400`, a message can have 10 events. A fifo stream must \
-                    remember the ids of all events in `prefetch` messages, and is certain to remember only 4000 ids of \
-                    each key (or `id_window` ids, if `id_window` is lower)";
+                    remember the ids of all events in `prefetch` messages, but it may remember no more than the last \
+                    4000 ids of each key (or the last `id_window` ids, if `id_window` is lower)";
     assert_eq!(error, expected);
     // The error names a value of `prefetch` and a size of batches. With this `prefetch`, a stream reads batches of this
     // size.

@@ -66,9 +66,10 @@ impl PartitionedExchange {
         let describe = |binding: &BindingAnswer| {
             let text = format!(
                 "the exchange {name:?} divides its messages among its bindings, and the queue {:?} of stream {stream} \
-                 has a further binding. Most keys change their partition when this binding is added or removed, and \
-                 waiting events of these keys may be executed after newer events. Stop the producers, wait until the \
-                 queues of the stream are empty, and remove the binding: {}",
+                 is bound to it more than once. When a binding is added or removed, most keys move to another \
+                 partition. The events of these keys that wait in the old partition may then be executed after newer \
+                 events. Stop the producers, wait until the queues of the stream are empty, and remove the additional \
+                 binding: {}",
                 binding.destination,
                 unbind_command(binding)
             );

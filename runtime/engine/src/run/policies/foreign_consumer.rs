@@ -84,8 +84,8 @@ pub(super) fn foreign_consumer(
             "consumes it: RabbitMQ delivers all events to this program, and none to the stream"
         }
         Activity::Shared => {
-            "consumes it too: RabbitMQ delivers each event to only one consumer, so the stream lacks the events of \
-             this program"
+            "consumes it too: RabbitMQ delivers each event to only one consumer, so the stream does not receive the \
+             events that this program receives"
         }
         Activity::Waiting => {
             "waits to consume it: when Ordain's consumer ends, for example at a restart, RabbitMQ delivers all events \
@@ -94,7 +94,9 @@ pub(super) fn foreign_consumer(
     };
     let further = match foreign().count() {
         1 => String::new(),
-        count => format!(" Further consumers of other programs at this queue: {}.", count - 1),
+        count => {
+            format!(" Number of further consumers of other programs at this queue: {}.", count - 1)
+        }
     };
     let text = format!(
         "the queue {:?}: {} {effect}. Stop the program, or let it use another queue; then publish the events again \

@@ -186,9 +186,9 @@ impl OutboxCursor {
                 stream = &*self.handle.partition.stream,
                 shard = self.destination_shard,
                 messages = progress.changed,
-                "the store had lost messages, and Ordain wrote them again. A message got a new number if another \
-                 message of its key now has the old number. A message also got a new number if an earlier message of \
-                 its key got a number at least as high as the old number. Check whether a receiver has two recent \
+                "the store had lost messages, and Ordain wrote them again, some of them with new numbers. A message \
+                 gets a new number in two cases: another message of its key now has the old number, or an earlier \
+                 message of its key now has this number or a higher number. Check whether a receiver has two recent \
                  messages with the same key and the same number"
             );
         }

@@ -104,10 +104,10 @@ impl CompressedFile {
         let bytes =
             self.content_bytes.map_or("the".to_owned(), |bytes| format!("{bytes} bytes of"));
         format!(
-            "{path}, device {device}, inode {inode}: {bytes} lines in this compressed file were not read. No file that \
-             Ordain has read became this file, so a program compressed the lines before Ordain could read them. \
-             Uncompress the file in its folder, and Ordain reads the lines. If the file is a copy of lines that Ordain \
-             has read, no step is necessary"
+            "{path}, device {device}, inode {inode}: {bytes} lines in this compressed file were not read. This file \
+             does not match any file that Ordain has read, so a program compressed the lines before Ordain could read \
+             them. Uncompress the file in its folder, and Ordain reads the lines. But if Ordain has already read the \
+             same lines in another file, no step is necessary"
         )
     }
 }

@@ -106,9 +106,9 @@ impl FileSet {
         {
             tracing::warn!(
                 stream = self.stream, path = %found.path.display(), files = unfinished.len(),
-                "file not read yet: it has only the beginning of the compressed file beside it, so a program may still \
-                 be uncompressing it. Ordain reads the file when it is complete, or when it has not changed for a \
-                 minute"
+                "file not read yet: it contains only the beginning of the content of a compressed file in the same \
+                 folder, so a program may still be uncompressing that file. Ordain reads the file when it is complete, \
+                 or when it has not changed for a minute"
             );
         }
         listed.retain(|found| !unfinished.contains(&found.path));

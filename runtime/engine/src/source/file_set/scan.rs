@@ -222,7 +222,8 @@ impl FileSet {
                     stream,
                     path = tracked.name,
                     unread_bytes = tracked.progress.unread_bytes(),
-                    "file forgotten: the path of the source no longer names it; Ordain does not read the file any more"
+                    "file forgotten: the setting `path` of the source was changed and no longer names this file, so \
+                     Ordain does not read the file any more"
                 );
             }
             !tracked.has_old_path

@@ -19,8 +19,8 @@ pub(super) const EVENTS: &str = "\
     Events that ended durably: with effect, as a duplicate, as a dead letter, or without a call of the handler \
     because of their type";
 pub(super) const UNVERIFIED_DUPLICATES: &str = "\
-    Store-numbered events that ended as duplicates although Ordain no longer knew the event that it had settled with \
-    the same sequence";
+    Store-numbered events that counted as duplicates without a comparison, because Ordain no longer knew the event \
+    that it had settled with the same sequence";
 pub(super) const DEAD_LETTERS: &str = "Dead letters written";
 pub(super) const PUBLISHED_MESSAGES: &str =
     "Messages, and forwarded dead letters, that this process has published";
@@ -34,13 +34,14 @@ pub(super) const MESSAGES_LOST: &str = "\
     Messages that a sink file contained at the start although the store lacked them, because the store had gone back \
     in time";
 pub(super) const TOPOLOGY_CHANGES: &str = "\
-    How often this process has found a fault of the stream's topology in the broker while the stream ran. In the \
-    first kind of fault, an exchange, queue or binding of the stream was missing or replaced. In the second kind, \
-    another queue, exchange or program took events from the stream. In the third kind, the broker refused to declare \
-    or bind an exchange or queue, for example because of another form or a missing permission";
+    How often this process has found a fault of the stream's topology in the broker while the stream ran. This \
+    metric counts three kinds of faults. First, an exchange, queue or binding of the stream was missing or replaced. \
+    Second, another queue, exchange or program took events from the stream. Third, the broker refused to declare or \
+    bind an exchange or queue, for example because of another form or a missing permission";
 pub(super) const KEYS_MOVED: &str =
     "Keys that a partition of this process took over from another partition";
-pub(super) const HANDLER_FAILURES: &str = "Failed attempts to execute events";
+pub(super) const HANDLER_FAILURES: &str = "\
+    Failed attempts of handlers to execute an event, by the kind of the failure: retry, timeout, trap, limit or error";
 pub(super) const COMMITS_REPEATED: &str =
     "Commits that the store lost, and that Ordain then repeated from memory";
 pub(super) const ROLLBACKS: &str =
@@ -63,8 +64,9 @@ pub(super) const PUBLISH_TO_COMMIT_SECONDS: &str =
 pub(super) const LANES: &str = "Keys in memory";
 pub(super) const READY_KEYS: &str = "Keys in memory with an event that can run";
 pub(super) const BLOCKED_KEYS: &str = "\
-    Keys in memory that are blocked: an event is missing, another partition has the key, an attempt failed, the key \
-    is parked or unreadable, or the handler version is missing";
+    Keys in memory that cannot continue, by cause: gap (an event is missing, or another partition has the key), retry \
+    (an attempt failed), parked, corrupt (stored data of the key is unreadable), or version (the handler version is \
+    missing)";
 pub(super) const FULL_KEYS: &str = "\
     1 while the partition accepts no events because the store holds `spill_limit` events of a stopped key, 0 \
     otherwise";
