@@ -17,6 +17,7 @@ pub mod lossy;
 pub mod names;
 pub mod plugins;
 pub mod printed;
+pub mod queue;
 pub mod raw_amqp;
 pub mod rig;
 pub mod seed;
