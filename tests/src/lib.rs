@@ -6,6 +6,7 @@ pub mod archive;
 pub mod clients;
 pub mod cloudevents_suite;
 pub mod conformance;
+pub mod faulty;
 pub mod guests;
 pub mod guide;
 pub mod host;
