@@ -69,8 +69,8 @@ impl NumberingRig {
         Ok(file)
     }
 
-    /// Publishes [`KEPT_EVENTS`], and runs the host until it has executed them. Returns their messages, and a snapshot of
-    /// Redis.
+    /// Publishes [`KEPT_EVENTS`], and runs the host until it has executed them. Returns their messages, and a snapshot
+    /// of Redis.
     fn keep(&self) -> Result<(Vec<String>, Snapshot)> {
         self.publish(KEPT_EVENTS)?;
         let kept = self.run(&[])?;

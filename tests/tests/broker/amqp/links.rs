@@ -42,8 +42,7 @@ fn config_at(url: &str, [sections, broker]: [&str; 2]) -> String {
     text.replace("[streams.cases]", &format!("{broker}[streams.cases]"))
 }
 
-/// Starts a rig, and a proxy through which the host will connect to the broker. The configuration has the `settings` that
-/// [`config_at`] describes.
+/// Starts a rig, and a proxy through which the host will connect to the broker. [`config_at`] describes `settings`.
 fn proxied(settings: [&str; 2]) -> Result<(Rig, Proxy)> {
     let rig = Rig::new()?;
     let proxy = Proxy::start(rig.rabbit.port())?;
