@@ -9,12 +9,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use lapin::ExchangeKind;
 use ordain_publisher::{Error, Event, Publisher, Receipt};
-use ordain_servers::Redis;
+use ordain_servers::{Redis, Snapshot};
 use ordain_tests::http;
 use ordain_tests::log::{line, text, unnumbered};
 use ordain_tests::rig::Rig;
 use ordain_tests::service::{Service, wait_until};
 use serde_json::{Value, json};
+use tokio::runtime::Runtime;
 
 /// The events that Redis still has after the loss.
 const KEPT_EVENTS: RangeInclusive<u64> = 1..=2;
@@ -68,12 +69,53 @@ impl NumberingRig {
         Ok(file)
     }
 
+    /// Publishes [`KEPT_EVENTS`], and runs the host until it has executed them. Returns their messages, and a snapshot
+    /// of Redis.
+    fn keep(&self) -> Result<(Vec<String>, Snapshot)> {
+        self.publish(KEPT_EVENTS)?;
+        let kept = self.run(&[])?;
+        Ok((kept, self.redis.snapshot()?))
+    }
+
+    /// Publishes more events after [`KEPT_EVENTS`]. Redis then loses the numbers of these events, while the events wait
+    /// in the broker. Returns the messages of [`KEPT_EVENTS`].
+    fn keep_and_lose(&self, lost: RangeInclusive<u64>) -> Result<Vec<String>> {
+        let (kept, early) = self.keep()?;
+        self.publish(lost)?;
+        self.redis.go_back(&early)?;
+        Ok(kept)
+    }
+
+    /// Opens a publisher of the stream `cases` in the process of the test, in a runtime of its own.
+    fn open_publisher(&self) -> Result<(Runtime, Publisher)> {
+        let runtime = Runtime::new()?;
+        let config = self.rig.home.path("ordain.toml");
+        let publisher = runtime.block_on(Publisher::open(&config, "cases"))?;
+        Ok((runtime, publisher))
+    }
+
+    /// Publishes a file with the options. The command must publish `count` events.
+    fn check_published(&self, file: &str, options: &[&str], count: u64) -> Result<()> {
+        let command = [&["publish", "cases", file, "--json"], options].concat();
+        let rows = self.rig.home.rows(&command)?;
+        ensure!(rows[0]["published"] == count, "{rows:?}");
+        Ok(())
+    }
+
     /// Publishes a file with the options. The command must refuse an event of the file, with these words.
     fn check_refused(&self, file: &str, options: &[&str], words: &str) -> Result<()> {
         let output = self.rig.home.output(&[&["publish", "cases", file], options].concat())?;
         let log = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.code() == Some(1), "{}: {log}", output.status);
         ensure!(log.contains(words) && !log.contains("Correct the line"), "{log}");
+        Ok(())
+    }
+
+    /// Checks which sequence the stream `cases` executes next for a key, and the causes of the key's dead letters.
+    fn check_state(&self, key: &str, next: u64, causes: &[&str]) -> Result<()> {
+        let state = self.state_of(key)?;
+        let causes: Vec<String> = causes.iter().map(|cause| (*cause).to_owned()).collect();
+        ensure!(state == (Some(next), causes), "{state:?}");
         Ok(())
     }
 
@@ -102,6 +144,13 @@ impl NumberingRig {
         self.run_events(known, 2)
     }
 
+    /// Runs the host as [`Self::run`] does, and checks the numbers of the two events.
+    fn run_numbered(&self, known: &[String], expected: [u64; 2]) -> Result<Vec<String>> {
+        let messages = self.run(known)?;
+        ensure!(numbers(&messages)? == expected, "{messages:?}");
+        Ok(messages)
+    }
+
     /// Runs the host as [`Self::run`] does, until it has published the messages of `count` more events.
     fn run_events(&self, known: &[String], count: usize) -> Result<Vec<String>> {
         let mut service = Service::start(&self.rig.home, &["run"])?;
@@ -117,9 +166,7 @@ impl NumberingRig {
     /// messages must be the same as before the loss. In the second case, `disturb` runs after the test has published
     /// the events and before the host starts.
     fn check(&self, disturb: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.publish(KEPT_EVENTS)?;
-        let kept = self.run(&[])?;
-        let early = self.redis.snapshot()?;
+        let (kept, early) = self.keep()?;
         self.publish(LOST_EVENTS)?;
         let lost = self.run(&kept)?;
 
@@ -202,23 +249,15 @@ fn sink_events_with_reused_numbers_have_new_message_ids() -> Result<()> {
 #[test]
 fn lost_numbers_of_executed_events_are_given_again_on_request() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;
-    let NumberingRig { redis, rig, .. } = &numbering;
-    numbering.publish(KEPT_EVENTS)?;
-    let kept = numbering.run(&[])?;
-    let early = redis.snapshot()?;
-    numbering.publish(LOST_EVENTS)?;
-    redis.go_back(&early)?;
-    let lost = numbering.run(&kept)?;
-    ensure!(numbers(&lost)? == [3, 4], "{lost:?}");
+    let kept = numbering.keep_and_lose(LOST_EVENTS)?;
+    let lost = numbering.run_numbered(&kept, [3, 4])?;
 
     let file = numbering.write(LOST_EVENTS)?;
     numbering.check_refused(&file, &[], "did not give")?;
     numbering.check_refused(&file, &[], REUSE)?;
-    let rows = rig.home.rows(&["publish", "cases", &file, REUSE, "--json"])?;
-    ensure!(rows[0]["published"] == 2, "{rows:?}");
+    numbering.check_published(&file, &[REUSE], 2)?;
     numbering.publish(OTHER_EVENTS)?;
-    let other = numbering.run(&[kept, lost].concat())?;
-    ensure!(numbers(&other)? == [5, 6], "{other:?}");
+    numbering.run_numbered(&[kept, lost].concat(), [5, 6])?;
     numbering.check_settled(1..=6)
 }
 
@@ -228,22 +267,15 @@ fn lost_numbers_of_executed_events_are_given_again_on_request() -> Result<()> {
 #[test]
 fn lost_events_are_refused_after_another_event_took_a_lost_number() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;
-    let redis = &numbering.redis;
-    numbering.publish(KEPT_EVENTS)?;
-    let kept = numbering.run(&[])?;
-    let early = redis.snapshot()?;
-    numbering.publish(LOST_EVENTS)?;
-    redis.go_back(&early)?;
+    let kept = numbering.keep_and_lose(LOST_EVENTS)?;
     numbering.publish(5..=5)?;
-    let lost = numbering.run(&kept)?;
-    ensure!(numbers(&lost)? == [3, 4], "{lost:?}");
+    numbering.run_numbered(&kept, [3, 4])?;
 
     let file = numbering.write(LOST_EVENTS)?;
     for _ in 0..2 {
         numbering.check_refused(&file, &[REUSE], "another event as sequence 4")?;
     }
-    let state = numbering.state_of("a")?;
-    ensure!(state == (Some(5), vec!["conflict".to_owned()]), "{state:?}");
+    numbering.check_state("a", 5, &["conflict"])?;
     numbering.rig.until_empty()
 }
 
@@ -253,18 +285,11 @@ fn lost_events_are_refused_after_another_event_took_a_lost_number() -> Result<()
 #[test]
 fn equal_event_with_a_lost_number_becomes_a_dead_letter() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;
-    numbering.publish(KEPT_EVENTS)?;
-    let kept = numbering.run(&[])?;
-    let early = numbering.redis.snapshot()?;
-    numbering.publish(LOST_EVENTS)?;
-    numbering.redis.go_back(&early)?;
+    let kept = numbering.keep_and_lose(LOST_EVENTS)?;
     let file = numbering.write_lines(&[line("a", 9, &event_data(3))])?;
-    let rows = numbering.rig.home.rows(&["publish", "cases", &file, "--json"])?;
-    ensure!(rows[0]["published"] == 1, "{rows:?}");
-    let lost = numbering.run(&kept)?;
-    ensure!(numbers(&lost)? == [3, 4], "{lost:?}");
-    let state = numbering.state_of("a")?;
-    ensure!(state == (Some(5), vec!["conflict".to_owned()]), "{state:?}");
+    numbering.check_published(&file, &[], 1)?;
+    numbering.run_numbered(&kept, [3, 4])?;
+    numbering.check_state("a", 5, &["conflict"])?;
     numbering.rig.until_empty()
 }
 
@@ -276,11 +301,7 @@ fn event_counted_as_a_repeat_without_a_comparison_is_named() -> Result<()> {
     let admin = "[admin]\nlisten = \"127.0.0.1:0\"\n";
     // With `prefetch = 1`, the other event arrives only after the lost events are settled.
     let numbering = NumberingRig::with("cases", admin, "digests = 0", "prefetch = 1")?;
-    numbering.publish(KEPT_EVENTS)?;
-    let kept = numbering.run(&[])?;
-    let early = numbering.redis.snapshot()?;
-    numbering.publish(LOST_EVENTS)?;
-    numbering.redis.go_back(&early)?;
+    let kept = numbering.keep_and_lose(LOST_EVENTS)?;
     numbering.publish(5..=5)?;
 
     let mut service = Service::start(&numbering.rig.home, &["run"])?;
@@ -295,9 +316,7 @@ fn event_counted_as_a_repeat_without_a_comparison_is_named() -> Result<()> {
     let log = service.stderr();
     ensure!(log.contains("key=a event=3 id=a-5 source=/tests"), "{log}");
     service.end()?;
-    let state = numbering.state_of("a")?;
-    ensure!(state == (Some(5), Vec::new()), "{state:?}");
-    Ok(())
+    numbering.check_state("a", 5, &[])
 }
 
 /// The stream has executed more lost events of a key than its record of the key has digests. The lost events cannot be
@@ -307,11 +326,7 @@ fn event_counted_as_a_repeat_without_a_comparison_is_named() -> Result<()> {
 fn new_events_follow_more_lost_events_than_the_stream_has_digests() -> Result<()> {
     const LOST_SEQUENCES: RangeInclusive<u64> = 3..=102;
     let numbering = NumberingRig::start("cases", "", "")?;
-    numbering.publish(KEPT_EVENTS)?;
-    let kept = numbering.run(&[])?;
-    let early = numbering.redis.snapshot()?;
-    numbering.publish(LOST_SEQUENCES)?;
-    numbering.redis.go_back(&early)?;
+    let kept = numbering.keep_and_lose(LOST_SEQUENCES)?;
     let lost = numbering.run_events(&kept, 100)?;
     numbering.check_refused(&numbering.write(LOST_SEQUENCES)?, &[REUSE], "`digests`")?;
     numbering.check_refused(&numbering.write(103..=104)?, &[], "did not give")?;
@@ -321,10 +336,8 @@ fn new_events_follow_more_lost_events_than_the_stream_has_digests() -> Result<()
     let mut events = lines("a", 103..=103);
     events.extend(unnumbered(&lines("a", 104..=104))?);
     numbering.rig.home.write("rest.ndjson", text(&events))?;
-    let rows = numbering.rig.home.rows(&["publish", "cases", "rest.ndjson", "--json"])?;
-    ensure!(rows[0]["published"] == 2, "{rows:?}");
-    let new = numbering.run(&[kept, lost].concat())?;
-    ensure!(numbers(&new)? == [103, 104], "{new:?}");
+    numbering.check_published("rest.ndjson", &[], 2)?;
+    numbering.run_numbered(&[kept, lost].concat(), [103, 104])?;
     numbering.check_settled(1..=104)
 }
 
@@ -340,8 +353,7 @@ fn number_of_another_producer_is_not_reused() -> Result<()> {
     let file = numbering.write_lines(&lines("b", 7..=7))?;
     numbering.check_refused(&file, &[REUSE], "another event as sequence 1")?;
     numbering.check_refused(&file, &[], "did not give")?;
-    let state = numbering.state_of("b")?;
-    ensure!(state == (Some(3), Vec::new()), "{state:?}");
+    numbering.check_state("b", 3, &[])?;
     numbering.rig.until_empty()
 }
 
@@ -352,9 +364,7 @@ fn number_of_another_producer_is_not_reused() -> Result<()> {
 fn ended_key_does_not_start_again_after_lost_numbers() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;
     let NumberingRig { redis, rig, .. } = &numbering;
-    numbering.publish(KEPT_EVENTS)?;
-    let kept = numbering.run(&[])?;
-    let early = redis.snapshot()?;
+    let (kept, early) = numbering.keep()?;
     let mut events = lines("a", LOST_EVENTS);
     let mut last: Value = serde_json::from_str(&events[1])?;
     last["endofsequence"] = true.into();
@@ -382,9 +392,7 @@ fn ended_key_does_not_start_again_after_lost_numbers() -> Result<()> {
 fn running_publisher_gets_lost_numbers_of_executed_events_again() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;
     let NumberingRig { redis, rig, .. } = &numbering;
-    let runtime = tokio::runtime::Runtime::new()?;
-    let config = rig.home.path("ordain.toml");
-    let mut publisher = runtime.block_on(Publisher::open(&config, "cases"))?;
+    let (runtime, mut publisher) = numbering.open_publisher()?;
     runtime.block_on(publisher.publish(&program_events(KEPT_EVENTS)?))?;
     let early = redis.snapshot()?;
     runtime.block_on(publisher.publish(&program_events(LOST_EVENTS)?))?;
@@ -399,8 +407,7 @@ fn running_publisher_gets_lost_numbers_of_executed_events_again() -> Result<()> 
     let new = |sequence| Receipt { sequence: Some(sequence), is_new: true };
     ensure!(receipts == [new(5), new(6)], "{receipts:?}");
     runtime.block_on(publisher.close())?;
-    let other = numbering.run(&first)?;
-    ensure!(numbers(&other)? == [5, 6], "{other:?}");
+    numbering.run_numbered(&first, [5, 6])?;
     numbering.check_settled(1..=6)
 }
 
@@ -411,9 +418,8 @@ fn running_publisher_gets_lost_numbers_of_executed_events_again() -> Result<()> 
 fn publishers_of_a_key_get_their_lost_numbers_again() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;
     let NumberingRig { redis, rig, .. } = &numbering;
-    let runtime = tokio::runtime::Runtime::new()?;
+    let (runtime, mut earlier) = numbering.open_publisher()?;
     let config = rig.home.path("ordain.toml");
-    let mut earlier = runtime.block_on(Publisher::open(&config, "cases"))?;
     let mut later = runtime.block_on(Publisher::open(&config, "cases"))?;
     runtime.block_on(earlier.publish(&program_events(KEPT_EVENTS)?))?;
     let snapshot = redis.snapshot()?;
@@ -448,9 +454,7 @@ fn publishers_of_a_key_get_their_lost_numbers_again() -> Result<()> {
 fn running_publisher_fails_after_another_event_took_a_lost_number() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;
     let NumberingRig { redis, rig, .. } = &numbering;
-    let runtime = tokio::runtime::Runtime::new()?;
-    let config = rig.home.path("ordain.toml");
-    let mut publisher = runtime.block_on(Publisher::open(&config, "cases"))?;
+    let (runtime, mut publisher) = numbering.open_publisher()?;
     runtime.block_on(publisher.publish(&program_events(KEPT_EVENTS)?))?;
     let kept = numbering.run(&[])?;
     let early = redis.snapshot()?;
@@ -467,9 +471,7 @@ fn running_publisher_fails_after_another_event_took_a_lost_number() -> Result<()
     };
     fails(&mut publisher)?;
     fails(&mut publisher)?;
-    let lost = numbering.run(&kept)?;
-    ensure!(numbers(&lost)? == [3, 4], "{lost:?}");
-    let state = numbering.state_of("a")?;
-    ensure!(state == (Some(5), vec!["conflict".to_owned()]), "{state:?}");
+    numbering.run_numbered(&kept, [3, 4])?;
+    numbering.check_state("a", 5, &["conflict"])?;
     rig.until_empty()
 }

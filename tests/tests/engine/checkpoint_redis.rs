@@ -50,6 +50,35 @@ impl Rig {
         Ok(command.stdout(out("out")?).stderr(out("err")?).stdin(Stdio::null()).spawn()?)
     }
 
+    /// Starts the run `first`, and waits until it has printed a part of the messages.
+    fn start_first(&self) -> Result<Child> {
+        let run = self.start("first", &[])?;
+        self.printed("first", 10_000)?;
+        Ok(run)
+    }
+
+    /// Runs the host until it has executed all events.
+    fn run_once(&self, name: &str) -> Result<()> {
+        self.check_success(name, &mut self.start(name, &["--once"])?)
+    }
+
+    /// Waits until the run has ended, which must be successful.
+    fn check_success(&self, name: &str, run: &mut Child) -> Result<()> {
+        let status = run.wait()?;
+        ensure!(status.success(), "{}", self.home.read(&format!("err-{name}")));
+        Ok(())
+    }
+
+    /// Waits until the run `first` has printed all messages, and the checkpoint covers all events.
+    fn until_all_covered(&self) -> Result<()> {
+        self.printed("first", EVENTS)?;
+        self.until_last_checkpoint()
+    }
+
+    fn until_last_checkpoint(&self) -> Result<()> {
+        wait_until("the last checkpoint", || Ok(covers_all(&self.mark()?)))
+    }
+
     fn printed(&self, name: &str, at_least: usize) -> Result<()> {
         wait_until("messages", || Ok(self.home.lines(&format!("out-{name}")) >= at_least))
     }
@@ -79,29 +108,31 @@ impl Rig {
     /// Runs the host once more and checks that every event has taken effect once. If an event took effect twice, the
     /// next sequence of the key would be too high.
     fn expect_all_effects_once(&self) -> Result<()> {
-        let status = self.start("last", &["--once"])?.wait()?;
-        ensure!(status.success(), "{}", self.home.read("err-last"));
+        self.run_once("last")?;
         let row = &self.home.rows(&["keys", "list", "cases", "--json"])?[0];
         ensure!(row["next"] == EVENTS + 1, "{row}");
         Ok(())
     }
 }
 
+/// Returns whether a checkpoint covers all events.
+fn covers_all(mark: &str) -> bool {
+    mark.contains(&format!("\"line\":{EVENTS}"))
+}
+
 #[test]
 fn owner_that_lost_the_partition_writes_no_checkpoint() -> Result<()> {
     let rig = Rig::new()?;
-    let mut first = rig.start("first", &[])?;
-    rig.printed("first", 10_000)?;
+    let mut first = rig.start_first()?;
     send_signal(first.id(), "STOP")?;
-    let status = rig.start("second", &["--once"])?.wait()?;
-    ensure!(status.success(), "{}", rig.home.read("err-second"));
+    rig.run_once("second")?;
     let mark = rig.mark()?;
-    ensure!(mark.contains(&format!("\"line\":{EVENTS}")), "{mark}");
+    ensure!(covers_all(&mark), "{mark}");
     send_signal(first.id(), "CONT")?;
     rig.expect_logged("first", "another process owns the partition now")?;
     // The first process owns the partition again, or will own it soon. All events are already processed.
     send_signal(first.id(), "TERM")?;
-    ensure!(first.wait()?.success(), "{}", rig.home.read("err-first"));
+    rig.check_success("first", &mut first)?;
     ensure!(rig.mark()? == mark, "{} after {mark}", rig.mark()?);
     rig.expect_no_repeats(&["first", "second"])
 }
@@ -109,12 +140,9 @@ fn owner_that_lost_the_partition_writes_no_checkpoint() -> Result<()> {
 #[test]
 fn checkpoint_lost_by_the_server_is_written_again() -> Result<()> {
     let rig = Rig::new()?;
-    let mut run = rig.start("first", &[])?;
-    rig.printed("first", 10_000)?;
+    let mut run = rig.start_first()?;
     let early = rig.redis.snapshot()?;
-    let all = format!("\"line\":{EVENTS}");
-    rig.printed("first", EVENTS)?;
-    wait_until("the last checkpoint", || Ok(rig.mark()?.contains(&all)))?;
+    rig.until_all_covered()?;
     rig.redis.go_back(&early)?;
     // The process still has the lost commits in memory, and repeats them. The process must not write the checkpoint
     // before all lost commits are stored again.
@@ -122,10 +150,10 @@ fn checkpoint_lost_by_the_server_is_written_again() -> Result<()> {
         let mark = rig.mark()?;
         let row = &rig.home.rows(&["keys", "list", "cases", "--json"])?[0];
         ensure!(
-            !mark.contains(&all) || row["next"] == EVENTS + 1,
+            !covers_all(&mark) || row["next"] == EVENTS + 1,
             "the checkpoint {mark} is ahead of {row}"
         );
-        Ok(mark.contains(&all))
+        Ok(covers_all(&mark))
     })?;
     run.kill()?;
     run.wait()?;
@@ -137,8 +165,7 @@ fn checkpoint_lost_by_the_server_is_written_again() -> Result<()> {
 #[test]
 fn commits_lost_between_runs_are_repeated_from_the_file() -> Result<()> {
     let rig = Rig::new()?;
-    let status = rig.start("first", &["--once"])?.wait()?;
-    ensure!(status.success(), "{}", rig.home.read("err-first"));
+    rig.run_once("first")?;
     let shard = ordain_core::shard_of("k", 16);
     ensure!(shard != 0, "the key is in shard 0, the shard of the checkpoint");
     rig.redis.command(&["DEL", &format!("ordain:{{{shard}}}:data:cases")])?;
@@ -165,8 +192,7 @@ fn commits_lost_between_runs_are_repeated_from_the_file() -> Result<()> {
 #[test]
 fn older_files_are_read_if_the_checkpoint_is_unreadable() -> Result<()> {
     let rig = Rig::new()?;
-    let status = rig.start("first", &["--once"])?.wait()?;
-    ensure!(status.success(), "{}", rig.home.read("err-first"));
+    rig.run_once("first")?;
     rig.redis.command(&["HSET", "ordain:{0}:marks", "source/cases", "no checkpoint"])?;
     let event = json!({
         "specversion": "1.0", "source": "t", "id": "older", "subject": "older", "type": "t", "data": {},
@@ -187,8 +213,7 @@ fn owner_that_lost_one_shard_starts_again() -> Result<()> {
     let lines = rig.home.read("events.ndjson");
     let (some, rest) = lines.split_at(lines.match_indices('\n').nth(9_999).expect("lines").0 + 1);
     rig.home.write("events.ndjson", some)?;
-    let mut run = rig.start("first", &[])?;
-    rig.printed("first", 10_000)?;
+    let mut run = rig.start_first()?;
     wait_until("a checkpoint", || Ok(rig.mark()?.contains("\"line\":10000")))?;
     let next_epoch = "local fence = redis.call('HGET', KEYS[1], 'f0') \
         local epoch = struct.pack('<I8', struct.unpack('<I8', string.sub(fence, 2, 9)) + 1) \
@@ -197,10 +222,9 @@ fn owner_that_lost_one_shard_starts_again() -> Result<()> {
     rig.redis.command(&["EVAL", next_epoch, "1", "ordain:{0}:data:cases"])?;
     rig.home.append("events.ndjson", rest)?;
     rig.expect_logged("first", "another process owns the partition now")?;
-    let all = format!("\"line\":{EVENTS}");
-    wait_until("the last checkpoint", || Ok(rig.mark()?.contains(&all)))?;
+    rig.until_last_checkpoint()?;
     send_signal(run.id(), "TERM")?;
-    ensure!(run.wait()?.success(), "{}", rig.home.read("err-first"));
+    rig.check_success("first", &mut run)?;
     rig.expect_all_effects_once()
 }
 
@@ -209,16 +233,14 @@ fn owner_that_lost_one_shard_starts_again() -> Result<()> {
 #[test]
 fn shutdown_repeats_lost_commits() -> Result<()> {
     let rig = Rig::new()?;
-    let mut run = rig.start("first", &[])?;
-    rig.printed("first", 10_000)?;
+    let mut run = rig.start_first()?;
     let early = rig.redis.snapshot()?;
-    let all = format!("\"line\":{EVENTS}");
-    rig.printed("first", EVENTS)?;
-    wait_until("the last checkpoint", || Ok(rig.mark()?.contains(&all)))?;
+    rig.until_all_covered()?;
     rig.redis.go_back(&early)?;
     send_signal(run.id(), "TERM")?;
-    ensure!(run.wait()?.success(), "{}", rig.home.read("err-first"));
-    ensure!(rig.mark()?.contains(&all), "{}", rig.mark()?);
+    rig.check_success("first", &mut run)?;
+    let mark = rig.mark()?;
+    ensure!(covers_all(&mark), "{mark}");
     let log = rig.home.read("err-first");
     ensure!(log.contains("all of them were repeated from memory"), "{log}");
     rig.expect_no_repeats(&["first"])
@@ -229,8 +251,7 @@ fn shutdown_repeats_lost_commits() -> Result<()> {
 #[test]
 fn shutdown_waits_for_an_unavailable_server() -> Result<()> {
     let rig = Rig::new()?;
-    let mut run = rig.start("first", &[])?;
-    rig.printed("first", 10_000)?;
+    let mut run = rig.start_first()?;
     let early = rig.redis.snapshot()?;
     rig.printed("first", EVENTS)?;
     rig.redis.kill()?;
@@ -238,7 +259,7 @@ fn shutdown_waits_for_an_unavailable_server() -> Result<()> {
     std::thread::sleep(std::time::Duration::from_secs(2));
     ensure!(run.try_wait()?.is_none(), "the process has ended without its store");
     rig.redis.go_back(&early)?;
-    ensure!(run.wait()?.success(), "{}", rig.home.read("err-first"));
+    rig.check_success("first", &mut run)?;
     rig.expect_no_repeats(&["first"])
 }
 
@@ -274,9 +295,7 @@ fn overwritten_store_data_pauses_the_run() -> Result<()> {
         change(PUT_BACK)?;
         rig.printed("first", (printed + 1_000).min(EVENTS))?;
     }
-    rig.printed("first", EVENTS)?;
-    let all = format!("\"line\":{EVENTS}");
-    wait_until("the last checkpoint", || Ok(rig.mark()?.contains(&all)))?;
+    rig.until_all_covered()?;
     run.kill()?;
     run.wait()?;
     rig.expect_no_repeats(&["first"])

@@ -2,19 +2,10 @@
 //! or become invisible.
 
 use anyhow::{Result, ensure};
+use ordain_tests::faulty;
 use ordain_tests::host::Home;
 use ordain_tests::log::line;
 use serde_json::json;
-
-const CONFIG: &str = r#"
-[streams.cases]
-handler = "faulty"
-source = { kind = "file", path = "events.ndjson" }
-
-[sinks.faulty]
-kind = "file"
-path = "out.ndjson"
-"#;
 
 /// Characters that the output must escape: three control characters (one of them outside of ASCII), a character without
 /// width, and two characters that change the direction of text.
@@ -27,7 +18,7 @@ fn is_clean(text: &[u8]) -> Result<bool> {
 
 #[test]
 fn text_of_events_and_handlers_is_escaped() -> Result<()> {
-    let home = Home::new(&["faulty"], CONFIG)?;
+    let home = Home::new(&["faulty"], faulty::CONFIG)?;
     let key = format!("key{UNSEEN_CHARACTERS}");
     let lines = [
         line(&key, 1, &json!({ "do": "reject", "reason": UNSEEN_CHARACTERS })),
@@ -68,12 +59,12 @@ fn text_of_events_and_handlers_is_escaped() -> Result<()> {
 
 #[test]
 fn text_of_configurations_and_file_names_is_escaped() -> Result<()> {
-    let home = Home::new(&[], &CONFIG.replace("\"faulty\"", "\"\\u001b[2J\\u202e\""))?;
+    let home = Home::new(&[], &faulty::CONFIG.replace("\"faulty\"", "\"\\u001b[2J\\u202e\""))?;
     let output = home.output(&["check"])?;
     let error = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(78) && is_clean(&output.stderr)?, "{error:?}");
 
-    home.write("ordain.toml", CONFIG)?;
+    home.write("ordain.toml", faulty::CONFIG)?;
     home.write("events.ndjson", "")?;
     home.write("plugins/faulty.wasm", "")?;
     home.write(&format!("plugins/{UNSEEN_CHARACTERS}.wasm"), "")?;

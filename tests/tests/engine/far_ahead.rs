@@ -25,8 +25,40 @@ fn home(stream: &str) -> Result<Home> {
     )
 }
 
+/// Returns the home of a stream as [`home`] does. The sink is the standard output.
+fn home_with_stdout(stream: &str) -> Result<Home> {
+    let home = home(stream)?;
+    let config = home.read("ordain.toml").replace("path = \"out.ndjson\"", "path = \"-\"");
+    home.write("ordain.toml", config)?;
+    Ok(home)
+}
+
+/// Returns the section `[store]` of the configuration for this server.
+fn redis_store(redis: &Redis) -> String {
+    format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url())
+}
+
+/// Writes the lines to the input, and runs the host once. Returns the report.
+fn run_first(home: &Home, lines: &[String]) -> Result<Value> {
+    home.write("events.ndjson", text(lines))?;
+    home.run_once()
+}
+
+/// Appends the lines to the input, and runs the host once. Returns the report.
+fn run_more(home: &Home, lines: &[String]) -> Result<Value> {
+    home.append("events.ndjson", text(lines))?;
+    home.run_once()
+}
+
 fn event(sequence: u64) -> String {
     line("k", sequence, &json!({ "n": sequence }))
+}
+
+/// Returns an event that ends the key.
+fn last_event(sequence: u64) -> Result<String> {
+    let mut last: Value = serde_json::from_str(&event(sequence))?;
+    last["endofsequence"] = true.into();
+    Ok(last.to_string())
 }
 
 /// Returns event 1 and the events in `later`.
@@ -59,9 +91,7 @@ fn letters(home: &Home) -> Result<Vec<Value>> {
 /// `store` contains the section `[store]` of the configuration. The sink is the standard output, which works with the
 /// embedded store and with Redis.
 fn expect_all_after_gap(store: &str) -> Result<()> {
-    let home = home(&format!("{NARROW_GAP_SETTING}\n{store}"))?;
-    let config = home.read("ordain.toml").replace("path = \"out.ndjson\"", "path = \"-\"");
-    home.write("ordain.toml", config)?;
+    let home = home_with_stdout(&format!("{NARROW_GAP_SETTING}\n{store}"))?;
     let mut output = String::new();
     let mut run = || -> Result<(Value, String)> {
         let report = home.run_once_to("part.ndjson")?;
@@ -106,6 +136,10 @@ fn expect_all_after_gap(store: &str) -> Result<()> {
 /// by more than 100.
 const NARROW_GAP_SETTING: &str = "gap = { timeout = \"200ms\", max_width = 100 }";
 
+/// A setting of a stream that skips missing events soon. An event is too far ahead as with [`NARROW_GAP_SETTING`].
+const SKIPPING_GAP_SETTING: &str =
+    "gap = { timeout = \"20ms\", attempts = 1, max_width = 100, on_exhausted = \"skip\" }";
+
 #[test]
 fn events_far_ahead_take_effect_after_the_gap() -> Result<()> {
     expect_all_after_gap("")
@@ -114,7 +148,7 @@ fn events_far_ahead_take_effect_after_the_gap() -> Result<()> {
 #[test]
 fn events_far_ahead_take_effect_after_the_gap_over_redis() -> Result<()> {
     let redis = Redis::start(&[])?;
-    expect_all_after_gap(&format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url()))
+    expect_all_after_gap(&redis_store(&redis))
 }
 
 /// Two events arrive too far ahead: event 300, and event 290 under another id. Later, another event with the sequence
@@ -122,9 +156,7 @@ fn events_far_ahead_take_effect_after_the_gap_over_redis() -> Result<()> {
 /// must get the cause `conflict`. Event 290 has the same content as its letter, so its letter must disappear. `store`
 /// contains the section `[store]` of the configuration.
 fn expect_conflict_of_a_taken_sequence(store: &str) -> Result<()> {
-    let home = home(&format!("{NARROW_GAP_SETTING}\n{store}"))?;
-    let config = home.read("ordain.toml").replace("path = \"out.ndjson\"", "path = \"-\"");
-    home.write("ordain.toml", config)?;
+    let home = home_with_stdout(&format!("{NARROW_GAP_SETTING}\n{store}"))?;
     let other = line("k", 300, &json!({ "n": "other" }));
     let renamed = event(290).replace("\"k-290\"", "\"another\"");
     home.write("events.ndjson", text(&[event(1), other, renamed]))?;
@@ -166,22 +198,16 @@ fn letter_of_a_taken_sequence_becomes_a_conflict() -> Result<()> {
 #[test]
 fn letter_of_a_taken_sequence_becomes_a_conflict_over_redis() -> Result<()> {
     let redis = Redis::start(&[])?;
-    let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
-    expect_conflict_of_a_taken_sequence(&store)
+    expect_conflict_of_a_taken_sequence(&redis_store(&redis))
 }
 
 /// The key ends before it reaches an event that arrived too far ahead.
 #[test]
 fn letter_beyond_the_end_of_its_key_says_so() -> Result<()> {
     let home = home(NARROW_GAP_SETTING)?;
-    home.write("events.ndjson", text(&[event(1), event(300)]))?;
-    home.run_once()?;
+    run_first(&home, &[event(1), event(300)])?;
     ensure!(only_letter_of(&home, 300)?["cause"] == "far-ahead");
-    let last: Value = serde_json::from_str(&event(2))?;
-    let mut last = last.as_object().context("an object")?.clone();
-    last.insert("endofsequence".into(), true.into());
-    home.append("events.ndjson", Value::from(last).to_string() + "\n")?;
-    home.run_once()?;
+    run_more(&home, &[last_event(2)?])?;
     ensure!(only_letter_of(&home, 300)?["cause"] == "after-end");
     let row = row(&home)?;
     ensure!(row["status"] == "completed" && row["ahead"] == Value::Null, "{row}");
@@ -194,12 +220,8 @@ fn letter_beyond_the_end_of_its_key_says_so() -> Result<()> {
 fn waiting_key_takes_the_letters_and_ends() -> Result<()> {
     let home = home("gap = { timeout = \"200ms\", max_width = 100, on_exhausted = \"wait\" }")?;
     let mut lines = first_and(3..=299);
-    let last: Value = serde_json::from_str(&event(300))?;
-    let mut last = last.as_object().context("an object")?.clone();
-    last.insert("endofsequence".into(), true.into());
-    lines.insert(5, Value::from(last).to_string());
-    home.write("events.ndjson", text(&lines))?;
-    let report = home.run_once()?;
+    lines.insert(5, last_event(300)?);
+    let report = run_first(&home, &lines)?;
     ensure!(report["held"]["waiting_keys"] == 1, "{report}");
     let words = why(&home)?;
     ensure!(words.starts_with("key k: waiting for event 2\n"), "{words}");
@@ -208,8 +230,7 @@ fn waiting_key_takes_the_letters_and_ends() -> Result<()> {
     ensure!(idle.status.code() == Some(1), "{idle:?}");
 
     lines.push(event(2));
-    home.append("events.ndjson", text(&events(2..=2)))?;
-    home.run_once()?;
+    run_more(&home, &events(2..=2))?;
     expect_effects(&home, &lines)?;
     ensure!(row(&home)?["status"] == "completed" && row(&home)?["ahead"] == Value::Null);
     Ok(())
@@ -222,14 +243,12 @@ fn first_event_far_ahead_makes_a_gap() -> Result<()> {
     let home = home(NARROW_GAP_SETTING)?;
     let mut lines = events(1..=10);
     lines.push(event(500));
-    home.write("events.ndjson", text(&lines))?;
-    home.run_once()?;
+    run_first(&home, &lines)?;
     let words = why(&home)?;
     ensure!(words.starts_with("key k: parked at event 11\n"), "{words}");
     ensure!(words.contains("events 11 to 499 never arrived"), "{words}");
     ensure!(words.contains("settled: event 500, in a dead letter"), "{words}");
-    home.append("events.ndjson", text(&events(11..=499)))?;
-    home.run_once()?;
+    run_more(&home, &events(11..=499))?;
     expect_effects(&home, &events(1..=500))?;
     ensure!(letters(&home)?.is_empty());
     Ok(())
@@ -240,9 +259,7 @@ fn first_event_far_ahead_makes_a_gap() -> Result<()> {
 /// that one wrong sequence does not make all right events late.
 #[test]
 fn skipping_key_reaches_events_far_ahead() -> Result<()> {
-    let gap =
-        "gap = { timeout = \"20ms\", attempts = 1, max_width = 100, on_exhausted = \"skip\" }";
-    let home = home(gap)?;
+    let home = home(SKIPPING_GAP_SETTING)?;
     let lines = first_and(3..=300);
     home.write("events.ndjson", text(&lines))?;
     let mut service = Service::start(&home, &["run"])?;
@@ -341,25 +358,19 @@ fn wide_skip_writes_one_letter() -> Result<()> {
 #[test]
 fn wide_skip_writes_one_letter_over_redis() -> Result<()> {
     let redis = Redis::start(&[])?;
-    expect_one_letter_of_a_wide_skip(&format!(
-        "[store]\nkind = \"redis\"\nurl = \"{}\"\n",
-        redis.url()
-    ))
+    expect_one_letter_of_a_wide_skip(&redis_store(&redis))
 }
 
 /// All events are in the file at the start. At the end of the file, the host skips missing events immediately. But the
 /// host must not skip an event that has arrived too far ahead and whose dead letter is not durable yet.
 #[test]
 fn skipping_run_once_reaches_events_far_ahead() -> Result<()> {
-    let gap =
-        "gap = { timeout = \"20ms\", attempts = 1, max_width = 100, on_exhausted = \"skip\" }";
     for lines in [vec![500, 6_000], vec![6_000, 500, 500], vec![700, 500, 12_000, 6_000]] {
-        let home = home(gap)?;
+        let home = home(SKIPPING_GAP_SETTING)?;
         let mut sequences = vec![1, 2, 3];
         sequences.extend(&lines);
         let all: Vec<String> = sequences.iter().copied().map(event).collect();
-        home.write("events.ndjson", text(&all))?;
-        home.run_once()?;
+        run_first(&home, &all)?;
         let words = format!("{lines:?}");
         expect_effects(&home, &all).context(words)?;
     }
@@ -374,15 +385,13 @@ fn run_once_skips_no_event_that_a_full_key_rejected() -> Result<()> {
     for _ in 0..20 {
         let skips =
             home(&format!("{full}\ngap = {{ timeout = \"20ms\", on_exhausted = \"skip\" }}"))?;
-        skips.write("events.ndjson", text(&first_and(3..=200)))?;
-        skips.run_once()?;
+        run_first(&skips, &first_and(3..=200))?;
         expect_effects(&skips, &first_and(3..=200))?;
 
         let parks = home(full)?;
         let mut lines = first_and(3..=200);
         lines.push(event(2));
-        parks.write("events.ndjson", text(&lines))?;
-        parks.run_once()?;
+        run_first(&parks, &lines)?;
         expect_effects(&parks, &lines)?;
     }
     Ok(())
@@ -392,20 +401,16 @@ fn run_once_skips_no_event_that_a_full_key_rejected() -> Result<()> {
 /// if other events of the key are still too far ahead.
 #[test]
 fn nearer_event_lets_a_skipping_key_continue() -> Result<()> {
-    let gap =
-        "gap = { timeout = \"20ms\", attempts = 1, max_width = 100, on_exhausted = \"skip\" }";
-    let home = home(gap)?;
+    let home = home(SKIPPING_GAP_SETTING)?;
     let mut sequences = vec![1, 2, 3, 500, 20_000];
-    home.write("events.ndjson", text(&sequences.iter().copied().map(event).collect::<Vec<_>>()))?;
-    home.run_once()?;
+    run_first(&home, &sequences.iter().copied().map(event).collect::<Vec<_>>())?;
     let words = why(&home)?;
     ensure!(words.contains("events 501 to 19999 never arrived"), "{words}");
     ensure!(words.contains("more than 100 times `gap.max_width`"), "{words}");
     // The key skips at most 10,000 missing events (100 times `max_width`). From the missing event 501, event 10,400 is
     // within this limit, and event 20,000 is not. From event 10,401, event 20,000 is within the limit too.
     sequences.push(10_400);
-    home.append("events.ndjson", event(10_400) + "\n")?;
-    home.run_once()?;
+    run_more(&home, &[event(10_400)])?;
     expect_effects(&home, &sequences.into_iter().map(event).collect::<Vec<_>>())
 }
 
@@ -414,12 +419,10 @@ fn nearer_event_lets_a_skipping_key_continue() -> Result<()> {
 #[test]
 fn events_of_a_full_key_take_effect_after_the_gap() -> Result<()> {
     let home = home("gap = { timeout = \"20ms\" }\nspill_limit = 10\noverflow = \"dead-letter\"")?;
-    home.write("events.ndjson", text(&first_and(3..=200)))?;
-    let report = home.run_once()?;
+    let report = run_first(&home, &first_and(3..=200))?;
     ensure!(report["dead"]["overflow"].as_u64() > Some(100), "{report}");
     ensure!(why(&home)?.contains("settled: events in the range from "));
-    home.append("events.ndjson", text(&events(2..=2)))?;
-    home.run_once()?;
+    run_more(&home, &events(2..=2))?;
     expect_effects(&home, &events(1..=200))?;
     ensure!(letters(&home)?.is_empty());
     Ok(())
@@ -461,8 +464,7 @@ fn unreadable_event_explains_its_gap() -> Result<()> {
     let mut unreadable: BTreeMap<String, Value> = serde_json::from_str(&event(2))?;
     unreadable.insert("time".into(), "yesterday".into());
     let lines = [event(1), serde_json::to_string(&unreadable)?, event(3)];
-    home.write("events.ndjson", text(&lines))?;
-    home.run_once()?;
+    run_first(&home, &lines)?;
     let words = why(&home)?;
     ensure!(words.starts_with("key k: parked at event 2\n"), "{words}");
     let (_, rest) =

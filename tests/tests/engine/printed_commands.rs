@@ -2,6 +2,7 @@
 //! commands. A user must be able to run each of these commands unchanged.
 
 use anyhow::{Context, Result, bail, ensure};
+use ordain_tests::faulty;
 use ordain_tests::host::Home;
 use ordain_tests::log::{line, text};
 use ordain_tests::printed::run_all;
@@ -12,16 +13,6 @@ use serde_json::{Value, json};
 /// The name of the configuration's file. A printed command must quote this name, because it contains blanks and a
 /// quote.
 const CONFIG_FILE: &str = "it's a config.toml";
-
-const CONFIG: &str = r#"
-[streams.cases]
-handler = "faulty"
-source = { kind = "file", path = "events.ndjson" }
-
-[sinks.faulty]
-kind = "file"
-path = "out.ndjson"
-"#;
 
 /// Keys that look like options, or that contain characters with a meaning for a shell or a terminal. Each list has few
 /// keys, because the host does not log all lines about keys if too many such lines are due within a few seconds.
@@ -35,7 +26,7 @@ const KEYS: [&[&str]; 4] = [
 fn home() -> Result<Home> {
     let home = Home::new(&["faulty"], "")?;
     std::fs::remove_file(home.path("ordain.toml"))?;
-    home.write(CONFIG_FILE, CONFIG)?;
+    home.write(CONFIG_FILE, faulty::CONFIG)?;
     Ok(home)
 }
 
@@ -144,7 +135,7 @@ fn error_of_a_full_key_prints_a_command_that_can_be_run() -> Result<()> {
         let home = home()?;
         let small = "handler = \"faulty\"\nspill_limit = 2\nlane_buffer = 1\n\
             spill_after = \"1ms\"\ngap = { timeout = \"10ms\", attempts = 1 }";
-        let config = CONFIG.replace("handler = \"faulty\"", small);
+        let config = faulty::CONFIG.replace("handler = \"faulty\"", small);
         let config = config.replace("\"events.ndjson\" }", "\"events.ndjson\", prefetch = 4 }");
         home.write(CONFIG_FILE, config)?;
         // Event 1 is missing, so the key waits and then parks.
@@ -172,7 +163,7 @@ fn line_about_missing_events_prints_a_command_that_can_be_run() -> Result<()> {
         let home = home()?;
         let gap = "handler = \"faulty\"\n\
                    gap = { timeout = \"1ms\", attempts = 1, on_exhausted = \"wait\" }";
-        home.write(CONFIG_FILE, CONFIG.replace("handler = \"faulty\"", gap))?;
+        home.write(CONFIG_FILE, faulty::CONFIG.replace("handler = \"faulty\"", gap))?;
         home.write("events.ndjson", text(&[line(key, 2, &json!({ "do": "emit" }))]))?;
         let mut service = Service::start(&home, &["run", CONFIG_FILE])?;
         let missing = "missing events not received: ";

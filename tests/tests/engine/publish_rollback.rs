@@ -14,6 +14,7 @@ use ordain_servers::{Cluster, Mode, Proxy, Redis, Takeover};
 use ordain_tests::host::{Home, copy_folder};
 use ordain_tests::incident::records;
 use ordain_tests::log::{by_key, in_turn, text, unnumbered};
+use ordain_tests::queue::{redis_key, waiting_events};
 use ordain_tests::service::{Service, wait_until};
 use ordain_tests::tally;
 use serde_json::{Value, json};
@@ -23,6 +24,18 @@ const SHARDS: u32 = 8;
 
 fn home(url: &str) -> Result<Home> {
     home_with(&format!("kind = \"redis\"\nurl = \"{url}\"\nshards = {SHARDS}"))
+}
+
+/// Makes a home as [`home`] does, and replaces a part of its configuration.
+fn changed_home(url: &str, part: &str, replacement: &str) -> Result<Home> {
+    let home = home(url)?;
+    home.write("ordain.toml", home.read("ordain.toml").replace(part, replacement))?;
+    Ok(home)
+}
+
+/// Makes a home as [`home`] does. The queue of the stream has room for `limit` events.
+fn home_with_queue(url: &str, limit: u64) -> Result<Home> {
+    changed_home(url, "\"stream\" }", &format!("\"stream\", queue = {limit} }}"))
 }
 
 /// Makes a home whose configuration has these settings in the section `[store]`.
@@ -159,19 +172,13 @@ fn running_publisher_publishes_events_lost_by_a_shard() -> Result<()> {
     const EVENTS: u64 = 4_000;
     let mut cluster = Cluster::start(3)?;
     cluster.add_replicas()?;
-    let home = home(&cluster.urls().swap_remove(0))?;
-    let config = home.read("ordain.toml").replace("\"stream\" }", "\"stream\", queue = 1000000 }");
-    home.write("ordain.toml", &config)?;
+    let home = home_with_queue(&cluster.urls().swap_remove(0), 1_000_000)?;
     let lines = in_turn(KEYS, EVENTS);
     let all = by_key(&lines)?;
     home.write("events.ndjson", text(&unnumbered(&lines)?))?;
     let shard = shard_of(all.keys().next().context("a key")?, SHARDS);
-    let log = format!("ordain:{{{shard}}}:log:stream/cases");
-    let number = cluster.owner(cluster.slot(&log)?)?;
-    let waiting = || -> Result<u64> {
-        let reply = cluster.master(number).command(&["HGET", &log, "w"])?;
-        Ok(reply.text().map_or(Ok(0), str::parse)?)
-    };
+    let number = cluster.owner(cluster.slot(&redis_key("cases", shard))?)?;
+    let waiting = || waiting_events(cluster.master(number), "cases", shard);
 
     let mut service = Service::start(&home, &["publish", "cases", "events.ndjson", "--json"])?;
     let shard_events =
@@ -204,9 +211,7 @@ fn run_fails_when_the_store_goes_back_for_the_fifth_time() -> Result<()> {
     const ROLLBACKS: usize = 5;
     const RESUME_WORDS: &str = "publishing the file again from the oldest position";
     let redis = Redis::start(&[])?;
-    let home = home(&redis.url())?;
-    let config = home.read("ordain.toml").replace("\"stream\" }", "\"stream\", queue = 1000000 }");
-    home.write("ordain.toml", &config)?;
+    let home = home_with_queue(&redis.url(), 1_000_000)?;
     // Another run creates the store, so the store is older than the snapshot.
     let first = in_turn(1, 1);
     let key = by_key(&first)?.into_keys().next().context("a key")?;
@@ -214,11 +219,7 @@ fn run_fails_when_the_store_goes_back_for_the_fifth_time() -> Result<()> {
     home.rows(&["publish", "cases", "first.ndjson", "--json"])?;
     let early = redis.snapshot()?;
     home.write("events.ndjson", text(&unnumbered(&in_turn(KEYS, EVENTS))?))?;
-    let queue = format!("ordain:{{{}}}:log:stream/cases", shard_of(&key, SHARDS));
-    let waiting = || -> Result<u64> {
-        let reply = redis.command(&["HGET", &queue, "w"])?;
-        Ok(reply.text().map_or(Ok(0), str::parse)?)
-    };
+    let waiting = || waiting_events(&redis, "cases", shard_of(&key, SHARDS));
 
     let mut service = Service::start(&home, &["publish", "cases", "events.ndjson"])?;
     let starts = |service: &Service| service.stderr().matches(RESUME_WORDS).count();
@@ -245,9 +246,7 @@ fn run_fails_when_the_store_goes_back_for_the_fifth_time() -> Result<()> {
 #[tokio::test]
 async fn lost_events_are_kept_when_republishing_fails() -> Result<()> {
     let redis = Redis::start(&[])?;
-    let home = home(&redis.url())?;
-    let config = home.read("ordain.toml").replace("\"stream\" }", "\"stream\", queue = 800 }");
-    home.write("ordain.toml", &config)?;
+    let home = home_with_queue(&redis.url(), 800)?;
     let is_beside = |key: &String| shard_of(key, SHARDS) == shard_of("a", SHARDS);
     let beside = (0..1_000).map(|number| format!("b{number}")).find(is_beside).context("a key")?;
     let event = |key: &str, number: u64| -> Result<Event> {
@@ -342,18 +341,11 @@ async fn publisher_publishes_its_lost_events_again() -> Result<()> {
 #[tokio::test]
 async fn event_that_another_publisher_removed_is_not_lost() -> Result<()> {
     let redis = Redis::start(&[])?;
-    let home = home(&redis.url())?;
-    let config = home.read("ordain.toml");
-    let config = config.replace("handler = ", "retain_events = 1\nhandler = ");
-    home.write("ordain.toml", &config)?;
+    let home = changed_home(&redis.url(), "handler = ", "retain_events = 1\nhandler = ")?;
     let event = |number: u64| -> Result<Event> {
         Ok(Event::json("a", "test", &json!({ "n": number }))?.sequence(number))
     };
-    let log = format!("ordain:{{{}}}:log:stream/cases", shard_of("a", SHARDS));
-    let waiting = || -> Result<String> {
-        let reply = redis.command(&["HGET", &log, "w"])?;
-        Ok(reply.text().context("a number")?.to_owned())
-    };
+    let waiting = || waiting_events(&redis, "cases", shard_of("a", SHARDS));
     let open = async || Publisher::open(home.path("ordain.toml"), "cases").await;
     let mut publisher = open().await?;
     let mut other = open().await?;
@@ -361,7 +353,7 @@ async fn event_that_another_publisher_removed_is_not_lost() -> Result<()> {
     other.publish(&[event(2)?]).await?;
     let snapshot = redis.snapshot()?;
     publisher.publish(&[event(3)?]).await?;
-    ensure!(waiting()? == "3", "the first event was published again: {}", waiting()?);
+    ensure!(waiting()? == 3, "the first event was published again: {}", waiting()?);
 
     redis.go_back(&snapshot)?;
     publisher.publish(&[event(4)?]).await?;
@@ -377,10 +369,7 @@ async fn event_that_another_publisher_removed_is_not_lost() -> Result<()> {
 #[tokio::test]
 async fn loss_in_fifo_stream_is_detected_although_its_number_was_reused() -> Result<()> {
     let redis = Redis::start(&[])?;
-    let home = home(&redis.url())?;
-    let config = home.read("ordain.toml");
-    let config = config.replace("handler = ", "ordering = \"fifo\"\nhandler = ");
-    home.write("ordain.toml", &config)?;
+    let home = changed_home(&redis.url(), "handler = ", "ordering = \"fifo\"\nhandler = ")?;
     let event = |id: &str| -> Result<Event> {
         Ok(Event::json("a", "test", &json!({ "n": 1 }))?.id(id.to_owned()))
     };
@@ -395,7 +384,7 @@ async fn loss_in_fifo_stream_is_detected_although_its_number_was_reused() -> Res
     other.close().await?;
     let events = |count: u64| BTreeMap::from([("a".to_owned(), count)]);
     run(&home, &events(3))?;
-    let log = format!("ordain:{{{}}}:log:stream/cases", shard_of("a", SHARDS));
+    let log = redis_key("cases", shard_of("a", SHARDS));
     let waiting = redis.command(&["HGET", &log, "w"])?;
     ensure!(waiting.text() == Some("0"), "the stream has not removed the events: {waiting:?}");
 
@@ -421,11 +410,7 @@ fn record_of_events_beyond_memory_states_their_number() -> Result<()> {
         format!("{event}\n")
     };
     let shard = shard_of("a", SHARDS);
-    let log = format!("ordain:{{{shard}}}:log:stream/cases");
-    let waiting = || -> Result<u64> {
-        let reply = redis.command(&["HGET", &log, "w"])?;
-        Ok(reply.text().map_or(Ok(0), str::parse)?)
-    };
+    let waiting = || waiting_events(&redis, "cases", shard);
     // Another run of the command creates the store, so the store is older than the snapshot.
     home.write("first.ndjson", line(1))?;
     home.rows(&["publish", "cases", "first.ndjson", "--json"])?;

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use ordain_servers::{Redis, Snapshot};
 use ordain_tests::host::Home;
 use ordain_tests::log::{in_turn, line, text, unnumbered};
+use ordain_tests::queue::waiting_events;
 use ordain_tests::service::{Service, wait_until};
 use serde_json::{Value, json};
 
@@ -40,6 +41,17 @@ impl LossRig {
         rig.publish(EVENTS)?;
         rig.until_settled(EVENTS)?;
         Ok(rig)
+    }
+
+    /// Starts as [`Self::start`] does. The host then executes more events, and Redis loses them as [`Self::lose`]
+    /// describes. Also returns the name of the file that contains the lost events.
+    fn start_and_lose(is_before_recovery: bool) -> Result<(Self, String)> {
+        let mut rig = Self::start()?;
+        let early = rig.redis.snapshot()?;
+        let lost = rig.publish(EVENTS)?;
+        rig.until_settled(2 * EVENTS)?;
+        rig.lose(&early, is_before_recovery)?;
+        Ok((rig, lost))
     }
 
     /// Starts Redis and a host. `stream` contains the settings of the stream, and `lines` contains the events.
@@ -116,14 +128,10 @@ impl LossRig {
 
     /// Waits until the host has removed all events from the queues.
     fn until_empty(&self) -> Result<()> {
-        let waiting = |shard: u32| -> Result<bool> {
-            let log = format!("ordain:{{{shard}}}:log:stream/cases");
-            let count = self.redis.command(&["HGET", &log, "w"])?;
-            Ok(count.text().is_some_and(|count| count != "0"))
-        };
+        let waiting = |shard| waiting_events(&self.redis, "cases", shard);
         wait_until("empty queues", || {
-            let queues: Vec<bool> = (0..SHARDS).map(waiting).collect::<Result<_>>()?;
-            Ok(!queues.contains(&true))
+            let counts: Vec<u64> = (0..SHARDS).map(waiting).collect::<Result<_>>()?;
+            Ok(counts.iter().all(|count| *count == 0))
         })
     }
 
@@ -137,6 +145,12 @@ impl LossRig {
         });
         found.with_context(|| format!("{letters:?}\n{}", self.service.stderr()))?;
         ensure!(letters == vec!["conflict"; count], "{letters:?}");
+        Ok(())
+    }
+
+    fn check_no_letters(&self) -> Result<()> {
+        let letters = self.letters()?;
+        ensure!(letters.is_empty(), "{letters:?}");
         Ok(())
     }
 
@@ -186,18 +200,14 @@ impl LossRig {
 #[test]
 fn lost_events_are_recognised_when_published_again() -> Result<()> {
     for is_before_recovery in [false, true] {
-        let mut rig = LossRig::start()?;
-        let early = rig.redis.snapshot()?;
-        let lost = rig.publish(EVENTS)?;
-        rig.until_settled(2 * EVENTS)?;
-        rig.lose(&early, is_before_recovery)?;
+        let (mut rig, lost) = LossRig::start_and_lose(is_before_recovery)?;
         rig.publish_file(&lost, EVENTS)?;
         rig.service.resume()?;
         rig.until_repeated()?;
         rig.publish(NEW_EVENTS)?;
         rig.until_settled(2 * EVENTS + NEW_EVENTS)?;
         rig.until_empty()?;
-        ensure!(rig.letters()?.is_empty(), "{:?}", rig.letters()?);
+        rig.check_no_letters()?;
         rig.check_messages(2 * EVENTS + NEW_EVENTS)?;
     }
     Ok(())
@@ -209,11 +219,7 @@ fn lost_events_are_recognised_when_published_again() -> Result<()> {
 /// event, the store must not give the number of this event to another event.
 #[test]
 fn other_event_gets_no_number_of_a_known_executed_event() -> Result<()> {
-    let mut rig = LossRig::start()?;
-    let early = rig.redis.snapshot()?;
-    rig.publish(EVENTS)?;
-    rig.until_settled(2 * EVENTS)?;
-    rig.lose(&early, false)?;
+    let (mut rig, _) = LossRig::start_and_lose(false)?;
     rig.check_refused(EVENTS - DIGESTS)?;
     rig.until_conflicts(EVENTS - DIGESTS)?;
     rig.check_messages(2 * EVENTS)
@@ -224,11 +230,7 @@ fn other_event_gets_no_number_of_a_known_executed_event() -> Result<()> {
 /// repetition, the store must not give the remaining numbers of executed events to other events.
 #[test]
 fn other_events_published_before_the_repetition_become_dead_letters() -> Result<()> {
-    let mut rig = LossRig::start()?;
-    let early = rig.redis.snapshot()?;
-    rig.publish(EVENTS)?;
-    rig.until_settled(2 * EVENTS)?;
-    rig.lose(&early, true)?;
+    let (mut rig, _) = LossRig::start_and_lose(true)?;
     rig.publish(NEW_EVENTS)?;
     rig.service.resume()?;
     rig.until_repeated()?;
@@ -258,7 +260,7 @@ fn other_event_gets_no_number_of_a_held_event() -> Result<()> {
     rig.lose(&early, false)?;
     rig.check_refused(0)?;
     rig.until_held(2 * EVENTS)?;
-    ensure!(rig.letters()?.is_empty(), "{:?}", rig.letters()?);
+    rig.check_no_letters()?;
     rig.service.end()
 }
 
@@ -266,16 +268,12 @@ fn other_event_gets_no_number_of_a_held_event() -> Result<()> {
 /// events with the lost numbers must take effect after the next start.
 #[test]
 fn other_events_take_effect_if_the_host_dies_before_it_notices_the_loss() -> Result<()> {
-    let mut rig = LossRig::start()?;
-    let early = rig.redis.snapshot()?;
-    rig.publish(EVENTS)?;
-    rig.until_settled(2 * EVENTS)?;
-    rig.lose(&early, true)?;
+    let (mut rig, _) = LossRig::start_and_lose(true)?;
     rig.publish(NEW_EVENTS)?;
     rig.service.kill()?;
     rig.service = Service::start(&rig.home, &["run"])?;
     rig.until_settled(EVENTS + NEW_EVENTS)?;
     rig.until_empty()?;
-    ensure!(rig.letters()?.is_empty(), "{:?}", rig.letters()?);
+    rig.check_no_letters()?;
     rig.service.end()
 }

@@ -2,6 +2,7 @@
 //! warnings is limited, even if many events fail.
 
 use anyhow::{Context as _, Result, ensure};
+use ordain_tests::faulty;
 use ordain_tests::host::Home;
 use ordain_tests::log::{line, text};
 use ordain_tests::plugins::plugin;
@@ -9,19 +10,9 @@ use ordain_tests::printed::run_all;
 use ordain_tests::service::Service;
 use serde_json::json;
 
-const CONFIG: &str = r#"
-[streams.cases]
-handler = "faulty"
-source = { kind = "file", path = "events.ndjson" }
-
-[sinks.faulty]
-kind = "file"
-path = "out.ndjson"
-"#;
-
 #[test]
 fn each_failure_and_the_end_of_the_run_are_logged() -> Result<()> {
-    let home = Home::new(&["faulty"], CONFIG)?;
+    let home = Home::new(&["faulty"], faulty::CONFIG)?;
     let events = [
         line("a key", 1, &json!({ "do": "trap" })),
         line("a key", 2, &json!({ "do": "emit" })),
@@ -58,7 +49,7 @@ fn each_failure_and_the_end_of_the_run_are_logged() -> Result<()> {
 /// a dead letter, so this run must not report a new dead letter.
 #[test]
 fn repeated_invalid_line_is_reported_once() -> Result<()> {
-    let home = Home::new(&["faulty"], CONFIG)?;
+    let home = Home::new(&["faulty"], faulty::CONFIG)?;
     let run_with_last = |key: &str| -> Result<String> {
         let event = |key: &str| line(key, 1, &json!({ "do": "emit" }));
         let lines = [event("first"), "no JSON".to_owned(), event(key)];
@@ -81,7 +72,7 @@ fn repeated_invalid_line_is_reported_once() -> Result<()> {
 /// stream.
 #[test]
 fn many_failures_are_summarized() -> Result<()> {
-    let home = Home::new(&["faulty"], CONFIG)?;
+    let home = Home::new(&["faulty"], faulty::CONFIG)?;
     let event = |key: usize| line(&format!("k{key}"), 1, &json!({ "do": "trap" }));
     let refused = line("refused", 1, &json!({ "do": "reject" }));
     let lines: Vec<String> = (0..100).map(event).chain([refused]).collect();
@@ -112,7 +103,7 @@ fn many_failures_are_summarized() -> Result<()> {
 /// the key.
 #[test]
 fn retried_key_is_reported() -> Result<()> {
-    let home = Home::new(&["faulty"], &CONFIG.replace("[sinks.faulty]", "[sinks.tally]"))?;
+    let home = Home::new(&["faulty"], &faulty::CONFIG.replace("[sinks.faulty]", "[sinks.tally]"))?;
     home.write("events.ndjson", line("a key", 1, &json!({ "do": "trap" })) + "\n")?;
     let run = || -> Result<String> {
         let output = home.output(&["--log", "info", "run", "--once"])?;
@@ -142,7 +133,7 @@ fn key_that_continues_after_a_gap_is_reported() -> Result<()> {
             "handler = \"faulty\"\n\
              gap = {{ timeout = \"1ms\", attempts = 1, on_exhausted = \"{on_exhausted}\" }}"
         );
-        let home = Home::new(&["faulty"], &CONFIG.replace("handler = \"faulty\"", &gap))?;
+        let home = Home::new(&["faulty"], &faulty::CONFIG.replace("handler = \"faulty\"", &gap))?;
         let event = |sequence| line("a key", sequence, &json!({ "do": "emit" })) + "\n";
         home.write("events.ndjson", event(2))?;
         let mut service = Service::start(&home, &["run"])?;

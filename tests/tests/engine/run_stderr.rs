@@ -10,26 +10,17 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use ordain_tests::faulty;
 use ordain_tests::host::Home;
 use ordain_tests::http::metric;
 use ordain_tests::log::{line, text};
 use ordain_tests::service::{Service, wait_until};
 use serde_json::json;
 
-const CONFIG: &str = r#"
-[streams.cases]
-handler = "faulty"
-source = { kind = "file", path = "events.ndjson" }
-
-[sinks.faulty]
-kind = "file"
-path = "out.ndjson"
-"#;
-
 /// Returns a home with three keys. For the first key, the handler only logs. For the second key, the handler emits
 /// messages. The third key becomes parked.
 fn home() -> Result<Home> {
-    let home = Home::new(&["faulty"], CONFIG)?;
+    let home = Home::new(&["faulty"], faulty::CONFIG)?;
     let mut events = Vec::new();
     for sequence in 1..=100 {
         events.push(line("talks", sequence, &json!({ "do": "log", "lines": 20, "bytes": 100 })));
@@ -78,7 +69,7 @@ fn closed_stderr_does_not_stop_a_run() -> Result<()> {
 
 /// The settings for a handler that logs up to 1 MiB for each event.
 pub(super) fn flood_config() -> String {
-    format!("[plugins]\nlog = \"1MiB\"\n{CONFIG}")
+    format!("[plugins]\nlog = \"1MiB\"\n{}", faulty::CONFIG)
 }
 
 /// The number of lines of a flood.

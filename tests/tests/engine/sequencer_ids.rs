@@ -8,10 +8,10 @@ use anyhow::Result;
 use ordain_config::CHECKPOINT_INTERVAL_EVENTS;
 use ordain_core::{
     AcceptedId, AppliedCommit, Batch, CommitReply, Effect, Event, EventParts, Input, KeyRecord,
-    KeySnapshot, Sequencer, SequencerSettings, StateUpdate, TurnResult,
+    KeySnapshot, Sequencer, SequencerSettings,
 };
 
-use super::sequencer_support::{effect_without_messages, event_parts, settings, version};
+use super::sequencer_support::{event_parts, settings, turn_without_messages};
 
 const MINUTE_MS: u64 = 60_000;
 /// The time of the store's clock at the sequencer's time 0, in milliseconds.
@@ -110,13 +110,7 @@ impl Rig {
     fn perform(&mut self, now: u64, store_time: u64) {
         while let Some(effect) = self.sequencer.poll_effect() {
             let answer = match effect {
-                Effect::Run(turn) => Input::TurnDone(TurnResult {
-                    token: turn.token,
-                    rollout: version(),
-                    outcomes: turn.events.iter().map(|_| effect_without_messages()).collect(),
-                    state: StateUpdate::Keep,
-                    failure: None,
-                }),
+                Effect::Run(turn) => turn_without_messages(&turn),
                 Effect::Commit(batch) if self.is_unresponsive => {
                     self.unanswered.push(batch);
                     continue;

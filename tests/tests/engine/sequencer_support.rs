@@ -1,11 +1,14 @@
-//! The settings, the events and the handler version that the tests of the sequencer share.
+//! The settings, the events, the handler version and the results that the tests of the sequencer share.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use ordain_config::{LoadedConfig, PartitionParams};
-use ordain_core::{EventParts, FileDigest, HandlerOutcome, Rollout, SequencerSettings};
+use ordain_core::{
+    EventParts, FileDigest, HandlerOutcome, Input, Rollout, SequencerSettings, StateUpdate, Turn,
+    TurnResult,
+};
 
 /// Returns the settings of a stream that reads a file. `stream` contains additional settings of the stream. Sections of
 /// the configuration may follow these settings.
@@ -38,6 +41,14 @@ pub(super) fn version() -> Arc<Rollout> {
     Rollout::first("tally@1.0.0", FileDigest([0; 32]))
 }
 
-pub(super) fn effect_without_messages() -> HandlerOutcome {
-    HandlerOutcome::Effect { messages: Vec::new(), complete: false }
+/// Returns the result of a turn in which each event had an effect, without messages or a new state.
+pub(super) fn turn_without_messages(turn: &Turn) -> Input {
+    let effect = HandlerOutcome::Effect { messages: Vec::new(), complete: false };
+    Input::TurnDone(TurnResult {
+        token: turn.token,
+        rollout: version(),
+        outcomes: vec![effect; turn.events.len()],
+        state: StateUpdate::Keep,
+        failure: None,
+    })
 }

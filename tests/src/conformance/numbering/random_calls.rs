@@ -10,8 +10,8 @@ use ordain_store::{
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
-use super::sender::{NUMBERING, Sender, chunk, data, event, keys, message};
-use super::{Fixture, sender};
+use super::super::Fixture;
+use super::sender::{self, NUMBERING, Sender, chunk, data, event, keys, message};
 
 /// Each message has exactly one number, and no number is missing, even after lost replies, repeated calls, and new
 /// owners that group the messages differently.

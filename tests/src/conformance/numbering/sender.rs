@@ -1,12 +1,13 @@
 //! Callers that assign messages, and functions that make these messages.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use ordain_core::{Event, EventParts, Key, shard_of};
 use ordain_store::{
     AssignGroup, AssignGroupReply, AssignItem, AssignItemReply, AssignReply, AssignRequest,
-    Destination, DestinationRules, NumberingSettings, OriginOutbox, OutboxChunk, OutboxPosition,
-    Partition, Store, StoreError, Witness,
+    Destination, DestinationRules, FoundEvents, NumberingSettings, OriginOutbox, OutboxChunk,
+    OutboxPosition, Partition, Store, StoreError, Witness,
 };
 
 /// The time for which the store retains a message, in ms. The time is much longer than a test takes.
@@ -66,6 +67,16 @@ impl Sender {
     /// Makes a sender that represents a producer. The producer assigns messages to an exchange.
     pub(in crate::conformance) fn producer(store: &dyn Store) -> Self {
         Self { origin: None, ..Self::exchange(store, 1) }
+    }
+
+    /// Makes a producer whose messages the stream `cases` reads.
+    pub(in crate::conformance) fn producer_with_reader(store: &dyn Store) -> Self {
+        Self { readers: vec!["cases".into()], ..Self::producer(store) }
+    }
+
+    /// Returns the same sender in calls that publish lost events again.
+    pub(in crate::conformance) fn restoring(&self) -> Self {
+        Self { reuses_lost_numbers: true, ..self.clone() }
     }
 
     /// Makes a group with these chunks and the origin of the sender.
@@ -141,6 +152,34 @@ impl Sender {
         results(self.send_chunk(store, commit, items).await)
     }
 
+    /// Assigns messages of a commit that the store has lost, each with its earlier number, or 0 if the caller does not
+    /// know this number. The store must accept the call. Returns the result for each message.
+    pub(in crate::conformance) async fn assign_lost(
+        &self,
+        store: &dyn Store,
+        commit: u64,
+        lost: &[(Arc<Event>, u64)],
+    ) -> Vec<AssignItemReply> {
+        let items: Vec<_> = lost.iter().map(|(event, _)| Arc::clone(event)).collect();
+        let mut chunk = chunk(commit, 0, &items);
+        for (item, (_, number)) in chunk.items.iter_mut().zip(lost) {
+            item.number = *number;
+        }
+        results(self.send(store, vec![chunk]).await)
+    }
+
+    /// Reads the retained messages of a key with the wanted numbers.
+    pub(in crate::conformance) async fn read_retained(
+        &self,
+        store: &dyn Store,
+        key: &str,
+        wanted: &[RangeInclusive<u64>],
+        bytes: usize,
+    ) -> FoundEvents {
+        let read = store.retained_messages(&self.destination, &key.into(), wanted, bytes).await;
+        read.expect("a read")
+    }
+
     /// Returns the numbers and the data of the retained messages of a key, from number `from` to number `to`.
     pub(in crate::conformance) async fn retained(
         &self,
@@ -149,11 +188,7 @@ impl Sender {
         from: u64,
         to: u64,
     ) -> Vec<(u64, String)> {
-        let wanted = [from..=to];
-        let retained = store
-            .retained_messages(&self.destination, &key.into(), &wanted, 1 << 20)
-            .await
-            .expect("a read");
+        let retained = self.read_retained(store, key, &[from..=to], 1 << 20).await;
         let messages = retained.events.iter();
         messages
             .map(|(sequence, event)| {
@@ -167,6 +202,16 @@ impl Sender {
     pub(in crate::conformance) fn with(mut self, change: impl FnOnce(&mut OriginOutbox)) -> Self {
         self.origin.as_mut().map(change);
         self
+    }
+
+    /// Moves the outbox of the origin to another shard.
+    pub(in crate::conformance) fn of_shard(self, shard: u32) -> Self {
+        self.with(|origin| origin.shard = shard)
+    }
+
+    /// Names this outbox position as the last one for which the owner has the store's confirmation.
+    pub(in crate::conformance) fn confirmed(self, commit: u64, chunk: u32) -> Self {
+        self.with(|origin| origin.last_confirmed = Some(OutboxPosition { commit, chunk }))
     }
 }
 
@@ -195,6 +240,11 @@ pub(in crate::conformance) fn results(reply: AssignReply) -> Vec<AssignItemReply
 /// Returns the reply to a call with one group if the store refuses the group with `reply`.
 pub(in crate::conformance) fn refused(reply: AssignGroupReply) -> AssignReply {
     AssignReply::Groups(vec![reply], Vec::new())
+}
+
+/// Numbers these data from 1 on, in the form in which [`Sender::retained`] returns messages.
+pub(in crate::conformance) fn numbered_from_one(data: &[&str]) -> Vec<(u64, String)> {
+    (1..).zip(data.iter().map(|data| (*data).to_owned())).collect()
 }
 
 /// Returns the data of an event as text.

@@ -42,6 +42,23 @@ fn config_at(url: &str, [sections, broker]: [&str; 2]) -> String {
     text.replace("[streams.cases]", &format!("{broker}[streams.cases]"))
 }
 
+/// Starts a rig, and a proxy through which the host will connect to the broker. [`config_at`] describes `settings`.
+fn proxied(settings: [&str; 2]) -> Result<(Rig, Proxy)> {
+    let rig = Rig::new()?;
+    let proxy = Proxy::start(rig.rabbit.port())?;
+    rig.home.write("ordain.toml", config_at(&rig.rabbit.url_at(proxy.port()), settings))?;
+    Ok((rig, proxy))
+}
+
+/// Starts a host as [`Service::start_by`] does. Publishes the events `first` when the host is ready.
+fn start(rig: &Rig, by: &[String], first: &[String]) -> Result<(Service, SocketAddr)> {
+    let mut service = Service::start_by(&rig.home, by, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_declared()?;
+    let address = ready(&mut service)?;
+    rig.publish(first)?;
+    Ok((service, address))
+}
+
 /// Returns the lines of events for the second stream. The keys of these events differ from the keys that [`in_turn`]
 /// uses.
 fn other_lines(numbers: RangeInclusive<u64>) -> Vec<String> {
@@ -99,15 +116,10 @@ fn library_threads(service: &Service) -> Result<usize> {
 /// must arrive, in order within each key. While the sink has no working connection, the stream must continue to execute
 /// events, and the messages must wait in the outbox.
 fn silent_sink_connects_again(settings: [&str; 2]) -> Result<()> {
-    let rig = Rig::new()?;
-    let proxy = Proxy::start(rig.rabbit.port())?;
-    rig.home.write("ordain.toml", config_at(&rig.rabbit.url_at(proxy.port()), settings))?;
-    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
-    rig.until_declared()?;
-    let address = ready(&mut service)?;
+    let (rig, proxy) = proxied(settings)?;
     let lines = in_turn(20, 60);
     let (first, rest) = lines.split_at(lines.len() / 2);
-    rig.publish(first)?;
+    let (mut service, address) = start(&rig, &[], first)?;
     let mut out = Vec::new();
     rig.take(&mut out, first.len())?;
     until_outbox(&mut service, address, "an empty outbox", |count| count == 0)?;
@@ -150,15 +162,10 @@ fn sink_with_a_silent_connection_connects_again_without_heartbeats() -> Result<(
 /// Each event takes effect once.
 #[test]
 fn source_with_a_silent_connection_subscribes_again() -> Result<()> {
-    let rig = Rig::new()?;
-    let proxy = Proxy::start(rig.rabbit.port())?;
-    rig.home.write("ordain.toml", config_at(&rig.rabbit.url_at(proxy.port()), ["", ""]))?;
-    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
-    rig.until_declared()?;
-    let address = ready(&mut service)?;
+    let (rig, proxy) = proxied(["", ""])?;
     let lines = in_turn(20, 60);
     let (first, rest) = lines.split_at(lines.len() / 2);
-    rig.publish(first)?;
+    let (mut service, address) = start(&rig, &[], first)?;
     let mut out = Vec::new();
     rig.take(&mut out, first.len())?;
     // After its first events, the source subscribes again with another prefetch. The test waits until this change is
@@ -193,12 +200,9 @@ fn broker_that_moves_to_another_address_is_found() -> Result<()> {
     let (other_first, other_rest) = others.split_at(others.len() / 2);
     rig.home.write("lines.ndjson", text(other_first))?;
     let by = name.prepare(&rig.home)?;
-    let mut service = Service::start_by(&rig.home, &by, &RUN_WITH_SHORT_WAITS)?;
-    rig.until_declared()?;
-    let address = ready(&mut service)?;
     let lines = in_turn(20, 60);
     let (first, rest) = lines.split_at(lines.len() / 2);
-    rig.publish(first)?;
+    let (mut service, address) = start(&rig, &by, first)?;
 
     name.resolve(&rig.home, None)?;
     old.set(Mode::Refuse)?;
@@ -244,21 +248,14 @@ fn start_ends_if_logins_stay_unanswered() -> Result<()> {
 /// The host must continue when the server answers.
 #[test]
 fn unanswered_login_is_abandoned_and_retried() -> Result<()> {
-    let rig = Rig::new()?;
-    let proxy = Proxy::start(rig.rabbit.port())?;
-    rig.home.write(
-        "ordain.toml",
-        config_at(&rig.rabbit.url_at(proxy.port()), ["", ""]) + FILE_STREAM,
-    )?;
+    let (rig, proxy) = proxied(["", ""])?;
+    rig.home.append("ordain.toml", FILE_STREAM)?;
     let others = other_lines(1..=40);
     let (other_first, other_rest) = others.split_at(others.len() / 2);
     rig.home.write("lines.ndjson", text(other_first))?;
-    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
-    rig.until_declared()?;
-    let address = ready(&mut service)?;
     let lines = in_turn(20, 60);
     let (first, rest) = lines.split_at(lines.len() / 2);
-    rig.publish(first)?;
+    let (mut service, address) = start(&rig, &[], first)?;
 
     proxy.set(Mode::HalfOpen)?;
     let before = proxy.counts().accepted;

@@ -9,6 +9,7 @@ use ordain_tests::host::Home;
 use ordain_tests::http;
 use ordain_tests::ledger::Ledger;
 use ordain_tests::log::text;
+use ordain_tests::queue::waiting_events;
 use ordain_tests::service::{Service, wait_until};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -47,9 +48,7 @@ statements = {{ kind = "file", path = "-", sequenced = true }}
 fn waiting(redis: &Redis) -> Result<u64> {
     let mut all = 0;
     for shard in 0..SHARDS {
-        let log = format!("ordain:{{{shard}}}:log:stream/orders");
-        let waits = redis.command(&["HGET", &log, "w"])?;
-        all += waits.text().map_or(Ok(0), str::parse::<u64>)?;
+        all += waiting_events(redis, "orders", shard)?;
     }
     Ok(all)
 }

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use ordain_servers::{Redis, wait_until};
 use ordain_tests::host::Home;
 use ordain_tests::log::{by_key, in_turn};
+use ordain_tests::queue::waiting_events;
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
@@ -65,12 +66,8 @@ impl Pair {
     /// published the event. While the event is in the inbox, it delays the later events of its key.
     fn until_removed(&self) -> Result<()> {
         wait_until("empty queues in the store", || {
-            let waits = (0..16).map(|shard| {
-                let log = format!("ordain:{{{shard}}}:log:stream/cases");
-                let waits = self.redis.command(&["HGET", &log, "w"])?;
-                Ok(waits.text().is_none_or(|count| count == "0"))
-            });
-            Ok(waits.collect::<Result<Vec<bool>>>()?.into_iter().all(|is_empty| is_empty))
+            let waiting = (0..16).map(|shard| waiting_events(&self.redis, "cases", shard));
+            Ok(waiting.collect::<Result<Vec<u64>>>()?.into_iter().all(|count| count == 0))
         })
     }
 

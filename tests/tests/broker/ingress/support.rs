@@ -9,6 +9,7 @@ use ordain_servers::Connection;
 use ordain_tests::http;
 pub(super) use ordain_tests::http::{LINES_TYPE, ingress, post, post_with};
 use ordain_tests::log::{line, text};
+use ordain_tests::queue::redis_key;
 use ordain_tests::service::Service;
 use serde_json::json;
 
@@ -80,8 +81,7 @@ pub(super) fn lost_events(admin: SocketAddr) -> Result<usize> {
 pub(super) fn waiting(master: &mut Connection, shards: u32) -> Result<Vec<u64>> {
     let mut counts = Vec::new();
     for shard in 0..shards {
-        let log = format!("ordain:{{{shard}}}:log:stream/cases");
-        let reply = master.command(&["HGET", &log, "w"])?;
+        let reply = master.command(&["HGET", &redis_key("cases", shard), "w"])?;
         counts.push(reply.text().map_or(Ok(0), str::parse)?);
     }
     Ok(counts)

@@ -2,7 +2,7 @@
 //! clients must delay neither events nor other clients, and must not make the host use much memory.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 
 use anyhow::{Result, ensure};
 use ordain_tests::host::Home;
@@ -11,12 +11,21 @@ use ordain_tests::log::{in_turn, text};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 
-#[test]
-fn malformed_requests_are_rejected() -> Result<()> {
+/// The listing of all dead letters of the stream.
+const LETTERS_PAGE: &str = "/v1/dead?stream=cases";
+
+/// Starts a host with this input, and waits until it is ready.
+fn start(input: &str) -> Result<(Home, Service, SocketAddr)> {
     let home = Home::new(&["tally"], tally::CONFIG)?;
-    home.write("events.ndjson", "")?;
+    home.write("events.ndjson", input)?;
     let mut service = Service::start(&home, &["run"])?;
     let address = ready(&mut service)?;
+    Ok((home, service, address))
+}
+
+#[test]
+fn malformed_requests_are_rejected() -> Result<()> {
+    let (_home, mut service, address) = start("")?;
     let long = |bytes: usize| "x".repeat(bytes);
     let many = "h: 1\r\n".repeat(1_000);
     for (request, status) in [
@@ -68,10 +77,7 @@ fn open_connections_use_up_no_files_of_the_host() -> Result<()> {
 
 #[test]
 fn open_connections_block_neither_events_nor_requests() -> Result<()> {
-    let home = Home::new(&["tally"], tally::CONFIG)?;
-    home.write("events.ndjson", "")?;
-    let mut service = Service::start(&home, &["run"])?;
-    let address = ready(&mut service)?;
+    let (home, mut service, address) = start("")?;
     // The test opens more connections than the host accepts at one time. The remaining connections wait in the backlog
     // of the operating system.
     let mut held = Vec::new();
@@ -101,10 +107,7 @@ fn open_connections_block_neither_events_nor_requests() -> Result<()> {
 
 #[test]
 fn idle_connections_are_closed_for_new_ones() -> Result<()> {
-    let home = Home::new(&["tally"], tally::CONFIG)?;
-    home.write("events.ndjson", "")?;
-    let mut service = Service::start(&home, &["run"])?;
-    let address = ready(&mut service)?;
+    let (_home, mut service, address) = start("")?;
     let mut held = Vec::new();
     let mut rounds = 0;
     // If the host kept idle connections until their timeout, this wait would take minutes.
@@ -116,24 +119,22 @@ fn idle_connections_are_closed_for_new_ones() -> Result<()> {
     })
 }
 
-/// Writes eight invalid events. Each event has nearly the maximum size of an event (1 MiB), and consists of many small
-/// JSON objects, which take much memory when they are parsed. One page of a listing contains the dead letters of all
-/// eight events.
-fn large_letters(home: &Home) -> Result<()> {
+/// Starts a host that reads eight invalid events, and waits for the dead letters of these events. Each event has nearly
+/// the maximum size of an event (1 MiB), and consists of many small JSON objects, which take much memory when they are
+/// parsed. The page [`LETTERS_PAGE`] contains the dead letters of all eight events.
+fn start_with_large_letters() -> Result<(Home, Service, SocketAddr)> {
     let line = format!("[{}0]\n", "{\"a\":0},".repeat((1 << 20) / 8 - 1));
-    home.write("events.ndjson", line.repeat(8))
+    let (home, mut service, address) = start(&line.repeat(8))?;
+    service.until("all dead letters", || {
+        get(address, LETTERS_PAGE).is_ok_and(|response| response.body.len() > 7 << 20)
+    })?;
+    Ok((home, service, address))
 }
 
 #[test]
 fn large_page_is_created_without_parsing_its_events() -> Result<()> {
-    let home = Home::new(&["tally"], tally::CONFIG)?;
-    large_letters(&home)?;
-    let mut service = Service::start(&home, &["run"])?;
-    let address = ready(&mut service)?;
-    let page = || get(address, "/v1/dead?stream=cases");
-    service
-        .until("all dead letters", || page().is_ok_and(|response| response.body.len() > 7 << 20))?;
-    let body = page()?.json()?;
+    let (_home, mut service, address) = start_with_large_letters()?;
+    let body = get(address, LETTERS_PAGE)?.json()?;
     ensure!(
         body["dead"][0]["raw"][0]["a"] == 0,
         "the dead letter does not contain the event as JSON"
@@ -147,17 +148,12 @@ fn large_page_is_created_without_parsing_its_events() -> Result<()> {
 
 #[test]
 fn requests_are_refused_while_too_many_pages_are_unread() -> Result<()> {
-    let home = Home::new(&["tally"], tally::CONFIG)?;
-    large_letters(&home)?;
-    let mut service = Service::start(&home, &["run"])?;
-    let address = ready(&mut service)?;
-    let page = || get(address, "/v1/dead?stream=cases");
-    service
-        .until("all dead letters", || page().is_ok_and(|response| response.body.len() > 7 << 20))?;
+    let (_home, mut service, address) = start_with_large_letters()?;
     let mut held = Vec::new();
     for _ in 0..8 {
         let mut stream = TcpStream::connect(address)?;
-        stream.write_all(b"GET /v1/dead?stream=cases HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+        let request = format!("GET {LETTERS_PAGE} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        stream.write_all(request.as_bytes())?;
         // The response has begun, so the host has created the page.
         stream.read_exact(&mut [0; 1_024])?;
         held.push(stream);
