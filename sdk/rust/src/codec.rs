@@ -6,7 +6,8 @@ use std::ops::Deref;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// A type into which event data and state can be decoded: any type that serde can read from JSON, or [`Raw`].
+/// A type that can be decoded from the data of an event or from a state: any type that serde can read from JSON, or
+/// [`Raw`].
 ///
 /// To read another format, implement this trait for a type of your own. This type must not implement serde's
 /// `Deserialize`.

@@ -8,9 +8,9 @@ pub struct Event<D> {
     /// The unit of order: an order id, an account, a session.
     pub key: String,
     /// Number of the event within its key. The producer or the store gives this number; in a `fifo` stream, Ordain
-    /// numbers the events in the order of their delivery. Usually the number follows the number of the previous event.
-    /// If Ordain skips a missing event, or dead-letters an event without a call of the handler, the handler does not
-    /// see the number of this event.
+    /// numbers the events in the order of their delivery. Usually, the number is one higher than the number of the
+    /// key's previous event. If Ordain skips a missing event, or dead-letters an event without a call of the handler,
+    /// the handler does not see the number of this event.
     pub sequence: u64,
     /// Id of the event. Usually the producer sets the id. In a `sequenced` stream, an event that arrives over AMQP
     /// without an id gets the id `KEY/SEQUENCE`.

@@ -12,7 +12,7 @@ pub type Result<T, E = Failure> = std::result::Result<T, E>;
 /// does not implement [`std::error::Error`], because the compiler would then reject this conversion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    /// A later attempt may succeed: the host retries the event, and the later events of the key wait.
+    /// A later try may succeed: the host retries the event, and the later events of the key wait.
     Retry {
         /// The reason, as text for people.
         reason: String,

@@ -2,9 +2,9 @@
 //!
 //! A handler is a function. The function receives one event of a key and the state of the key after the previous event.
 //! The function returns the change of the state and the messages to publish. Ordain calls the function for each event
-//! of a key, in order. Ordain calls the function again for the same event if the previous call requested a retry,
-//! panicked, or exceeded a limit of time or size. Ordain also calls the function again if the outcome of the previous
-//! call was lost before the commit. Ordain commits either the whole outcome of a call or nothing.
+//! of a key, in order. If a call requests a retry, panics, or exceeds a limit of time or size, Ordain makes another
+//! call for the same event. Ordain also makes another call if the outcome of a call is lost before the commit. Ordain
+//! commits either the whole outcome of a call or nothing.
 //!
 //! ```
 //! use ordain_sdk::prelude::*;
@@ -58,7 +58,7 @@
 //! | cause | write | effect |
 //! |---|---|---|
 //! | the event is invalid | [`Failure::reject`], [`OrFail::or_reject`], or `?` alone | the event is dead-lettered with the reason, and the key continues |
-//! | a later attempt may succeed | [`Failure::retry`], [`OrFail::or_retry`] | the event is retried, and later events of the key wait |
+//! | a later try may succeed | [`Failure::retry`], [`OrFail::or_retry`] | the event is retried, and later events of the key wait |
 //! | the data cannot be decoded | nothing | the event is rejected |
 //! | a bug, or a state that cannot be decoded | a panic | the event is retried once; if the retry panics too, the key by default parks with the panic's text, until the stream runs another version of the handler |
 //!
@@ -73,8 +73,8 @@
 //! no time, at the present time of the host's machine), and advances only when the handler sleeps. Random numbers are
 //! derived from the event's stream, key and sequence. Printed text and the lines of [`log`] go to the host's log. By
 //! default, one Wasm instance handles many events of different keys, and Ordain may replace the instance at any time. A
-//! value in a `static` may therefore come from an event of another key, or be lost. Only the state that the handler
-//! returns is kept.
+//! value in a `static` may therefore come from an event of another key, or be lost. Ordain keeps only the state that
+//! the handler returns.
 
 pub mod log;
 pub mod testing;

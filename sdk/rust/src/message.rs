@@ -85,7 +85,7 @@ impl Message {
         self
     }
 
-    /// Sets whether the message is the last message of its key.
+    /// Declares whether the message is the last message of its key.
     #[must_use]
     pub fn end_of_sequence(mut self, end: bool) -> Self {
         self.end_of_sequence = end;

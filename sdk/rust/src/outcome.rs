@@ -9,8 +9,8 @@ pub struct Outcome<S = ()> {
     pub state: Change<S>,
     /// Messages to publish, in this order.
     pub messages: Vec<Message>,
-    /// True if the key ends after this event. Until the time `complete_ttl` has passed, Ordain dead-letters all later
-    /// events of the key.
+    /// True if the key ends after this event. Until `complete_ttl` has passed since the end of the key, Ordain
+    /// dead-letters all later events of the key.
     pub complete: bool,
 }
 

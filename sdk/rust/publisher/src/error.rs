@@ -4,7 +4,7 @@ use ordain_amqp::BrokerError;
 use ordain_config::ConfigError;
 use ordain_store::StoreError;
 
-/// The reason why events were not published.
+/// The reason why a publisher could not publish all events.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An event is invalid, or the store refuses it, for example because it conflicts with a published event. The
@@ -23,11 +23,11 @@ pub enum Error {
     /// The configuration is invalid, or its store, broker or stream cannot be used for publishing.
     #[error("{0}")]
     Configuration(String),
-    /// The store or the broker is unavailable, or the queue of the stream is full; a later attempt may succeed.
+    /// The store or the broker is unavailable, or the queue of the stream is full. The same call may succeed later.
     #[error("{0}")]
     Away(String),
-    /// The store has failed, contains a damaged value, or lost events of the publisher and refuses to number one of
-    /// them again.
+    /// The store has failed or contains a damaged value. Or it lost events of the publisher, and refuses to number one
+    /// of them when the publisher repeats them.
     #[error("{0}")]
     Failed(String),
 }

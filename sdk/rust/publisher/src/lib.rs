@@ -54,17 +54,17 @@ pub struct Publisher {
 pub struct Receipt {
     /// Number of the event within its key; `None` in a `fifo` stream, which numbers events itself.
     pub sequence: Option<u64>,
-    /// True if this call published the event for the first time; false for a repeat. The `sequence` of a repeat is the
-    /// number that the event got the first time. In a `fifo` stream the value is always true, because the stream itself
-    /// recognises repeats.
+    /// True if this call published the event for the first time. False if the event was published before. The
+    /// `sequence` of a repeat is the number that the event got the first time. In a `fifo` stream the value is always
+    /// true, because the stream itself recognises repeats.
     pub is_new: bool,
 }
 
 impl Publisher {
     /// Opens the store and the broker of a stream, according to an Ordain configuration. Declares the stream's exchange
     /// and queues if they are missing. If the store is unavailable, waits for it for at most half a minute. Repeats a
-    /// failed attempt to reach the broker for half a minute. If the broker accepts a connection but does not answer, an
-    /// attempt itself can take two minutes.
+    /// failed attempt to reach the broker for half a minute. If the broker accepts a connection but does not answer, a
+    /// single attempt can take two minutes.
     ///
     /// # Errors
     /// Fails in these cases:
@@ -90,9 +90,10 @@ impl Publisher {
     /// [`Error::Event`] names the event that is invalid or that the store refused; the events before this event are
     /// published. If the store refused the event, later events of other keys may be published too. [`Error::Away`]
     /// means that the store or broker was unavailable for half a minute, or that the queue of the stream was full for
-    /// half a minute. Some of the events may then be published. After these errors, the program can publish the same
-    /// events again: Ordain recognises the events that are already published. [`Error::Failed`] can mean that the store
-    /// lost events of this publisher, and refuses to number one of them again; the error then names the next step.
+    /// half a minute. In this case, some of the events may be published. After these errors, the program can publish
+    /// the same events again: Ordain recognises the events that are already published. [`Error::Failed`] can mean that
+    /// the store lost events of this publisher, and refuses to number one of them when the publisher repeats them. The
+    /// error then names the next step.
     pub async fn publish(&mut self, events: &[Event]) -> Result<Vec<Receipt>, Error> {
         let mut packed = Vec::with_capacity(events.len());
         let mut wrong = None;
@@ -112,9 +113,10 @@ impl Publisher {
         }
     }
 
-    /// Lets the store give lost numbers again. Use this method only after the store lost data, and only to publish the
-    /// lost events again. Open a publisher and call this method. Then publish all lost events in the same order and
-    /// with the same ids, and close the publisher. Publish new events afterwards, with another publisher.
+    /// Lets the store assign lost numbers a second time. Use this method only after the store has lost data, and only
+    /// to publish the lost events again. Open a publisher and call this method. Then publish all lost events in the
+    /// same order and with the same ids, and close the publisher. Publish new events afterwards, with another
+    /// publisher.
     ///
     /// Without this method, [`Self::publish`] refuses an event if the stream has events of its key with higher numbers
     /// than the store has given. After a call of this method, the store gives such an event the next number of its key
@@ -128,8 +130,8 @@ impl Publisher {
     ///
     /// # Errors
     /// Fails if the store has failed or is unavailable, or if it lost events of this publisher and refuses to number
-    /// one of them again. All events for which [`Self::publish`] returned a receipt stay published, unless the store is
-    /// their only copy and has lost them.
+    /// one of them when the publisher repeats them. All events for which [`Self::publish`] returned a receipt stay
+    /// published, except events that were only in the store and that the store has lost.
     pub async fn close(self) -> Result<(), Error> {
         Ok(self.inner.close().await?)
     }
