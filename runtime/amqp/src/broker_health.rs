@@ -19,7 +19,7 @@ const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct BrokerStatus {
     /// The ability of this process to use the broker.
     pub health: BrokerHealth,
-    /// The error of the last check; `None` before the first check, and if the broker responded to the last check.
+    /// The error of the newest check; `None` before the first check, and if the broker responded to the newest check.
     pub error: Option<String>,
 }
 
@@ -77,7 +77,7 @@ async fn check_response(
         open
     } else {
         let open = broker.connect("ordain watch").await?;
-        // The broker may have been upgraded since the last connection.
+        // The broker may have been upgraded since the previous connection.
         broker.forget_version();
         open
     };

@@ -1,12 +1,12 @@
 //! Tracks the messages that were sent to the broker, in the order of sending, until the result of each message is
 //! known.
 //!
-//! The client library holds a returned message until the next confirm arrives. The library then attaches the returned
-//! message to that confirm, which may belong to another message. The broker returns a message before it confirms the
-//! message. Each confirm takes one held message out of the library. The library therefore holds no returned message
-//! when every sent message is confirmed. The tracker uses the following fact. Let M be a confirmed message. When the
-//! broker has confirmed all messages that were sent before this process saw the confirm of M, the result of M is known.
-//! A check may also find the result of M earlier: see [`ConfirmTracker::resolve`].
+//! If the broker cannot route a message, it first returns the message, and then confirms it. The client library holds a
+//! returned message until a confirm arrives. The library then attaches the returned message to this confirm, which may
+//! belong to another message. Each confirm takes at most one returned message out of the library. When every sent
+//! message is confirmed, the library therefore holds no returned message. The tracker uses the following fact. Let M be
+//! a confirmed message. When the broker has confirmed all messages that were sent before this process saw the confirm
+//! of M, the result of M is known. A check may also find the result of M earlier: see [`ConfirmTracker::resolve`].
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -74,7 +74,7 @@ struct UnconfirmedPublish<'a> {
     /// The future of the confirm; `None` after the confirm has arrived.
     confirm: Option<ConfirmFuture<'a>>,
     result: ConfirmResult,
-    /// True if the confirm had arrived by the last check.
+    /// True if the confirm had arrived before the end of the previous check.
     seen: bool,
     /// The time at which the tracker first noticed that the broker had confirmed a later message, but not this message.
     overtaken_at: Option<Instant>,
@@ -88,10 +88,10 @@ pub(super) struct ConfirmTracker<'a> {
     /// Number of confirmed messages at the front of `sent`.
     confirmed: usize,
     /// Number of messages that must be confirmed before the next check is due: the number of tracked messages at the
-    /// last check.
+    /// previous check.
     next_check_at: usize,
-    /// The time when the wait for the next confirm began. This is the latest of three times: the time of the last
-    /// confirm, of the last send while `sent` was empty, and of the last call of [`ConfirmTracker::reset_timers`].
+    /// The time when the wait for the next confirm began. This is the time of the newest of three kinds of events: a
+    /// confirm, a send while `sent` was empty, and a call of [`ConfirmTracker::reset_timers`].
     last_confirm_at: Instant,
     /// Confirms of messages that the tracker has given up. A late confirm may still arrive, and may carry a returned
     /// message.
@@ -259,13 +259,13 @@ impl<'a> ConfirmTracker<'a> {
     /// noticed the confirm of a later message.
     ///
     /// If all messages are now confirmed, all results are known. Otherwise, the result of a message is known if its
-    /// confirm had arrived by the last check.
+    /// confirm had arrived before the end of the previous check.
     ///
-    /// In one case, this method returns no result while any message is unconfirmed, and a later check returns the
-    /// results. The case is that a message R was unconfirmed at the last check, and that the library has reported since
-    /// then that the broker returned R. The reason is that each confirm carries at most one returned message. The
-    /// library may therefore have attached R to the confirm of another returned message S. The library then reports the
-    /// return of S only with a later confirm.
+    /// There is one exception: a message R was unconfirmed at the previous check, and the library has reported since
+    /// then that the broker returned R. In this case, this method returns no result while any message is unconfirmed,
+    /// and a later check returns the results. The reason: each confirm carries at most one returned message, so the
+    /// library may have attached R to the confirm of another returned message S. The library then reports the return of
+    /// S only with a later confirm.
     ///
     /// Fails if the broker returned a message that the tracker does not contain. All results are then unreliable, and
     /// the method removes no message.
@@ -276,7 +276,7 @@ impl<'a> ConfirmTracker<'a> {
         self.poll_all()?;
         let last = self.sent.iter().rposition(|sent| sent.confirm.is_none()).unwrap_or(0);
         let is_all = self.sent.iter().all(|sent| sent.confirm.is_none());
-        // Messages that were sent after the last check do not affect the results of messages that were confirmed at
+        // Messages that were sent after the previous check do not affect the results of messages that were confirmed at
         // that check.
         let mut before = self.sent.iter().take(self.next_check_at);
         let is_known =

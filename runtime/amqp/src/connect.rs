@@ -43,9 +43,9 @@ const NOT_FOUND_PREFIX: &str = "NOT_FOUND - no ";
 /// The beginning of the text with which RabbitMQ refuses a login. RabbitMQ composes this text for clients that are not
 /// logged in yet, so the text contains neither names nor addresses.
 const LOGIN_REFUSAL_PREFIX: &str = "ACCESS_REFUSED - Login was refused";
-/// The text by which this module recognises that an exchange exists with another type.
+/// The text by which this module recognises that the exchange of a declaration exists with another type.
 const OTHER_EXCHANGE_TYPE: &str = "inequivalent arg 'type' for exchange";
-/// The text by which this module recognises a refusal because of the type of an exchange.
+/// The text by which this module recognises that the broker does not support the type of an exchange.
 const UNKNOWN_EXCHANGE_TYPE: &str = "unknown exchange type";
 
 /// The reason why a request to the broker failed.
@@ -244,10 +244,10 @@ impl BrokerEndpoint {
         uri
     }
 
-    /// Returns whether the broker has a default delivery limit. A queue gets this limit if its declaration does not
-    /// exclude a limit. At the first call, this method tests the broker: it declares an exchange of a type that exists
-    /// only from RabbitMQ 4.0 on, and then deletes the exchange. The name of the exchange begins with `queue`. The
-    /// method keeps the answer until [`Self::forget_version`].
+    /// Returns whether the broker has a default delivery limit. The broker applies this limit to a queue whose
+    /// declaration lacks the argument `x-delivery-limit`. At the first call, this method tests the broker: it declares
+    /// an exchange of a type that exists only from RabbitMQ 4.0 on, and then deletes the exchange. The name of the
+    /// exchange begins with `queue`. The method keeps the answer until [`Self::forget_version`].
     pub(super) async fn has_default_delivery_limit(
         &self,
         queue: &str,
@@ -329,7 +329,8 @@ impl BrokerEndpoint {
         BrokerGreeting::read(&self.current_uri()).await.map_err(failed)
     }
 
-    /// Returns the present login. Rereads the files that the variables of the URL name, as before each connection.
+    /// Returns the present login. Rereads the files that the variables of the URL name. The process also rereads these
+    /// files before each connection.
     pub fn login(&self) -> BrokerLogin {
         let AMQPUri { authority, vhost, .. } = self.url.refresh().uri.clone();
         let AMQPUserInfo { username, password } = authority.userinfo;

@@ -50,7 +50,7 @@ const WARN_INTERVAL: Duration = Duration::from_secs(30);
 const RESUME_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Time limit for all steps that open a subscription, and for one attempt to restore the queue of a stopped stream.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time limit for closing the channel and the connection together.
+/// Total time limit for the two steps that close the channel and the connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Starts a consumer. The consumer reconnects after every failure. It ends when the receiver of its deliveries is
@@ -127,7 +127,8 @@ async fn consume(
             let request = subscribe(options, &queue, prefetch.current(), waiting, known);
             let (connection, channel, consumer) = with_subscribe_timeout(&queue, request).await?;
             if let Some(reason) = interruption.stall() {
-                // Another reason, such as a lease that was not renewed, may have replaced the reason of the stall.
+                // In the meantime, another reason in `health`, such as a lease that was not renewed, may have replaced
+                // the reason of the stall.
                 options.health.set(SourceState::Retrying { reason: reason.to_owned() });
             } else {
                 interruption.end(options, &queue);
@@ -246,15 +247,17 @@ fn cancelled(options: &ConsumerOptions, queue: &str, known: &mut KnownQueue) -> 
 /// The facts about a queue that its consumer keeps from one subscription to the next.
 #[derive(Debug, Default)]
 struct KnownQueue {
-    /// `true` if the broker refused the last declaration of the marker (an exchange that the broker deletes together
+    /// `true` if the broker refused the newest declaration of the marker (an exchange that the broker deletes together
     /// with the queue).
     is_marker_refused: bool,
-    /// `true` if the queue of a `sequenced` stream got its marker before the last subscription.
+    /// `true` if the queue of a `sequenced` stream had its marker when the consumer most recently declared or checked
+    /// the marker.
     is_marked: bool,
     /// The result of the comparison of a `sequenced` stream's queue with its record in the store.
     record_check: QueueRecordCheck,
-    /// A loss of the queue of a `sequenced` stream, or a possible loss of a queue without a marker, if the loss has not
-    /// been reported yet. The consumer reports the loss after it has subscribed again, or before the consumer ends.
+    /// A loss that has not been reported yet: the loss of the queue of a `sequenced` stream, or the possible loss of a
+    /// queue without a marker. The consumer reports the loss after its next subscription. If the consumer ends earlier,
+    /// it reports the loss at its end.
     loss: Option<TopologyChange>,
     /// The result of the check that refuses queues of type stream. Only a consumer of a stream with `declare = false`
     /// makes this check.
@@ -269,7 +272,7 @@ enum QueueRecordCheck {
     #[default]
     Pending,
     /// The queue was lost before this consumer started, and the consumer has reported the loss. The consumer has not
-    /// subscribed since.
+    /// subscribed since this report.
     LossReported,
     /// The comparison is complete.
     Done,
@@ -300,9 +303,10 @@ impl KnownQueue {
         }
     }
 
-    /// Forgets the possible loss of a queue without a marker in two cases. If `error` shows that the queue is lost, the
-    /// stream has stopped because of the loss. If `error` shows that the broker still has the queue, there was no loss:
-    /// RabbitMQ also ends a subscription when the node of the queue stops.
+    /// Forgets the possible loss of a queue without a marker in two cases. In the first case, `error` shows that the
+    /// queue is lost: the stream has then stopped because of the loss, so the loss needs no other report. In the second
+    /// case, `error` shows that the broker still has the queue, so there was no loss: RabbitMQ also ends a subscription
+    /// when the node of the queue stops.
     fn clear_possible_loss(&mut self, error: &QueueCheckError) {
         let is_certain = match error {
             QueueCheckError::Lost(_) => true,
@@ -343,8 +347,9 @@ async fn wait_for_operator(
     }
 }
 
-/// Restores the exchange at intervals, and never returns. The consumer of partition 0 calls this function while it
-/// leaves its messages in the queue, because the other partitions of the stream may still need the exchange.
+/// In the consumer of partition 0, restores the exchange at intervals. The consumers of the other partitions only wait.
+/// This function never returns. A consumer calls this function while it leaves unreadable messages in its queue,
+/// because the other partitions of the stream may still need the exchange.
 async fn restore_until_resumed(options: &ConsumerOptions) {
     let mut schedule = RestoreSchedule::new();
     loop {
@@ -436,7 +441,7 @@ async fn with_subscribe_timeout<T>(
 }
 
 /// Opens a channel that consumes the queue. If the queue is missing, first declares it, or returns an error if this
-/// process must not declare it. `waiting` is the last known number of messages in the queue.
+/// process must not declare it. `waiting` is the newest known number of messages in the queue.
 async fn subscribe(
     options: &ConsumerOptions,
     queue: &str,
@@ -475,8 +480,8 @@ async fn subscribe(
                 // loss. The consumer then reports the possible loss that it has kept.
                 handle_missing_queue(options, &connection, waiting).await?;
             } else {
-                // Keep the loss until it is reported. If this attempt fails, a later attempt may find the queue that
-                // this attempt or another program has declared, and cannot detect the loss.
+                // Keep the loss until it is reported. If this attempt fails, a later attempt may find a queue that this
+                // attempt or another program has declared. The later attempt then cannot detect the loss.
                 known.is_marked = false;
                 if known.record_check != QueueRecordCheck::LossReported {
                     known.loss = Some(TopologyChange::QueueMissing(queue.to_owned()));
@@ -513,9 +518,9 @@ async fn subscribe(
 /// Declares the marker of a `sequenced` stream's queue, so that the monitor can detect a replacement of the queue. The
 /// caller subscribes after this call. If the queue is replaced after the declaration of the marker and before the
 /// subscription, the marker disappears with the old queue. If another program has deleted the queue and declared it
-/// again since the last subscription, this function keeps the loss in `known`. The next subscription then reports the
-/// loss, even if a request of this call fails. If the broker refuses the marker, each later call tries again to declare
-/// the marker, because an operator may have granted the right.
+/// again since the previous subscription, this function keeps the loss in `known`. The next subscription then reports
+/// the loss, even if a request of this call fails. If the broker refuses the marker, each later call tries again to
+/// declare the marker, because an operator may have granted the right.
 ///
 /// The first call reads from the store whether an earlier consumer has marked the queue. If this queue now lacks its
 /// marker, the call reports the loss of the queue. Each declaration of the marker updates the record in the store.

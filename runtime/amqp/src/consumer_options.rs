@@ -29,8 +29,8 @@ pub struct ConsumerOptions {
     pub partition: u32,
     /// The name of the stream to which the queue belongs.
     pub stream: Arc<str>,
-    /// The configured maximum number of unacknowledged deliveries. The consumer uses a lower number if that many
-    /// deliveries exceed `memory`.
+    /// The configured maximum number of unacknowledged deliveries. The consumer uses a lower number if this number of
+    /// deliveries needs more memory than `memory` allows.
     pub prefetch: u16,
     /// Approximate memory limit for deliveries that the receiver has not taken, in bytes. A `fifo` stream ignores this
     /// limit and always uses `prefetch`. In a `fifo` stream, the order of delivery determines the sequences of the
@@ -68,7 +68,7 @@ pub struct ConsumerOptions {
     pub unchecked_throttle: Mutex<LogThrottle>,
     /// The exchanges whose refused markers the log has already reported.
     pub refused_markers: Mutex<BTreeSet<String>>,
-    /// With `declare = false`: the exchanges that were missing at the last check.
+    /// With `declare = false`: the exchanges that were missing at the newest check.
     pub missing_exchanges: Mutex<BTreeSet<String>>,
     /// The list of the broker's bindings, which shows missing bindings; `None` if the configuration names no management
     /// API of the broker.
@@ -82,7 +82,7 @@ pub struct ConsumerOptions {
 }
 
 /// Approximate time between two errors about a refused declaration or binding, or between two warnings about a topology
-/// that was not checked. It is the interval between two checks of the topology.
+/// that was not checked. This time equals the interval between two checks of the topology.
 const TOPOLOGY_ERROR_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Creates a throttle for the errors about refused declarations and bindings, or for the warnings about a topology that

@@ -63,7 +63,7 @@ pub struct DeliveryDecoder {
     is_partitioned: bool,
     /// The decoder of bodies that are CloudEvents in structured mode.
     structured: EventDecoder,
-    /// Maximum number of events in a batch.
+    /// Maximum number of events in a batch of CloudEvents.
     batch_limit: usize,
 }
 
@@ -155,8 +155,8 @@ impl DeliveryDecoder {
         }
     }
 
-    /// Decodes one delivery. The result may be an event of a `sequenced` stream without a valid sequence
-    /// (`sequence_fault`).
+    /// Decodes one delivery. In a `sequenced` stream, the result may be an event without a valid sequence (see
+    /// `sequence_fault`).
     pub fn decode(&self, delivery: &Delivery) -> Result<Event, DecodeError> {
         let is_published = self.is_published(delivery);
         let is_own = is_published || self.is_letter(delivery);
@@ -174,7 +174,7 @@ impl DeliveryDecoder {
         }
         let key = read_key(&reader, locations);
         let key_place = if is_published {
-            // The encoder writes the key into this place too.
+            // The encoder of published events also writes the key into the place from which the stream reads the key.
             self.locations.key.as_ref().and_then(KeyLocation::single)
         } else {
             key.as_ref().ok().and_then(|key| key.place)

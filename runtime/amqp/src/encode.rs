@@ -86,8 +86,8 @@ impl AmqpMessage {
         id(&self.properties)
     }
 
-    /// Returns the CloudEvents source (which names the stream) and the key. For a dead letter in its original form,
-    /// returns the stream and the key in the id of the dead letter instead.
+    /// Returns the CloudEvents source (which names the stream) and the key. If the message is a dead letter in its
+    /// original form, takes the stream and the key from the id of the dead letter instead.
     pub(super) fn ordering_key(&self) -> OrderingKey {
         if let LetterFallback::Used(key) = &self.fallback {
             return key.clone();
@@ -172,7 +172,8 @@ pub(super) fn message(
     let kind = message_type(inner);
     let reply_to = template.reply_queue(inner.headers());
     let is_reply = template.names_reply_queue();
-    // This header is only the address of the reply. The reply itself must not request a reply, so it lacks the header.
+    // In a message that is a reply, this header contains only the address to which the message goes. The reply itself
+    // must not request a reply, so it does not get the property `reply_to`.
     let reply_header = MessageProperty::ReplyTo.header_name();
     let headers = inner.headers().filter(|(name, _)| !is_reply || *name != reply_header);
     let mut envelope = PropertiesBuilder::new(&source_of(stream), key, headers, &[], author);
@@ -441,7 +442,8 @@ impl PropertiesBuilder {
         }
     }
 
-    /// Writes the media type of the data. CloudEvents has no header for the media type.
+    /// Writes the media type of the data into the AMQP property. A media type that is too long for the property becomes
+    /// a header instead.
     fn content_type(&mut self, content_type: &str) {
         let is_set = content_type.is_empty()
             || self.property(content_type, BasicProperties::with_content_type);
@@ -461,8 +463,8 @@ impl PropertiesBuilder {
         true
     }
 
-    /// Sets a property that a header contains. Returns whether the property is set. Omits a value with which the broker
-    /// would refuse the message, because the sink would then retry the message endlessly. The broker accepts the
+    /// Sets a property to the value in a header. Returns whether the property is set. Omits a value with which the
+    /// broker would refuse the message, because the sink would then retry the message endlessly. The broker accepts the
     /// property `user_id` only from the user with this name.
     fn handler_property(
         &mut self,

@@ -1,5 +1,5 @@
-//! Maps the events of a subscription to the deliveries that contain them. The receiver numbers and acknowledges events,
-//! and the broker numbers and expects acknowledgements of deliveries. This module has no I/O.
+//! Maps the events of a subscription to the deliveries that contain them. The receiver numbers events, and acknowledges
+//! events. The broker numbers deliveries, and expects acknowledgements of deliveries. This module has no I/O.
 
 use std::collections::VecDeque;
 
@@ -39,8 +39,8 @@ impl EventCounts {
     }
 
     /// Returns the limit of unacknowledged events: the higher of `prefetch` and the number of events that are received
-    /// but not acknowledged. This number can exceed `prefetch`, because the broker's `prefetch` counts deliveries, and
-    /// a delivery may be a batch. `acknowledged` is the number of acknowledged events.
+    /// but not acknowledged. The second of these numbers can exceed `prefetch`, because the broker's `prefetch` counts
+    /// deliveries, and a delivery may be a batch of events. `acknowledged` is the number of acknowledged events.
     pub(super) fn event_limit(&self, prefetch: u16, acknowledged: u64) -> usize {
         let unacknowledged = self.received.saturating_sub(acknowledged);
         usize::try_from(unacknowledged).unwrap_or(usize::MAX).max(prefetch.into())
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(counts.event_limit(2, 101), 2);
     }
 
-    /// The receiver acknowledges events while further deliveries arrive.
+    /// The receiver acknowledges events while more deliveries arrive.
     #[test]
     fn deliveries_arrive_between_acknowledgements() {
         let mut counts = EventCounts::default();

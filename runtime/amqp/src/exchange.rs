@@ -25,7 +25,7 @@ pub(super) struct Exchange {
     pub(super) sink: String,
     pub(super) broker: Arc<BrokerEndpoint>,
     pub(super) name: String,
-    /// True if the routing key of the sink contains the queue for a reply.
+    /// True if the routing key of the sink names the queue for a reply.
     pub(super) has_replies: bool,
 }
 

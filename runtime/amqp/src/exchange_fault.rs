@@ -19,9 +19,9 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(45);
 /// partition 0 checks the exchange. In a process without partition 0, the consumers of the other partitions take turns.
 #[derive(Debug, Default)]
 pub struct ExchangeFault {
-    /// The description of the fault; `None` if the exchange has the right type according to the last check.
+    /// The description of the fault; `None` if the exchange has the right type according to the newest check.
     fault: watch::Sender<Option<String>>,
-    /// The time of the last check.
+    /// The time of the newest check.
     checked_at: Mutex<Option<Instant>>,
 }
 

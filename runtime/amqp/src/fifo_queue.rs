@@ -67,7 +67,7 @@ pub(super) async fn record_lost_queues(
 /// exchange that the broker deletes together with the queue. The caller must subscribe before this check, so that the
 /// broker ends the subscription if the queue is removed after the check. Creates the record of the queue if it is
 /// missing. If Ordain declares the queues of the stream, also creates the marker if it is missing. `waiting` is the
-/// last known number of messages in the queue. `is_marker_refused` states whether the broker refused the last
+/// newest known number of messages in the queue. `is_marker_refused` states whether the broker refused the newest
 /// declaration of the marker; this function updates this value.
 pub(super) async fn check_subscribed_queue(
     options: &ConsumerOptions,
@@ -121,8 +121,8 @@ pub(super) fn warn_without_marker(stream: &str, queue: &str, reason: &str) {
 }
 
 /// Returns an error if the consumed queue was removed. Otherwise returns whether the queue has a marker, according to
-/// its record. When a queue is removed, the broker usually ends its subscriptions. But a subscription may survive if
-/// another program declares the queue again immediately after the removal.
+/// its record. When a queue is removed, the broker usually ends the subscriptions to the queue. But a subscription may
+/// survive if another program declares the queue again immediately after the removal.
 pub(super) async fn check_marker(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -239,7 +239,7 @@ async fn is_lost(
     }
 }
 
-/// Describes a loss for operators. `waiting` is the last known number of messages in the queue.
+/// Describes a loss for operators. `waiting` is the newest known number of messages in the queue.
 fn describe_loss(queue: &str, waiting: Option<u64>) -> String {
     let now = Timestamp::now();
     let waiting = match waiting {

@@ -64,11 +64,15 @@ impl<'a> HeldMessages<'a> {
     }
 
     /// Decides about the held messages. The caller calls this method when no further message has arrived for a while,
-    /// or when no further message can arrive. If the stream has read a message before, the held messages become dead
-    /// letters. Otherwise, this method reports the held messages, and the subscription continues to hold them, so that
-    /// the messages remain in the queue. If the held messages use up the prefetch (`is_prefetch_held`), or if the
-    /// subscription has held messages for too long, the stream stops. This method then returns the reason, as
-    /// [`Self::report_stop`] does.
+    /// or when no further message can arrive. There are four cases:
+    ///
+    /// - The stream has read a message before: the held messages become dead letters.
+    /// - The stream has read no message, and the held messages use up the prefetch (`is_prefetch_held`), or the
+    ///   subscription has held them for too long: the stream stops. This method returns the reason, as
+    ///   [`Self::report_stop`] does.
+    /// - The stream has read no message, and neither condition holds: this method reports the held messages. The
+    ///   subscription continues to hold them, so that they remain in the queue.
+    /// - The store does not answer: this method postpones the decision.
     pub(super) async fn decide(&mut self, is_prefetch_held: bool) -> Option<String> {
         match self.has_read_before().await {
             Ok(true) => self.release(),

@@ -6,17 +6,17 @@
 //! prepares and records the topology when a process starts. `topology_gate` holds back the consumers of a new stream
 //! that the broker refuses, and carries the reports of refused consumers. `exchange_fault` shares the fault of an
 //! exchange among the consumers of its stream. `store_timeout` limits the time of the requests to the store. `inspect`
-//! reports the state of the broker and changes nothing; `sample` shows how messages of the queues would be read;
-//! `greeting` reads the product and version of the broker.
+//! reports the state of the broker and changes nothing; `sample` shows how the streams would read the messages of their
+//! queues; `greeting` reads the product and version of the broker.
 //!
 //! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options` and the tag of
 //! `consumer_tag`. A `subscription` receives deliveries, limited by `prefetch`, and acknowledges them. `queue_monitor`
 //! detects a queue that delivers nothing, and restores the topology at the times that `restore_schedule` determines.
 //! `decode` converts deliveries into events. `unreadable` converts unreadable deliveries into dead letters, which
 //! contain the message in the form of `raw_message`. `unreadable_run` counts consecutive unreadable deliveries, and
-//! `held_messages` decides whether they remain in the queue instead. `event_counts` maps the events of batches to
-//! deliveries. `fifo_queue` detects that the queue of a `fifo` stream is lost. `header` names the headers with a
-//! meaning for Ordain. `value` converts the values of headers, and `weight` estimates their memory.
+//! `held_messages` decides whether these deliveries become dead letters or remain in the queue. `event_counts` maps the
+//! events of batches to deliveries. `fifo_queue` detects that the queue of a `fifo` stream is lost. `header` names the
+//! headers with a meaning for Ordain. `value` converts the values of headers, and `weight` estimates their memory.
 //!
 //! Publishing: `encode` builds messages, and `publish` sends them to an `exchange`. `original_letter` builds dead
 //! letters in their original form, and reads the letters that return. `confirm_tracker` tracks unconfirmed messages,

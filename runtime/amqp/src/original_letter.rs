@@ -97,7 +97,8 @@ fn original_headers(raw: &RawMessage) -> Option<FieldTable> {
 
 /// Returns the properties of a message, without headers. Moves a property into `headers` if the letter must not have
 /// the property. With `expiration`, the broker would drop the letter. The broker accepts `user_id` only from the user
-/// with this name. In `reply_to`, it accepts the address of a direct reply only from the client that expects the reply.
+/// with this name. In `reply_to`, the broker accepts the address of a direct reply only from the client that expects
+/// the reply.
 fn original_properties(raw: &RawProperties, headers: &mut FieldTable) -> BasicProperties {
     type Setter = fn(BasicProperties, ShortString) -> BasicProperties;
     let reply_to: Option<Setter> = match raw.reply_to.as_deref() {

@@ -8,10 +8,10 @@
 //! prefetch therefore changes only when all redelivered messages have arrived, and grows rarely. Exception: if the
 //! deliveries exceed the memory limit, the prefetch shrinks immediately.
 //!
-//! When a partition gets a new owner, the queue may have as many messages to redeliver as the previous owner's prefetch
-//! allowed. A consumer with a small prefetch would have to receive all these messages before the prefetch may grow. A
-//! consumer therefore starts with the newest prefetch that any consumer of the stream chose in this process. If no
-//! consumer of the stream in this process has chosen a prefetch yet, the consumer starts with a small prefetch.
+//! When a partition gets a new owner, the queue may contain messages to redeliver: as many as the previous owner's
+//! prefetch allowed. A consumer with a small prefetch would have to receive all these messages before the prefetch may
+//! grow. A consumer therefore starts with the newest prefetch that any consumer of the stream chose in this process.
+//! Before the first such choice, a consumer starts with a small prefetch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
@@ -137,9 +137,10 @@ impl AdaptivePrefetch {
         grows
     }
 
-    /// Sets the prefetch as if every message were as large as the largest message of this subscription, but to at most
-    /// half of the current prefetch. If the new prefetch were still too large, a second change would be necessary
-    /// before all redelivered messages have arrived. The second change would disturb the order of these messages.
+    /// Sets the prefetch to the number of messages that fit if each message is as large as the largest message of this
+    /// subscription, but to at most half of the current prefetch. A prefetch that was still too large would need a
+    /// second change before all redelivered messages have arrived. The second change would disturb the order of these
+    /// messages.
     fn shrink(&mut self) {
         self.set(messages_that_fit(self.max, self.bytes, self.largest).min(self.current / 2));
         self.shrunk_at = Some(Instant::now());

@@ -67,8 +67,8 @@ pub struct PreparedTopology {
 
 /// Declares or checks the exchange, queues and bindings of a stream. With `is_fifo`, first records which queues are
 /// lost (removed since the stream consumed them). Logs if a marked exchange of the stream is missing. Also logs if the
-/// stream's exchange or an exchange of `bind` was removed and declared again since the last check. `is_known` states
-/// whether the stream has run before. If the stream has not run before, and the broker accepts the stream, this
+/// stream's exchange or an exchange of `bind` was removed and declared again since the previous check. `is_known`
+/// states whether the stream has run before. If the stream has not run before, and the broker accepts the stream, this
 /// function records the acceptance in the field [`TopologyRecord::awaits_acceptance`]. A refusal leaves this field
 /// unchanged, because the broker may have accepted the stream for another process. Two faults are findings
 /// ([`PreparedTopology::error`]) and not errors. One fault is a refusal of the broker, such as a missing permission or
@@ -95,15 +95,15 @@ pub async fn prepare_topology(
         }
     });
     let record = with_store_timeout(recorded).await?;
-    // The consumers of a known stream repeat the preparation, so the stream can start without it. The caller repeats
-    // the preparation of a new stream.
+    // The consumers of a known stream repeat the preparation, so a known stream can start although this preparation
+    // failed. The caller repeats the preparation of a new stream.
     let is_finding = |error: &BrokerError| {
         concerns_only_stream(error, &connection) && (is_known || !error.is_connection_refused())
     };
     if is_fifo {
         match record_lost_queues(topology, broker, &connection, records).await {
-            // Return before the declarations below. Without the record of lost queues, these declarations could hide
-            // the loss of a queue.
+            // If this step failed, return before the declarations below. Without a record of the lost queues, these
+            // declarations could hide the loss of a queue.
             Err(TopologyError::Broker(error)) if is_finding(&error) => {
                 restore_record(records, topology, is_known, &earlier).await?;
                 return Ok(PreparedTopology {
@@ -178,9 +178,9 @@ pub async fn prepare_topology(
 }
 
 /// Restores the bindings in the record of a new stream. The caller calls this function after a failure that preceded
-/// the declaration of the first binding. Without this restoration, another configuration would make the recorded
-/// bindings former bindings. Ordain would then advise to remove these bindings, although another program may have
-/// declared them. Changes nothing if the stream is known.
+/// the declaration of the first binding. Without this restoration, a later change of the configuration would turn the
+/// recorded bindings into former bindings. Ordain would then advise to remove these bindings, although another program
+/// may have declared them. If the stream is known, this function changes nothing.
 async fn restore_record(
     records: &QueueRecords,
     topology: &Topology,

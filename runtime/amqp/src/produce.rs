@@ -19,7 +19,7 @@ use ordain_config::EventLocations;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 
-/// Time limit for the next confirm, for the write of one message, and for a new channel.
+/// Time limit for each of three steps: to receive the next confirm, to write one message, and to open a channel.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit for closing the connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -48,8 +48,9 @@ pub struct ExchangeProducer {
     link: Option<ProducerLink>,
     /// The time when the broker first refused an event on `link`; `None` if it has refused no event.
     refused_since: Option<Instant>,
-    /// The connection and channel of the last attempt, if the broker blocked the connection. The producer keeps this
-    /// connection to notice the end of the block: the broker would block a new connection only after its first message.
+    /// The connection and channel of the previous attempt, if the broker blocked the connection. The producer keeps
+    /// this connection to notice the end of the block: the broker would block a new connection only after its first
+    /// message.
     blocked: Option<ProducerLink>,
 }
 
@@ -240,7 +241,7 @@ impl ExchangeProducer {
         })
     }
 
-    /// Checks that the broker is reachable. Fails while the broker blocks the connection of the last attempt.
+    /// Checks that the broker is reachable. Fails while the broker blocks the connection of the previous attempt.
     pub async fn check_connection(&mut self) -> Result<(), BrokerError> {
         if self.blocked.as_ref().is_some_and(|link| is_open(link) && is_blocked(link)) {
             let reason = format!("{} blocks publishing at present", self.broker);
@@ -280,8 +281,9 @@ impl ExchangeProducer {
 }
 
 /// Marks each returned message as not accepted. The client library attaches a returned message to the next confirm that
-/// it receives, which may be the confirm of another message. If a returned message matches no message that is marked as
-/// accepted, this function cannot determine the returned messages, and marks all messages as not accepted.
+/// it receives, which may be the confirm of another message. If a returned message matches none of the messages that
+/// are marked as accepted, the function cannot determine which messages were returned, and marks all messages as not
+/// accepted.
 fn exclude_returned(messages: &[AmqpMessage], accepted: &mut [bool], returned: &[Delivery]) {
     for delivery in returned {
         let mut sent = messages.iter().zip(accepted.iter_mut());

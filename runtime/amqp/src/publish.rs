@@ -35,8 +35,8 @@ use ordain_util::wait::shortened;
 /// Delays after connections that fail.
 const CONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
 /// Time limit for the next confirm: longer than a broker with a slow disk needs. After this time, the task holds a
-/// message back for a retry. If later messages were confirmed, the task holds only the overdue message. Otherwise, the
-/// task closes the connection and holds the oldest unconfirmed message.
+/// message back for a retry. If later messages were confirmed, the task holds back only the overdue message. Otherwise,
+/// the task closes the connection, and holds back the oldest unconfirmed message.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
 /// Shorter time limit for the next confirm. If no confirm has arrived within [`CONFIRM_TIMEOUT`], this limit replaces
 /// `CONFIRM_TIMEOUT` until the broker accepts an isolated retry, or until `confirm_limit` has returned to
@@ -46,7 +46,7 @@ const SUSPECT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of unconfirmed messages: enough to keep the connection busy for the time of a round trip and of the
 /// broker's write to disk.
 const CONFIRM_LIMIT: usize = 1_024;
-/// Approximate limit for the size of unconfirmed messages, in bytes. The task keeps copies of these messages.
+/// Approximate limit for the total size of unconfirmed messages, in bytes. The task keeps copies of these messages.
 const CONFIRM_LIMIT_BYTES: usize = 8 << 20;
 /// While earlier messages are unconfirmed, the task collects this number of messages before it sends them. Larger
 /// groups need fewer writes and confirms. Each write and each confirm costs work in this process and in the broker. The
@@ -57,8 +57,8 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum number of messages that are retried in isolation at the same time, each on its own connection.
 const ISOLATED_RETRY_LIMIT: usize = 8;
 
-/// The id of a run (messages that are marked as published together), and the number of messages of the run that have
-/// been published since the previous report.
+/// The id of a run (messages that are marked as published together), and a number of messages of this run: those
+/// published since the previous report.
 pub type PublishedCount = (u64, usize);
 
 /// Messages of a run, with the ownership under which they may be published.
@@ -213,7 +213,7 @@ struct ExchangePublisher {
     /// True if the broker has refused the exchange, for example because the exchange is missing, and no later check has
     /// found the exchange.
     is_exchange_refused: bool,
-    /// True if the user lacked the right to write to the exchange when the task last retried a refused message, and the
+    /// True if the user lacked the right to write to the exchange at the newest retry of a refused message, and the
     /// broker has accepted no message since then.
     is_write_refused: bool,
     health: Arc<SinkHealth>,
@@ -327,7 +327,7 @@ impl ExchangePublisher {
         }
     }
 
-    /// Checks the exchange again after the broker has refused it.
+    /// Repeats the check of the exchange after the broker has refused the exchange.
     async fn check_refused_exchange(
         &mut self,
         connection: &mut Option<SinkConnection>,
@@ -525,8 +525,9 @@ impl ExchangePublisher {
     }
 
     /// Reports accepted and dropped messages, and holds the others for a retry. The messages of partitions that this
-    /// process no longer owns also count as accepted. After such a message, the task therefore also forgets that a
-    /// right was missing: without further messages, it would never notice that an operator has granted the right.
+    /// process no longer owns also count as accepted. Each accepted message makes the task forget that a right was
+    /// missing. This also applies to a message of a lost partition: if no other message followed, the task could not
+    /// detect that an operator has granted the right.
     fn apply_results(
         &mut self,
         resolved: Vec<(PendingPublish, ConfirmResult)>,
@@ -596,7 +597,7 @@ impl ExchangePublisher {
                 }
                 if is_final {
                     self.retry_queue.retry_isolated_now(Instant::now());
-                    // The broker was only slow, or has recovered, so the normal time limit applies again.
+                    // The broker was only slow, or has recovered, so return to the normal time limit.
                     self.confirm_timeout = shortened(CONFIRM_TIMEOUT);
                 }
                 self.apply_results(vec![(item, result)], published);

@@ -43,7 +43,8 @@ impl PublishWarnings {
         }
     }
 
-    /// If a warning was due since the previous recovery, reports that the broker now accepts all messages of the sink.
+    /// If publishing has failed since the previous recovery, reports that the broker now accepts all messages of the
+    /// sink.
     pub(super) fn report_recovery(&mut self) {
         if let Some(seconds) = self.failures.recover() {
             tracing::info!(

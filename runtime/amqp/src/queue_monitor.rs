@@ -102,7 +102,7 @@ impl Interruption {
 ///
 /// - The queue is missing, does not respond, or was deleted and declared again.
 /// - The queue has messages and delivers none of them, although the consumer has room.
-/// - Any other request to the broker fails.
+/// - A request to the broker fails for any other reason.
 ///
 /// `is_marked` is true if the queue of a `sequenced` stream has a marker. Ends the interruption of a stalled queue at
 /// the first delivery, or when the queue is empty.
@@ -194,8 +194,9 @@ async fn monitor_deliveries(
     }
 }
 
-/// Restores the queue and its binding, and logs each difference. In the consumer of partition 0, also restores the
-/// exchange with all bindings, and reports dropped messages. Returns a binding whose queue or exchange is missing.
+/// Restores the queue and its binding, and logs each difference from the topology. In the consumer of partition 0, also
+/// restores the exchange with all bindings, and reports dropped messages. Returns a binding whose queue or exchange is
+/// missing.
 async fn restore_topology(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -238,7 +239,7 @@ async fn restore_topology(
         Err(error) if error.is_connection_refused() => report_unchecked(options, &error.into()),
         Err(error) => return Err(error.into()),
     }
-    // This check follows the declaration, because the declaration may have created a new queue.
+    // Make this check after the declaration, because the declaration may have created a new queue.
     if is_marked {
         check_replaced(options, connection).await?;
     }
@@ -366,8 +367,8 @@ async fn check_exchange_type(options: &ConsumerOptions) {
 }
 
 /// With `declare = false`, checks whether the exchanges exist. Logs all missing exchanges in one line, and counts them
-/// as one change. Also logs if an exchange that was missing at the last check now exists, because its bindings may be
-/// missing.
+/// as one change. Also logs if an exchange that was missing at the previous check now exists, because its bindings may
+/// be missing.
 async fn check_exchanges(options: &ConsumerOptions) -> Result<(), BrokerError> {
     let ConsumerOptions { broker, topology, stream, missing_exchanges, .. } = options;
     if topology.exchange().is_none() {

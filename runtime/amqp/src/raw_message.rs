@@ -2,8 +2,8 @@
 //! document, and the commands show it. The encoder of dead letters restores the message from this document, to publish
 //! the letter in its original form.
 //!
-//! In the member `headers`, values have the types of JSON. The member `typed_headers` repeats each header whose AMQP
-//! type is not evident from the JSON value. Documents of earlier versions lack this member.
+//! In the member `headers`, values have the types of JSON. The member `typed_headers` contains, with its AMQP type,
+//! each header whose type is not evident from the JSON value. Documents of earlier versions lack this member.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -10,15 +10,14 @@ use super::confirm_tracker::ConfirmResult;
 use super::retry_queue::RetryMode;
 use ordain_util::wait::shortened;
 
-/// The time for which the broker must have refused messages of a channel before a probe, and the minimum time between
-/// two probes.
+/// The time from the first refusal on a channel to the first probe, and the minimum time between two probes.
 const PROBE_DELAY: Duration = Duration::from_secs(30);
 /// If the broker has refused no message for this time, the refusals have ended. A sink retries a refused message after
 /// a shorter time.
 const CALM_TIME_LIMIT: Duration = Duration::from_secs(20);
-/// The time for which the broker must have refused messages of a channel before the channel is outdated without an
-/// accepted probe. The probes may all be for a queue that is full, while the broker would accept the messages for
-/// another queue on another channel.
+/// The time from the first refusal on a channel until the channel is outdated, even if no probe was accepted. The
+/// probes may all be for a queue that is full, while the broker would accept the messages for another queue on another
+/// channel.
 const REFUSAL_TIME_LIMIT: Duration = Duration::from_mins(5);
 
 /// The refusals of one channel. From time to time, a refused message is the *probe*: the sink retries this message in
@@ -37,7 +36,7 @@ pub(super) struct RefusalProbe {
 struct Refusals {
     first: Instant,
     last: Instant,
-    /// The time of the last probe; before the first probe, the time of the first refusal.
+    /// The time of the newest probe; before the first probe, the time of the first refusal.
     probed: Instant,
 }
 
@@ -124,8 +123,8 @@ mod tests {
         assert_eq!(nacked(&mut probe, start, 90, 2), RetryMode::Isolated);
     }
 
-    /// Single refusals long after each other must not delay a message, and refusals that last must end the use of the
-    /// channel, even if no probe is accepted.
+    /// Single refusals with long pauses between them must not delay a message. Refusals that continue for a long time
+    /// must end the use of the channel, even if no probe is accepted.
     #[test]
     fn only_lasting_refusals_count() {
         let start = Instant::now();

@@ -1,6 +1,6 @@
 //! Decides when a consumer next restores the topology of a stream, and when a missing binding is an error. The queue or
-//! exchange of a binding is sometimes missing only for a moment. After an operator has removed the exchange or rebuilt
-//! the broker, the consumers of a stream and other programs declare their queues and exchanges at different times.
+//! exchange of a binding is sometimes missing only for a moment. The reason: after an operator has removed the exchange
+//! or rebuilt the broker, the consumers and other programs declare their queues and exchanges at different times.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ const OWN_TIMEOUT: Duration = Duration::from_mins(2);
 #[derive(Debug)]
 pub(super) struct RestoreSchedule {
     backoff: Backoff,
-    /// The time from which the missing binding is an error; `None` if the last restoration was complete.
+    /// The time from which the missing binding is an error; `None` if the newest restoration was complete.
     overdue_at: Option<Instant>,
 }
 
@@ -36,7 +36,7 @@ impl RestoreSchedule {
         Self { backoff: INCOMPLETE_BACKOFF, overdue_at: None }
     }
 
-    /// Returns the delay before the next restoration. `missing` is the binding that the last restoration could not
+    /// Returns the delay before the next restoration. `missing` is the binding that the newest restoration could not
     /// declare. Logs and counts this binding if it has been missing for too long.
     pub(super) fn next_delay(
         &mut self,

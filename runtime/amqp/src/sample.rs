@@ -166,8 +166,8 @@ async fn receive(
     received
 }
 
-/// Consumes messages and acknowledges none of them. With single requests (`basic.get`) instead, RabbitMQ would refuse
-/// the queues that Ordain declares, because they allow only a single active consumer.
+/// Consumes messages and acknowledges none of them. RabbitMQ would refuse single requests (`basic.get`) for the queues
+/// that Ordain declares, because these queues allow only a single active consumer.
 async fn receive_on(
     channel: &Channel,
     queue: &str,

@@ -35,9 +35,9 @@ pub(super) enum SubscriptionEnd {
     /// The receiver of the deliveries, or the sender of the acknowledgements, was dropped.
     Done,
     /// The prefetch (maximum number of unacknowledged deliveries) has changed. A consumer keeps the prefetch with which
-    /// it started. On the same channel, the broker would send newer messages to a new consumer. The broker sends the
-    /// unacknowledged messages of the old consumer again only after the channel is closed. Ordain therefore opens a new
-    /// channel, which receives all unacknowledged messages again, in order.
+    /// it started. A new consumer on the same channel would first receive newer messages, because the broker redelivers
+    /// the unacknowledged messages of the old consumer only after the channel is closed. Ordain therefore opens a new
+    /// channel, on which the broker redelivers all unacknowledged messages in order.
     Resized,
     /// The ownership of the partition is suspended or has ended, so another process may own the partition by now.
     Suspended,
@@ -172,7 +172,7 @@ impl<'a> Subscription<'a> {
                         }
                         // Deliveries above the memory limit reduce the prefetch immediately, even before an
                         // acknowledgement. The events of a batch may need much more memory than its message, so the
-                        // loop decodes no further message.
+                        // loop decodes no more messages.
                         if self.prefetch.shrink_if_over_limit(self.unsent_bytes) {
                             return Ok(SubscriptionEnd::Resized);
                         }

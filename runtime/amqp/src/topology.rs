@@ -2,8 +2,8 @@
 //! `declare = false`, this module only checks that the queues and exchanges exist, and refuses queues of type stream.
 //!
 //! All queues that Ordain declares for partitions are quorum queues with a single active consumer. If the broker drops
-//! messages from these queues, for example because a policy limits the length of the queues, the broker moves the
-//! messages to a separate queue.
+//! messages from these queues, for example because a policy limits their length, it moves the dropped messages to a
+//! separate queue.
 
 mod form;
 mod inspect;
@@ -34,7 +34,8 @@ use ordain_config::{
 };
 pub use policy::no_delivery_limit_command;
 
-/// The argument that limits how often a queue delivers a message before it drops the message.
+/// The argument that limits how often a queue delivers a message. After this number of deliveries, the queue drops the
+/// message.
 const DELIVERY_LIMIT_ARGUMENT: &str = "x-delivery-limit";
 /// The argument that selects the type of a queue.
 const QUEUE_TYPE_ARGUMENT: &str = "x-queue-type";
@@ -49,7 +50,7 @@ pub(super) enum TopologyChange {
     /// The queue was missing. Ordain declares the queue again with its bindings. With `declare = false`, Ordain waits
     /// until another program has declared the queue.
     QueueMissing(String),
-    /// Since the last subscription, another program has deleted the queue and declared it again.
+    /// Since the previous subscription, another program has deleted the queue and declared it again.
     QueueReplaced(String),
     /// The queue of a `sequenced` stream was removed while no consumer of the stream consumed it. A start of Ordain, or
     /// another program, has declared the queue again.
@@ -65,8 +66,8 @@ pub(super) enum TopologyChange {
     /// A binding was missing, although its queue and its exchange exist: another program has removed the binding.
     /// Ordain declares the binding again.
     BindingMissing(Binding),
-    /// Since the last check, another program has removed an exchange and declared it again: the stream's exchange, or
-    /// an exchange of `bind`. Ordain redeclares the bindings that the stream needs from or to this exchange.
+    /// Since the previous check, another program has removed an exchange and declared it again: the stream's exchange,
+    /// or an exchange of `bind`. Ordain then declares the bindings that the stream needs from or to this exchange.
     ExchangeReplaced(String),
     /// The broker refuses the marker of an exchange. Without the marker, Ordain cannot detect a replaced exchange.
     ExchangeMarkerRefused {
@@ -159,9 +160,9 @@ impl Topology {
     /// of RabbitMQ, and that now have the default limit of the present version. `is_known` states whether the stream
     /// has run before. If the stream has run before, a queue may exist in another form, and the broker then refuses its
     /// declaration. This method nevertheless continues, so that the caller binds the queues and no message is lost. The
-    /// second value is the last such refusal. Any other refusal, such as a missing permission, is an error. A queue
-    /// that does not answer within `queue_limit` is also an error. The third value is the channel for [`Self::bind`];
-    /// `None` with `declare = false`.
+    /// second value is the newest of these refusals. Any other refusal, such as a missing permission, is an error. A
+    /// queue that does not answer within `queue_limit` is also an error. The third value is the channel for
+    /// [`Self::bind`]; `None` with `declare = false`.
     pub(super) async fn declare_objects(
         &self,
         broker: &BrokerEndpoint,
@@ -249,8 +250,8 @@ impl Topology {
         let found = self.check_queue(broker, connection, partition).await;
         let has_queue = found.is_ok();
         if may_declare {
-            // The queue may be missing because an operator has upgraded the broker. Test the default delivery limit of
-            // the broker again.
+            // The queue may be missing because an operator has upgraded the broker. Repeat the test of the broker's
+            // default delivery limit.
             if found.is_err_and(|error| error.is_not_found()) {
                 broker.forget_version();
             }
@@ -278,12 +279,12 @@ impl Topology {
     /// Declares the exchange and the bindings again if they have disappeared since the start of the stream. If another
     /// program has removed an exchange and declared it again, the new exchange has no bindings and drops all messages.
     /// The broker does not report this change. `marked` contains the exchanges that had their marker (an exchange that
-    /// the broker deletes together with the marked exchange) at the last check. This method updates `marked`. Calls
-    /// `report` with each difference before it declares a new marker. With the new marker, no later check could detect
-    /// the difference, and the caller may drop this future at any step. Also calls `report` with each binding that is
-    /// missing according to `list`, before it declares the bindings. Returns a binding whose queue or exchange is
-    /// missing; later bindings may then be missing too, because the refusal closes their channel. Uses a connection of
-    /// its own, because a refused exchange type closes the connection.
+    /// the broker deletes together with the marked exchange) at the previous check. This method updates `marked`. Calls
+    /// `report` with each difference before it declares a new marker. The order matters, because the caller may drop
+    /// this future at any step, and with the new marker no later check could detect the difference. Also calls `report`
+    /// with each binding that is missing according to `list`, before it declares the bindings. Returns a binding whose
+    /// queue or exchange is missing; later bindings may then be missing too, because the refusal closes their channel.
+    /// Uses a connection of its own, because a refused exchange type closes the connection.
     pub(super) async fn restore_exchange(
         &self,
         broker: &BrokerEndpoint,
@@ -768,10 +769,10 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
     })
 }
 
-/// Returns whether the broker has a default delivery limit. A queue gets this limit if its declaration does not exclude
-/// a limit. RabbitMQ has this limit from 4.0 on. Earlier versions lose the messages of a queue whose declaration
-/// excludes a limit. The client library does not show the broker's version, so this function declares an exchange of a
-/// type that exists only from 4.0 on.
+/// Returns whether the broker has a default delivery limit. The broker applies this limit to a queue whose declaration
+/// lacks the argument `x-delivery-limit`. RabbitMQ has a default limit from 4.0 on. Earlier versions lose the messages
+/// of a queue if the value of this argument is -1, which means no limit. The client library does not show the broker's
+/// version, so this function declares an exchange of a type that exists only from 4.0 on.
 pub(super) async fn has_default_delivery_limit(
     broker: &BrokerEndpoint,
     queue: &str,

@@ -1,6 +1,6 @@
 //! Holds back the consumers of a new stream while the broker refuses the topology (exchange, queues and bindings) of
 //! the stream. A queue in another form may belong to another program, so a stream that has never run must not consume
-//! it. The gate also carries the reports of consumers whose subscription the broker refuses.
+//! such a queue. The gate also carries the reports of consumers whose subscription the broker refuses.
 
 use std::sync::Arc;
 

@@ -30,8 +30,8 @@ pub struct Binding {
     pub from: String,
     /// The name of the queue or exchange that the binding leads to.
     pub to: String,
-    /// The routing key, or the pattern of routing keys, that selects the messages. For a binding to a queue: empty, or
-    /// the share of the queue.
+    /// The routing key, or the pattern of routing keys, that selects the messages. For a binding to a queue, this value
+    /// is empty, or is the share of the queue.
     pub routing_key: String,
 }
 
@@ -80,8 +80,8 @@ pub struct TopologyRecord {
     /// True if the stream has started without data in the store, and the broker has not yet accepted the stream's
     /// exchange, queues and bindings for any process. Events over HTTP can leave data of the stream in the store before
     /// the acceptance, so such data does not show that the stream may consume its queues. Only this field shows whether
-    /// the stream may consume its queues. A later refusal to another process does not set the field again. In records
-    /// of versions without this field, the field is false.
+    /// the stream may consume its queues. If the broker later refuses the stream to another process, the field stays
+    /// false. In records of versions without this field, the field is false.
     pub awaits_acceptance: bool,
 }
 
@@ -148,7 +148,7 @@ impl<'a> ExchangeMarkers<'a> {
         Self { store, stream, topology }
     }
 
-    /// Returns the exchanges of the stream that had a marker at the last check.
+    /// Returns the exchanges of the stream that had a marker at the newest check.
     pub(super) async fn read(&self) -> Result<BTreeSet<String>, StoreError> {
         let mut marked = BTreeSet::new();
         for exchange in self.topology.marked_exchanges() {

@@ -24,8 +24,8 @@ const QUEUE_ORIGIN: &str = "queue ";
 const BROKER_HEADER_PREFIX: &str = "x-";
 
 /// Decodes each event of a batch into an event, or into a dead letter that contains this event alone. If the delivery
-/// is a dead letter in its original form, decodes the batch that first arrived. Returns `None` for a message that is
-/// not a batch, and for a batch whose events cannot be separated.
+/// is a dead letter of this stream in its original form, decodes the batch as it arrived before it became the dead
+/// letter. Returns `None` for a message that is not a batch, and for a batch whose events cannot be separated.
 pub(super) fn decode_batch(
     decoder: &DeliveryDecoder,
     queue: &str,
@@ -56,7 +56,7 @@ pub(super) fn decode_batch(
 }
 
 /// Decodes a delivery into an event, or into a dead letter whose origin names the queue. If the delivery is a dead
-/// letter in its original form, decodes the message that first arrived.
+/// letter of this stream in its original form, decodes the message as it arrived before it became the dead letter.
 pub(super) fn decode_or_letter(
     decoder: &DeliveryDecoder,
     queue: &str,
@@ -72,7 +72,8 @@ pub(super) fn decode_or_letter(
         letter(queue, id, cause, error, &raw())
     };
     if !is_own(letter_id.as_bytes(), &decoder.letter_source) {
-        // A letter of another stream is a message like any other message, with headers that describe the reason.
+        // For this stream, a dead letter of another stream is an ordinary message, which also has headers about the
+        // reason of the letter.
         let tag = letter_tag(letter_id.as_bytes()).unwrap_or_else(|| digest(letter_id.as_bytes()));
         return decode(decoder, delivery)
             .map_err(|error| dead_letter(tag, error.cause, error.message));
@@ -202,9 +203,9 @@ impl<'a> RawDelivery<'a> {
         if self.rest.is_empty() { document } else { document ^ digest(self.rest) }
     }
 
-    /// Returns the tag of the dead letter `returned` about the message. The tag differs from the tag of the first dead
-    /// letter about the message. The tag does not depend on headers that the broker may change on the way back to the
-    /// stream, such as `x-death`.
+    /// Returns the tag of the dead letter about the message with the cause [`Cause::Returned`]. The tag differs from
+    /// the tag of the first dead letter about the message. The tag does not depend on headers that the broker may
+    /// change on the way back to the stream, such as `x-death`.
     fn returned_tag(mut self) -> u64 {
         if let Some(headers) = self.document["headers"].as_object_mut() {
             headers.retain(|name, _| !name.starts_with(BROKER_HEADER_PREFIX));
@@ -226,8 +227,8 @@ pub(super) fn batch_fault(events: &[DecodedDelivery]) -> Option<(Cause, &str)> {
     events.iter().all(Result::is_err).then_some(first)
 }
 
-/// Returns the message that first arrived if `delivery` is a dead letter of this stream in its original form. Returns
-/// `None` for any other message.
+/// If `delivery` is a dead letter of this stream in its original form, returns the message as it arrived before it
+/// became the dead letter. Returns `None` for any other message.
 pub(super) fn first_delivery(decoder: &DeliveryDecoder, delivery: &Delivery) -> Option<Delivery> {
     let letter_id = original_letter_id(&delivery.properties)?;
     is_own(letter_id.as_bytes(), &decoder.letter_source).then(|| original_delivery(delivery))
@@ -262,7 +263,7 @@ fn returned_tag(delivery: &Delivery, letter_source: &str) -> Option<u64> {
     is_returned_again.then(|| letter_tag(id)).flatten().or_else(|| Some(digest(id)))
 }
 
-/// Returns whether the id of a dead letter is that of a letter of this stream.
+/// Returns whether the id of a dead letter belongs to a letter of this stream.
 fn is_own(id: &[u8], letter_source: &str) -> bool {
     let stream = letter_source.trim_start_matches("/ordain/");
     id.strip_prefix(stream.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))

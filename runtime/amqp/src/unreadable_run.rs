@@ -30,7 +30,7 @@ const ERROR_BYTES: usize = 500;
 /// The facts about a stream that its consumer keeps from one subscription to the next.
 #[derive(Debug, Default)]
 pub(super) struct ContactState {
-    /// True if the stream has read a message, now or in an earlier process.
+    /// True if the stream has read a message, in this process or in an earlier one.
     pub(super) has_read: bool,
     /// True if the consumer has logged that it holds messages back. A readable message resets this value.
     pub(super) is_holding_logged: bool,
@@ -111,7 +111,7 @@ impl UnreadableRun {
         self.decide_at = Some(Instant::now() + shortened(delay));
     }
 
-    /// Returns whether the last message was readable.
+    /// Returns whether the run contains no message.
     pub(super) fn is_empty(&self) -> bool {
         self.length == 0
     }

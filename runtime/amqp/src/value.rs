@@ -73,7 +73,7 @@ pub(super) fn as_text(value: &AMQPValue) -> Option<Cow<'_, str>> {
 /// Returns the digits of a decimal number. The text of a whole number contains no decimal point, even if the number has
 /// a scale.
 fn decimal_text(decimal: DecimalValue) -> String {
-    // AMQP defines no sign. The clients of RabbitMQ write the number as a signed integer.
+    // AMQP defines this number without a sign, but the clients of RabbitMQ write it as a signed integer.
     let value = decimal.value.cast_signed();
     let scale = usize::from(decimal.scale);
     let digits = format!("{:0>width$}", value.unsigned_abs(), width = scale + 1);
@@ -95,8 +95,8 @@ pub(super) fn as_integer(value: &AMQPValue) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-/// Returns a Boolean that is given as a Boolean, as the text `true` or `false` in upper or lower case, or as the text
-/// or number `1` or `0`. Returns `None` for any other value.
+/// Returns a Boolean. The value is a Boolean, the text `true` or `false` in upper or lower case, or the text or number
+/// `1` or `0`. Returns `None` for any other value.
 pub(super) fn as_bool(value: &AMQPValue) -> Option<bool> {
     match value {
         AMQPValue::Boolean(value) => Some(*value),
@@ -291,7 +291,7 @@ fn encoded_size(value: &AMQPValue) -> usize {
             LENGTH_SIZE + sizes.sum::<usize>()
         }
         AMQPValue::FieldTable(table) => LENGTH_SIZE + table_size(table),
-        // No other type has more bytes.
+        // A value of any other type has at most eight bytes.
         _ => size_of::<u64>(),
     }
 }

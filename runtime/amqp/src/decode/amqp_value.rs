@@ -1,6 +1,6 @@
 //! Reads a message that a client of AMQP 1.0 has sent as an AMQP value. Such a value is a text or bytes, encoded
-//! together with their type, instead of plain data. RabbitMQ passes the encoding of such a value on as the body. This
-//! module must not copy the body, and must not read any other part of a message of AMQP 1.0.
+//! together with their type, instead of plain data. RabbitMQ delivers the encoding of such a value as the body of the
+//! message. This module must not copy the body, and must not read any other part of a message of AMQP 1.0.
 
 use lapin::message::Delivery;
 

@@ -1,5 +1,5 @@
-//! Reads the attributes of an event: its type, its media type, its time and its end. Also reads single attributes and
-//! properties.
+//! Reads the attributes of an event: its type, its media type and its time. Also reads whether the event ends its key,
+//! and reads single attributes and properties.
 
 use std::borrow::Cow;
 
@@ -28,7 +28,7 @@ pub(super) fn kind<'r>(
     }
 }
 
-/// Returns the media type of the data; `None` if the event has none, or one that cannot be read.
+/// Returns the media type of the data; `None` if the event has no media type, or a media type that cannot be read.
 pub(super) fn content_type<'r>(
     reader: &'r MessageReader<'_>,
     headers: &EventHeaders<'r>,

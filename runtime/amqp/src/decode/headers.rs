@@ -65,7 +65,7 @@ impl<'a> EventHeaders<'a> {
                 continue;
             }
             if attribute.is_some() && matches!(value, AMQPValue::Void) {
-                // In CloudEvents, an attribute without a value is missing.
+                // In CloudEvents, an attribute with an empty value counts as missing.
                 continue;
             }
             let place = match attribute.unwrap_or(name) {
@@ -160,7 +160,7 @@ impl DeliveryDecoder {
     }
 }
 
-/// Returns whether the value of a header is this text, as a long string of AMQP.
+/// Returns whether the value of a header is a long string of AMQP with this text.
 fn is_text(value: &AMQPValue, text: &str) -> bool {
     matches!(value, AMQPValue::LongString(found) if found.as_bytes() == text.as_bytes())
 }

@@ -48,12 +48,12 @@ const SEQUENCE_NAMES: [&str; 8] = [
     "position",
     "number",
 ];
-/// Minimum size of a name that also counts at the end of a longer name, in bytes. For example, `messageid` counts in
+/// Minimum size, in bytes, of a name that also counts if a longer name ends with it. For example, `messageid` counts in
 /// `NServiceBus.MessageId`.
 const ENDING_BYTES: usize = 5;
-/// Maximum depth of the values in a body that a proposal names.
+/// Maximum depth, in a JSON body, of the values that a proposal names.
 const DEPTH_LIMIT: usize = 3;
-/// Maximum number of values in a body that a proposal considers.
+/// Maximum number of values of a JSON body that the search for a proposal considers.
 const FIELDS_LIMIT: usize = 64;
 /// Maximum number of names of one kind in a description.
 const NAMES_LIMIT: usize = 12;
@@ -78,7 +78,7 @@ struct ProposedSetting {
 /// Returns, as text for an operator, settings with which the decoder can read a message that it could not read. Returns
 /// `None` if no known setting makes the message readable. This function has tried the returned settings, but only the
 /// operator knows whether they name the right values. If the message is a dead letter in its original form that has
-/// returned to its stream, the settings are for the message that first arrived.
+/// returned to its stream, the settings are for the original message, as it arrived before it became a dead letter.
 pub(crate) fn propose_settings(decoder: &DeliveryDecoder, delivery: &Delivery) -> Option<String> {
     let first = first_delivery(decoder, delivery);
     let delivery = first.as_ref().unwrap_or(delivery);
@@ -115,8 +115,8 @@ pub(crate) fn propose_settings(decoder: &DeliveryDecoder, delivery: &Delivery) -
     (!parts.is_empty()).then(|| parts.join(" and ") + condition)
 }
 
-/// Returns the cause for which the decoder cannot read a message as an event; `None` if the decoder can read it. For a
-/// batch, returns the first cause; `None` if the decoder can read all events.
+/// Returns the cause that prevents the decoder from reading a message as an event; `None` if the decoder can read the
+/// message. For a batch, returns the first cause; `None` if the decoder can read all events of the batch.
 fn fault_cause(decoder: &DeliveryDecoder, delivery: &Delivery) -> Option<Cause> {
     match decoder.decode_batch(delivery, |_, event| event_cause(decoder, &event)) {
         Some(causes) => causes.into_iter().flatten().next(),
@@ -436,7 +436,7 @@ mod tests {
                 format!("`source = {{ …, format = \"{name}\", key = \"routing-key\" }}`");
             assert_eq!(find(&fifo, headers, body), Some(expected), "{headers:?} {body}");
         }
-        // A place of the id that the source already names takes precedence over the format.
+        // If the source already names the place of the id, this place takes precedence over the format.
         let id = IdLocation(vec![IdPlace::Place(Place::Header("other".to_owned()))]);
         let locations = EventLocations { id: Some(id), ..EventLocations::DEFAULT };
         let found = find(&fifo.with(OrderingMode::Fifo, locations), &["id", "task"], "[]");

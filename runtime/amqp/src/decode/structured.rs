@@ -101,8 +101,8 @@ fn shared_value(value: &str, setting: &str) -> String {
     )
 }
 
-/// Returns the settings with which a `fifo` stream would read larger batches than `limit` events. As an example, the
-/// text contains a `prefetch` for batches with ten times as many events.
+/// Returns the settings with which a `fifo` stream would read batches of more than `limit` events. As an example, the
+/// text contains a `prefetch` for batches of ten times this number of events.
 fn batch_remedy(limit: usize) -> String {
     let events = (10 * limit).min(MESSAGE_EVENTS_LIMIT);
     let prefetch = MIN_REMEMBERED_IDS / events;

@@ -18,7 +18,7 @@ pub(crate) type QueueArguments = BTreeMap<ShortString, AMQPValue>;
 /// so the limit only prevents an endless comparison.
 const ATTEMPTS_LIMIT: usize = 32;
 
-/// The value of `DELIVERY_LIMIT_ARGUMENT` that excludes a limit.
+/// The value of `DELIVERY_LIMIT_ARGUMENT` that means no limit.
 pub(super) const NO_DELIVERY_LIMIT: &str = "-1";
 
 /// The arguments with which a queue loses events, each with the broker's action.
@@ -90,8 +90,9 @@ impl QueueForm {
     }
 
     /// Compares a queue with the expected arguments of a durable queue. The queue must exist, so that a declaration
-    /// changes nothing. Each refused declaration names one difference. The next declaration uses the queue's own value
-    /// of this argument. The comparison ends when the broker accepts a declaration or names no further argument.
+    /// changes nothing. When the broker refuses a declaration, it names one argument that differs. The next declaration
+    /// uses the queue's own value of this argument. The comparison ends when the broker accepts a declaration, or does
+    /// not name another argument.
     pub(crate) async fn read(
         broker: &BrokerEndpoint,
         connection: &Connection,

@@ -31,8 +31,8 @@ impl Topology {
         format!("{}.x{:06x}.marker", self.queue, digest(exchange.as_bytes()) & 0xff_ffff)
     }
 
-    /// Returns the exchanges of `marked` that were removed and declared again after their markers were declared. Omits
-    /// exchanges that are missing now. See [`Self::declare_exchange_marker`].
+    /// Returns the exchanges of `marked` that another program removed and declared again after Ordain had declared
+    /// their markers. Omits exchanges that are missing now. See [`Self::declare_exchange_marker`].
     pub(crate) async fn replaced_exchanges(
         &self,
         broker: &BrokerEndpoint,
@@ -90,9 +90,10 @@ impl Topology {
         }
     }
 
-    /// Declares the marker of an exchange: another exchange, which the broker deletes when its last binding is deleted.
-    /// The only binding of the marker leads to the marked exchange. The marker therefore disappears together with the
-    /// marked exchange, and shows later whether the exchange of this name is still the same exchange.
+    /// Declares the marker of an exchange. The marker is another exchange, which the broker deletes when the marker
+    /// loses its last binding. The only binding of the marker leads to the marked exchange. The marker therefore
+    /// disappears together with the marked exchange, and shows later whether the exchange of this name is still the
+    /// same exchange.
     async fn declare_exchange_marker(
         &self,
         broker: &BrokerEndpoint,

@@ -33,7 +33,7 @@ pub trait BindingList: Debug + Send + Sync {
 impl Topology {
     /// Returns the bindings of `needed` that the broker lacks, although their queues and exchanges exist. The caller
     /// calls this method before it declares the bindings again. Omits a binding whose queue or exchange is missing or
-    /// cannot be checked: the following declarations report these cases. Returns no binding without a `list`.
+    /// cannot be checked: the following declarations report these cases. If `list` is `None`, returns no binding.
     pub(crate) async fn missing_bindings(
         &self,
         broker: &BrokerEndpoint,

@@ -33,8 +33,8 @@ impl Topology {
                 AMQPErrorKind::Hard(AMQPHardError::NOTIMPLEMENTED) => {
                     return Err(stream_queue_refusal(&queue));
                 }
-                // The broker refuses the request for a queue with a single active consumer. A queue of type stream
-                // cannot have this setting.
+                // The broker refuses this request with the code `RESOURCE_LOCKED` if the queue allows a single active
+                // consumer. A queue of type stream cannot have this setting.
                 AMQPErrorKind::Soft(AMQPSoftError::RESOURCELOCKED) => return Ok(()),
                 _ => {}
             }
